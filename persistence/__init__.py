@@ -1,7 +1,7 @@
-"""Partitions as files: optional, and able to prove what it kept.
+"""Log of ring records on disk: optional, and able to prove which records were durable.
 
     log = Log("/var/lib/brim/log")
-    report = log.recover()                         # never refuses: report.rings says where each ring goes on
+    report = log.recover()                         # never refuses; report.rings: next offset of each ring
     thread = LogThread(log, [Source(ring, "disk")], on_durable=listener.wake)
     thread.start()
     ...
@@ -9,8 +9,9 @@
     thread.stop()
     log.close()
 
-Records are written as they stand in the ring: nothing is serialised again.  Formats: format.py.  How a start
-decides what to keep: format.py ("Proof") and recovery.py.  It knows rings and files; no topics, no sockets.
+Records are written as they are in the ring, without a new serialisation.  Formats: format.py.  A start
+decides by format.py ("Proof") and recovery.py which records to keep.  The package knows rings and files, but
+no topics or sockets.
 """
 
 from persistence.errors import EpochConflict, LogClosed, LogError, LogLocked, TooManyRings

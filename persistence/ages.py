@@ -1,16 +1,16 @@
-"""How old segments are, whatever becomes of the machine's clock.
+"""Segment ages that do not depend on changes of the machine's clock.
 
-Records carry the time of the wall clock, which people and networks set, and which machines without a battery
-begin in 1970.  Retention by age must neither take what is young, because the clock has been set forward
-since, nor keep for ever what was stamped in a time to come.  So that clock is asked once about a segment,
-when it is first seen in this life of the process; from then on it ages by the monotonic clock, and a segment
-that was written to meanwhile is as old as its last growth.
+Records have wall-clock timestamps.  People and networks set that clock, and machines without a battery start
+in 1970.  Retention by age must not remove young segments after the clock was set forward, and must not keep
+segments with future timestamps forever.  The wall clock is therefore used once per segment, when this process
+first sees the segment.  From then on the segment ages by the monotonic clock.  A segment that has grown is as
+old as its last growth.
 
-What a stamp cannot say is taken for young: one of a time to come, or from before CLOCK_SET_NS.  But what was
-written earlier is never younger than what was written later.  So a wrong stamp costs at most that its segment
-is kept until this process has run for the time that retention says, or until the next one goes.
+An implausible timestamp counts as young: one in the future, or before CLOCK_SET_NS.  A segment written
+earlier is never younger than one written later.  A wrong timestamp therefore only keeps its segment until
+this process has run for the retention time, or until the next segment is removed.
 
-Owns these times, and looks at no clock itself.
+Owns these times.  Never reads a clock.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from persistence.facts import SegmentFacts
 
 __all__ = ["CLOCK_SET_NS", "Ages"]
 
-CLOCK_SET_NS = 1_577_836_800 * 1_000_000_000  # 2020: nothing that runs this is older
-SHIFT_LEAST_NS = 2_000_000_000  # clocks drift; what differs by less is left as it is
+CLOCK_SET_NS = 1_577_836_800 * 1_000_000_000  # 2020: no machine that runs this program was set before
+SHIFT_LEAST_NS = 2_000_000_000  # clocks drift: smaller differences are ignored
 
 
 @dataclass(slots=True)
 class _Segment:
     bytes: int
-    newest_ns: int  # when its last record came, by the monotonic clock
+    newest_ns: int  # monotonic time of its last record
 
 
 class Ages:
-    """Of the segments of one log."""
+    """Ages of the segments of one log."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Segment] = {}
         self._newest_base = -1
-        self._looked_ns: int | None = None  # the last time, by the monotonic clock
+        self._looked_ns: int | None = None  # monotonic time of the last call
 
     def dated(self, segments: Sequence[SegmentFacts], wall_ns: int, monotonic_ns: int) -> list[SegmentFacts]:
-        """The same segments, their stamps moved such that the wall clock, as it is now, tells their age.
+        """The same segments, with timestamps moved so that the current wall clock gives their age.
 
-        `segments`: all of the log, rising.
+        `segments`: all segments of the log, in rising order.
         """
         for it in segments:
             self._see(it, wall_ns, monotonic_ns)
@@ -63,7 +63,7 @@ class Ages:
         known = self._known.get(it.base)
         if known is None:
             age_ns = wall_ns - it.last_timestamp_ns if it.last_timestamp_ns >= CLOCK_SET_NS else 0
-            if self._looked_ns is not None and it.base > self._newest_base:  # begun since then
+            if self._looked_ns is not None and it.base > self._newest_base:  # begun since the last call
                 age_ns = min(age_ns, monotonic_ns - self._looked_ns)
             self._known[it.base] = _Segment(it.bytes, monotonic_ns - max(age_ns, 0))
         elif it.bytes > known.bytes:

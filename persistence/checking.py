@@ -1,7 +1,7 @@
-"""A sealed segment, read to its last byte: what of it is damaged, and whether its footer says what is there.
+"""Verification of a sealed segment to its last byte: damage, and correctness of its footer.
 
-A footer is judged by making it anew: one that verifies and is not the same would lead to the wrong records,
-or past the right ones.  Changes nothing but in mend(), which writes the footer that should be there.
+The footer is built again and compared.  A footer with a valid checksum but other content would lead to wrong
+records.  Only mend() changes the segment: it writes the correct footer.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from persistence.scan import Damage, read_header
 
 __all__ = ["CheckedSegment", "FooterState", "check_segment", "mend"]
 
-# none: of a damaged segment, and of one that is too large, there is to be no footer
+# none: a damaged or too large segment must not have a footer
 FooterState = Literal["right", "missing", "wrong", "none"]
 
 
 class CheckedSegment(NamedTuple):
-    """What has been found."""
+    """Result of the verification."""
 
     base: int
-    end: int  # place in the file where its log ends
+    end: int  # position in the file at which its log ends
     damage: tuple[Damage, ...]
     footer: FooterState
-    made: bytes | None = None  # the footer as it should be
-    reason: str = ""  # why nothing in the segment can be told
+    made: bytes | None = None  # the correct footer
+    reason: str = ""  # cause for which no content of the segment is readable
 
 
 def check_segment(files: Files, directory: str, base: int, end: int) -> CheckedSegment:
-    """Reads the sealed segment at `base`, whose log ends at that place.
+    """Verify the sealed segment at `base`, whose log ends at position `end` of the file.
 
     Raises FileNotFoundError, OSError.
     """
@@ -55,9 +55,9 @@ def check_segment(files: Files, directory: str, base: int, end: int) -> CheckedS
 
 
 def mend(files: Files, directory: str, checked: CheckedSegment) -> bool:
-    """Puts the footer there that is missing or wrong; whether there was anything to do.
+    """Write the footer if it is missing or wrong.  True if it was written.
 
-    Only by who holds the log's lock.  Raises OSError.
+    Only for the holder of the log's lock.  Raises OSError.
     """
     if checked.made is None or checked.footer == "right":
         return False

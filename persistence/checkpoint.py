@@ -1,27 +1,31 @@
-"""How a log was closed, so that the next start need not read its last segment: directory/checkpoint.
+"""Clean-shutdown marker: state of the log at close, so that the next start need not read the last segment.
 
-Written when a log is closed, behind its last sync.  It saves time and is never needed: it counts only where
-the segment that it names is the last one, in the same life of its file, ends where it says with the bytes
-that stood there, nothing but a footer behind them, and begins with a whole catalogue.  Missing, torn,
-damaged, of another version, or older than what has been written since, it is as if it were not there, and the
-segment is read.
+Written to directory/checkpoint when a log is closed, after its last sync.  It saves time and is never
+required.  It is valid only if all of this holds for its segment:
+
+  - It is the last segment, in the same use of its file.
+  - It ends at the recorded position with the recorded bytes, and has only a footer after them.
+  - It begins with a whole catalogue.
+
+Otherwise the marker is ignored, and the segment is read.  The same applies to a marker that is missing, torn,
+damaged, of another version, or older than later writes.
 
     byte  size  field
        0     8  magic            "BRIMCKPT"
        8     4  version          CHECKPOINT_VERSION
       12     4  seed             of the segment: crc32c of its header
       16     8  base_position    of the segment
-      24     8  end              of the log and of its file, a place: all before it is on the disk
+      24     8  end              of the log and of its file, a position: all before it is on the disk
       32     4  tail crc32c      of the last TAIL_BYTES before the end
       36     4  catalogue        bytes of the catalogue
       40    20  zeros
       60     4  crc32c           of bytes 0 .. 60, then of the catalogue
-      64        catalogue        as it stands at `end` (format.py)
+      64        catalogue        as it is at `end` (format.py)
 
-What is damaged in that segment is found when it is read, as in older ones: by who wants the records, or when
-its footer is made.
+Damage in that segment is found when it is read, as in older segments: by a reader of the records, or when its
+footer is built.
 
-Rule for change: raise CHECKPOINT_VERSION and add golden bytes.  Older versions need not be read.
+Rule for changes: raise CHECKPOINT_VERSION and add golden bytes.  Older versions need not be read.
 """
 
 from __future__ import annotations
@@ -55,8 +59,9 @@ assert _HEADER.size + _CRC.size == 64
 def write_checkpoint(
     files: Files, directory: str, header: SegmentHeader, end: int, catalogue: Mapping[int, CatalogueEntry]
 ) -> None:
-    """The log in `directory` is closed: its last segment, of that header, is synced and ends at the place
-    `end`, with that catalogue.  Raises OSError.
+    """Write the marker for the log in `directory`.
+
+    Its last segment, with that header, is synced and ends at `end` with that catalogue.  Raises OSError.
     """
     tail = _tail(files, directory, header.base_position, end)
     packed = pack_catalogue(catalogue)
@@ -76,14 +81,17 @@ def write_checkpoint(
 
 
 def is_checkpoint(data: bytes) -> bool:
-    """Whether this is a whole one.  A bridge's begins with the same magic (bridge/checkpoint.py)."""
+    """True if `data` is a complete marker.
+
+    A bridge's checkpoint has the same magic (bridge/checkpoint.py).
+    """
     head, packed = data[: _HEADER.size], data[_HEADER.size + _CRC.size :]
     checked = data[_HEADER.size :][: _CRC.size] == _CRC.pack(crc32c(packed, crc32c(head)))
     return checked and head.startswith(CHECKPOINT_MAGIC)
 
 
 def closed_table(files: Files, directory: str, base: int) -> SegmentTable | None:
-    """The table of the last segment, but for its rows, if the log was closed and not written since."""
+    """Table of the last segment, without rows, if the log was closed cleanly and not written since."""
     with suppress(FormatError, OSError):
         return _closed_table(files, directory, base)
     return None
@@ -104,7 +112,7 @@ def _closed_table(files: Files, directory: str, base: int) -> SegmentTable | Non
         if table.seed != seed or not table.first_is_whole:
             return None
         if files.size(handle) != end and footer.read(files, handle, table.header, end) is None:
-            return None  # A start that wrote nothing may have put a footer there.
+            return None  # a start without writes may have added a footer
     finally:
         files.close(handle)
     if crc32c(_tail(files, directory, base, end)) != tail:

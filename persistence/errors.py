@@ -1,19 +1,18 @@
-"""What can go wrong in the log, as classes.
+"""Errors of the log.
 
     LogError
         LogLocked         another process (or another Log of this one) writes this log
         LogClosed         used after close()
-        EpochConflict     a ring that contradicts what the log holds under its name; .name, .epoch
-        TooManyRings      more rings than one log thread waits for
-        FormatError       bytes that are no segment header, extent, catalogue or archive of ours
-            FutureFormat  they are, but of a later version than this program reads
+        EpochConflict     a ring that contradicts the log's records under its name; .name, .epoch
+        TooManyRings      more rings than one log thread can wait for
+        FormatError       bytes that are not a valid segment header, extent, catalogue or archive
+            FutureFormat  a later format version than this program reads
         ArchiveUnavailable  the compressor is not installed
-        NotArchived       a segment that stays as it is; the message says why
-        Stopped           somebody asked to stop before it was done
+        NotArchived       a segment that stays uncompressed; the message has the cause
+        Stopped           a stop was requested before the work was done
 
-Errors of the disk are not among them: they stay OSError (NoRoom is one), on their way to LogWriter, which
-alone decides what becomes of them (writer.py).  Damage in files is no error either: it is counted, kept aside
-and skipped.
+Disk errors are not among them.  They stay OSError (NoRoom is one) up to LogWriter, which alone decides about
+them (writer.py).  Damage in files is not an error: it is counted, copied to quarantine, and skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
 
 
 class NoRoom(OSError):
-    """A segment would leave fewer than `floor` bytes of the disk free (free_room.py)."""
+    """A new segment would leave fewer than `floor` bytes of the disk free (free_room.py)."""
 
     def __init__(self, floor: int) -> None:
         super().__init__(errno.ENOSPC, f"{floor} bytes of the disk are kept free")
@@ -46,11 +45,11 @@ class NoRoom(OSError):
 
 
 class LogError(Exception):
-    """Something about the log that whoever runs the broker, or calls this package, must change."""
+    """Base of errors of the log that the operator, or the caller of this package, must fix."""
 
 
 class LogLocked(LogError):
-    """Somebody else writes this log."""
+    """Another process, or another Log of this process, writes this log."""
 
 
 class LogClosed(LogError):
@@ -58,7 +57,7 @@ class LogClosed(LogError):
 
 
 class EpochConflict(LogError):
-    """The log already holds records of `name` that cannot be of the same ring."""
+    """The log has records of `name` that cannot come from the same ring."""
 
     def __init__(self, message: str, *, name: str, epoch: int) -> None:
         super().__init__(message)
@@ -67,23 +66,23 @@ class EpochConflict(LogError):
 
 
 class TooManyRings(LogError):
-    """A log thread waits for at most so many rings."""
+    """Limit of rings per log thread exceeded."""
 
 
 class FormatError(LogError):
-    """These bytes are not what they should be: wrong magic, version, checksum or lengths."""
+    """The bytes are invalid: wrong magic, version, checksum or lengths."""
 
 
 class ArchiveUnavailable(LogError):
-    """Archives cannot be written or read here, for want of zstd."""
+    """Archives cannot be written or read, because zstd is missing."""
 
 
 class NotArchived(LogError):
-    """A segment that cannot be archived, or not now."""
+    """A segment that cannot be archived, or not at present."""
 
 
 class Stopped(LogError):
-    """It was asked to stop, and has not done what it began."""
+    """A stop was requested; the work is not finished."""
 
 
 class FutureFormat(FormatError):

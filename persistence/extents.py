@@ -1,12 +1,12 @@
-"""Where records are in a segment: the extent table, in memory, derived from the segment and never evidence
-against it.
+"""Extent table: positions of records in a segment, derived from it and never evidence against it.
 
-A row is a run of whole records of one ring and epoch that lie together in the file.  Rows of a ring and epoch
-are in the order of their offsets and do not overlap; there are gaps where damage took records, or where a
-catalogue announced one.
+A row is a run of complete records of one ring and epoch that are contiguous in the file.  Rows of a ring and
+epoch are in the order of their offsets and do not overlap.  Gaps exist where damage destroyed records, or
+where a catalogue announced one.
 
-A mark stands every MARK_BYTES of records, with the offset of its row and the latest timestamp of any record
-up to the next mark: these never fall, whatever the wall clock did, so that a time is found by bisection.
+A mark follows every MARK_BYTES of records.  It has the offset of its row and the latest timestamp of any
+record up to the next mark.  These timestamps never fall, whatever the wall clock did, so that a time is found
+by bisection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Row:
     place: int  # of the first record, in the file
     length: int  # bytes of records
     ring_position: int  # of the first record, in the ring
-    whole: bool  # all of an extent, whose header is 32 bytes before; else what was saved of a damaged one
+    whole: bool  # True: a complete extent, its header 32 bytes before; False: salvaged
 
 
 class Mark(NamedTuple):
@@ -40,11 +40,11 @@ class Mark(NamedTuple):
 
     offset: int  # of the first record of its row
     place: int  # of that record, in the file
-    timestamp_ns: int  # the latest of all records from the first row up to the next mark
+    timestamp_ns: int  # latest timestamp of all records from the first row up to the next mark
 
 
 class Columns:
-    """Room for rows of one ring and epoch as C fills them: an rb_rows (ringbuf/c/scan/scan_api.h)."""
+    """Memory for rows of one ring and epoch, filled by C: an rb_rows (c/scan/scan_api.h)."""
 
     ROWS = ("first_offset", "count", "place", "length", "ring_position")
     MARKS = ("mark_offset", "mark_place", "mark_time")
@@ -53,7 +53,7 @@ class Columns:
         self.rows = rows
         self.pointer = ffi.new("rb_rows *")
         self.pointer.marks_room = marks
-        self._memory = ffi.new("uint64_t[]", 5 * rows + 3 * marks)  # zeros: what is filled counts
+        self._memory = ffi.new("uint64_t[]", 5 * rows + 3 * marks)  # zeros
         at = self._memory
         for name in self.ROWS:
             setattr(self.pointer, name, at)
@@ -63,7 +63,7 @@ class Columns:
             at += marks
 
     def set_marks(self, data: bytes, marks: int) -> None:
-        """Takes marks as {offset, place, timestamp} each, as a footer has them."""
+        """Take marks as {offset, place, timestamp} each, the form of a footer."""
         values = array("Q", data[: 24 * marks])
         for n, name in enumerate(self.MARKS):
             column = array("Q", values[n::3])
@@ -76,7 +76,7 @@ class Columns:
 
 
 class ExtentRows:
-    """The rows of one ring and epoch in one segment: some 40 bytes each, found by bisection."""
+    """The rows of one ring and epoch in one segment: about 40 bytes each, found by bisection."""
 
     def __init__(self) -> None:
         self._first_offset = array("Q")
@@ -88,9 +88,9 @@ class ExtentRows:
         self._mark_offset = array("Q")
         self._mark_place = array("Q")
         self._mark_time = array("Q")
-        self._since_mark = 0  # bytes of records from the last mark on
+        self._since_mark = 0  # bytes of records since the last mark
         self.records = 0
-        self.first_timestamp_ns = 0  # the earliest of all records; 0 when there is none
+        self.first_timestamp_ns = 0  # of the earliest record; 0 without records
 
     def __len__(self) -> int:
         return len(self._first_offset)
@@ -106,8 +106,9 @@ class ExtentRows:
         )
 
     def append(self, row: Row, earliest_ns: int, latest_ns: int) -> None:
-        """Takes the next row, and the span of its timestamps.  Its offsets lie behind those of the last
-        one.
+        """Add the next row, and the span of its timestamps.
+
+        Its offsets must follow those of the last row.
         """
         assert row.count > 0
         assert row.first_offset >= self.end_offset
@@ -122,7 +123,7 @@ class ExtentRows:
         self.records += row.count
 
     def columns(self, rows: int, mark_bytes: int) -> Columns:
-        """Room for `rows` more of them, and for the marks that they may make; the last mark stands there."""
+        """Memory for `rows` more rows and their marks; it already has the last mark."""
         marks = self._mark_place[-1:]
         columns = Columns(rows, len(marks) + rows)
         state = columns.pointer
@@ -136,20 +137,20 @@ class ExtentRows:
         return columns
 
     def extend(self, columns: Columns) -> None:
-        """Takes the rows that columns() was given room for."""
+        """Take the rows that C filled in the memory of columns()."""
         names = zip(Columns.ROWS, self._rows(), strict=True)
         for name, values in names:
             values.frombytes(columns.take(name, columns.rows))
         self._whole.frombytes(b"\1" * columns.rows)
         for name, values in zip(Columns.MARKS, self._marks(), strict=True):
-            del values[-1:]  # It stands in the columns, perhaps raised.
+            del values[-1:]  # the columns have it, perhaps raised
             values.frombytes(columns.take(name, columns.pointer.marks))
         self._since_mark = columns.pointer.since_mark
         self.records = columns.pointer.records
         self.first_timestamp_ns = columns.pointer.earliest_ns
 
     def packed(self) -> bytes:
-        """All rows in few bytes (ringbuf/c/scan/rows.c); each must be whole."""
+        """All rows in compressed form (ringbuf/c/scan/rows.c); each must be whole."""
         pointer = ffi.new("rb_rows *")
         views = [ffi.from_buffer("uint64_t[]", values) for values in self._rows()]
         for name, view in zip(Columns.ROWS, views, strict=True):
@@ -176,22 +177,22 @@ class ExtentRows:
 
     @property
     def bytes(self) -> int:
-        """What its records take together."""
+        """Total bytes of the records."""
         return sum(self._length)
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first record; 0 when there is none."""
+        """The offset of the first record; 0 without records."""
         return self._first_offset[0] if self._first_offset else 0
 
     @property
     def end_offset(self) -> int:
-        """One more than the offset of the last record; 0 when there is none."""
+        """One more than the offset of the last record; 0 without records."""
         return self._first_offset[-1] + self._count[-1] if self._first_offset else 0
 
     @property
     def last_timestamp_ns(self) -> int:
-        """The latest of all records; 0 when there is none."""
+        """Timestamp of the latest record; 0 without records."""
         return self._mark_time[-1] if self._mark_time else 0
 
     def marks(self) -> list[Mark]:
@@ -200,34 +201,33 @@ class ExtentRows:
         return [Mark(*it) for it in columns]
 
     def find(self, offset: int) -> int:
-        """The index of the row that holds `offset`, or of the next one behind it, or len(self)."""
+        """Index of the row that has `offset`, or of the next row after it, or len(self)."""
         index = bisect_right(self._first_offset, offset)
         if index and offset < self._first_offset[index - 1] + self._count[index - 1]:
             return index - 1
         return index
 
     def find_place(self, place: int) -> int | None:
-        """The index of the row whose records the place is among."""
+        """Index of the row whose bytes include the position `place`, or None."""
         index = bisect_right(self._place, place) - 1
         if index < 0 or place >= self._place[index] + self._length[index]:
             return None
         return index
 
     def find_time(self, timestamp_ns: int) -> int | None:
-        """The offset of the row from which on the first record of that time or later is to be looked for;
-        None: all are earlier.
-        """
+        """First offset of the row to search for a record of that time or later; None if all are earlier."""
         index = bisect_left(self._mark_time, timestamp_ns)
         return self._mark_offset[index] if index < len(self._mark_time) else None
 
     @property
     def end_position(self) -> int:
-        """The ring position behind the last record; 0 when there is none."""
+        """The ring position after the last record; 0 without records."""
         return self._ring_position[-1] + self._length[-1] if self._ring_position else 0
 
     def offset_at(self, position: int) -> int:
-        """The first offset of the row that holds the ring position, or of the next one behind it, or
-        end_offset.  Positions of an epoch rise with the offsets.
+        """First offset of the row that has the ring position, or of the next row after it, or end_offset.
+
+        Positions of an epoch rise with the offsets.
         """
         index = bisect_right(self._ring_position, position)
         if index and position < self._ring_position[index - 1] + self._length[index - 1]:
@@ -235,9 +235,7 @@ class ExtentRows:
         return self._first_offset[index] if index < len(self) else self.end_offset
 
     def from_offset(self, offset: int, limit_bytes: int) -> list[Row]:
-        """Rows from the one that holds `offset` on, at least one if there is one, until they hold
-        `limit_bytes`.
-        """
+        """Rows from the one that has `offset` on, up to `limit_bytes`; at least one if any exists."""
         rows: list[Row] = []
         total = 0
         for index in range(self.find(offset), len(self)):

@@ -1,4 +1,4 @@
-"""What a segment holds, for people and for those who decide what becomes of it."""
+"""Segment facts: content and state of a segment, for display and for decisions about it."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ SegmentState = Literal["active", "sealed", "flushed", "archived", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class RingFacts:
-    """What a segment holds of one ring and epoch."""
+    """Records of one ring and epoch in a segment."""
 
-    name: str  # "" if no catalogue says it
+    name: str  # "" if no catalogue has it
     epoch: int
     first_offset: int
     end_offset: int
     records: int
     first_timestamp_ns: int  # the earliest
     last_timestamp_ns: int  # the latest
-    bytes: int = 0  # as they stood in the ring
+    bytes: int = 0  # as in the ring
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """One segment.  Timestamps are the earliest and latest of all its records, 0 when it has none."""
+    """One segment.  Timestamps are those of its earliest and latest record, 0 without records."""
 
     base: int
     bytes: int  # of log; the file may have more room
     file_bytes: int
-    # active: the last one; sealed: whole, and synced; flushed: its footer, too; archived: compressed, and
-    # the segment has gone; lost: nothing in it can be told, `reason` says why
+    # active: the last one; sealed: complete and synced; flushed: with its footer; archived: compressed, and
+    # the segment is removed; lost: unreadable, with the cause in `reason`
     state: SegmentState
     first_timestamp_ns: int
     last_timestamp_ns: int
     rings: tuple[RingFacts, ...]
     damage: tuple[Damage, ...]
-    indexed: bool = False  # has a footer that is right
+    indexed: bool = False  # has a valid footer
     reason: str = ""
 
     @property
     def records(self) -> int:
-        """Of all rings together."""
+        """Records of all rings."""
         return sum(it.records for it in self.rings)
 
 
 def facts_of(shelf: Shelf, shelved: Shelved) -> SegmentFacts:
-    """What a segment holds: by its footer, or by its table, which is read if it is not at hand."""
+    """Facts of a segment: from its footer, or from its table, which is read if it is not in memory."""
     base = shelved.base
     footer = shelf.footer(shelved)
     table = shelf.table(shelved) if footer is None else None
@@ -77,7 +77,7 @@ def facts_of(shelf: Shelf, shelved: Shelved) -> SegmentFacts:
 
 
 def footer_facts(footer: Footer) -> tuple[RingFacts, ...]:
-    """What a footer says of each ring and epoch, in the order of names."""
+    """Facts of each ring and epoch in a footer, in the order of names."""
     found = []
     for (ring_id, epoch), it in footer.groups.items():
         entry = footer.catalogue.get(ring_id)
@@ -88,7 +88,7 @@ def footer_facts(footer: Footer) -> tuple[RingFacts, ...]:
 
 
 def ring_facts(table: SegmentTable) -> tuple[RingFacts, ...]:
-    """What a table says of each ring and epoch, in the order of names."""
+    """Facts of each ring and epoch in a table, in the order of names."""
     found = []
     for (ring_id, epoch), rows in table.rings.items():
         entry = table.catalogue.get(ring_id)

@@ -1,14 +1,14 @@
-"""The calls that reach the disk: the only ones of this package, so that a test can stand in for the disk.
+"""System calls to the disk: the only ones of this package, so that a test can replace the disk.
 
-Owns nothing but the calls.  Every error of the operating system passes through as OSError: what becomes of it
-is decided where the reason is known (writer.py).  Paths are strings; a handle is whatever open() returned.
+Owns only the calls.  Every error of the operating system passes through as OSError and is handled by the code
+that knows the cause (writer.py).  Paths are strings; a handle is the value that open() returned.
 
-What the rest may rely on, and a stand-in must therefore give or take away at a crash:
-  * bytes are safe once fdatasync() of their handle has returned without an error, and no sooner; with them
-    the size that reaches them;
-  * after an fdatasync() that failed, nobody knows about anything written since the last one that did not,
-    and a second fdatasync() that succeeds proves nothing about it;
-  * a name (made, renamed or removed) is safe once dirsync() of its directory has returned.
+Guarantees that other code relies on, and that a replacement must give or break at a crash:
+  * Bytes are safe after fdatasync() of their handle has returned without an error, and not before; also the
+    size of the file up to them.
+  * After a failed fdatasync(), the state of everything written since the last successful one is unknown.  A
+    second fdatasync() that succeeds proves nothing about it.
+  * A name (created, renamed or removed) is safe after dirsync() of its directory has returned.
 """
 
 from __future__ import annotations
@@ -40,67 +40,72 @@ class StandIn(Protocol):
     """Calls that C uses instead of the kernel's, to write a log."""
 
     handle: int  # of the active segment
-    raised: BaseException | None  # by a call: C cannot carry it
+    raised: BaseException | None  # exception of a call, which C cannot pass
 
 
 class Files(Protocol):
-    """What the log asks of a disk."""
+    """Disk operations that the log needs."""
 
     def makedirs(self, path: str) -> None:
-        """The directory is there, with those above it, for owner and group only, and so is its name on the
-        disk: what is synced in it later must not be lost with it.
+        """Create the directory and its parents, for owner and group only, and sync their names.
+
+        Files synced in the directory later must not be lost with its name.
         """
 
     def lock(self, path: str) -> int:
-        """A handle that holds the lock of this file until closed.  Raises BlockingIOError: it is taken."""
+        """A handle that holds the lock of this file until closed.  Raises BlockingIOError if it is taken."""
 
     def open(self, path: str, *, create: bool = False) -> int:
-        """A handle to read and, if `create`, to write; then an empty file is made where none is."""
+        """A handle for reading; with `create` also for writing, and a missing file is created empty."""
 
     def close(self, handle: int) -> None:
-        """The handle is gone."""
+        """Close the handle."""
 
     def size(self, handle: int) -> int:
-        """Bytes in the file."""
+        """Size of the file in bytes."""
 
     def read(self, handle: int, length: int, position: int) -> bytes:
-        """The bytes there; fewer only at the end of the file."""
+        """The bytes at `position`; fewer only at the end of the file."""
 
     def advise(self, handle: int, length: int, position: int, advice: Advice) -> None:
-        """These bytes (all from there, if `length` is 0) are wanted "soon", or "sparse" ones among them, or
-        nobody wants them any more, "done": a word to the cache, and no more.
+        """Give the page cache a hint about these bytes (all from `position` on, if `length` is 0).
+
+        "soon": needed soon.  "sparse": some of them are needed.  "done": not needed any more.
         """
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
-        """How many bytes went there; perhaps not all, at least one."""
+        """Write the buffers at `position`.
+
+        Returns the number of bytes written: at least one, perhaps not all.
+        """
 
     def fdatasync(self, handle: int) -> None:
-        """What was written is on the disk."""
+        """Put all written bytes on the disk."""
 
     def ftruncate(self, handle: int, length: int) -> None:
-        """The file has that size; what lay beyond is zeros, should it grow again."""
+        """Set the size of the file.  Bytes beyond it are zeros if the file grows again."""
 
     def rename(self, source: str, target: str) -> None:
-        """The file has the other name, and what had that name before is gone."""
+        """Rename the file.  An existing file with the new name is replaced."""
 
     def unlink(self, path: str) -> None:
-        """The name is gone."""
+        """Remove the name."""
 
     def dirsync(self, path: str) -> None:
-        """Names in this directory are on the disk."""
+        """Put the names of this directory on the disk."""
 
     def listdir(self, path: str) -> list[str]:
         """The names in a directory."""
 
     def disk(self, path: str) -> tuple[int, int]:
-        """Bytes that are free, for us, on the disk that a directory is on; and all that it has."""
+        """Free bytes for this user on the directory's disk, and its total bytes."""
 
     def stand_in(self, log: Any) -> StandIn | None:
         """Give an rb_log the calls of a disk that stands in for the kernel's; None: C calls the kernel."""
 
 
 def size_of(files: Files, path: str) -> int:
-    """Bytes in the file of that name; 0 when it cannot be opened."""
+    """Size of the file in bytes; 0 if it cannot be opened."""
     with suppress(OSError):
         handle = files.open(path)
         try:
@@ -111,7 +116,7 @@ def size_of(files: Files, path: str) -> int:
 
 
 class OsFiles:
-    """The real thing: Linux files, 0640 in directories 0750."""
+    """Linux files, with mode 0640 in directories with mode 0750."""
 
     def makedirs(self, path: str) -> None:
         """See Files."""
@@ -120,12 +125,14 @@ class OsFiles:
             self.makedirs(above)
         with suppress(FileExistsError):
             os.mkdir(path, _DIRECTORY_MODE)
-        with suppress(PermissionError):  # Then somebody else made this directory, and long ago.
+        with suppress(PermissionError):  # another user created this directory, long ago
             self.dirsync(above)
 
     def lock(self, path: str) -> int:
-        """See Files.  An flock: the kernel gives it back however its holder dies; a second one in this
-        process waits, too, as it belongs to the open file and not to the process.
+        """See Files.  Uses flock: the kernel releases it in any case when the holder dies.
+
+        A second lock in this process also fails, because the lock belongs to the open file, not to the
+        process.
         """
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
@@ -157,7 +164,7 @@ class OsFiles:
 
     def advise(self, handle: int, length: int, position: int, advice: Advice) -> None:
         """See Files."""
-        with suppress(OSError):  # Some file systems take no advice.
+        with suppress(OSError):  # some file systems accept no hints
             os.posix_fadvise(handle, position, length, _ADVICE[advice])
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
@@ -207,7 +214,7 @@ class OsFiles:
 
 
 class FreshFiles(OsFiles):
-    """Files that are read from the disk, not from memory, and that leave nothing there."""
+    """Files that are read from the disk instead of the page cache, and leave no pages there."""
 
     def open(self, path: str, *, create: bool = False) -> int:
         """See Files."""

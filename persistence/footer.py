@@ -1,26 +1,26 @@
-"""The footer of a sealed segment: where its records are, by ring, by time and by topic.  Little-endian.
+"""Footer of a sealed segment: an index of its records by ring, time and topic.  Little-endian.
 
-It stands in the segment's own file, behind the log's end, and is no part of the log: it is made from the
-segment, and from nothing else.  Missing, damaged, of another version or of an earlier life of the file, it is
-as if it were not there, and the segment is read instead.  What is found by it is verified like everything
-that is read: it saves time, and proves nothing.  Only an undamaged segment gets one.
+The footer is in the segment's own file, after the end of the log, and is not part of the log.  It is built
+only from the segment.  A missing or damaged footer, or one of another version or of an earlier use of the
+file, is ignored, and the segment is read instead.  Records found by a footer are verified like all others: it
+saves time, and proves nothing.  Only an undamaged segment gets one.
 
-It begins at the first multiple of 4096 at or behind `end` + 32: the log's last sector is never written again,
-and the 32 zeros behind its last extent stay.
+The footer begins at the first multiple of 4096 at or after `end` + 32.  The last sector of the log is
+therefore never written again, and the 32 zeros after its last extent stay.
 
     byte  size  field
        0     8  magic            "BRIMFOOT"
        8     4  version          FOOTER_VERSION
       12     4  seed             of the segment: crc32c of its header
       16     8  base_position    of the segment
-      24     8  end              of the log in this file, a place
+      24     8  end              of the log in this file, a position
       32     8  length           of the footer, in bytes
       40     4  groups           in the directory
       44     4  catalogue        bytes of the catalogue
       48     4  directory crc32c of catalogue and groups
       52     8  zeros
       60     4  crc32c           of bytes 0 .. 60, seeded with 0
-      64        catalogue        as it stands at `end` (format.py)
+      64        catalogue        as it is at `end` (format.py)
                 groups           one for each ring and epoch, GROUP below
                 sections         of each group
 
@@ -33,29 +33,29 @@ Group, 88 bytes:
       24     8  records
       32     8  earliest_ns      of all timestamps
       40     8  latest_ns
-      48     8  bytes            of records, as they stood in the ring
-      56     8  at               where its sections begin, from the footer's first byte
+      48     8  bytes            of records, as in the ring
+      56     8  at               begin of its sections, from the footer's first byte
       64     4  rows             in the extent table
       68     4  rows_bytes
       72     4  marks
-      76     4  topics           hashes of keys that differ
+      76     4  topics           number of different hashes of keys
       80     4  sections crc32c  of rows, marks and fences
       84     4  zeros
 
-Sections, one behind the other:
+Sections, in this order:
 
     rows      the extent table: ringbuf/c/scan/rows.c; padded with zeros to a multiple of 8
     marks     {offset u64, place u64, timestamp_ns u64}: one for each 64 KiB of records (extents.py)
-    fences    {hash u32, start u32, crc32c u32}: one for each TOPICS_PER_BLOCK topics; those of its first
-              topic, and the checksum of the block
-    topics    {hash u32, start u32}, rising: the crc32c of a key, and the index of its first place
-    places    u32 for each record, in units of 32 bytes: by topic, and rising within one
+    fences    {hash u32, start u32, crc32c u32}: one for each TOPICS_PER_BLOCK topics: hash and start of the
+              first topic, and the checksum of the block
+    topics    {hash u32, start u32}, rising: the crc32c of a key, and the index of its first position
+    places    u32 for each record, a position in units of 32 bytes: by topic, and rising within one
 
-Two keys may have the same hash: a reader compares the key in the record.  Topics that a client has crafted
-to have one hash cost a reader of one of them the records of all: linear in their number.
+Two keys may have the same hash; a reader compares the key in the record.  If a client constructs topics with
+one hash, a reader of one of them reads the records of all: linear in their number.
 
-Rule for change: raise FOOTER_VERSION and add golden bytes.  Older versions need not be read: whoever finds
-one makes the footer anew.
+Rule for changes: raise FOOTER_VERSION and add golden bytes.  Older versions need not be read; they are
+replaced by a new footer.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ FOOTER_VERSION = 1
 FOOTER_MAGIC = b"BRIMFOOT"
 FOOTER_ALIGN_BYTES = 4096
 TOPICS_PER_BLOCK = 256
-END_MOST = 1 << 37  # places of records are 32 bits, in units of 32 bytes
+END_MOST = 1 << 37  # positions of records have 32 bits, in units of 32 bytes
 
 _HEADER = struct.Struct("<8sIIQQQIII8x")
 _CRC = struct.Struct("<I")
@@ -112,7 +112,7 @@ assert _GROUP.size == 88
 
 
 class GroupFacts(NamedTuple):
-    """What a footer says of one ring and epoch."""
+    """Directory entry of a footer for one ring and epoch."""
 
     ring_id: int
     epoch: int
@@ -131,41 +131,41 @@ class GroupFacts(NamedTuple):
 
     @property
     def fences(self) -> int:
-        """How many blocks its topics are in."""
+        """Number of blocks of its topics."""
         return -(-self.topics // TOPICS_PER_BLOCK)
 
     @property
     def indexed_bytes(self) -> int:
-        """Of rows, marks and fences together."""
+        """Total bytes of rows, marks and fences."""
         return _padded(self.rows_bytes) + _MARK.size * self.marks + _FENCE.size * self.fences
 
 
 def place_of(end: int) -> int:
-    """Where the footer of a segment begins whose log ends at the place `end`."""
+    """Position of the footer of a segment whose log ends at `end`."""
     return -(-(end + _UNIT_BYTES) // FOOTER_ALIGN_BYTES) * FOOTER_ALIGN_BYTES
 
 
-# ---- making one ------------------------------------------------------------------------------------
+# ---- building -------------------------------------------------------------------------------------
 
 
 def build(files: Files, handle: int, name: str, end: int) -> bytes | None:
-    """The footer of a segment whose log ends at the place `end`; None: it is damaged, or too large for one.
+    """The footer of a segment whose log ends at `end`; None if the segment is damaged, or too large for one.
 
-    Reads all of it once, verifies what it reads, and leaves none of it in memory.  Raises FormatError when
-    its header is lost, OSError.
+    Reads and verifies the segment once, and leaves no pages in the cache.  Raises FormatError if its header
+    is lost, OSError.
     """
     return examine(files, handle, name, end)[1]
 
 
 def examine(files: Files, handle: int, name: str, end: int) -> tuple[SegmentTable, bytes | None]:
-    """See build(); the table of what has been read is told, too."""
+    """The table of the segment as read, and the footer as in build()."""
     table, walk = walk_table(files, handle, name, ends_at=end, topics=end <= END_MOST, once=True)
     behind = Walk(FileBytes(files, handle, files.size(handle)), table.seed, end)
     behind.run()
     files.advise(handle, 0, 0, "done")
     whole = not table.damage and table.end == end and table.first_is_whole
     if not whole or len(behind) or end > END_MOST:
-        return table, None  # One that is whole behind the end would mean that the log does not end there.
+        return table, None  # a valid extent after the end would contradict it
     return table, _packed(table, walk, end)
 
 
@@ -198,7 +198,7 @@ def _packed(table: SegmentTable, walk: Walk, end: int) -> bytes:
 def _pack_group(
     walk: Walk, order: object, group: Group, rows: ExtentRows, at: int
 ) -> tuple[GroupFacts, list[bytes]]:
-    """A group's line in the directory, and its sections, which begin at `at`."""
+    """Directory entry of a group, and its sections, which begin at `at`."""
     packed = rows.packed()
     marks = b"".join(_MARK.pack(*mark) for mark in rows.marks())
     topics, places = walk.by_topic(order, group, rows.records)
@@ -226,8 +226,9 @@ def _pack_group(
 
 
 def found(files: Files, handle: int, header: SegmentHeader, end: int) -> bytes:
-    """What stands where the footer of that segment is to be, as long as it says that it is; empty: nothing
-    that is of this segment and of this version.
+    """Bytes stored at the place of that segment's footer, as many as their header gives.
+
+    Empty without a footer of this segment and version.
     """
     head = files.read(handle, _HEADER.size + _CRC.size, place_of(end))
     if len(head) < _HEADER.size + _CRC.size:
@@ -239,9 +240,10 @@ def found(files: Files, handle: int, header: SegmentHeader, end: int) -> bytes:
 
 
 def put(files: Files, directory: str, base: int, end: int, footer: bytes) -> None:
-    """Puts a footer behind the end of a sealed segment.
+    """Write a footer after the end of a sealed segment.
 
-    Only where that end is known for sure, and while nobody can give the file another life.  It is on the disk
+    Only if that end is known for certain, and while the file cannot be reused.  The footer is on the disk
+    when this returns.  It is invisible if this raises OSError; a rest left by a crash does not verify.
     when this returns, and not to be seen if this raises OSError; what a crash leaves of it does not verify.
     """
     handle = files.open(os.path.join(directory, segment_name(base)), create=True)
@@ -253,14 +255,14 @@ def put(files: Files, directory: str, base: int, end: int, footer: bytes) -> Non
         files.fdatasync(handle)
     except OSError:
         with suppress(OSError):
-            files.ftruncate(handle, place_of(end))  # Else it could be read here, and lost by a power cut.
+            files.ftruncate(handle, place_of(end))  # otherwise it is readable now, but lost after a power cut
         raise
     finally:
         files.close(handle)
 
 
 def there(files: Files, directory: str, base: int, end: int) -> bool:
-    """Whether the segment has a footer already whose directory holds; it is on the disk then, too.
+    """True if the segment has a footer with a valid directory; the footer is then also on the disk.
 
     Raises FormatError, OSError.
     """
@@ -268,18 +270,18 @@ def there(files: Files, directory: str, base: int, end: int) -> bool:
     try:
         found = read(files, handle, read_header(files, handle), end) is not None
         if found:
-            files.fdatasync(handle)  # Who wrote it may have been killed before that.
+            files.fdatasync(handle)  # its writer may have been killed before the sync
         return found
     finally:
         files.close(handle)
 
 
-# ---- using one -------------------------------------------------------------------------------------
+# ---- use --------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Footer:
-    """A footer whose directory has been read and holds; its sections are read when they are asked for."""
+    """A footer whose directory was read and is valid.  Sections are read on demand."""
 
     header: SegmentHeader
     end: int
@@ -289,12 +291,12 @@ class Footer:
     _fences: dict[tuple[int, int], array[int]] = field(default_factory=dict)
 
     def groups_of(self, ring_name: str, epoch: int) -> list[GroupFacts]:
-        """What it says of a ring and epoch."""
+        """Directory entries of a ring and epoch."""
         ids = [ring_id for ring_id, it in self.catalogue.items() if it.name == ring_name]
         return [group for ring_id in ids if (group := self.groups.get((ring_id, epoch))) is not None]
 
     def table(self, files: Files, handle: int, name: str) -> SegmentTable:
-        """The table of the segment.  Raises FormatError when a section is damaged, OSError."""
+        """The table of the segment.  Raises FormatError if a section is damaged, OSError."""
         opening = open_table(files, handle, name)
         if opening.header != self.header or not opening.first_is_whole:
             raise FormatError(f"{name}: its footer is of another life of the file")
@@ -324,9 +326,9 @@ class Footer:
         return rows
 
     def places(self, files: Files, handle: int, group: GroupFacts, key_hash: int) -> array[int]:
-        """The places of the records of a group whose keys have that hash, rising.
+        """Positions of the records of a group whose keys have that hash, rising.
 
-        Raises FormatError when what it reads is damaged, OSError.
+        Raises FormatError if a section is damaged, OSError.
         """
         fences = self._fences.get((group.ring_id, group.epoch))
         if fences is None:
@@ -367,10 +369,9 @@ class Footer:
 
 
 def read(files: Files, handle: int, header: SegmentHeader, end: int) -> Footer | None:
-    """The footer of the segment with that header, whose log ends at the place `end`; None: there is none
-    that is right.
+    """The footer of the segment with that header, whose log ends at `end`; None without a valid one.
 
-    Reads its directory alone.
+    Reads only its directory.
     """
     try:
         return _read(files, handle, header, end)

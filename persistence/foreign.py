@@ -1,18 +1,20 @@
-"""Rings that other processes write, on their way to the log: copied out, checked, and only then believed.
+"""Copied rings: records of other processes' rings are copied and verified before they are logged.
 
-LogWriter hands the kernel the ring's own memory, which this process writes and can promise to leave alone.
-Nothing can be promised of a ring whose writer is another process: it may overwrite what it was asked to keep,
-on purpose or because it evicted us.  So a run is copied first, then it is seen whether the ring still held
-it, then every record is verified; the copy is what is written, and written again after a failure.  The
-ring's room is given back when the copy is in the kernel's hands: this process may be killed before, and then
-the ring must still have it, if its writer heeds the log.  It is not kept until a sync, since what a power cut
-takes it takes from the ring as well.
+LogWriter passes the ring's own memory to the kernel, because this process writes the ring and keeps the
+memory unchanged.  Another process gives no such guarantee: it may overwrite records on purpose, or because it
+evicted the log's reader.  A run is therefore first copied.  Then the reader checks that the ring still had
+it, and every record is verified.  The copy is written, and written again after a failure.
 
-What such a ring has lost before it was read, because it overwrites or because the log was too slow for longer
-than its queue timeout, is counted, and the log says where the ring goes on.  It has no durable word: nobody
-waits for it.
+The ring's memory is released when the copy is with the kernel, not before: this process may be killed, and
+then the ring must still have the records, if its writer waits for the log.  It is not kept until a sync,
+because a power cut destroys the ring, too.
 
-One thread, as LogWriter, whose rounds and failures these are; they are Python's, since they copy anyway.
+Records that the ring lost before they were read are counted: it overwrites, or the log was slower than the
+queue timeout.  The log then records the next offset of the ring.  No durable position is published: no
+publisher waits for it.
+
+One thread, as LogWriter, which provides rounds and failure handling.  Rounds run in Python, because the data
+is copied anyway.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ __all__ = ["CopiedRing", "ForeignWriter"]
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 4  # a ring that laps us that often in a row waits for the next round
+ATTEMPTS = 4  # overruns in a row after which a ring waits for the next round
 
 
 class CopiedRing:
-    """What LogWriter needs of a ring, of one that is attached to read.
+    """A ring, attached for reading, with the interface that LogWriter needs.
 
-    `gating`: its writer waits for the log, up to its queue timeout, and evicts it then.
+    `gating`: its writer waits for the log up to its queue timeout, and then evicts it.
     """
 
     def __init__(self, ring: Ring, *, gating: bool) -> None:
@@ -59,7 +61,7 @@ class CopiedRing:
         return self.ring.cursors_pointer
 
     def extremes(self) -> Extremes:
-        """See Ring; with the end that readers find, which a writer that was killed may not have told."""
+        """See Ring.  The end is the one that readers find; a killed writer may not have published it."""
         found = self.ring.extremes()
         with self.ring.reader(name="log", overrun="count", seated=False) as reader:
             while reader.ranges(1 << 20):
@@ -67,25 +69,25 @@ class CopiedRing:
             return found._replace(end_position=reader.cursor, end_offset=reader.offset)
 
     def durable(self, position: int) -> None:
-        """Nobody is told: the header is another process's."""
+        """No effect: the header belongs to another process."""
 
     def rings(self, bell: object, index: int) -> None:
-        """Nothing rings a bell of this process: readers sleep on the ring (ForeignWriter.run())."""
+        """No effect: no bell of this process is rung; readers sleep on the ring (ForeignWriter.run())."""
 
     def followed_by(self, reader: Reader) -> None:
-        """Its writer leaves no trail here: each record is looked at."""
+        """No effect: its writer keeps no commit index here; each record is read."""
 
     def reader(self, **_: object) -> CopyingReader:
-        """From the oldest record on."""
+        """A reader from the oldest record on."""
         return CopyingReader(self)
 
     def source(self, source: Source) -> Source:
-        """`source`, with this in the place of its ring."""
+        """`source` with this object as its ring."""
         return source._replace(ring=cast(Ring, self))
 
 
 class CopyingReader:
-    """What LogWriter needs of a reader: ranges() gives copies, verified, that nobody can change."""
+    """A reader with the interface that LogWriter needs; ranges() returns verified private copies."""
 
     def __init__(self, ring: CopiedRing) -> None:
         self._ring = ring
@@ -98,7 +100,7 @@ class CopyingReader:
 
     @property
     def offset(self) -> int:
-        """Of the next record."""
+        """Offset of the next record."""
         return self._reader.offset
 
     @property
@@ -107,7 +109,7 @@ class CopyingReader:
         return self._reader.cursor
 
     def ranges(self, limit_bytes: int, limit: int = 64) -> list[Range]:
-        """See Reader.ranges(); what was lost before the first is counted.  Raises Corrupt."""
+        """See Reader.ranges().  Records lost before the first are counted.  Raises Corrupt."""
         for _ in range(ATTEMPTS):
             try:
                 found = self._reader.ranges(limit_bytes, limit)
@@ -125,24 +127,24 @@ class CopyingReader:
         return []
 
     def release(self, position: int) -> None:
-        """Done when it was written."""
+        """No effect: written() releases the records."""
 
     @property
     def lost(self) -> int:
-        """See Reader: counted by the ring."""
+        """See Reader.  The ring counts the losses."""
         return 0
 
     @property
     def is_stuck(self) -> bool:
-        """See Reader: its writer may be hostile, and whoever waits for it waits in vain."""
+        """See Reader.  Always False: its writer may be hostile, and a wait for it may never end."""
         return False
 
     def skip(self) -> bool:
-        """See Reader: a ring that another process damages is left."""
+        """See Reader.  Always False: a ring that another process damages is abandoned."""
         return False
 
     def written(self) -> None:
-        """The log has a copy of all that was read."""
+        """Release everything read: the log has a copy."""
         self._reader.release(self._reader.cursor)
 
     def raise_for(self, result: int) -> None:
@@ -157,7 +159,7 @@ class CopyingReader:
         return self._ring.ring.reader(name="log", start="oldest", gating=self._ring.gating)
 
     def _begin_again(self) -> None:
-        """After an eviction: a new slot, at the next record that is left."""
+        """Take a new slot after an eviction, at the next record that is left."""
         wanted = self._reader.offset
         self._reader.close()
         self._reader = self._opened()
@@ -175,22 +177,22 @@ def _verified(name: str, found: Range) -> Range:
 
 
 class ForeignWriter(LogWriter):
-    """Brings records of CopiedRings into a log of its own.  See LogWriter."""
+    """Writes records of CopiedRings to a log.  See LogWriter."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self._sleeper = Sleeper()
         self._rings: dict[str, CopiedRing] = {}
-        self._next: dict[str, int] = {}  # offset that continues what was taken, by ring
+        self._next: dict[str, int] = {}  # next expected offset, by ring
 
     def add(self, source: Source) -> None:
-        """See LogWriter.add(); the ring is a CopiedRing, and may be written all the time."""
+        """See LogWriter.add().  The ring is a CopiedRing; its writer may be active."""
         ring = cast(CopiedRing, source.ring)
         super().add(source)
         self._rings[ring.name] = ring
 
     def lost(self) -> dict[str, int]:
-        """Records that were gone before the log could read them, by ring; any thread."""
+        """Number of records lost before the log read them, by ring.  From any thread."""
         return {name: ring.lost for name, ring in list(self._rings.items()) if ring.lost}
 
     def status(self) -> dict[str, object]:
@@ -209,7 +211,7 @@ class ForeignWriter(LogWriter):
         self._sleeper.ring()
 
     def _enter(self, now: int) -> bool:
-        return False  # C would write the ring's own memory.
+        return False  # native rounds would write the ring's own memory
 
     def _written(self) -> None:
         for joined in self._joined.values():

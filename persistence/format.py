@@ -1,15 +1,16 @@
-"""The bytes of a segment: its header, extents, the catalogue.  Defined here and nowhere else; little-endian.
+"""Format of a segment: header, extents, catalogue.  This is the only definition; little-endian.
 
-A log is a directory of segments.  A **log position** is a byte place in the whole log: the base position of a
-segment plus the place in its file.  A segment is named by its base position, 20 digits, ".log".
+A log is a directory of segments.  A **log position** is a byte position in the whole log: the base position
+of a segment plus the position in its file.  A segment's name is its base position, 20 digits, and ".log".
 
     Segment, HEADER_PAGE_BYTES (4096), then extents up to the end of the log or the base of the next segment.
-    **A segment ends where the next one begins**: what its file holds beyond that is no part of the log.
+    **A segment ends where the next one begins**: the file's bytes beyond that are not part of the log.
 
-Header, twice in the page, at 0 and at 2048, so that no damaged sector can take both; the rest is zeros:
+Header, twice in the page, at 0 and at 2048, so that one damaged sector cannot destroy both; the rest is
+zeros:
 
     byte  size  field
-       0     8  magic            "BRIMSEGM" (a drained file, which is built alike, has its own)
+       0     8  magic            "BRIMSEGM" (a drained file has the same structure and its own magic)
        8     4  version          FORMAT_VERSION
       12     4  worker           which log thread wrote it: one log each
       16     8  base_position    as in the name
@@ -19,7 +20,7 @@ Header, twice in the page, at 0 and at 2048, so that no damaged sector can take 
       40    20  zeros
       60     4  crc32c           of bytes 0 .. 60, seeded with 0; also the **seed** of every extent below
 
-Extent, at a multiple of 32: one run of whole records of one ring, as it stands in the ring, behind a header:
+Extent, at a multiple of 32: one run of complete records of one ring, as in the ring, after a header:
 
     byte  size  field
        0     4  length           of the body in bytes, a multiple of 32, never 0; 0: no extent here
@@ -27,36 +28,35 @@ Extent, at a multiple of 32: one run of whole records of one ring, as it stands 
        8     4  ring_id          0: a catalogue
       12     4  ring_epoch       seeds the records' own checksums; 0 in a catalogue
       16     8  ring_position    of the first record in the ring; 0 in a catalogue
-      24     8  durable_position log position below which everything had been synced when this was written
+      24     8  durable_position log position below which everything was synced when this was written
       32        body             in a run either each record is covered by its own checksum, or the run is a
                                  single record with flag UNCHECKED, which only this checksum covers
 
-The length is covered, too: a wrong one takes other bytes into the checksum.  The seed makes whatever an
-earlier life of a recycled file has left behind, and a payload that imitates an extent, fail.
+The checksum also covers the length: a wrong length adds other bytes to the checksum.  The seed invalidates
+leftovers of an earlier use of a recycled file, and payloads that imitate an extent.
 
-32 zero bytes are written behind the last extent of each write and overwritten by the next: an unbroken end of
-the log is told from a torn one.
+32 zero bytes are written after the last extent of each write and overwritten by the next write.  They
+distinguish an intact end of the log from a torn one.
 
-**Proof.**  A sync covers the whole file, and nothing is shown or acknowledged before its sync has
-returned.  So a valid extent with durable_position D proves that everything below D once was on the disk:
-damage below D is bit rot, and costs the damaged record.  Damage that no valid extent behind it proves is the
-torn tail of a crash: nobody was ever told of it, and the log is cut there.  A segment is synced up to its end
-before the next one is named, and a new one with its header and first catalogue before it gets its name: a
-name proves all that lies below it.  When a log falls idle or closes, a catalogue is written whose only news
-is its durable_position.
+**Proof.**  A sync covers the whole file, and no record is shown or acknowledged before its sync has returned.
+A valid extent with durable_position D therefore proves that everything below D was on the disk.  Damage below
+D is bit rot, and costs the damaged record.  Damage that no valid extent after it proves is the torn tail of a
+crash: no one was notified of it, and the log is cut there.  A segment is synced up to its end before the next
+one gets its name.  A new segment is synced with its header and first catalogue before it gets its name.  A
+name therefore proves everything below it.  When a log becomes idle or is closed, it writes a catalogue whose
+only new content is its durable_position.
 
 Catalogue: the extent of ring_id 0.  Body: msgpack {ring_id: [name, epoch, next_offset]}, then zeros, to a
-multiple of 32.  next_offset is the offset of the first record of that ring that comes behind this catalogue
-in the log.  The first extent of a segment is the catalogue of every ring of which the log holds something;
-further ones name what is new, or only prove, and are written twice, a sector apart: no damaged sector takes
-names or proof along.  Offsets of a ring and epoch continue without a gap unless a catalogue
-announces one.  ring_id is crc32c(name), raised past 0 and past ids that other names have taken: it stays the
-same for a name as long as the log remembers it (so `ring_id % workers` is stable), and a flipped bit hardly
-makes another's.
+multiple of 32.  next_offset is the offset of the ring's first record after this catalogue in the log.  The
+first extent of a segment is the catalogue of every ring with records in the log.  Further catalogues add new
+rings, or only prove.  They are written twice, one sector apart, so that no damaged sector destroys names or
+proof.  Offsets of a ring and epoch continue without a gap unless a catalogue announces one.  ring_id is
+crc32c(name), incremented past 0 and past ids of other names.  It stays the same for a name as long as the log
+has it (so `ring_id % workers` is stable), and a flipped bit hardly yields another valid id.
 
-Rule for change: any change of these layouts raises FORMAT_VERSION and adds golden bytes under
-tests/golden/persistence; a reader keeps reading the version before.  The record inside is
-ringbuf/c/record.h's.
+Rule for changes: any change of these layouts raises FORMAT_VERSION and adds golden bytes under
+tests/golden/persistence.  A reader keeps reading the version before.  The record format inside is defined in
+ringbuf/c/record.h.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-READ_VERSIONS = frozenset({1})  # what is written, and the version before
+READ_VERSIONS = frozenset({1})  # the written version, and the one before
 SEGMENT_MAGIC = b"BRIMSEGM"
 HEADER_PAGE_BYTES = 4096
 EXTENT_HEADER_BYTES = 32
@@ -114,7 +114,7 @@ assert _EXTENT.size == EXTENT_HEADER_BYTES == _LENGTH_AND_CRC.size + _COVERED.si
 
 
 class SegmentHeader(NamedTuple):
-    """What a segment says of itself."""
+    """Content of a segment's header."""
 
     worker: int
     base_position: int
@@ -143,14 +143,14 @@ class SegmentHeader(NamedTuple):
 
     @property
     def seed(self) -> int:
-        """Where the checksum of each extent of this segment begins."""
+        """Seed of the checksum of each extent of this segment."""
         return int.from_bytes(self._pack_once()[-4:], "little")
 
     @classmethod
     def unpack(cls, page: bytes, magic: bytes = SEGMENT_MAGIC) -> SegmentHeader:
-        """The header in `page`, from whichever copy is whole.
+        """The header in `page`, from a copy that is valid.
 
-        Raises FormatError: neither is; FutureFormat: a later version wrote it.
+        Raises FormatError if neither copy is valid, FutureFormat if a later version wrote it.
         """
         foreign = ""
         newer = 0
@@ -174,7 +174,7 @@ class SegmentHeader(NamedTuple):
 
 
 class ExtentHeader(NamedTuple):
-    """The 32 bytes in front of a run of records."""
+    """The 32 bytes before a run of records."""
 
     length: int
     crc: int
@@ -203,19 +203,19 @@ def unpack_extent(buffer: bytes | memoryview, at: int = 0) -> ExtentHeader:
 
 
 def extent_checks(seed: int, header: ExtentHeader, body: bytes | memoryview) -> bool:
-    """Whether header and body are what was written, in this segment, in this life of its file."""
+    """True if header and body are as written, in this segment and this use of its file."""
     covered = _COVERED.pack(header.ring_id, header.ring_epoch, header.ring_position, header.durable_position)
     return len(body) == header.length and crc32c(body, crc32c(covered, seed)) == header.crc
 
 
 def extent_verifies(seed: int, header: ExtentHeader, extent: memoryview) -> bool:
-    """extent_checks() for an extent as it stands in the file, `header` in front of its body."""
+    """True if an extent verifies, given in its form in the file, with the header before its body."""
     covered = extent[_LENGTH_AND_CRC.size :]
     return len(extent) == EXTENT_HEADER_BYTES + header.length and crc32c(covered, seed) == header.crc
 
 
 class CatalogueEntry(NamedTuple):
-    """A ring as the log knows it: of `epoch`, and `next_offset` comes next."""
+    """A ring in the catalogue: its current epoch, and the next offset."""
 
     name: str
     epoch: int
@@ -223,7 +223,7 @@ class CatalogueEntry(NamedTuple):
 
 
 def ring_id_of(name: str, taken: Mapping[int, str]) -> int:
-    """The id of the ring `name` in a log in which `taken` says whose the ids are."""
+    """Id for the ring `name` in a log in which `taken` has the names of used ids."""
     ring_id = crc32c(name.encode()) or 1
     while taken.get(ring_id, name) != name:
         ring_id = (ring_id + 1) % 2**32 or 1
@@ -238,9 +238,9 @@ def pack_catalogue(entries: Mapping[int, CatalogueEntry], room_bytes: int = 0) -
 
 
 def unpack_catalogue(body: bytes | memoryview) -> dict[int, CatalogueEntry]:
-    """What pack_catalogue() was given.
+    """The entries that pack_catalogue() packed.
 
-    Raises FormatError when it cannot be that: checksums of files from elsewhere hold, too.
+    Raises FormatError for any other content: files from elsewhere may have valid checksums.
     """
     unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=max(len(body), 1))
     unpacker.feed(body)
@@ -261,7 +261,7 @@ def segment_name(base_position: int) -> str:
 
 
 def base_of_name(name: str) -> int | None:
-    """The base position that a file name says, or None for a file that is no segment."""
+    """The base position in a file name; None if the name is not a segment's."""
     digits = name.removesuffix(SEGMENT_SUFFIX)
     if digits == name or len(digits) != _NAME_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None

@@ -1,18 +1,19 @@
-"""Free room: how much of a disk the broker leaves free, and the check before it takes more.
+"""Free disk space: the floors of the broker, and the check before it allocates more.
 
-Three steps, each when less is free than the larger one of a share and a number of bytes:
+Three steps.  Each is taken when less is free than the larger of a share and a number of bytes:
 
     warn        (100 - warn_percent) %        delete + 2 segments
-    delete      (100 - delete_percent) %      read_only + 4 segments   the oldest segments go
-    read_only   (100 - read_only_percent) %   RESERVE_BYTES            no records are taken
+    delete      (100 - delete_percent) %      read_only + 4 segments   the oldest segments are removed
+    read_only   (100 - read_only_percent) %   RESERVE_BYTES            no records are accepted
 
-The shares are of the disk, of which DISK_COUNTS_BYTES count.  The bytes are for a small disk: at most 3/4,
-1/2 and 1/4 of it.  The reserve is for the files that are not segments: checkpoints, the retained store,
-offsets of consumers, archives, quarantine.  Those leave LAST_BYTES of it, or 1/32 of a smaller disk.
+The shares are of the disk, of which at most DISK_COUNTS_BYTES count.  The bytes protect a small disk: they
+are limited to 3/4, 1/2 and 1/4 of it.  The reserve is for files that are not segments: checkpoints, the
+retained store, offsets of consumers, archives, quarantine.  These leave LAST_BYTES of it free, or 1/32 of a
+smaller disk.
 
-The log takes room one segment at a time.  It begins a segment, and prepares one, only where the reserve stays
-free after it, so no rate of messages is faster than the look at the disk.  A segment is at most 1/32 of the
-disk (segment_bytes_for()), since each log has three of them.
+The log allocates one segment at a time.  It begins or prepares a segment only if the reserve stays free
+afterwards, so no message rate can outrun the check of the disk.  A segment is at most 1/32 of the disk
+(segment_bytes_for()), because each log has three of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from persistence.files import Files
 
 __all__ = ["DiskRules", "DiskStep", "Floors", "disk_step", "floors", "require_room", "segment_bytes_for"]
 
-DISK_COUNTS_BYTES = 64 << 30  # of a disk: a tenth of a large one is more room than a log has any use for
+DISK_COUNTS_BYTES = 64 << 30  # of a disk: a tenth of a large disk is more than a log needs
 RESERVE_BYTES = 32 << 20
 LAST_BYTES = 4 << 20
 SEGMENTS_OF_DISK = 32
@@ -35,7 +36,7 @@ DiskStep = Literal["ok", "warn", "delete", "read_only"]
 
 
 class DiskRules(NamedTuple):
-    """At which use of the disk, in percent, which step is taken; 101: never.  RocketMQ has the same three."""
+    """Disk use in percent at which each step is taken; 101: never.  RocketMQ has the same three steps."""
 
     warn_percent: int = 75
     delete_percent: int = 85
@@ -43,7 +44,7 @@ class DiskRules(NamedTuple):
 
 
 class Floors(NamedTuple):
-    """Bytes free, below which each step is taken."""
+    """Free bytes below which each step is taken."""
 
     warn: int
     delete: int
@@ -51,7 +52,7 @@ class Floors(NamedTuple):
 
 
 def floors(rules: DiskRules, total_bytes: int, segment_bytes: int = 0) -> Floors:
-    """The steps for a disk of that size, whose log has such segments."""
+    """The floors for a disk of that size, whose log has segments of that size."""
     counted = min(total_bytes, DISK_COUNTS_BYTES)
 
     def at_least(percent: int, size: int, share: float) -> int:
@@ -65,7 +66,7 @@ def floors(rules: DiskRules, total_bytes: int, segment_bytes: int = 0) -> Floors
 
 
 def disk_step(rules: DiskRules, free_bytes: int, total_bytes: int, segment_bytes: int = 0) -> DiskStep:
-    """The step for a disk with that much room."""
+    """The step for a disk with that much free space."""
     floor = floors(rules, total_bytes, segment_bytes)
     if free_bytes <= floor.read_only and floor.read_only:
         return "read_only"
@@ -81,8 +82,9 @@ def segment_bytes_for(files: Files, directory: str, segment_bytes: int) -> int:
 
 
 def require_room(files: Files, directory: str, size: int) -> None:
-    """Raises OSError (ENOSPC) unless `size` bytes more in that directory leave the last room of the disk
-    free.  For files that are not segments.
+    """Require that `size` more bytes in that directory leave the last reserve of the disk free.
+
+    For files that are not segments.  Raises OSError (ENOSPC).
     """
     free, total = files.disk(directory)
     if free - size < min(LAST_BYTES, total // SEGMENTS_OF_DISK):

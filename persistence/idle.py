@@ -1,17 +1,17 @@
-"""What has time: archiving and scrubbing, in a process of its own that gives way to everything else.
+"""Background process: archiving and scrubbing at the lowest priority.
 
-A process and not a thread, because whoever holds the interpreter's lock must not be made to wait by the
-scheduler: a thread of low priority that holds it would stop the broker's.  It runs at the lowest priority for
-processors and at idle priority for disks, does one job at a time, writes no log itself, and ends with whoever
-started it: when standard input ends, or, under way, at the next window.
+A process is used, not a thread.  A low-priority thread that holds the interpreter's lock would stop the
+broker's threads while the scheduler keeps it waiting.  The process runs at the lowest processor priority and
+at idle disk priority.  It does one job at a time and writes no log itself.  It ends with its parent: when
+standard input ends, or during a job at the next window.
 
-The lowest priority is nice 19, not SCHED_IDLE: that gets nothing at all on a machine that is busy for days,
-whose disk would then fill up for want of compression.
+The lowest priority is nice 19, not SCHED_IDLE.  SCHED_IDLE gets no time at all on a machine that is busy for
+days, and its disk would fill up without compression.
 
-    parent -> child    one JSON object a line: Job
-    child -> parent    one a line: {"done": ...} or {"failed": why, "kind": ...}, in the same order
+    parent -> child    one JSON object per line: Job
+    child -> parent    one per line: {"done": ...} or {"failed": why, "kind": ...}, in the same order
 
-Owns both ends of that.  What a job does is archive's and scrub's.
+Owns both ends of that protocol.  archive and scrub do the work.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from persistence.scrub import Paced, Scrubbed, scrub_archive, scrub_segment
 
 __all__ = ["Failed", "Here", "IdleProcess", "Job", "Worker"]
 
-STOP_S = 10.0  # then it is killed: all that it could lose is a file that is not finished
+STOP_S = 10.0  # before it is killed: only an unfinished file can be lost
 IOPRIO_IDLE = 3 << 13  # class idle
 IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "armv7l": 314}
 
 
 class Job(NamedTuple):
-    """One thing to do."""
+    """One unit of work."""
 
     kind: Literal["archive", "scrub_segment", "scrub_archive"]
     directory: str
     base: int
     ends_at: int  # of the segment
-    bytes_per_s: int = 0  # to be read at most; 0: as it comes
+    bytes_per_s: int = 0  # limit of the read rate; 0: none
 
 
 class Failed(NamedTuple):
-    """A job that could not be done."""
+    """A job that failed."""
 
-    kind: Literal["never", "later"]  # never: of this segment; later: what was in the way may go away
+    kind: Literal["never", "later"]  # never: permanent for this segment; later: the obstacle may disappear
     reason: str
 
 
 class Worker(Protocol):
-    """Does one job at a time."""
+    """Interface of an executor for one job at a time."""
 
     def start(self, job: Job) -> None:
-        """Begins."""
+        """Start the job."""
 
     def result(self) -> Archived | Scrubbed | Failed | None:
-        """What became of it; None: it is not done yet."""
+        """Result of the job; None while it runs."""
 
     def close(self) -> None:
-        """Ends what is under way."""
+        """Stop the current job."""
 
 
 def _do(files: Files, job: Job, stopped: Any) -> Archived | Scrubbed | Failed:
@@ -85,14 +85,14 @@ def _do(files: Files, job: Job, stopped: Any) -> Archived | Scrubbed | Failed:
 
 
 class Here:
-    """Does jobs where it is called, on any files: for tests, and for commands of people who wait."""
+    """Executes jobs in the calling thread, on any files: for tests, and for commands in the foreground."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._result: Archived | Scrubbed | Failed | None = None
 
     def start(self, job: Job) -> None:
-        """See Worker; it is done when this returns."""
+        """See Worker.  The job is done on return."""
         self._result = _do(self._files, job, lambda: False)
 
     def result(self) -> Archived | Scrubbed | Failed | None:
@@ -105,19 +105,19 @@ class Here:
 
 
 class IdleProcess:
-    """Does jobs in a process of idle priority, which is started with the first of them."""
+    """Executes jobs in a process of idle priority, which starts with the first job."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._answer = b""
 
     def start(self, job: Job) -> None:
-        """See Worker.  Raises OSError: no process could be started."""
+        """See Worker.  Raises OSError if no process could be started."""
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = self._spawn()
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # result() finds it out
+        with contextlib.suppress(BrokenPipeError):  # result() detects it
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
 
@@ -184,7 +184,7 @@ def _unpacked(fields: list[Any]) -> Archived | Scrubbed | Failed:
 
 
 def _give_way() -> None:
-    """The lowest priority that the system lets us have; none of it is vital."""
+    """Set the lowest priority that the system permits; failures are ignored."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         os.nice(19)
@@ -194,7 +194,7 @@ def _give_way() -> None:
 
 
 def main() -> None:
-    """The child."""
+    """Main function of the child process."""
     parent = os.getppid()
     _give_way()
     files = FreshFiles()
@@ -205,7 +205,7 @@ def main() -> None:
 
 
 def _input_ended() -> bool:
-    """Whether nobody is there any more who would want the answer."""
+    """True if the parent has closed the input and waits for no answer."""
     return any(event & select.POLLHUP for _, event in _INPUT.poll(0))
 
 

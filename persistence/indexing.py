@@ -1,15 +1,14 @@
-"""Footers for segments as they are sealed: when one may be made, and that it never meets another life of its
-file.
+"""Footers for newly sealed segments: when one may be written, and protection against a reused file.
 
-A footer is written only behind an end that is known for sure: because the next segment begins there, or
-because recovery put it there.  Until then the segment waits.  While one is written the file keeps its name.
-Whoever is told of one finds it on the disk.
+A footer is written only after an end that is known for certain: the next segment begins there, or recovery
+put the end there.  Until then the segment waits.  While a footer is written, the file keeps its name.  When
+on_indexed is called, the footer is on the disk.
 
-Making one reads the segment again and sorts its records: as much work as it was to write them.  So whoever
-does it beside a busy log does it paced, for a fiftieth of the time, the latest segment first; what that
-leaves is done when there is less to do, or has gone by then.
+Building one reads the segment again and sorts its records, which costs as much as writing them.  Next to a
+busy log this is therefore paced to a fiftieth of the time, latest segment first.  The remaining segments get
+a footer when there is less to do, or are removed before.
 
-Threads: add() and write() from one that has time; gone() from any.
+Threads: add() and write() from one background thread; gone() from any.
 """
 
 from __future__ import annotations
@@ -32,35 +31,35 @@ __all__ = ["Indexer"]
 
 log = logging.getLogger(__name__)
 
-WAITING_MOST = 64  # segments; of more at a time the oldest go without
-REST_SHARE = 49  # paced, it rests so many times as long as it has worked
+WAITING_MOST = 64  # segments; beyond, the oldest get no footer
+REST_SHARE = 49  # if paced, rest time as a multiple of work time
 
 
 class Indexer:
-    """Puts footers behind the segments of the log in `directory`."""
+    """Writes footers of the segments of the log in `directory`."""
 
     def __init__(self, files: Files, directory: str, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._files = files
         self._directory = directory
-        self.on_indexed: list[Callable[[int], object]] = []  # told of each segment whose file has grown by it
+        self.on_indexed: list[Callable[[int], object]] = []  # called with each segment that got a footer
         self._clock_s = clock_s
         self._rests_until = 0.0
         self._waiting: list[int] = []
-        self._keeps = threading.Lock()  # files keep their names
-        self._gone: set[int] = set()  # of those that wait, removed meanwhile
+        self._keeps = threading.Lock()  # held while files must keep their names
+        self._gone: set[int] = set()  # waiting segments removed meanwhile
 
     def add(self, base: int) -> None:
-        """A segment is whole: it gets its footer once it is known where it ends."""
+        """Queue a sealed segment; it gets its footer when its end is known."""
         self._waiting.append(base)
         del self._waiting[:-WAITING_MOST]
         self._gone.intersection_update(self._waiting)
 
     def write(self, reader: LogReader, *, paced: bool = False) -> float | None:
-        """Writes footers for all that wait and whose end is known; `paced`: for one, unless it rests.
+        """Write the footers of all queued segments with a known end; `paced`: of one, unless it must rest.
 
-        Seconds until it goes on; None: not before another add().
+        Returns the seconds until it can continue; None: not before another add().
 
-        What the disk refuses is logged, and the segment does without.
+        A disk error is logged, and the segment gets no footer.
         """
         for base, end in self._ends(reader):
             started = self._clock_s()
@@ -72,14 +71,14 @@ class Indexer:
                 is_gone = base in self._gone or isinstance(error, FileNotFoundError)
                 level = logging.DEBUG if is_gone else logging.WARNING
                 log.log(level, "no footer segment=%s reason=%s", segment_name(base), error)
-            with suppress(ValueError):  # add() has dropped it meanwhile: too many wait
-                self._waiting.remove(base)  # not before: add() forgets the removal of those that do not wait
+            with suppress(ValueError):  # add() has dropped it: too many wait
+                self._waiting.remove(base)  # only now: add() forgets removals of segments not in the queue
             finished = self._clock_s()
             self._rests_until = finished + REST_SHARE * (finished - started)
         return None
 
     def _ends(self, reader: LogReader) -> list[tuple[int, int]]:
-        """Those that wait and have an end, the latest first; who has gone waits no more."""
+        """Queued segments with a known end, latest first.  Removed segments leave the queue."""
         bases, known = set(reader.bases()), []
         for base in reversed(self._waiting.copy()):
             end = reader.end_of(base)
@@ -91,7 +90,7 @@ class Indexer:
 
     @contextmanager
     def gone(self, base: int) -> Iterator[None]:
-        """Within this, the file of a segment may lose its name."""
+        """Context in which the file of a segment may lose its name."""
         with self._keeps:
             self._gone.add(base)
             yield
@@ -110,8 +109,10 @@ class Indexer:
             call(base)
 
     def _made(self, reader: LogReader, base: int, end: int) -> bytes | None:
-        """The footer of a segment.  What is found to be damaged is noted and kept aside: a start has not
-        always read the last segment.
+        """The footer of a segment.
+
+        New damage is recorded and copied to quarantine, because a start does not always read the last
+        segment.
         """
         name = segment_name(base)
         handle = self._files.open(os.path.join(self._directory, name))
@@ -119,7 +120,7 @@ class Indexer:
             table, made = footer.examine(self._files, handle, name, end)
         finally:
             self._files.close(handle)
-        if base in self._gone:  # its file may be in use for another segment: that is no damage
+        if base in self._gone:  # its file may be reused for another segment: not damage
             return None
         news = [it for it in table.damage if (it.segment, it.place) not in reader.damaged]
         for damage in news:

@@ -1,24 +1,25 @@
-"""The log of one worker: a directory of segments with one writer.
+"""Log of one worker: a directory of segments with one writer.
 
     directory/LOCK            an flock: one writer
     directory/<position>.log  segments, named by their base position
-    directory/prepared.tmp    the next segment's room (room.py)
-    directory/checkpoint      how the log was closed (checkpoint.py)
+    directory/prepared.tmp    the preallocated next segment (room.py)
+    directory/checkpoint      clean-shutdown marker (checkpoint.py)
     directory/quarantine/     copies of damaged bytes
 
-Owns what is between a run of records and durable: the queue of extents that are not synced yet, the active
-segment, when a new one begins, and what to do when the disk fails.  It has no thread and no timer: writer.py
+Owns the path from a run of records to durability: the queue of extents that are not synced yet, the active
+segment, the begin of a new one, and the reaction to disk failures.  It has no thread and no timer: writer.py
 drives it.
 
-What is appended stays queued until its sync has returned.  **When a write or a sync fails, the segment is
-given up at the last durable position, and the next write() begins a new one there and writes the queue
-again**: the bytes are still in the ring.  A failed sync is therefore never retried, and nothing is reported
-durable that might not be.
+Appended records stay queued until their sync has returned.  **When a write or a sync fails, the segment is
+ended at the last durable position, and the next write() begins a new one there and writes the queue again**:
+the bytes are still in the ring.  A failed sync is therefore never retried, and no record is reported durable
+that might not be.
 
-Invariants: durable_position only grows, or returns to the base of a segment that holds nothing; a segment's
-base is the durable position when it begins; reader sees what is durable and nothing else.
+Invariants: durable_position only grows, or returns to the base of a segment without records; a segment's base
+is the durable position at its begin; reader returns only durable records.
 
-Threads: one writes (append to close); tend() and remove() run beside it in another; reading is for all.
+Threads: one thread writes (append to close); tend() and remove() run concurrently in another; any thread may
+read.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ _LOCK_NAME = "LOCK"
 
 
 def _twice(entries: dict[int, CatalogueEntry], room_bytes: int) -> list[Pending]:
-    """Two catalogues of the same, `room_bytes` from begin to begin: one damaged sector costs neither names
-    nor proof.
+    """Two copies of a catalogue, `room_bytes` from begin to begin.
+
+    One damaged sector then destroys neither names nor proof.
     """
     return [Pending.catalogue(entries, room_bytes), Pending.catalogue(entries)]
 
@@ -69,14 +71,16 @@ def _random_u32() -> int:
 
 
 class Log(Tended):
-    """A log in `directory`, made when missing.  Use: recover(); join(), append(), write(), sync(); close().
+    """A log in `directory`, which is created if missing.
 
-    `segment_bytes`: a segment is closed when the next extent would make it larger.  `retain_bytes`: the
-    oldest segments go when all together take more, 0 keeps everything.  `worker` goes into segment headers.
-    `direct`: rounds write past the page cache where the file system lets them; less work, and less wear.
+    Order of calls: recover(); join(), append(), write(), sync(); close().
 
-    `on_sealed`: what tend() calls with the base of each segment that is whole: synced up to its end, and
-    never written again.  Also with the last ones that recover() found.
+    `segment_bytes`: a segment is closed before an extent that would exceed it.  `retain_bytes`: the oldest
+    segments are removed above this total; 0 keeps everything.  `worker`: written to segment headers.
+    `direct`: rounds write past the page cache if the file system permits it: less work and less wear.
+
+    `on_sealed`: callbacks of tend() with the base of each sealed segment: synced up to its end, and never
+    written again.  Also called for the last ones that recover() found.
     """
 
     def __init__(
@@ -95,38 +99,38 @@ class Log(Tended):
         self.worker = worker
         self.retain_bytes = retain_bytes
         self.direct = direct
-        self._stats = LogStats()  # of what is done here; rounds count for themselves
-        self.stats = cast(LogStats, LiveStats(self._now))  # what has been done since the log was opened
+        self._stats = LogStats()  # of this class; rounds have their own counters
+        self.stats = cast(LogStats, LiveStats(self._now))  # totals since the log was opened
         self._durable_position = 0
-        self._unsynced_bytes = 0  # queued
+        self._unsynced_bytes = 0  # of the queue
         self._rounds: Rounds | None = None
         self.reader = LogReader(self.files, self.directory)
         self._clock_ns = clock_ns
         self._salt = salt
         self._lock: int | None = None
         self._generation = 1
-        self._durable: dict[int, CatalogueEntry] = {}  # what a segment that begins now says first
-        self._ids: dict[str, int] = {}  # of rings, by name
-        self._elsewhere: dict[str, RingEnd] = {}  # what other logs hold of rings
-        self._joined: dict[int, int] = {}  # epoch of each ring that this Log appends
-        self._touched: dict[int, int] = {}  # no record of the ring is behind the segment of that base
+        self._durable: dict[int, CatalogueEntry] = {}  # first catalogue of a segment that begins now
+        self._ids: dict[str, int] = {}  # ring ids by name
+        self._elsewhere: dict[str, RingEnd] = {}  # ends of rings in other logs
+        self._joined: dict[int, int] = {}  # epoch of each joined ring
+        self._touched: dict[int, int] = {}  # base after which no segment has records of the ring
         self._queue: list[Pending] = []  # appended, not yet durable
-        self._waits_since_ns = 0  # when its oldest, or an older one, was
-        self._written = 0  # of them, into the active segment
-        self._carried = 0  # of them, what a recovery took from the end of a segment that it could not sync
-        self._ends: dict[int, tuple[int, int]] = {}  # durable and not yet taken: end offset and position
+        self._waits_since_ns = 0  # time of its oldest item, or of an older one
+        self._written = 0  # items written to the active segment
+        self._carried = 0  # items that recovery took from an unsynced segment
+        self._ends: dict[int, tuple[int, int]] = {}  # new durable ends not yet taken: offset and position
         self._active: ActiveSegment | None = None
         self._proven = 0  # the highest durable_position written
-        self._is_proven = True  # what recover() found; else the next segment's name proves it
-        # First, as the next segment may be waiting for that room.
+        self._is_proven = True  # False: only the next segment's name proves the end
+        # First, because the next segment may wait for that space.
         self.on_sealed.insert(0, lambda _: keep_within(self, self.retain_bytes))
 
     # ---- starting ----
 
     def recover(self) -> RecoveryReport:
-        """Takes the lock and makes the log whole.  Before anything else.
+        """Take the lock and repair the log.  Must be the first call.
 
-        Raises LogLocked, and OSError when the directory cannot be made, locked or listed.
+        Raises LogLocked, and OSError if the directory cannot be created, locked or listed.
         """
         started = time.perf_counter()
         self.files.makedirs(self.directory)
@@ -166,10 +170,10 @@ class Log(Tended):
         )
 
     def close(self) -> None:
-        """Writes a last catalogue, which proves what is durable, syncs it, and gives up the lock.
+        """Write a last catalogue, which proves the durable position, sync it, and release the lock.
 
-        What write() and sync() have not brought to the disk is left out.  Errors of the disk are swallowed
-        here: nothing is claimed by them.  May be called twice.
+        Records not yet written and synced are left out.  Disk errors are ignored here, because nothing
+        depends on success.  May be called twice.
         """
         self._take_over()
         with suppress(OSError):
@@ -190,7 +194,8 @@ class Log(Tended):
         if self._lock is not None:
             self.files.close(self._lock)
             self._lock = None
-        self._queue, self._written, self._unsynced_bytes = [], 0, 0  # They keep memory of rings mapped.
+        # queued items keep memory of rings mapped
+        self._queue, self._written, self._unsynced_bytes = [], 0, 0
 
     def __enter__(self) -> Self:
         return self
@@ -201,7 +206,10 @@ class Log(Tended):
     # ---- writing ----
 
     def join(self, name: str, epoch: int, next_offset: int) -> int:
-        """The id of a ring that is appended from `next_offset` on; the log says so where that is news."""
+        """Id of a ring that will be appended from `next_offset` on.
+
+        A new end is written to the catalogue.
+        """
         self._check_open()
         ring_id = self._ids[name] = ring_id_of(name, {taken: known for known, taken in self._ids.items()})
         self._joined[ring_id] = epoch
@@ -211,13 +219,13 @@ class Log(Tended):
         return ring_id
 
     def leave(self, name: str) -> None:
-        """That ring is appended no more.  The log forgets it when its last record has gone."""
+        """Stop appending that ring.  The log forgets it when its last record is removed."""
         ring_id = self._ids.get(name, 0)
         if self._joined.pop(ring_id, None) is not None:
             self._touched[ring_id] = self._active.header.base_position if self._active else 0
 
     def drop(self, ring_id: int) -> None:
-        """Forgets what of a ring is queued: its memory will not stay as it is."""
+        """Discard the queued items of a ring, because its memory will change."""
         self._take_over()
         if self._written:
             self._give_up()
@@ -226,9 +234,9 @@ class Log(Tended):
         self._unsynced_bytes = sum(item.size for item in self._queue)
 
     def append(self, ring_id: int, ranges: Sequence[Range]) -> None:
-        """Queues runs of a ring that has joined.  Each continues the one before.
+        """Queue runs of a joined ring.  Each must continue the one before.
 
-        Their memory must stay as it is until take_durable() has reported their end.
+        Their memory must not change until take_durable() has reported their end.
         """
         self._check_open()
         self._enqueue([Pending.run(ring_id, found) for found in ranges])
@@ -241,17 +249,18 @@ class Log(Tended):
 
     @property
     def carries(self) -> bool:
-        """Whether ends() tells of records that are not durable yet: a recovery could not sync them."""
+        """True if ends() includes carried records, which a recovery could not sync."""
         return self._carried > 0
 
     @property
     def queued(self) -> int:
-        """Extents that are not durable yet."""
+        """Number of extents that are not durable yet."""
         return len(self._queue)
 
     def write(self) -> None:
-        """Hands everything queued to the kernel.  Raises OSError; then all that is queued will be written
-        again.
+        """Pass everything queued to the kernel.
+
+        Raises OSError; the whole queue is then written again later.
         """
         self._check_open()
         while self._written < len(self._queue):
@@ -275,9 +284,7 @@ class Log(Tended):
             self._stats.written_bytes += written
 
     def sync(self) -> None:
-        """Puts on the disk what has been written.  Raises OSError; then all that is queued will be written
-        again.
-        """
+        """Put the written bytes on the disk.  Raises OSError; the whole queue is then written again later."""
         self._take_over()
         active = self._active
         if active is None or active.end_position == self.durable_position:
@@ -302,13 +309,12 @@ class Log(Tended):
         self.reader.publish(done, active.end)
 
     def take_durable(self) -> dict[int, tuple[int, int]]:
-        """For each ring id with news: the offset and the ring position below which all is durable now."""
+        """New durable ends by ring id: the offset and the ring position below which all is durable."""
         ends, self._ends = self._ends, {}
         return ends
 
     def prove(self) -> None:
-        """Writes, when the log has fallen idle, what proves its end (format.py); the next sync takes it
-        along.
+        """Write the proof of the end (format.py) when the log is idle; the next sync covers it.
 
         Raises OSError.
         """
@@ -325,13 +331,13 @@ class Log(Tended):
         self._proven = self.durable_position
 
     def _prove_found(self) -> None:
-        """A start has synced what it found, but only another segment's name tells others that it is there."""
+        """Begin a segment if the found end is synced but not proven: only a new name proves it."""
         if self._lock is not None and self._active is None and not (self._is_proven or self._queue):
             self._begin()
 
     @property
     def active_path(self) -> str:
-        """The file of the active segment, "" if there is none.  From any thread."""
+        """Path of the active segment's file, "" without one.  From any thread."""
         active = self._active
         return active.path if active is not None else ""
 
@@ -342,7 +348,7 @@ class Log(Tended):
 
     @property
     def durable_position(self) -> int:
-        """The log position below which everything is on the disk."""
+        """Log position below which everything is on the disk."""
         if self._rounds is not None and self._rounds.lent:
             return int(self._rounds.c.durable_position)
         return self._durable_position
@@ -353,7 +359,7 @@ class Log(Tended):
 
     @property
     def unsynced_bytes(self) -> int:
-        """What is queued, with its headers."""
+        """Bytes of the queue, with headers."""
         if self._rounds is not None and self._rounds.lent:
             return int(self._rounds.c.unsynced_bytes)
         return self._unsynced_bytes
@@ -361,7 +367,10 @@ class Log(Tended):
     # ---- rounds: see rounds.py ----
 
     def rounds(self, bell: Any) -> Rounds:
-        """What borrows the active segment from now on; on the log thread, like all that writes."""
+        """Native rounds, which borrow the active segment from now on.
+
+        Only on the log thread, as all writes.
+        """
         self._take_over()
         if self._rounds is not None:
             self._stats = self._stats.plus(self._rounds.c)
@@ -371,19 +380,20 @@ class Log(Tended):
         return self._rounds
 
     def lendable(self) -> ActiveSegment | None:
-        """The active segment, if there is nothing to be written before what rounds bring."""
+        """The active segment, if nothing must be written before the rounds' records; or None."""
         return None if self._queue or self._lock is None else self._active
 
     @property
     def proven(self) -> int:
-        """The highest durable position that has been written."""
+        """Highest durable position that has been written."""
         return self._proven
 
     def take_back(
         self, end: int, durable_position: int, proven: int, waiting: list[Pending], written: int
     ) -> None:
-        """The active segment is the log's own again.  It ends at the place `end`, and `waiting` is not
-        durable, of which the first `written` extents are in it.
+        """Take the active segment back from the rounds.
+
+        It ends at `end`.  `waiting` is not durable; its first `written` extents are in the segment.
         """
         assert self._active is not None
         assert self._rounds is not None
@@ -395,11 +405,11 @@ class Log(Tended):
         self._written = written
 
     def requeue(self, waiting: Sequence[Pending]) -> None:
-        """What rounds have taken, and no segment has, is the log's to write."""
+        """Queue records that rounds have taken but that are in no segment."""
         self._enqueue(waiting)
 
     def fail(self, *, sync: bool) -> None:
-        """Rounds had an error of the disk, in a write or a `sync`: as write() and sync() then do."""
+        """Handle a disk error of the rounds, in a write or a `sync`, as write() and sync() do."""
         if sync:
             self._stats.failed_syncs += 1
         else:
@@ -417,12 +427,12 @@ class Log(Tended):
         return self.reader.read(ring_name, epoch, offset, limit_bytes)
 
     def ends(self) -> dict[str, RingEnd]:
-        """For each ring that the log remembers, where it goes on: also behind what is queued."""
+        """Next offset of each ring in the log, including queued records."""
         ends = {it.name: RingEnd(it.epoch, it.next_offset) for it in self._announced().values()}
         return {name: max(end, ends.get(name, end)) for name, end in (ends | self._elsewhere).items()}
 
     def go_on_behind(self, ends: Mapping[str, RingEnd]) -> None:
-        """Other logs hold these rings up to here: what joins is appended behind it.  Before join()."""
+        """Set the ends of rings in other logs: joined rings are appended after them.  Before join()."""
         self._elsewhere = dict(ends)
 
     def epochs(self, ring_name: str) -> list[Epoch]:
@@ -432,7 +442,7 @@ class Log(Tended):
     # ---- segments ----
 
     def _begin(self) -> ActiveSegment:
-        """A new active segment at the durable position; raises OSError."""
+        """Begin a new active segment at the durable position.  Raises OSError."""
         base = self.durable_position
         self._forget()
         header = SegmentHeader(self.worker, base, self._generation, self._salt(), self._clock_ns())
@@ -467,14 +477,17 @@ class Log(Tended):
         return active
 
     def _require_room(self) -> None:
-        """Raises OSError: no segment is ready, and another one would take what the disk is to keep free."""
+        """Require that a segment is prepared, or that a new one leaves the disk's floor free.
+
+        Raises OSError.
+        """
         size = max(self.segment_bytes, self._queue[0].size if self._queue else 0)
         if not self._room.ready and not self.has_room(size):
             self._stats.failed_writes += 1
             raise NoRoom(self.floor(self.files.disk(self.directory)[1]) if self.floor else 0)
 
     def _batch(self, active: ActiveSegment) -> list[Pending]:
-        """What goes into the active segment with one write; empty: it is full."""
+        """Items for the next write to the active segment; empty if the segment is full."""
         batch: list[Pending] = []
         size = 0
         room = self.segment_bytes - active.end
@@ -487,7 +500,7 @@ class Log(Tended):
         return batch
 
     def _seal(self) -> None:
-        """The active segment is full, and synced up to its end."""
+        """End the active segment, which is full and synced up to its end."""
         active = self._active
         assert active is not None
         assert self.durable_position == active.end_position
@@ -496,19 +509,19 @@ class Log(Tended):
         self._active = None
 
     def next_segment(self) -> ActiveSegment:
-        """The one that rounds go on in: theirs is full, and synced up to its end.  Raises OSError."""
+        """The next segment for rounds, whose segment is full and synced up to its end.  Raises OSError."""
         self._seal()
         return self._begin()
 
     @property
     def active_since_ns(self) -> int | None:
-        """When the active segment began, by the wall clock; None: it holds no records.  From any thread."""
+        """Wall-clock time of the active segment's begin; None if it has no records.  From any thread."""
         active = self._active
         holds = active is not None and self.durable_position > active.position(active.first_place)
         return active.header.created_ns if active is not None and holds else None
 
     def roll(self) -> None:
-        """Ends the active segment, unless something of it is not durable.  Raises OSError."""
+        """End the active segment, unless some of it is not durable.  Raises OSError."""
         self._check_open()
         active = self._active
         if active is not None and not self._queue and active.end > active.first_place:
@@ -517,18 +530,18 @@ class Log(Tended):
             self._seal()
 
     def _give_up(self) -> None:
-        """Nobody knows what the active segment holds behind the durable position: it ends there."""
+        """End the active segment at the durable position; its content after that is unknown."""
         active = self._active
         assert active is not None
         self._stats.rewritten_bytes += sum(item.size for item in self._queue[: self._written])
         self._written = 0
-        with suppress(OSError):  # The base of the next one says it, too; this makes room on a full disk.
+        with suppress(OSError):  # the next base marks it, too; this frees space on a full disk
             active.cut(self.durable_position - active.header.base_position)
         with suppress(OSError):
             active.close()
         self._active = None
         if self.durable_position == active.position(active.first_place):
-            self.durable_position = active.header.base_position  # The next one takes its name.
+            self.durable_position = active.header.base_position  # the next segment takes its name
         else:
             self._shelve(active.header.base_position, self.durable_position - active.header.base_position)
 
@@ -541,13 +554,13 @@ class Log(Tended):
                 continue
             end = item.range.offset + item.range.count
             self._durable[item.ring_id] = self._durable[item.ring_id]._replace(next_offset=end)
-            if self._joined.get(item.ring_id) == item.range.epoch:  # Else it is of memory that is gone.
+            if self._joined.get(item.ring_id) == item.range.epoch:  # otherwise its memory is already released
                 self._ends[item.ring_id] = (end, item.range.position + item.length)
             self._stats.records += item.range.count
             self._stats.record_bytes += item.length
 
     def _announced(self) -> dict[int, CatalogueEntry]:
-        """What the log will say of each ring, once all that is queued is in it."""
+        """Catalogue entries of each ring after the whole queue is written."""
         entries = dict(self._durable)
         for item in list(self._queue):
             entries.update(item.entries)
@@ -557,7 +570,7 @@ class Log(Tended):
         return entries if self._rounds is None else self._rounds.entries(entries, taken=True)
 
     def _forget(self) -> None:
-        """Rings that have left, and of which no segment holds a record any more."""
+        """Forget rings that have left and have no records in any segment."""
         first = min([*self.sealed(), *self.reader.archive.bases()], default=self.durable_position)
         gone = [it for it, last in self._touched.items() if last < first and it not in self._joined]
         for ring_id in gone:

@@ -1,13 +1,13 @@
-"""The records of a ring out of several logs, as if they were one.
+"""Merged reader: the records of a ring from several logs, as one log.
 
-A ring that was given a log of its own, or another worker, has its older records where it was (placement.py).
-Two logs may hold the same records, when a ring came back; they are then the same bytes.
+A ring that moved to a log of its own, or to another worker, has its older records in the earlier log
+(placement.py).  Two logs may have the same records after a ring came back; these are then the same bytes.
 
-Owns no log: `readers` says, for a ring, which may hold records of it, the one that is written first.  Where
-that is one, as nearly always, its answer is handed on.
+Owns no log.  `readers` returns the logs that may have records of a ring, the one in use first.  With a single
+log, as nearly always, its result is returned unchanged.
 
-Invariant: what is given begins at what was asked for, if any log has it, and ends where the log that it is
-from leaves something out: what lies behind may be in another, and is the next answer.
+Invariant: a result begins at the requested offset if any log has it, and ends before the first gap of its
+log.  Records after the gap may be in another log, and come with the next call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["MergedReader"]
 
 
 class MergedReader:
-    """See LogReader, of which it has what asks for the records of a ring.  As many threads as there."""
+    """See LogReader.  Has its methods for the records of a ring, with the same thread safety."""
 
     def __init__(self, readers: Callable[[str], Sequence[LogReader]]) -> None:
         self._readers = readers
@@ -59,11 +59,11 @@ class MergedReader:
 
 
 def _first(found: list[list[Range]], begin: Callable[[list[Range]], int]) -> list[Range]:
-    """The answer that begins first, of several up to where it leaves something out."""
+    """The result that begins first; of several results only up to its first gap."""
     answers = [it for it in found if it]
     if not answers:
         return []
-    best = min(answers, key=begin)  # of equals the first
+    best = min(answers, key=begin)  # among equals the first
     if len(found) == 1:
         return best
     count = 1

@@ -1,14 +1,14 @@
-"""Which directory the records of a ring are kept in: one log for many rings, some, or a log of its own.
+"""Directories of the logs: one log for many rings, for some, or for a single ring.
 
-    directory/               the log of worker 0, which every other is found from
+    directory/               the log of worker 0, from which every other log is found
     directory/worker1/       of worker 1, and so on
     directory/producers/     of rings that other processes write (foreign.py)
-    directory/<ring name>/   of that ring alone
+    directory/<ring name>/   of that ring only
 
-All of them are logs of one format (format.py), each with its lock.  Owns the names and nothing else.
+All of them are logs of one format (format.py), each with its lock.  Owns only the names.
 
-Where a ring is kept may change from one start to the next.  What an earlier start has written stays where it
-is, and is read there: whoever looks for records asks for every place() of a ring, not only for its home().
+The log of a ring may change from one start to the next.  Earlier records stay in the earlier log and are read
+there: a reader uses all places() of a ring, not only its home().
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from persistence.format import ring_id_of
 __all__ = ["home", "logs_in", "places", "worker_of"]
 
 PRODUCERS = "producers"
-_WORKER = re.compile(r"worker[1-9][0-9]{0,2}\Z")  # no ring has such a name: it has a - or a @
+_WORKER = re.compile(r"worker[1-9][0-9]{0,2}\Z")  # not a ring's name, which has a - or a @
 _RING = re.compile(r"[a-z0-9_-]+(-[0-9]+|@[a-z0-9_-]+)\Z")
 
 
 def worker_of(ring_name: str, workers: int) -> int:
-    """The worker that logs a ring which shares its log: 0 to `workers` - 1, by the ring's id alone."""
+    """The worker for a ring that shares its log: 0 to `workers` - 1, only by the ring's id."""
     return ring_id_of(ring_name, {}) % workers
 
 
@@ -41,7 +41,7 @@ def home(directory: Path, ring_name: str, *, isolated: bool, workers: int) -> Pa
 
 
 def logs_in(directory: Path) -> list[Path]:
-    """The directories of all logs that are there: `directory` itself first, whether it is there or not."""
+    """The directories of all existing logs, and always `directory` itself as the first."""
     try:
         names = sorted(it.name for it in directory.iterdir() if it.is_dir())
     except FileNotFoundError:
@@ -51,10 +51,10 @@ def logs_in(directory: Path) -> list[Path]:
 
 
 def places(directory: Path, ring_name: str) -> list[Path]:
-    """The directories that may hold records of a ring: all logs but those of other rings alone."""
+    """The directories that may have records of a ring: all logs except those of other single rings."""
     return [it for it in logs_in(directory) if it == directory or it.name == ring_name or is_shared(it)]
 
 
 def is_shared(directory: Path) -> bool:
-    """Whether a log's directory, below the first, is of several rings."""
+    """True if a log's directory, below the first, is for several rings."""
     return directory.name == PRODUCERS or _WORKER.match(directory.name) is not None

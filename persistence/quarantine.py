@@ -1,10 +1,10 @@
-"""Copies of damaged bytes, and what is known of them, for whoever wants to look: directory/quarantine.
+"""Copies of damaged bytes with reports, for people: directory/quarantine.
 
-    <segment>-<place>.bytes   what was found there, at most QUARANTINE_MOST_BYTES of it
+    <segment>-<place>.bytes   the damaged bytes, at most QUARANTINE_MOST_BYTES of them
     <segment>-<place>.json    segment, place, length, ring_name, kept, lost (pairs of offsets, first and end),
                               copied_bytes, found (UTC)
 
-Nothing here is ever read by the log itself.
+The log itself never reads these files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["QUARANTINE", "Quarantined", "keep_aside", "quarantined"]
 
 QUARANTINE = "quarantine"
 QUARANTINE_MOST_BYTES = 1 << 20  # of one place
-QUARANTINE_MOST_FILES = 128  # the first ones tell most of how a disk died
+QUARANTINE_MOST_FILES = 128  # the first ones are the most useful for the cause
 REPORT_MOST_BYTES = 1 << 20
 
 
@@ -32,12 +32,12 @@ class Quarantined:
 
     damage: Damage
     copied_bytes: int
-    found: str  # when, ISO 8601, UTC
+    found: str  # time, ISO 8601, UTC
     path: str  # of the copy
 
 
 def keep_aside(files: Files, directory: str, damage: Damage) -> str:
-    """Copies damaged bytes of the log in `directory`.  What the disk refused, for people; "": nothing."""
+    """Copy damaged bytes of the log in `directory`.  Returns the disk's error for display; "": none."""
     folder = os.path.join(directory, QUARANTINE)
     name = os.path.join(folder, f"{damage.segment}-{damage.place}")
     try:
@@ -60,7 +60,7 @@ def keep_aside(files: Files, directory: str, damage: Damage) -> str:
 
 
 def quarantined(files: Files, directory: str) -> list[Quarantined]:
-    """All reports of the log in `directory`, by segment and place; those that make no sense are left out.
+    """All reports of the log in `directory`, by segment and position; invalid ones are skipped.
 
     Raises OSError.
     """

@@ -1,16 +1,17 @@
-"""Reading the log: records by ring and epoch, from an offset, a time or of a topic on, out of sealed segments
-and of the one being written.
+"""Log reader: records by ring and epoch, from an offset, a time or of one topic.
 
-LogReader serves both sides.  The Log that writes feeds it what has been synced (publish()); in another
-process it follows the files and sees what later extents prove.  So what is read is durable, whoever
-reads.  It never writes.
+Reads sealed segments and the one being written.
 
-Every range is verified when it is read: an extent by its checksum, its records by theirs.  What does not
-verify is skipped and counted in `damaged`, and the rest is served: a caller sees the gap by the offsets.  A
-segment that retention has taken meanwhile is simply no longer there.
+LogReader serves both sides.  In the writing process, the Log passes it the synced records (publish()).  In
+another process it follows the files and returns records that later extents prove durable.  Every reader
+therefore returns only durable records.  It never writes.
 
-Threads: any may read while the log thread publishes.  Every call may wait for the disk: none is for an event
-loop.
+Every range is verified when it is read: an extent by its checksum, its records by theirs.  Data that does not
+verify is skipped and counted in `damaged`, and the rest is returned; callers detect the gap by the offsets.
+A segment removed by retention meanwhile is treated as absent.
+
+Threads: any thread may read while the log thread publishes.  Every call may wait for the disk, so none is for
+an event loop.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ Result = TypeVar("Result")
 
 __all__ = ["Epoch", "LogReader", "RingEnd", "from_offset"]
 
-SEEK_BYTES = 64 << 10  # read at a time, to find a time or a topic
-READ_AHEAD_FROM_BYTES = 64 << 10  # who reads less at a time hardly reads on
+SEEK_BYTES = 64 << 10  # per read, in the search for a time or a topic
+READ_AHEAD_FROM_BYTES = 64 << 10  # smaller reads are rarely continued
 READ_AHEAD_MOST_BYTES = 4 << 20
 
 
 class Epoch(NamedTuple):
-    """What the log holds of one epoch of a ring: first_offset <= offset < end_offset, perhaps with gaps."""
+    """Records of one epoch of a ring in the log: first_offset <= offset < end_offset, perhaps with gaps."""
 
     epoch: int
     first_offset: int
@@ -52,7 +53,7 @@ class Epoch(NamedTuple):
 
 
 class RingEnd(NamedTuple):
-    """Where a ring ends in the log: the offset that comes next."""
+    """End of a ring in the log: the next offset."""
 
     epoch: int
     end_offset: int
@@ -63,13 +64,13 @@ class LogReader:
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
-        self.archive = Archive(files, directory)  # of segments that are here no more
+        self.archive = Archive(files, directory)  # of segments that are archived
         self._shelf = Shelf(files, directory, self.archive.bases)
         self._topic_walks = TopicWalks(self._shelf)
         self._counting = threading.Lock()
         self.stats = ReadStats()
 
-    # ---- what is there ----
+    # ---- content ----
 
     @property
     def damaged(self) -> dict[tuple[str, int], Damage]:
@@ -77,9 +78,9 @@ class LogReader:
         return self._shelf.damaged
 
     def refresh(self) -> None:
-        """Looks what a writer in another process has made and proven since."""
+        """Read the state that a writer in another process has created and proven since."""
         self._shelf.refresh()
-        self.archive.refresh()  # Behind it: an archive is there before its segment goes.
+        self.archive.refresh()  # after it: an archive exists before its segment is removed
         self._shelf.bound()
 
     def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
@@ -87,7 +88,7 @@ class LogReader:
         self._shelf.begin(base, table, forget=forget)
 
     def fed_by(self, pull: Callable[[], object]) -> None:
-        """What calls publish() with all that is durable, before the live segment is looked at."""
+        """Set the function that calls publish() with all durable records, before the live segment is read."""
         self._shelf.pull = pull
 
     def publish(self, items: Sequence[Pending], end: int) -> None:
@@ -99,7 +100,7 @@ class LogReader:
         self._shelf.add_sealed(base, table, ends_at)
 
     def remove(self, base: int) -> None:
-        """That segment is about to go."""
+        """Forget that segment, which is about to be removed."""
         self._shelf.remove(base)
 
     def end_of(self, base: int) -> int | None:
@@ -119,18 +120,18 @@ class LogReader:
         return [it.base for it in self._shelf.segments()]
 
     def segments(self) -> list[SegmentFacts]:
-        """What each segment holds, rising, archived ones first.  Tables that are not at hand are read."""
+        """Facts of each segment, rising, archived ones first.  Reads tables that are not in memory."""
         segments = self._shelf.segments()
         here = {it.base for it in segments}
         archived = [it for it in self.archive.segments() if it.base not in here]
         return archived + [facts_of(self._shelf, it) for it in segments]
 
     def segment(self, base: int) -> SegmentFacts | None:
-        """What the segment at that log position holds; None: it has gone, or is archived."""
+        """Facts of the segment at that log position; None if it is removed or archived."""
         return next((facts_of(self._shelf, it) for it in self._shelf.segments() if it.base == base), None)
 
     def epochs(self, ring_name: str) -> list[Epoch]:
-        """What the log holds of a ring, in the order of the epochs."""
+        """Records of a ring in the log, in the order of the epochs."""
         return self._settled(lambda: self._epochs(ring_name))
 
     def _epochs(self, ring_name: str) -> list[Epoch]:
@@ -149,7 +150,7 @@ class LogReader:
         return [Epoch(epoch, first, end) for epoch, (first, end) in spans.items()]
 
     def ends(self) -> dict[str, RingEnd]:
-        """For each ring that the log remembers, where it ends."""
+        """End of each ring in the log's last catalogue."""
         segments = self._shelf.segments()
         table = self._shelf.table(segments[-1]) if segments else None
         if table is None:
@@ -160,11 +161,10 @@ class LogReader:
     # ---- reading ----
 
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
-        """Runs of records from `offset` on, in order, about `limit_bytes` together: whole extents, at least
-        one.
+        """Runs of records from `offset` on, in order, about `limit_bytes`, at least one whole extent.
 
-        The first begins at `offset` itself, or at the next record that the log has of this epoch.  Empty:
-        there is none.  The bytes are the caller's own.  Raises OSError when the disk does not give them.
+        The first begins at `offset`, or at the next record of this epoch in the log.  Empty if there is none.
+        The caller owns the bytes.  Raises OSError if the disk fails.
         """
         return self._settled(lambda: self._read_from(ring_name, epoch, offset, limit_bytes))
 
@@ -185,7 +185,7 @@ class LogReader:
         )
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
-        """As read(), from the extent on that holds the ring position, all of it, or from the next behind."""
+        """As read(), from the extent on that has the ring position, completely, or from the next one."""
         return self._settled(lambda: self._read_position(ring_name, epoch, position, limit_bytes))
 
     def _read_position(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
@@ -204,10 +204,9 @@ class LogReader:
     def read_topic(
         self, ring_name: str, topic: str, epoch: int, offset: int, limit_bytes: int
     ) -> list[Range]:
-        """Runs of records of one topic from `offset` on, and of no other, in order, about `limit_bytes`
-        together, at least one record.
+        """Runs of records of one topic, from `offset` on, about `limit_bytes`, at least one record.
 
-        Empty: there is none up to where the log ends now.  Otherwise as read().
+        Empty if the log has none up to its current end.  Otherwise as read().
         """
         key = topic.encode()
         return self._settled(lambda: self._read_topic(ring_name, key, epoch, offset, limit_bytes))
@@ -226,11 +225,10 @@ class LogReader:
         return _up_to(limit_bytes, (part for look in looks for part in look))
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
-        """The offset of the first record of that time or later; the end of what the log has of this epoch
-        when all are earlier, 0 when it has nothing.
+        """Offset of the first record of that time or later.
 
-        Times are the wall clock's when a record was claimed.  Where that was set back, the first place
-        counts at which it had got so far.
+        The end of the epoch in the log if all records are earlier, 0 if the log has none.  Times are the wall
+        clock at the claim of a record.  If the clock was set back, the first place with that time counts.
         """
         return self._settled(lambda: self._seek_time(ring_name, epoch, timestamp_ns))
 
@@ -259,10 +257,10 @@ class LogReader:
                     offset = it.offset + it.count
         return end if archived is None else archived
 
-    # ---- inside ----
+    # ---- internal ----
 
     def _settled(self, look: Callable[[], Result]) -> Result:
-        """What `look` finds, once nothing has been archived while it looked: it might have missed that."""
+        """Result of `look`, repeated if a segment was archived meanwhile, which it might have missed."""
         while True:
             before = self.archive.changes
             found = look()
@@ -276,13 +274,14 @@ class LogReader:
         return found
 
     def _has_older(self) -> bool:
-        """Whether a segment could not be archived, and is older than one that was."""
+        """True if a segment could not be archived and is older than an archived one."""
         segments, archived = self._shelf.segments(), self.archive.bases()
         return bool(segments and archived) and segments[0].base < archived[-1]
 
     def _latest(self, shelved: Shelved, ring_name: str, epoch: int) -> tuple[int, int] | None:
-        """Where a ring ends in a segment, and its latest time there, as the footer says; (0, -1): it has
-        nothing.
+        """End of a ring in a segment and its latest time there, from the footer; (0, -1) without records.
+
+        None without a footer.
         """
         footer = self._shelf.footer(shelved)
         if footer is None:
@@ -292,7 +291,7 @@ class LogReader:
         return max(ends, default=0), max(times, default=-1)
 
     def _each(self, ring_name: str, epoch: int, offset: int) -> Iterator[Range]:
-        """Every run from `offset` on."""
+        """All runs from `offset` on."""
         while ranges := self.read(ring_name, epoch, offset, SEEK_BYTES):
             yield from ranges
             offset = ranges[-1].offset + ranges[-1].count
@@ -300,7 +299,7 @@ class LogReader:
     def _of_topic(
         self, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
     ) -> Iterator[Range]:
-        """Runs of records with that key in one segment, in order; about the limit, or all of them."""
+        """Runs of records with that key in one segment, in order: about the limit, or all of them."""
         found = topic_by_footer(self._shelf, shelved, ring_name, epoch, key, offset, limit_bytes)
         if found is None:
             found = self._topic_walks.read(shelved, ring_name, epoch, key, offset, limit_bytes)
@@ -320,7 +319,7 @@ class LogReader:
             self.stats.log_bytes += sum(len(it.view) for it in found)
 
     def _from(self, ring_name: str, epoch: int, offset: int) -> list[Shelved]:
-        """The segments that can hold the offset, or one behind it."""
+        """The segments that can have the offset or a later one."""
         segments = self._shelf.segments()
         first = 0
         for index in range(len(segments) - 1, 0, -1):
@@ -331,7 +330,7 @@ class LogReader:
         return segments[first:]
 
     def _from_position(self, ring_name: str, epoch: int, position: int) -> list[Shelved]:
-        """The segments that can hold the ring position, or one behind it: found by bisection."""
+        """The segments that can have the ring position or a later one, found by bisection."""
         segments = self._shelf.segments()
         low, high = 0, len(segments)
         while low < high:
@@ -359,7 +358,7 @@ class LogReader:
     def _read(
         self, shelved: Shelved, ring_name: str, epoch: int, offset: int, limit_bytes: int
     ) -> list[Range]:
-        """Runs of one segment; empty: it has none from `offset` on that verifies."""
+        """Runs of one segment; empty if it has none from `offset` on that verifies."""
         table = self._shelf.table(shelved)
         if table is None and not shelved.lost:
             self.archive.refresh()
@@ -376,17 +375,17 @@ class LogReader:
                     ranges += verified(self._files, handle, table, ring_name, epoch, row, self.note)
                 there = bool(ranges) or not gone(self._files, handle, table)
             if not there:
-                self.archive.refresh()  # It may be there by now.
+                self.archive.refresh()  # it may be archived now
                 return []
             kept = [it for it in ranges if it.offset + it.count > offset]
             if kept or not wanted:
                 self._count(kept)
                 return kept
-            offset = max(row.first_offset + row.count for row in wanted)  # All that was damaged.
+            offset = max(row.first_offset + row.count for row in wanted)  # all of it was damaged
         return []
 
     def _read_ahead(self, handle: int, wanted: Sequence[Row], limit_bytes: int) -> None:
-        """Has the disk fetch these rows at once, and what a caller who goes on wants next."""
+        """Start to fetch these rows from the disk, and the next ones for callers that continue."""
         if wanted and limit_bytes >= READ_AHEAD_FROM_BYTES:
             begin = wanted[0].place - EXTENT_HEADER_BYTES
             end = max(row.place + row.length for row in wanted)
@@ -394,7 +393,7 @@ class LogReader:
 
 
 def _up_to(limit_bytes: int, parts: Iterator[Range]) -> list[Range]:
-    """As many as hold the limit together."""
+    """The first parts that together reach the limit."""
     found: list[Range] = []
     for part in parts:
         found.append(part)

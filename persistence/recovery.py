@@ -1,20 +1,19 @@
-"""What a start does with the log that it finds: it never refuses, and never shows what a power cut could take
-back.
+"""Recovery of a log at a start: it never refuses, and never shows records that a power cut could remove.
 
-The last segment is read whole, unless the log was closed and not written since (checkpoint.py).  Its torn
-tail, if it has one, is copied to quarantine/ and cut off; then what is not proven is written over itself and
-synced, before anything of it is shown: after a crash of the process alone, the kernel may hold bytes that the
-disk does not, and after a sync that failed it may not even know.  Damaged places below the proof are copied
-to quarantine/ and stay where they are; what is whole around them stays readable.  Older segments are proven
-by the names of later ones and are read when they are needed.
+The last segment is read completely, unless the log was closed and not written since (checkpoint.py).  A torn
+tail is copied to quarantine/ and cut off.  Unproven records are then written again in place and synced,
+before any of them is shown.  The reason: after a crash of the process only, the kernel may have bytes that
+are not on the disk.  After a failed sync it may not even know that.  Damaged places below the proof are
+copied to quarantine/ and stay in place; intact records around them stay readable.  Older segments are proven
+by the names of later ones, and are read on demand.
 
-A segment without a readable header is left alone, with everything in it, and skipped.  But that this process
-may open no more files says nothing of a segment: then there is no start, rather than one without its records.
+A segment without a readable header is left unchanged and skipped.  The limit of open files says nothing about
+a segment: then the start fails, instead of a start without that segment's records.
 
-If the disk does not let the tail be synced, what is not proven is carried: taken into memory, written again
-into the next segment, and shown when that has been synced.  So the next segment begins at the proof.
+If the disk does not permit the sync of the tail, unproven records are carried: read into memory, written
+again to the next segment, and shown after its sync.  The next segment then begins at the proof.
 
-Every step may be interrupted and done again: recovery of a recovered log changes nothing.
+Every step may be interrupted and repeated: recovery of a recovered log changes nothing.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from ringbuf import Range, scan_records
 
 __all__ = ["QUARANTINE", "Recovered", "RecoveryReport", "Torn", "recover"]
 
-REWRITE_BYTES = 1 << 20  # at a time
+REWRITE_BYTES = 1 << 20  # per write
 TEMPORARY_SUFFIX = ".tmp"
 
 
 @dataclass(frozen=True)
 class Torn:
-    """The tail that a crash left half written: nobody was ever told of it."""
+    """Half-written tail of a crash; no one was notified of its records."""
 
     segment: str
     place: int
@@ -53,27 +52,27 @@ class Torn:
 
 @dataclass(frozen=True)
 class RecoveryReport:
-    """What a start has found and done."""
+    """Results and actions of a start."""
 
     rings: dict[str, RingEnd]
     segments: int
     end_position: int
     torn: Torn | None
     damage: tuple[Damage, ...]
-    notes: tuple[str, ...]  # what the disk refused, for people
+    notes: tuple[str, ...]  # errors of the disk, for display
     duration_ms: float
 
 
 @dataclass
 class Recovered:
-    """Where the log goes on."""
+    """State of the log after the recovery."""
 
     reader: LogReader
     catalogue: dict[int, CatalogueEntry] = field(default_factory=dict)
     end_position: int = 0
     generation: int = 1
-    closed: SegmentTable | None = None  # of the last segment, without rows: it has not been read
-    is_proven: bool = True  # no record is left of which nothing on the disk says yet that it is there
+    closed: SegmentTable | None = None  # of a cleanly closed last segment; without rows: not read
+    is_proven: bool = True  # all records are proven by data on the disk
     carried: list[Pending] = field(default_factory=list)
     torn: Torn | None = None
     damage: list[Damage] = field(default_factory=list)
@@ -81,9 +80,9 @@ class Recovered:
 
 
 def recover(files: Files, directory: str) -> Recovered:
-    """Makes the log in `directory` whole; who calls holds its lock.
+    """Repair the log in `directory`.  The caller holds its lock.
 
-    Raises OSError only when the directory cannot even be listed, or no more files may be open.
+    Raises OSError only if the directory cannot be listed, or no more files may be opened.
     """
     names = files.listdir(directory)
     bases = sorted(base for base in map(base_of_name, names) if base is not None)
@@ -103,7 +102,7 @@ def recover(files: Files, directory: str) -> Recovered:
 
 
 def _remove_temporaries(files: Files, directory: str, names: Sequence[str], state: Recovered) -> None:
-    """Whatever was on its way when the last process ended; a prepared segment may be used (log.py)."""
+    """Remove unfinished files of the last process; a prepared segment may be reused (log.py)."""
     for name in names:
         if name.endswith(TEMPORARY_SUFFIX) and name != PREPARED_NAME:
             try:
@@ -113,14 +112,14 @@ def _remove_temporaries(files: Files, directory: str, names: Sequence[str], stat
 
 
 def _last_tables(files: Files, directory: str, bases: list[int], state: Recovered) -> dict[int, SegmentTable]:
-    """Tables of the last segments, from one on whose first catalogue is whole: it tells of all before it."""
+    """Tables of the last segments, from one on whose whole first catalogue covers all before it."""
     first = len(bases)
     while first > 0:
         first -= 1
         if _first_is_whole(files, directory, bases[first]):
             break
     tables: dict[int, SegmentTable] = {}
-    begins = sorted({*bases, *state.reader.archive.bases()})  # A segment ends where the next begins.
+    begins = sorted({*bases, *state.reader.archive.bases()})  # a segment ends where the next one begins
     for index in range(first, len(bases)):
         base, name = bases[index], segment_name(bases[index])
         path = os.path.join(directory, name)
@@ -180,7 +179,7 @@ def _read(
 
 
 def _settle(files: Files, directory: str, path: str, table: SegmentTable, state: Recovered) -> SegmentTable:
-    """Cuts the last segment where it ends, and puts it on the disk.  The table of what may be shown."""
+    """Cut the last segment at its end, and sync it.  Returns the table of records that may be shown."""
     try:
         handle = files.open(path, create=True)
         try:
@@ -206,10 +205,10 @@ def _cut(files: Files, handle: int, directory: str, table: SegmentTable, state: 
 
 
 def _write_again(files: Files, handle: int, table: SegmentTable) -> None:
-    """Writes what is not proven over itself.
+    """Write unproven bytes again in place.
 
-    If the last process died after a sync that had failed, the kernel may hold bytes that it believes to be on
-    the disk and that are not: the next sync would pass them over.
+    If the last process died after a failed sync, the kernel may consider bytes as written that are not on the
+    disk: the next sync would skip them.
     """
     place = table.proven - table.header.base_position
     while place < table.end:
@@ -218,7 +217,7 @@ def _write_again(files: Files, handle: int, table: SegmentTable) -> None:
 
 
 def _carry(files: Files, path: str, table: SegmentTable, state: Recovered) -> SegmentTable:
-    """Takes what is not proven into memory."""
+    """Read unproven records into memory."""
     place = table.proven - table.header.base_position
     proven = _read(files, path, table.name, place, state.catalogue)
     handle = files.open(path)

@@ -1,23 +1,23 @@
-"""Which segment of a log goes next, and at whose cost.
+"""Retention rules: the next segment of a log to be removed, and the resulting losses.
 
-Owns the choice alone: it is given what there is, and looks at no file, clock or consumer itself; upkeep.py
-asks it, again and again, and does what it says.
+Owns only the decision.  It gets the state as arguments and reads no file, clock or consumer; upkeep.py calls
+it repeatedly and executes the result.
 
-Segments go from the oldest on, archived or not, never the last one; each as a whole.  The oldest goes when
-**every stream with records in it** lets it go:
+Segments are removed from the oldest on, archived or not, never the last one, and always completely.  The
+oldest segment is removed when **every stream with records in it** permits it:
 
-    age      retain_s: its newest record of the stream is older (ages.py says how old, where clocks are set)
-    bytes    retain_bytes: what the stream has in newer segments is as much, so at least that is kept;
-             with discard = "new" publishers are turned away at the cap instead, and records go when all who
-             hold them have them
-    neither  the stream has no wish of its own: the log's retain_s and retain_bytes decide
-    hold     a bridge, consumer or session that has not read it yet keeps it, up to hold_bytes of the stream
-             beyond its rules; after that it loses, which is counted
+    age      retain_s: its newest record of the stream is older (ages.py gives ages despite clock changes)
+    bytes    retain_bytes: newer segments have that many bytes of the stream, so at least that is kept; with
+             discard = "new" publishers are refused at the cap instead, and records are removed when all
+             holders have read them
+    neither  the stream has no rules of its own: the log's retain_s and retain_bytes decide
+    hold     a bridge, consumer or session that has not read it keeps it, up to hold_bytes of the stream
+             beyond its rules; after that it loses records, which are counted
 
-Two things ask nobody: the log's own retain_bytes, and a disk that is nearly full.  What goes for them against
-the wish of a stream is **early**, and counted, by stream.
+Two limits override all of this: the log's own retain_bytes, and a disk that is nearly full.  Records removed
+for them against the rules of a stream are **early**, and counted by stream.
 
-A segment of which nothing can be read goes when the next one that can be read would go.
+An unreadable segment is removed together with the next readable one.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ __all__ = [
     "keep_within",
 ]
 
-SEGMENT_COSTS_BYTES = 64 << 10  # a file of less counts as that much: crashes in a loop make many small ones
+SEGMENT_COSTS_BYTES = 64 << 10  # smallest size counted for a file: repeated crashes create many small files
 ARCHIVE_COSTS_BYTES = 4 << 10
 HOLD_BYTES = 1 << 30
 
 
 def keep_within(log: Log, retain_bytes: int) -> None:
-    """Lets the oldest segments go while all together, the active one at its full size, take more than
-    `retain_bytes`; 0 keeps everything.  For a log without upkeep.
+    """Remove the oldest segments while the total exceeds `retain_bytes`; 0 keeps everything.
 
-    Raises OSError: that segment, and those behind it, are there after the next start.
+    The active segment counts with its full size.  For a log without upkeep.  Raises OSError: that segment and
+    later ones remain until the next start.
     """
     sealed = log.sealed()
     total = sum(max(size, SEGMENT_COSTS_BYTES) for size in sealed.values()) + log.segment_bytes
@@ -64,21 +64,21 @@ def keep_within(log: Log, retain_bytes: int) -> None:
 
 
 class Floor(NamedTuple):
-    """Somebody who still wants the records of a ring from `offset` of `epoch` on."""
+    """Lower limit of a consumer: it still needs the records of a ring from `offset` of `epoch` on."""
 
-    consumer: str  # for people: "bridge lake"
+    consumer: str  # for display: "bridge lake"
     epoch: int
     offset: int
 
     def wants(self, ring: RingFacts) -> int:
-        """How many of these records, which are all of one epoch."""
+        """Number of these records, all of one epoch, that the consumer still needs."""
         if self.epoch != ring.epoch:
             return ring.end_offset - ring.first_offset if self.epoch < ring.epoch else 0
         return max(ring.end_offset - max(self.offset, ring.first_offset), 0)
 
 
 class StreamRules(NamedTuple):
-    """What a stream wants kept; 0: the log's rule."""
+    """Retention rules of a stream; 0: the log's rule."""
 
     name: str
     retain_bytes: int = 0
@@ -88,12 +88,12 @@ class StreamRules(NamedTuple):
 
     @property
     def has_rules(self) -> bool:
-        """Whether it says anything itself."""
+        """True if the stream has rules of its own."""
         return bool(self.retain_bytes or self.retain_s)
 
 
 class Loss(NamedTuple):
-    """Records that somebody had not read when they went."""
+    """Records removed before a consumer had read them."""
 
     consumer: str
     ring: str
@@ -102,12 +102,12 @@ class Loss(NamedTuple):
 
 @dataclass
 class Removal:
-    """The oldest segment, which goes."""
+    """Removal of the oldest segment."""
 
     base: int
     archived: bool
-    forced: bool  # by the log's cap or the disk: there is no time to lose
-    early: dict[str, int] = field(default_factory=dict)  # records, by stream that wanted them kept
+    forced: bool  # by the log's cap or the disk: urgent
+    early: dict[str, int] = field(default_factory=dict)  # records removed early, by stream
     losses: list[Loss] = field(default_factory=list)
 
 
@@ -115,19 +115,19 @@ class Removal:
 class Retention:
     """The rules of a log.
 
-    `stream_of`: whose a ring is.  `floors`: who still wants what of a ring.
+    `stream_of`: the rules of a ring's stream.  `floors`: the consumers that still need records of a ring.
     """
 
     retain_bytes: int
     retain_s: int
-    segment_bytes: int  # what the active one may grow to
+    segment_bytes: int  # full size of the active segment
     stream_of: Callable[[str], StreamRules]
     floors: Callable[[str], Iterable[Floor]]
 
     def next(self, segments: Sequence[SegmentFacts], now_ns: int, *, forced: bool = False) -> Removal | None:
-        """What becomes of the oldest segment; None: it stays.
+        """The removal of the oldest segment; None if it stays.
 
-        `segments`: all of the log, rising, the active one last; `forced`: the disk wants room.
+        `segments`: all of the log, rising, the active one last; `forced`: the disk needs space.
         """
         if len(segments) < 2:
             return None
@@ -150,7 +150,7 @@ class Retention:
         return removal if allowed or cap or forced else None
 
     def full(self, segments: Sequence[SegmentFacts]) -> set[str]:
-        """Streams that take no more records: discard = "new", and at their cap."""
+        """Streams that accept no more records: discard = "new", and at their cap."""
         streams = {self.stream_of(ring.name) for segment in segments for ring in segment.rings}
         return {
             it.name
@@ -159,14 +159,14 @@ class Retention:
         }
 
     def bytes_of(self, segments: Sequence[SegmentFacts]) -> Mapping[str, int]:
-        """What each stream takes of the disk."""
+        """Disk space of each stream."""
         streams = {self.stream_of(ring.name) for segment in segments for ring in segment.rings}
         return {it.name: self._bytes(it, segments) for it in streams}
 
-    # ---- inside ----
+    # ---- internal ----
 
     def _over(self, segments: Sequence[SegmentFacts]) -> bool:
-        """Whether the log takes more than it may, the active segment at its full size."""
+        """True if the log exceeds its cap, with the active segment at its full size."""
         total = sum(_cost(it) for it in segments[:-1]) + self.segment_bytes
         return bool(self.retain_bytes) and total > self.retain_bytes
 
@@ -208,14 +208,14 @@ class Retention:
         floors: Mapping[str, list[Floor]],
         now_ns: int,
     ) -> bool:
-        """Whether somebody keeps what the rules let go, and still may."""
+        """True if a consumer keeps records that the rules would remove, within hold_bytes."""
         mine = [ring for ring in oldest.rings if self.stream_of(ring.name).name == rules.name]
         if not any(floor.wants(ring) for ring in mine for floor in floors[ring.name]):
             return False
         return self._beyond(rules, segments, now_ns) <= rules.hold_bytes
 
     def _beyond(self, rules: StreamRules, segments: Sequence[SegmentFacts], now_ns: int) -> int:
-        """Bytes of a stream that its rules would let go, if nobody held them: from the oldest on."""
+        """Bytes of a stream that its rules would remove without consumers: from the oldest on."""
         total = 0
         retain_s = rules.retain_s if rules.has_rules else self.retain_s
         left = self._bytes(rules, segments)
@@ -229,7 +229,7 @@ class Retention:
         return total
 
     def _bytes(self, rules: StreamRules, segments: Sequence[SegmentFacts]) -> int:
-        """What a stream takes of these files: its part of what is compressed."""
+        """Disk space of a stream in these files: its share of compressed ones."""
         total = 0
         for segment in segments:
             mine = sum(it.bytes for it in segment.rings if self.stream_of(it.name).name == rules.name)

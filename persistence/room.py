@@ -1,20 +1,21 @@
-"""The room of the next segments: files made ready ahead of need.
+"""Segment preallocator: keeps files ready for the next segments.
 
-Overwriting a file that has its blocks is faster than growing one, and cannot fail for want of room.  What the
-files hold does not matter (zeros, or an earlier life: format.py, "seed"), only that their blocks are there
-and on the disk.  Without one, a segment grows from nothing; so every error here is only a loss of speed.
+Overwriting a file with allocated blocks is faster than growing one, and cannot fail for lack of space.  The
+content of the files does not matter (zeros, or an earlier use: format.py, "seed"); only their blocks must be
+on the disk.  Without a prepared file, a segment grows from zero.  Every error here therefore costs only
+speed.
 
-One file is kept ready, and two from when there was none once.  Filling one gives way: a little at a time,
-each synced, with rests that are longer than the work while another is there, so that the acks of the active
-segment wait behind little, and seldom.
+One file is kept ready, and two after the first time that none was ready.  The fill has low priority: it
+writes a little at a time, each part synced, with rests longer than the work while another file is ready.  The
+active segment's syncs then rarely wait, and only briefly.
 
-A segment that goes is the next room, and ends a fill that is under way, for it has its blocks.  In a log at
-its cap each segment that is sealed makes one go, so that is waited for a little: else zeros are begun with
-each, some MiB in vain.  Also one that is shorter is taken: segments that had to grow end where their last
-write did, and if they were made again from nothing each time, so would be those after them, for ever.
+A removed segment becomes the next prepared file, and stops a fill in progress, because its blocks are
+allocated.  In a log at its cap, each sealed segment causes a removal, so the fill waits for that briefly;
+otherwise some MiB of zeros are written without use.  A shorter file is also accepted: segments that had to
+grow end at their last write.  If they were always created from zero, all later ones would be, too.
 
-Threads: prepare() and recycle() may run beside take(); their lock is their own.  A name that was taken is not
-given again before the next is taken: by then it is a segment's, or gone.
+Threads: prepare() and recycle() may run concurrently with take(); they share a lock of their own.  A taken
+name is not reused before the next take(): by then it belongs to a segment, or is removed.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ __all__ = ["PREPARED_NAME", "Room"]
 
 PREPARED_NAME = "prepared.tmp"
 GROWING_NAME = "growing.tmp"
-FILL_BYTES = 1 << 20  # zeros written at a time, and synced
-REST_SHARE = 3  # so many times as long as that took, while another room is there
+FILL_BYTES = 1 << 20  # zeros per write and sync
+REST_SHARE = 3  # rest as a multiple of that time, while another file is ready
 READY_MOST = 2
-RECYCLED_SHARE = 2  # what has less than this part of a segment is not worth its blocks
+RECYCLED_SHARE = 2  # a file smaller than this part of a segment is not reused
 
 
 class Room:
@@ -50,22 +51,22 @@ class Room:
         self._names = [os.path.join(directory, name) for name in names]
         self._ready: list[tuple[int, str]] = []  # handle and path, the next one last
         self._preparing = threading.Lock()
-        self._comes = threading.Event()  # a segment that is no longer wanted, while zeros are being written
+        self._comes = threading.Event()  # set while a removed segment arrives: stops the fill
         self._most = 1
-        self._taken = ""  # the name that was taken last
+        self._taken = ""  # the last taken name
 
     @property
     def ready(self) -> int:
-        """How many there are."""
+        """Number of prepared files."""
         return len(self._ready)
 
     @property
     def wanted(self) -> bool:
-        """Whether prepare() would make one."""
+        """True if prepare() would create a file."""
         return self.ready < self._most
 
     def adopt(self) -> None:
-        """Takes what an earlier process has left, if it is of the right size.  Raises OSError."""
+        """Take over the files of an earlier process that have the right size.  Raises OSError."""
         found = self._files.listdir(self._directory)
         for path in self._names:
             if os.path.basename(path) not in found or self.ready >= READY_MOST:
@@ -78,13 +79,15 @@ class Room:
                 self._files.unlink(path)
 
     def prepare(self, stopped: Callable[[], bool], patience_s: float = 0.0) -> None:
-        """Makes one, filled with zeros and synced, if one is wanted.  Raises OSError.  `stopped` says when to
-        leave it half done; `patience_s`: how long a segment may take to go whose file would do.
+        """Create one file, filled with zeros and synced, if one is needed.  Raises OSError.
+
+        `stopped`: returns True to stop unfinished.  `patience_s`: time to wait for a removed segment to
+        reuse.
         """
         if patience_s and self.wanted and not stopped() and self._comes.wait(patience_s):
             return
         with self._preparing:
-            came = patience_s and self.ready  # While nobody waited for it.
+            came = patience_s and self.ready  # a file was recycled after the wait
             if came or not self.wanted or self._comes.is_set():
                 return
             path = self._free_name()
@@ -99,10 +102,10 @@ class Room:
                 if not filled:
                     self._files.close(handle)
             if filled:
-                self._ready.insert(0, (handle, path))  # From here on it may be taken.
+                self._ready.insert(0, (handle, path))  # from here on take() may use it
 
     def _fill(self, handle: int, place: int, stopped: Callable[[], bool]) -> bool:
-        """Zeros from `place` on.  False: it was stopped."""
+        """Write zeros from `place` on.  False if stopped."""
         zeros = memoryview(bytes(min(FILL_BYTES, self._segment_bytes)))
         while place < self._segment_bytes and not stopped():
             started = time.monotonic()
@@ -117,15 +120,16 @@ class Room:
         try:
             self._files.unlink(path)
         except OSError:
-            return  # It is overwritten by the next attempt.
+            return  # the next attempt overwrites it
 
     def _free_name(self) -> str:
         taken = {self._taken, *(path for _, path in list(self._ready))}
         return next(path for path in self._names if path not in taken)
 
     def recycle(self, path: str, size: int) -> bool:
-        """Makes a segment that is no longer wanted the next one's room; what it lacks is filled.  False: it
-        is of no use.  Raises OSError.
+        """Reuse the file of a removed segment, and fill its missing part.  False if it is not usable.
+
+        Raises OSError.
         """
         if not self.wanted or size < self._segment_bytes // RECYCLED_SHARE:
             return False
@@ -145,16 +149,16 @@ class Room:
     def _topped_up(self, handle: int, name: str) -> bool:
         try:
             return self._fill(handle, self._files.size(handle), lambda: False)
-        except OSError:  # The disk is full, or fails: it can do without this.
+        except OSError:  # disk full or failing: preparation is optional
             self._files.close(handle)
             self._discard(name)
             return False
 
     def take(self) -> tuple[int, str]:
-        """A handle and the name of its file: one that is ready, or an empty one.  Raises OSError."""
+        """A handle and the name of its file: a prepared one, or an empty one.  Raises OSError."""
         if self._ready:
             found = self._ready[-1]
-            self._taken = found[1]  # In this order, or its name would be free for a moment.
+            self._taken = found[1]  # in this order, so that its name is never free
             self._ready.pop()
             return found
         if self._taken:
@@ -163,6 +167,6 @@ class Room:
         return self._files.open(self._taken, create=True), self._taken
 
     def close(self) -> None:
-        """Leaves them to the next process."""
+        """Close the files and leave them to the next process."""
         while self._ready:
             self._files.close(self._ready.pop()[0])

@@ -1,17 +1,18 @@
-"""Rounds in C: what LogWriter does step by step, over and over without Python (ringbuf/c/log/log.h).
+"""Native commit: rounds of LogWriter in C, without Python (ringbuf/c/log/log.h).
 
-Owns what both sides share: an rb_log that borrows the active segment of a Log while that has nothing of its
-own to write, and gives it back with what is not durable yet.  The bytes that come of it are those that the
-steps would write, and a test holds them against each other.
+Owns the state shared by both sides: an rb_log that borrows the active segment of a Log while the Log itself
+has nothing to write.  It returns the segment with the records that are not durable yet.  The bytes are the
+same as those of the Python steps; a test compares them.
 
-What is settled is fed to the log's reader when somebody asks for the live segment, not as it comes: very many
-small extents would cost more there than on the disk.  When a segment ends with many that nobody asked for,
-its table is forgotten, and read from the file should it ever be wanted.
+Settled extents are passed to the log's reader when the live segment is read, not at once: very many small
+extents would cost more there than on the disk.  If a segment ends with many unread ones, its table is
+discarded, and read from the file on demand.
 
-Invariants: while the segment is lent nobody else writes it; extents that were taken back are in the log's
+Invariants: while the segment is lent, no other code writes it; extents that were taken back are in the log's
 queue, in their order, and in no other place.
 
-Threads: enter(), round(), run() and leave() are the log thread's; pull() and the numbers are for all.
+Threads: enter(), round(), run() and leave() belong to the log thread; pull() and the numbers are for any
+thread.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ __all__ = ["Rounds"]
 
 log = logging.getLogger(__name__)
 
-STEP_BYTES = 1 << 20  # taken and written before more is taken: the disk works on it meanwhile
-SPIN_NS = 50_000  # as a reader's
+STEP_BYTES = 1 << 20  # taken and written before the next part, so that the disk works meanwhile
+SPIN_NS = 50_000  # same as a reader's
 ROWS_AT_ONCE = 512
-ROWS_MOST = 256  # of a segment that has ended: more are left to whoever wants to know
+ROWS_MOST = 256  # of a segment that has ended: more are read from its file on demand
 
 _EMPTY = memoryview(b"")
 
@@ -51,11 +52,11 @@ class Rounds:
         if self.c == ffi.NULL:
             raise MemoryError("no memory for the rounds of a log")
         self.lent = False
-        self.block_bytes = 0  # written past the page cache; 0: not asked for; below 0: refused
-        self.one_by_one = ""  # why past the cache each write waits for the one before; "": it does not
+        self.block_bytes = 0  # block size of direct I/O; 0: not requested; below 0: refused
+        self.one_by_one = ""  # cause of synchronous direct writes; "": asynchronous
         self._log = log_
-        self._bell = bell  # Kept as long as C has its address.
-        self._readers: dict[int, tuple[Reader, Any]] = {}  # of rings, by ring id, with their rb_log_ring
+        self._bell = bell  # referenced as long as C has its address
+        self._readers: dict[int, tuple[Reader, Any]] = {}  # by ring id, with their rb_log_ring
         self._pulling = threading.Lock()
         self._pulled = 0  # extents of this segment that the reader knows
         self._disk = log_.files.stand_in(self.c)
@@ -64,12 +65,12 @@ class Rounds:
         self.c.write_bytes = STEP_BYTES
 
     def add(self, reader: Reader, ring: Any) -> None:
-        """A ring, as an rb_log_ring that is kept until remove()."""
+        """Add a ring, as an rb_log_ring that must be kept until remove()."""
         self._readers[ring.ring_id] = reader, ring
         lib.rb_log_add(self.c, ring)
 
     def remove(self, ring: Any) -> None:
-        """Not while the segment is lent, nor while anything of the ring waits."""
+        """Remove a ring.  No record of it may be waiting.  Takes the segment back first."""
         self.leave()
         del self._readers[ring.ring_id]
         lib.rb_log_remove(self.c, ring)
@@ -77,7 +78,7 @@ class Rounds:
     # ---- lending ----
 
     def enter(self, now_ns: int) -> bool:
-        """Borrows the active segment.  False: there is none, or the log has something to write itself."""
+        """Borrow the active segment.  False if there is none, or the log has something to write itself."""
         if self.lent:
             return True
         active = self._log.lendable()
@@ -91,9 +92,9 @@ class Rounds:
         return True
 
     def go_on(self) -> None:
-        """After RB_LOG_FULL: borrows the next segment, with what did not fit into the last one.
+        """Borrow the next segment after RB_LOG_FULL, with the extents that did not fit in the last one.
 
-        Raises OSError; then the log has that to write itself.
+        Raises OSError; the log must then write these itself.
         """
         c, log_ = self.c, self._log
         assert self.lent
@@ -140,7 +141,7 @@ class Rounds:
         self.one_by_one = reason
 
     def leave(self, *, ends: bool = False) -> None:
-        """Gives the segment back, with what is not durable.  `ends`: nothing more is written to it."""
+        """Return the segment, with the records that are not durable.  `ends`: it gets no more writes."""
         if not self.lent:
             return
         c = self.c
@@ -151,19 +152,19 @@ class Rounds:
         self.lent = False
         written = c.extents_written - c.extents_settled
         self._log.take_back(c.end, c.durable_position, c.proven, self._waiting(), written)
-        if failed:  # What has not been synced goes into another segment.
+        if failed:  # unsynced records are written to another segment
             self._log.fail(sync=False)
 
     def round(self, now_ns: int, *, sync: bool) -> int:
-        """One round in the segment that is lent; why it came back."""
+        """Run one round in the lent segment.  Returns its result code."""
         return self._checked(lib.rb_log_round(self.c, now_ns, sync))
 
     def run(self, timeout_ns: int) -> int:
-        """Rounds, and sleep, until there is something to do here; why it came back."""
+        """Run rounds and sleep until Python must act.  Returns the result code."""
         return self._checked(lib.rb_log_run(self.c, timeout_ns))
 
     def error(self) -> OSError:
-        """What the disk said."""
+        """The disk's error."""
         return OSError(self.c.error, os.strerror(self.c.error))
 
     def _checked(self, code: int) -> int:
@@ -185,18 +186,18 @@ class Rounds:
         item.place = extent.place
         return item
 
-    # ---- what has become of it ----
+    # ---- results ----
 
     def entries(self, known: dict[int, CatalogueEntry], *, taken: bool) -> dict[int, CatalogueEntry]:
-        """`known` with the ends that rounds have brought: of what is durable, or of all that is `taken`."""
-        for ring_id, (_, ring) in list(self._readers.items()):  # Of many rings, and with each segment.
+        """`known` with the new ends from rounds: of durable records, or of all `taken` ones."""
+        for ring_id, (_, ring) in list(self._readers.items()):  # runs over many rings, once per segment
             entry, end = known.get(ring_id), ring.taken_offset if taken else ring.durable_offset
             if entry is not None and end > entry.next_offset:
                 known[ring_id] = CatalogueEntry(entry.name, entry.epoch, end)
         return known
 
     def begin(self, base: int, table: SegmentTable) -> None:
-        """See LogReader.begin(): what is settled belongs to the segment before."""
+        """See LogReader.begin().  Settled extents belong to the segment before."""
         in_bulk = int(self.c.extents_settled) - self._pulled > ROWS_MOST
         if not in_bulk:
             self.pull()
@@ -205,7 +206,7 @@ class Rounds:
             self._pulled = int(self.c.extents_settled)
 
     def pull(self) -> None:
-        """Feeds the log's reader what has been settled.  From any thread."""
+        """Pass settled extents to the log's reader.  From any thread."""
         some, end = ffi.new("rb_log_extent[]", ROWS_AT_ONCE), ffi.new("uint64_t *")
         with self._pulling:
             while count := lib.rb_log_settled(self.c, self._pulled, some, ROWS_AT_ONCE, end):
@@ -214,7 +215,7 @@ class Rounds:
 
 
 def _settled(extent: Any) -> Pending:
-    """An extent for the reader, which asks for no bytes."""
+    """An extent for the reader, which needs no bytes."""
     times = extent.first_timestamp_ns, extent.last_timestamp_ns
     facts = Range(extent.position, extent.epoch, extent.first_offset, extent.count, *times, _EMPTY)
     item = Pending(extent.ring_id, _EMPTY, range=facts, length=extent.length)

@@ -1,20 +1,19 @@
-"""What can be saved of a damaged extent: every record that still proves itself, and whose it is.
+"""Salvage of a damaged extent: records that still verify, and the ring they belong to.
 
-Used where bytes were on the disk once and are not what they were (bit rot, a lost sector).  A record carries
-its own checksum, seeded with the epoch of its ring, and its number: where both fit what must stand there, it
-is that record, whatever happened around it.  What only the extent's header knows is which ring it is, and how
-far it reaches; two rings may well have the same epoch and the same offsets, so this must be proved, too:
+Used for bytes that were on the disk and have changed (bit rot, a lost sector).  A record has its own
+checksum, seeded with the epoch of its ring, and its offset.  If both match the expected values, the record is
+intact.  Only the extent's header has the ring and the length.  Two rings may have the same epoch and offsets,
+so the ring must be proven, too:
 
-  * the header's ring id and epoch go together in the catalogue, or else the ring is the one that makes the
-    checksum of the whole extent hold;
-  * the extent fills the damaged region, or its checksum holds when it does: then all of the region is
-    searched.
-    Else more than one extent is damaged, and only what follows from the first record on, record by record, is
-    taken: the next extent's header would break that chain;
-  * records that follow each other up to the end of the region are of the ring that misses so many bytes and
-    continues with the next offset behind the region, if that is one ring only: their header may be lost.
+  * The header's ring id and epoch match the catalogue, or exactly that ring makes the checksum of the whole
+    extent valid.
+  * The extent fills the damaged region, or its checksum is valid if it does; then the whole region is
+    searched.  Otherwise more than one extent is damaged, and only the chain of records from the first one on
+    is taken; the next extent's header would break that chain.
+  * Consecutive records up to the end of the region belong to the ring that misses that many bytes and
+    continues with the next offset after the region, if only one ring does.  Their header may be lost.
 
-Records with flag UNCHECKED are never saved from a damaged extent: its checksum was all that covered them.
+Records with flag UNCHECKED are never salvaged: only the damaged extent's checksum covered them.
 """
 
 from __future__ import annotations
@@ -38,24 +37,24 @@ __all__ = ["Absence", "Owner", "Run", "Window", "owner_of", "runs_of", "salvage"
 
 
 class Window(NamedTuple):
-    """The offsets that records of a ring can have at this place: first <= offset < end."""
+    """Possible offsets of a ring's records at this place: first <= offset < end."""
 
     first: int
     end: int
 
 
 class Owner(NamedTuple):
-    """Whose a damaged extent is."""
+    """Ring and bounds of a damaged extent."""
 
     ring_id: int
     epoch: int
     length: int  # of its body
-    alone: bool  # nothing else is in the damaged region
+    alone: bool  # True: it fills the damaged region
     position: int  # of its first record, in the ring
 
 
 class Absence(NamedTuple):
-    """Records that are missing of a ring between two extents."""
+    """Missing records of a ring between two extents."""
 
     ring_id: int
     epoch: int
@@ -65,9 +64,9 @@ class Absence(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Good records that follow each other."""
+    """Consecutive good records."""
 
-    at: int  # in the bytes searched
+    at: int  # position in the searched bytes
     length: int
     first_offset: int
     records: int
@@ -76,7 +75,7 @@ class Run(NamedTuple):
 
 
 def owner_of(seed: int, region: memoryview, catalogue: Mapping[int, CatalogueEntry]) -> Owner | None:
-    """Whose the extent is that begins the damaged `region`; None if that cannot be told."""
+    """Owner of the extent that begins the damaged `region`; None if unknown."""
     header = unpack_extent(region)
     body = region[EXTENT_HEADER_BYTES:]
     entry = catalogue.get(header.ring_id)
@@ -97,8 +96,9 @@ def _fills(seed: int, header: ExtentHeader, body: memoryview) -> bool:
 def salvage(
     region: memoryview, place: int, owner: Owner, window: Window
 ) -> list[tuple[Row, tuple[int, int]]]:
-    """The runs of records in the damaged extent that begins `region`, at `place` in its file, each with its
-    earliest and latest timestamp.
+    """Runs of records in the damaged extent that begins `region`, at `place` in its file.
+
+    Each has its earliest and latest timestamp.
     """
     body = region[EXTENT_HEADER_BYTES : EXTENT_HEADER_BYTES + owner.length]
     rows = []
@@ -113,8 +113,8 @@ def salvage(
 def runs_of(body: memoryview, epoch: int, window: Window, *, search: bool = True) -> Iterator[Run]:
     """Runs of good records in `body`.  Their offsets rise, within `window`.
 
-    Behind a bad record, the next one is where its length says if that one has the number that must come
-    there; else, if `search`, wherever it is found.
+    After a bad record, the next one is at the distance of its length if the offset there matches; otherwise,
+    with `search`, at any place where one is found.
     """
     at, first = 0, window.first
     while at < len(body):
@@ -134,7 +134,8 @@ def runs_of(body: memoryview, epoch: int, window: Window, *, search: bool = True
 
 
 def tail_of(region: memoryview, absences: Iterable[Absence]) -> tuple[Absence, Run] | None:
-    """Records up to the end of a damaged region, and the ring they are missing in; None: no ring, or several.
+    """Records up to the end of a damaged region, and the one ring that misses them, or None."""
+    """
 
     `region` begins at a multiple of ALIGN_BYTES in its file.
     """
@@ -165,7 +166,7 @@ def _unchecked(body: memoryview, at: int) -> bool:
 
 
 def _found(body: memoryview, at: int, window: Window, epoch: int) -> int:
-    """Where the next record that verifies begins behind the bad one at `at`; len(body) if there is none."""
+    """Position of the next valid record after the bad one at `at`; len(body) if there is none."""
     for place in range(at + ALIGN_BYTES, len(body) - RECORD_HEADER_BYTES + 1, ALIGN_BYTES):
         if _candidate(body, place, window, epoch):
             return place

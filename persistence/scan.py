@@ -1,12 +1,11 @@
-"""From the bytes of a segment to its extent table: what is whole, what is damaged, where the log ends.
+"""Scan of a segment's bytes for its extent table: intact and damaged parts, and the end of the log.
 
-Owns the decision that recovery rests on (format.py, "Proof"): a place that does not verify is bit rot when a
-valid extent behind it, or the name of a later segment, proves that it once was on the disk; else it is where
-the log ends.  Reads only; cutting and keeping aside is recovery.py's.
+Owns the decision on which recovery is based (format.py, "Proof").  A place that does not verify is bit rot if
+a valid extent after it, or the name of a later segment, proves that it was on the disk; otherwise the log
+ends there.  Only reads; recovery.py cuts and copies to quarantine.
 
-Invariants: a row is entered only for records that verify; rows of a ring and epoch have rising offsets;
-nothing at or behind the end of the table is in it.  The walk believes no length before the checksum it is
-covered by.
+Invariants: a row is added only for records that verify; rows of a ring and epoch have rising offsets; the
+table has nothing at or after its end.  No length is used before the checksum that covers it was verified.
 """
 
 from __future__ import annotations
@@ -33,43 +32,43 @@ from persistence.walk import LOOK, FileBytes, Group, Walk
 
 __all__ = ["Damage", "SegmentTable", "follow_table", "open_table", "read_header", "read_table", "walk_table"]
 
-PAGE_BYTES = 4096  # a ring has a multiple of it
-NEAR_EXTENTS = 1_000  # behind a damaged region, in which its ring may continue
+PAGE_BYTES = 4096  # a ring's size is a multiple of it
+NEAR_EXTENTS = 1_000  # extents after a damaged region in which its ring may continue
 
 _OFFSET_END = _POSITION_END = 2**64
 
 
 class Damage(NamedTuple):
-    """A place below the proof that is not what was written there."""
+    """Place below the proof whose bytes have changed."""
 
     segment: str
     place: int
     length: int
-    ring_name: str  # "" if not even that can be said
-    kept: int  # records of it that prove themselves and stay readable
-    lost: tuple[tuple[int, int], ...] = ()  # offsets, first and end of each gap, as far as they are known
+    ring_name: str  # "" if unknown
+    kept: int  # its records that verify and stay readable
+    lost: tuple[tuple[int, int], ...] = ()  # offsets, first and end of each gap, if known
 
 
 @dataclass
 class SegmentTable:
-    """What is in one segment, up to `end`."""
+    """Content of one segment, up to `end`."""
 
     name: str
     header: SegmentHeader
     rings: dict[tuple[int, int], ExtentRows] = field(default_factory=dict)  # by ring id and epoch
     opening: dict[int, CatalogueEntry] = field(default_factory=dict)  # the first catalogue
-    catalogue: dict[int, CatalogueEntry] = field(default_factory=dict)  # what stands at `end`
+    catalogue: dict[int, CatalogueEntry] = field(default_factory=dict)  # state at `end`
     damage: list[Damage] = field(default_factory=list)
     seed: int = field(init=False)
-    first_is_whole: bool = False  # `opening` is what the segment begins with
-    end: int = HEADER_PAGE_BYTES  # place in the file
-    proven: int = 0  # log position below which all was once on the disk
+    first_is_whole: bool = False  # `opening` is the intact first extent
+    end: int = HEADER_PAGE_BYTES  # position in the file
+    proven: int = 0  # log position below which all was on the disk
 
     def __post_init__(self) -> None:
         self.seed = self.header.seed
 
     def rows(self, ring_id: int, epoch: int) -> ExtentRows:
-        """The rows of that ring and epoch, made when missing."""
+        """The rows of that ring and epoch; created if missing."""
         key = (ring_id, epoch)
         rows = self.rings.get(key)
         if rows is None:
@@ -84,8 +83,9 @@ class SegmentTable:
         times: tuple[int, int],
         known: Mapping[int, CatalogueEntry],
     ) -> None:
-        """Enters a run with the span of its timestamps, and moves what the catalogue says comes next; `known`
-        helps out where its own is lost.
+        """Add a run with the span of its timestamps, and advance the ring's next offset in the catalogue.
+
+        `known` replaces lost entries of the segment's own catalogue.
         """
         self.rows(ring_id, epoch).append(row, *times)
         self.proceed(ring_id, epoch, row.first_offset + row.count, known)
@@ -93,20 +93,20 @@ class SegmentTable:
     def proceed(
         self, ring_id: int, epoch: int, next_offset: int, known: Mapping[int, CatalogueEntry]
     ) -> None:
-        """What comes next of a ring, as its records say."""
+        """Set the next offset of a ring according to its records."""
         entry = self.catalogue.get(ring_id) or known.get(ring_id)
         if entry is not None:
             self.catalogue[ring_id] = CatalogueEntry(entry.name, epoch, next_offset)
 
     def announce(self, entries: dict[int, CatalogueEntry]) -> None:
-        """Enters a catalogue."""
+        """Add a catalogue."""
         if not self.opening:
             self.opening = dict(entries)
         self.catalogue.update(entries)
 
 
 class _Run(NamedTuple):
-    """Whole extents of rings, one behind the other: walk[first:last]."""
+    """Consecutive whole extents of rings: walk[first:last]."""
 
     place: int
     end: int
@@ -115,16 +115,16 @@ class _Run(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A valid extent that is a catalogue, or in which not all is good records."""
+    """A valid extent that is a catalogue, or has not only good records."""
 
     place: int
     end: int
-    number: int  # in the walk
+    number: int  # index in the scan
     entries: dict[int, CatalogueEntry] | None  # of a catalogue
 
 
 class _Gap(NamedTuple):
-    """Bytes between valid extents, or behind the last one."""
+    """Bytes between valid extents, or after the last one."""
 
     place: int
     end: int
@@ -139,7 +139,7 @@ def read_header(files: Files, handle: int) -> SegmentHeader:
 
 
 def open_table(files: Files, handle: int, name: str) -> SegmentTable:
-    """The header and the first catalogue alone.  Raises FormatError when the header is lost."""
+    """Table with only the header and the first catalogue.  Raises FormatError if the header is lost."""
     header = read_header(files, handle)
     table = SegmentTable(name, header, proven=header.base_position)
     data = FileBytes(files, handle, files.size(handle), EXTENT_HEADER_BYTES)
@@ -162,12 +162,11 @@ def read_table(
     known: Mapping[int, CatalogueEntry] | None = None,
     once: bool = False,
 ) -> SegmentTable:
-    """The whole segment; `once`: it does not stay in memory for it.
+    """Table of the whole segment; `once`: leave no pages of it in the cache.
 
-    `ends_at` is where it ends, if a later segment says so; it is then proven up to there.  Without, it is the
-    last segment, and ends at the first place that does not verify and is not proven.  `known` is what earlier
-    and later catalogues say, for a segment whose own are damaged.  Raises FormatError when the header is
-    lost.
+    `ends_at`: its end, if a later segment gives it; the segment is then proven up to there.  Without it, this
+    is the last segment; it ends at the first place that neither verifies nor is proven.  `known`: earlier and
+    later catalogues, for a segment with damaged ones.  Raises FormatError if the header is lost.
     """
     return walk_table(files, handle, name, ends_at=ends_at, known=known, once=once)[0]
 
@@ -182,7 +181,7 @@ def walk_table(
     topics: bool = False,
     once: bool = False,
 ) -> tuple[SegmentTable, Walk]:
-    """As read_table(), with the walk that it was made of."""
+    """As read_table(), together with the scan it was made from."""
     header = read_header(files, handle)
     size = files.size(handle)
     data = FileBytes(files, handle, size if ends_at is None else min(ends_at, size), once=once)
@@ -199,13 +198,13 @@ def walk_table(
 
 
 def follow_table(files: Files, handle: int, table: SegmentTable) -> None:
-    """Enters what a living writer has appended and proven since, and no more."""
+    """Add only what an active writer has appended and proven since."""
     data = FileBytes(files, handle, files.size(handle))
     base = table.header.base_position
     walk = Walk(data, table.seed, table.end)
     parts = list(_parts(data, walk, None))
     if table.end == HEADER_PAGE_BYTES or any(data.at(_behind(parts, table), EXTENT_HEADER_BYTES)):
-        walk = Walk(data, table.seed, table.end)  # It may go on behind damage; zeros are an unbroken end.
+        walk = Walk(data, table.seed, table.end)  # it may continue after damage; zeros are an intact end
         parts = list(_parts(data, walk, base))
     table.proven = max(table.proven, walk.durable_position)
     proven = table.proven - base
@@ -230,7 +229,7 @@ def _behind(parts: Sequence[_Part], table: SegmentTable) -> int:
 
 
 def _parts(data: FileBytes, walk: Walk, base: int | None) -> Iterator[_Part]:
-    """All valid extents, and the gaps between them and behind them; without `base`, up to the first gap."""
+    """All valid extents, and the gaps between and after them; without `base`, up to the first gap."""
     begin = walk.place
     while begin < data.end:
         first = len(walk)
@@ -254,7 +253,7 @@ def _parts(data: FileBytes, walk: Walk, base: int | None) -> Iterator[_Part]:
 
 
 def _look(data: FileBytes, walk: Walk, place: int) -> _Found | None:
-    """The last extent of the walk, which is more than records; None: a catalogue that makes no sense."""
+    """The last extent of the scan, which is not only records; None for an invalid catalogue."""
     index = len(walk) - 1
     extent = walk[index]
     entries = None
@@ -267,7 +266,7 @@ def _look(data: FileBytes, walk: Walk, place: int) -> _Found | None:
 
 
 def _end(parts: list[_Part], proven: int) -> int:
-    """Where a segment of these parts ends, if all below the place `proven` was on the disk."""
+    """End of a segment of these parts, if everything below position `proven` was on the disk."""
     end = HEADER_PAGE_BYTES
     for part in parts:
         if not isinstance(part, _Gap):
@@ -284,7 +283,7 @@ def _enter_parts(
     parts: list[_Part],
     known: Mapping[int, CatalogueEntry],
 ) -> None:
-    """Enters what lies below the end, in the order of the file."""
+    """Add everything below the end, in file order."""
     for part in parts:
         if part.place >= table.end:
             break
@@ -323,7 +322,7 @@ def _enter_each(
     parts: list[_Part],
     known: Mapping[int, CatalogueEntry],
 ) -> None:
-    """Enters extents of which some repeat or precede what was there before."""
+    """Add extents of which some repeat or precede earlier ones."""
     for at in order[group.first : group.first + group.length]:
         it = walk[run.first + at]
         if it.first_offset >= table.rows(group.ring_id, group.epoch).end_offset:
@@ -357,7 +356,7 @@ def _save(
     parts: list[_Part],
     known: Mapping[int, CatalogueEntry],
 ) -> None:
-    """Enters what can be saved of a damaged place, and the damage."""
+    """Add the salvaged records of a damaged place, and the damage."""
     region = data.at(gap.place, gap.end - gap.place)
     catalogue = {**known, **table.catalogue}
     rows: list[Row] = []
@@ -385,7 +384,7 @@ def _save(
 def _enter_tail(
     table: SegmentTable, absence: Absence, run: Run, place: int, known: Mapping[int, CatalogueEntry]
 ) -> Row:
-    """Enters the records at the end of a damaged region; `place`: where `run` counts from."""
+    """Add the records at the end of a damaged region; `place`: file position of the searched bytes."""
     position = absence.end - run.length
     row = Row(run.first_offset, run.records, place + run.at, run.length, position, whole=False)
     times = run.first_timestamp_ns, run.last_timestamp_ns
@@ -394,7 +393,7 @@ def _enter_tail(
 
 
 def _note(table: SegmentTable, gap: _Gap, name: str, rows: Sequence[Row], window: Window) -> None:
-    """Enters the damage."""
+    """Record the damage."""
     kept, lost = sum(row.count for row in rows), lost_offsets(rows, window)
     table.damage.append(Damage(table.name, gap.place, gap.end - gap.place, name, kept, lost))
 
@@ -405,7 +404,7 @@ def _owner(
     catalogue: Mapping[int, CatalogueEntry],
     absences: Sequence[Absence],
 ) -> Owner | None:
-    """The owner of the extent that begins the damaged region; None if that cannot be told."""
+    """The owner of the extent that begins the damaged region; None if unknown."""
     if len(region) <= EXTENT_HEADER_BYTES or unpack_extent(region).ring_id == CATALOGUE_RING_ID:
         return None
     owner = owner_of(table.seed, region, catalogue)
@@ -415,7 +414,7 @@ def _owner(
     end = next((it.end for it in absences if it.ring_id == owner.ring_id), _POSITION_END)
     if rows.end_position <= owner.position <= end - owner.length:
         return owner
-    return owner._replace(position=rows.end_position)  # the header's is damaged, too
+    return owner._replace(position=rows.end_position)  # the header's position is damaged, too
 
 
 def _absences(
@@ -425,10 +424,10 @@ def _absences(
     parts: list[_Part],
     catalogue: Mapping[int, CatalogueEntry],
 ) -> Iterator[Absence]:
-    """The records that are missing at the gap, of the rings that continue soon behind it.
+    """The missing records at the gap, of the rings that continue soon after it.
 
-    A ring that continues at its first byte is left out: bytes at the end of the ring may be unused, so the
-    position behind the missing records is not known.
+    A ring that continues at its first byte is left out: the end of the ring may be unused, so the position
+    after the missing records is unknown.
     """
     open_rings = {(ring_id, it.epoch) for ring_id, it in catalogue.items()}
     for it in islice(_behind_gap(walk, gap, parts), NEAR_EXTENTS):
@@ -443,7 +442,7 @@ def _absences(
 
 
 def _behind_gap(walk: Walk, gap: _Gap, parts: list[_Part]) -> Iterator[Any]:
-    """The valid extents behind the gap, in the order of the file."""
+    """The valid extents after the gap, in file order."""
     for part in parts:
         if part.place >= gap.end and not isinstance(part, _Gap):
             numbers = range(part.first, part.last) if isinstance(part, _Run) else (part.number,)
@@ -451,7 +450,7 @@ def _behind_gap(walk: Walk, gap: _Gap, parts: list[_Part]) -> Iterator[Any]:
 
 
 def lost_offsets(rows: Sequence[Row], window: Window) -> tuple[tuple[int, int], ...]:
-    """What `rows` leave out of a window of offsets; behind the last one nothing is known if it has no end."""
+    """Gaps of `rows` in a window of offsets; without an end of the window, nothing after the last row."""
     ends = [window.first, *(row.first_offset + row.count for row in rows)]
     begins = [*(row.first_offset for row in rows), window.end]
     gaps = zip(ends, begins, strict=True)
@@ -461,7 +460,7 @@ def lost_offsets(rows: Sequence[Row], window: Window) -> tuple[tuple[int, int], 
 def _window(
     table: SegmentTable, walk: Walk, gap: _Gap, parts: list[_Part], ring_id: int, epoch: int
 ) -> Window:
-    """Offsets that the ring can have in the gap: behind what came before, before what comes after."""
+    """Possible offsets of the ring in the gap: after the records before it, before the records after it."""
     first = table.rows(ring_id, epoch).end_offset
     entry = table.catalogue.get(ring_id)
     if entry is not None and entry.epoch == epoch:

@@ -1,8 +1,8 @@
-"""Reading everything again, slowly: so that rot is known while there may be another copy.
+"""Scrub: reads all segments and archives again slowly, to detect bit rot while another copy may exist.
 
-Owns the two readings, of a segment and of an archive, and whose turn is next.  Repairs nothing, and believes
-nothing that it has not read from the disk.  Who calls gives it files that read at a pace (Paced), and a
-priority at which nobody else waits.
+Owns the reading of a segment and of an archive, and the order of both.  Repairs nothing, and uses no data
+that was not read from the disk.  The caller passes files with a limited read rate (Paced), and a priority
+that does not delay others.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from persistence.scan import Damage, read_table
 
 __all__ = ["Paced", "Scrubbed", "Turns", "scrub_archive", "scrub_segment"]
 
-PAUSE_MOST_S = 1.0  # at once: then whoever wants it to stop is heard
+PAUSE_MOST_S = 1.0  # longest sleep before a stop request is checked
 
 
 class Scrubbed(NamedTuple):
-    """What has been found in one file."""
+    """Result of reading one file."""
 
     base: int
     archived: bool
     bytes: int  # of the file
-    places: tuple[Damage, ...]  # damaged, of a segment
-    parts: dict[str, str]  # damaged, of an archive, and why
+    places: tuple[Damage, ...]  # damaged places, of a segment
+    parts: dict[str, str]  # damaged parts of an archive, with the cause
 
 
 def scrub_segment(files: Files, directory: str, base: int, ends_at: int | None) -> Scrubbed:
-    """Reads the segment at `base`, which ends at that place, or, None, where it is proven to.
+    """Read the segment at `base`, which ends at position `ends_at`, or with None where it is proven to.
 
     Raises FileNotFoundError, OSError.
     """
@@ -67,7 +67,7 @@ def scrub_archive(files: Files, directory: str, base: int) -> Scrubbed:
 
 
 class Paced:
-    """Files, of which at most so many bytes a second are read; all else as the files themselves."""
+    """Files with a limit of bytes read per second; other calls are passed on unchanged."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class Paced:
         self._files = files
         self._bytes_per_s = bytes_per_s
         self._stopped, self._clock, self._sleep = stopped, clock, sleep
-        self._due = clock()  # when what has been read so far may have been read
+        self._due = clock()  # time at which the bytes read so far are permitted
 
     def read(self, handle: int, length: int, position: int) -> bytes:
-        """See Files; afterwards waits as long as that much takes.  Raises Stopped."""
+        """See Files.  Then wait as long as the limit requires.  Raises Stopped."""
         data = self._files.read(handle, length, position)
         self._due = max(self._due, self._clock()) + len(data) / self._bytes_per_s
         while (left := self._due - self._clock()) > 0:
@@ -98,19 +98,19 @@ class Paced:
 
 @dataclass
 class Turns:
-    """Whose turn it is, and how far the pass has come; for status, too."""
+    """Order of the files, and progress of the pass; also for status."""
 
     interval_s: int  # from the begin of a pass to the begin of the next
     passes: int = 0
     pass_began_s: float | None = None  # on the clock that next() is given
-    last_pass_s: float | None = None  # how long it took
+    last_pass_s: float | None = None  # its duration
     read_bytes: int = 0
     damaged: int = 0  # places and parts found
-    _behind: int = -1  # everything up to this base has had its turn
+    _behind: int = -1  # bases up to this one are done
     _first: float = field(default=0.0)
 
     def next(self, bases: Sequence[int], now_s: float) -> int | None:
-        """The base that is due, of those that are there, rising; None: none is now."""
+        """The next due base of the existing ones, which rise; None if none is due."""
         if self.pass_began_s is None:
             if now_s < self._first:
                 return None
@@ -124,11 +124,11 @@ class Turns:
         return found
 
     def done(self, scrubbed: Scrubbed) -> None:
-        """That one has had its turn."""
+        """Record that this file is done."""
         self._behind = max(self._behind, scrubbed.base)
         self.read_bytes += scrubbed.bytes
         self.damaged += len(scrubbed.places) + len(scrubbed.parts)
 
     def skip(self, base: int) -> None:
-        """That one could not be read; the next pass comes by."""
+        """Skip a file that could not be read; the next pass tries again."""
         self._behind = max(self._behind, base)

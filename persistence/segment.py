@@ -1,11 +1,11 @@
-"""The segment that is being written.
+"""Active segment: the segment being written.
 
-Owns its file from the empty one, by way of a temporary name, to the last byte; knows nothing of rings, of
-when to sync, or of what to do when the disk fails: every OSError passes through, and the segment is then
-given up (log.py), for after it nobody knows what is in the file.
+Owns its file from the empty one, under a temporary name, to the last byte.  It knows nothing of rings, of the
+time of syncs, or of the reaction to disk failures.  Every OSError passes through, and the segment is then
+ended (log.py), because the content of the file is unknown.
 
-Invariants: the name appears after header and first catalogue are on the disk; `end` moves only behind bytes
-that were handed over completely; 32 zero bytes stand at `end`.
+Invariants: the name appears after header and first catalogue are on the disk; `end` advances only past bytes
+that were written completely; 32 zero bytes are at `end`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ringbuf import Range
 
 __all__ = ["ActiveSegment", "Pending"]
 
-EXTENTS_MOST = (IOV_MAX - 1) // 2  # of one pwritev: header and body each, and the zeros behind them
-WRITE_MOST_BYTES = 8 << 20  # of one pwritev: bounds how long an ack waits behind it
+EXTENTS_MOST = (IOV_MAX - 1) // 2  # per pwritev: header and body each, then zeros
+WRITE_MOST_BYTES = 8 << 20  # per pwritev: bounds the delay of an acknowledgement
 
 _TERMINATOR = bytes(EXTENT_HEADER_BYTES)
 
 
 class Pending:
-    """An extent on its way to the disk: a run of a ring, or a catalogue.
+    """An extent not yet on the disk: a run of a ring, or a catalogue.
 
-    The view of a run is ring memory; whoever made it keeps it from being overwritten until its sync has
+    The view of a run is ring memory.  Its creator prevents it from being overwritten until its sync has
     returned.
     """
 
@@ -54,10 +54,10 @@ class Pending:
     ) -> None:
         self.ring_id = ring_id
         self.body = body
-        self.length = len(body) if length is None else length  # The body itself may be gone by now.
+        self.length = len(body) if length is None else length  # the body itself may be released already
         self.range = range
         self.entries = entries or {}
-        self.place = 0  # of its header in the file, once written
+        self.place = 0  # position of its header in the file, once written
 
     @classmethod
     def run(cls, ring_id: int, found: Range) -> Pending:
@@ -66,16 +66,16 @@ class Pending:
 
     @classmethod
     def catalogue(cls, entries: dict[int, CatalogueEntry], room_bytes: int = 0) -> Pending:
-        """News for readers of the log; takes at least `room_bytes`."""
+        """A catalogue with new entries; takes at least `room_bytes`."""
         return cls(CATALOGUE_RING_ID, pack_catalogue(entries, room_bytes), entries=entries)
 
     @property
     def size(self) -> int:
-        """Bytes it takes in the segment."""
+        """Number of bytes in the segment."""
         return EXTENT_HEADER_BYTES + self.length
 
     def header(self, seed: int, durable_position: int) -> bytes:
-        """Its extent header."""
+        """The extent header."""
         if self.range is None:
             return pack_extent(seed, CATALOGUE_RING_ID, 0, 0, durable_position, self.body)
         return pack_extent(
@@ -93,7 +93,7 @@ class ActiveSegment:
         self.path = path
         self.header = header
         self.opening = opening
-        self.first_place = HEADER_PAGE_BYTES + opening.size  # behind the opening catalogue
+        self.first_place = HEADER_PAGE_BYTES + opening.size  # after the opening catalogue
         self.end = self.first_place
 
     @classmethod
@@ -107,11 +107,11 @@ class ActiveSegment:
         opening: Pending,
         carried: Sequence[Pending] = (),
     ) -> ActiveSegment:
-        """Makes the file behind `handle`, named `temporary`, the segment that `header` says.
+        """Turn the file of `handle`, named `temporary`, into the segment of `header`.
 
-        `carried` is in it before it has its name: the segment before has these, too, and ends with that name.
-        It is on the disk, name and all, when this returns.  The handle is the segment's from then on, and the
-        caller's if this raises OSError.
+        `carried` is written before the segment gets its name: the segment before also has these records, and
+        ends with that name.  File and name are on the disk on return.  The segment then owns the handle; if
+        this raises OSError, the caller does.
         """
         path = os.path.join(directory, segment_name(header.base_position))
         segment = cls(files, handle, path, header, opening)
@@ -128,23 +128,22 @@ class ActiveSegment:
 
     @property
     def handle(self) -> int:
-        """Its file."""
+        """The file's handle."""
         return self._handle
 
     @property
     def end_position(self) -> int:
-        """The log position behind the last extent."""
+        """The log position after the last extent."""
         return self.header.base_position + self.end
 
     def position(self, place: int) -> int:
-        """The log position of a place in this file."""
+        """The log position of a position in this file."""
         return self.header.base_position + place
 
     def write(self, batch: Sequence[Pending], durable_position: int) -> int:
-        """Appends them all, and says in each where it stands.  Bytes written, the zeros behind them not
-        counted.
+        """Append all items, and set the position of each.  At most EXTENTS_MOST of them.
 
-        At most EXTENTS_MOST of them.
+        Returns the number of bytes written, without the zeros after them.
         """
         assert len(batch) <= EXTENTS_MOST
         buffers: list[Buffer] = []
@@ -160,19 +159,19 @@ class ActiveSegment:
         return written
 
     def sync(self) -> None:
-        """Everything written is on the disk."""
+        """Put everything written on the disk."""
         self._files.fdatasync(self._handle)
 
     def cut(self, place: int) -> None:
-        """Gives back the room from `place` on."""
+        """Release the space from `place` on."""
         self._files.ftruncate(self._handle, place)
 
     def size(self) -> int:
-        """Bytes the file takes, the room behind `end` included."""
+        """Size of the file, including the space after `end`."""
         return self._files.size(self._handle)
 
     def close(self) -> None:
-        """The file is closed as it stands."""
+        """Close the file."""
         self._files.close(self._handle)
 
     def _write_all(self, buffers: list[Buffer], place: int) -> None:
@@ -186,7 +185,7 @@ class ActiveSegment:
 
 
 def _rest(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
-    """What a short write has left."""
+    """The rest of the buffers after a short write."""
     for index, buffer in enumerate(buffers):
         if written < len(buffer):
             return [memoryview(buffer)[written:], *buffers[index + 1 :]]

@@ -1,10 +1,9 @@
-"""The segments of a log as its reader knows them: which there are, and as much of their tables as is needed.
+"""Segment index of the log reader: the list of segments, and the tables needed so far.
 
-Owns the list, the tables read so far, and what is known to be damaged; reads no record.  A table is read when
-it is asked for, and the ones used least lately are forgotten.  A segment that retention has taken meanwhile
-is simply no longer there.
+Owns the list, the tables read so far, and the known damage; reads no record.  A table is read on demand, and
+the least recently used ones are discarded.  A segment removed by retention meanwhile is treated as absent.
 
-Threads: any may read while the log thread publishes; `lock` is held for look-ups in memory only.
+Threads: any may read while the log thread publishes; `lock` is held only for look-ups in memory.
 """
 
 from __future__ import annotations
@@ -29,28 +28,28 @@ __all__ = ["Shelf", "Shelved"]
 
 log = logging.getLogger(__name__)
 
-DAMAGED_MOST = 1024  # places remembered
-FOOTERS_MOST = 256  # of which the directory is kept in memory: some KB each
-RECENT = 4  # segments that may be about to get a footer
-TABLES_MOST = 8  # of sealed segments, kept in memory; some MB each when records come one by one
+DAMAGED_MOST = 1024  # damaged places in memory
+FOOTERS_MOST = 256  # footers with the directory in memory: some KB each
+RECENT = 4  # last segments, which may get a footer soon
+TABLES_MOST = 8  # of sealed segments in memory; some MB each with single records
 
 
 class Shelved:
-    """One segment of the log, with as much of its table as has been needed."""
+    """One segment of the log, with its table if it was needed."""
 
     def __init__(self, base: int, table: SegmentTable | None = None, *, live: bool = False) -> None:
         self.base = base
-        self.live = live  # this process writes it: its table is fed, not read
-        self.ends_at: int | None = None  # place where the next one begins
+        self.live = live  # this process writes it: its table is updated, not read
+        self.ends_at: int | None = None  # position of the next one's begin
         self.opening = table.opening if table is not None else None  # the first catalogue
         self.table = table
         self.footer: Footer | None = None
-        self.bare = False  # it has no footer that is right
-        self.lost = ""  # why nothing in it can be told
+        self.bare = False  # has no valid footer
+        self.lost = ""  # cause if it is unreadable
 
     @property
     def name(self) -> str:
-        """Its file."""
+        """Name of its file."""
         return segment_name(self.base)
 
 
@@ -60,23 +59,23 @@ class Shelf:
     def __init__(
         self, files: Files, directory: str, archived: Callable[[], Sequence[int]] = lambda: ()
     ) -> None:
-        """`archived`: bases of segments that are here no more."""
+        """`archived`: returns the bases of segments that are archived."""
         self.files = files
         self.directory = directory
         self._archived = archived
-        self.lock = threading.Lock()  # of the list and of the live table
+        self.lock = threading.Lock()  # protects the list and the live table
         self.damaged: dict[tuple[str, int], Damage] = {}  # by segment and place
-        self._noting = threading.Lock()  # of what is damaged
-        self._loading = threading.Lock()  # of tables that are read from files
-        self.pull: Callable[[], object] | None = None  # brings what publish() has not been given yet
+        self._noting = threading.Lock()  # protects `damaged`
+        self._loading = threading.Lock()  # held while a table is read from a file
+        self.pull: Callable[[], object] | None = None  # calls publish() with the pending items
         self._segments: list[Shelved] = []
-        self._used: list[Shelved] = []  # with a table, the latest last
-        self._footed: list[Shelved] = []  # with a footer, the latest last
+        self._used: list[Shelved] = []  # with a table, most recently used last
+        self._footed: list[Shelved] = []  # with a footer, most recently used last
 
-    # ---- which there are ----
+    # ---- list of segments ----
 
     def refresh(self) -> None:
-        """Looks what a writer in another process has made and proven since."""
+        """Read the state that a writer in another process has created and proven since."""
         names = self.files.listdir(self.directory)
         bases = sorted(base for base in map(base_of_name, names) if base is not None)
         with self.lock:
@@ -84,17 +83,17 @@ class Shelf:
             last = self._segments[-1] if self._segments else None
             self._segments = [known.get(base) or Shelved(base) for base in bases]
             for recent in self._segments[-RECENT:]:
-                recent.bare = False  # It may have got its footer since.
+                recent.bare = False  # it may have a footer now
             self._bound()
         if last is not None and last.ends_at is not None:
-            last.table = None  # It has been sealed: its end is proven now.
+            last.table = None  # it has been sealed: its end is proven
         if self._segments:
             self._follow(self._segments[-1])
 
     def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
-        """The segment at `base` is the one that publish() goes to; it replaces an empty one of that base.
+        """Make the segment at `base` the target of publish(); it replaces an empty one with that base.
 
-        `forget`: publish() was not given all of the one before, which is to be read from its file.
+        `forget`: publish() did not get all of the segment before, which must be read from its file.
         """
         with self.lock:
             self._segments = [it for it in self._segments if it.base < base]
@@ -110,7 +109,7 @@ class Shelf:
         self._forget()
 
     def publish(self, items: Sequence[Pending], end: int) -> None:
-        """The live segment holds these now, durably and in this order, and ends at the place `end`."""
+        """Add these items, durable and in this order, to the live segment, which ends at position `end`."""
         with self.lock:
             table = self._segments[-1].table
             assert table is not None
@@ -127,9 +126,7 @@ class Shelf:
             self._segments[-1].opening = table.opening
 
     def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
-        """A segment behind the ones known, whole; `table` if it has been read already, else perhaps the place
-        where it ends.
-        """
+        """Add a sealed segment after the known ones, with its `table` or perhaps with its end."""
         with self.lock:
             self._segments.append(Shelved(base, table))
             self._segments[-1].ends_at = ends_at
@@ -139,14 +136,14 @@ class Shelf:
             self._bound()
 
     def remove(self, base: int) -> None:
-        """That segment is about to go."""
+        """Forget that segment, which is about to be removed."""
         with self.lock:
             self._segments = [it for it in self._segments if it.base != base]
             self._used = [it for it in self._used if it.base != base]
             self._footed = [it for it in self._footed if it.base != base]
 
     def note(self, damage: Sequence[Damage]) -> None:
-        """Counts and reports damaged places, each once, and forgets the first when there are very many."""
+        """Count and report new damaged places.  With very many, the oldest are forgotten."""
         with self._noting:
             news = [it for it in damage if (it.segment, it.place) not in self.damaged]
             for it in damage:
@@ -161,17 +158,17 @@ class Shelf:
             log.error(text, where, it.place, it.length, it.ring_name or "unknown", it.kept, lost)
 
     def damage_of(self, name: str) -> tuple[Damage, ...]:
-        """Damaged places known in one segment."""
+        """Known damaged places of one segment."""
         with self._noting:
             return tuple(it for it in self.damaged.values() if it.segment == name)
 
     def segments(self) -> list[Shelved]:
-        """All of them at this moment, rising."""
+        """All current segments, rising."""
         with self.lock:
             return list(self._segments)
 
     def bound(self) -> None:
-        """Says of each segment where the next one begins, after refresh()."""
+        """Set the end of each segment to the begin of the next one, after refresh()."""
         with self.lock:
             self._bound()
 
@@ -180,10 +177,10 @@ class Shelf:
         for it in self._segments[:-1]:
             it.ends_at = bases[bisect_right(bases, it.base)] - it.base
 
-    # ---- what is in them ----
+    # ---- content ----
 
     def rows(self, shelved: Shelved, ring_name: str, epoch: int) -> ExtentRows | None:
-        """What the table of a segment says of a ring and epoch; None: nothing."""
+        """Rows of a ring and epoch in the table of a segment; None if there are none."""
         table = self.table(shelved)
         if table is None:
             return None
@@ -195,25 +192,26 @@ class Shelf:
         return None
 
     def footer(self, shelved: Shelved) -> Footer | None:
-        """The footer of a sealed segment; None: it has none that is right, or is not sealed."""
+        """The footer of a sealed segment; None without a valid one, or if not sealed."""
         if shelved.footer is None and not (shelved.bare or shelved.lost or shelved.live):
             with suppress(FileNotFoundError), self.opened(shelved) as handle:
                 self._look_for_footer(shelved, handle)
         return shelved.footer
 
     def distrust(self, shelved: Shelved) -> None:
-        """What its footer says is not so."""
+        """Ignore its footer, whose content proved wrong."""
         shelved.footer, shelved.bare = None, True
 
     def indexed(self, base: int) -> None:
-        """A footer has been written."""
+        """Note that a footer has been written."""
         for shelved in self.segments():
             if shelved.base == base:
                 shelved.bare = False
 
     def end_of(self, base: int) -> int | None:
-        """The place where the log ends in a sealed segment, if it is known for sure: the next one begins
-        there, or recovery has put it there.
+        """Position of the log's end in a sealed segment if known for certain, or None.
+
+        The next segment begins there, or recovery set the end.
         """
         for shelved in self.segments():
             if shelved.base == base and not shelved.live:
@@ -221,7 +219,7 @@ class Shelf:
         return None
 
     def entry(self, shelved: Shelved, ring_name: str) -> CatalogueEntry | None:
-        """What the first catalogue of a segment says of a ring."""
+        """Entry of a ring in the first catalogue of a segment."""
         if shelved.opening is None and not shelved.lost:
             try:
                 with self.opened(shelved) as handle:
@@ -235,19 +233,19 @@ class Shelf:
         return next((it for it in shelved.opening.values() if it.name == ring_name), None)
 
     def table(self, shelved: Shelved) -> SegmentTable | None:
-        """The whole table of a segment, from memory or from its file; None when it has gone, or is lost."""
+        """The whole table of a segment, from memory or from its file; None if it is removed or lost."""
         if shelved.live and self.pull is not None:
             self.pull()
         table = shelved.table
         if table is None and not shelved.lost:
-            with self._loading:  # Whoever waited for it finds the table there.
+            with self._loading:  # a thread that waited finds the table loaded
                 table = shelved.table or self._load(shelved)
             self._forget()
         return table
 
     @contextmanager
     def opened(self, shelved: Shelved) -> Iterator[int]:
-        """A handle to its file.  Raises FileNotFoundError when retention has taken it."""
+        """A handle to its file.  Raises FileNotFoundError if retention has removed it."""
         handle = self.files.open(os.path.join(self.directory, shelved.name))
         try:
             yield handle
@@ -269,7 +267,7 @@ class Shelf:
         return table
 
     def _indexed_table(self, shelved: Shelved, handle: int) -> SegmentTable | None:
-        """The table by its footer; None: the segment must be walked."""
+        """The table from its footer; None if the segment must be scanned."""
         self._look_for_footer(shelved, handle)
         if shelved.footer is None:
             return None
@@ -303,7 +301,7 @@ class Shelf:
                     self._footed.pop(0).footer = None
 
     def _known(self, shelved: Shelved) -> dict[int, CatalogueEntry]:
-        """What the segments beside this one say of the rings."""
+        """Catalogue entries of the neighbouring segments."""
         segments = self.segments()
         index = segments.index(shelved) if shelved in segments else 0
         known: dict[int, CatalogueEntry] = {}
@@ -319,7 +317,7 @@ class Shelf:
             self.note([Damage(shelved.name, 0, shelved.ends_at or 0, "", 0)])
 
     def _forget(self) -> None:
-        """Lets go of the tables that have been used least lately."""
+        """Discard the least recently used tables."""
         with self.lock:
             while len(self._used) > TABLES_MOST:
                 shelved = self._used.pop(0)

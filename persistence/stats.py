@@ -1,8 +1,7 @@
-"""What the log has done and how it fares: numbers for `brim status`, and the state that tells why it does not
-write.
+"""Log statistics for `brim status`, and the log's state with the cause if it does not write.
 
-Plain numbers, each written by one thread (the log's; ReadStats under the reader's lock); readers in other
-threads see each of them whole, if not all of one moment.
+Plain numbers, each written by one thread (the log's; ReadStats under the reader's lock).  Readers in other
+threads get each number intact, but not all of the same moment.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ _TIMED = ("fsync", "write", "commit")
 
 
 class Histogram:
-    """Durations by powers of two, from 1 µs to over half a minute."""
+    """Durations in powers of two, from 1 µs to over half a minute."""
 
     BUCKETS = 26
 
     def __init__(self) -> None:
-        self.counts = [0] * self.BUCKETS  # counts[i]: durations below 2**i µs, and not below the one before
+        self.counts = [0] * self.BUCKETS  # counts[i]: durations below 2**i µs, at or above the limit of i - 1
         self.count = 0
         self.total_ns = 0
         self.max_ns = 0
 
     def add(self, duration_ns: int) -> None:
-        """Takes one duration."""
+        """Add one duration."""
         self.counts[min((duration_ns // 1000).bit_length(), self.BUCKETS - 1)] += 1
         self.count += 1
         self.total_ns += duration_ns
         self.max_ns = max(self.max_ns, duration_ns)
 
     def plus(self, times: Any) -> Histogram:
-        """These, and those that C has counted (an rb_log_times)."""
+        """The sum with the counts of C (an rb_log_times)."""
         both = Histogram()
         both.counts = [mine + its for mine, its in zip(self.counts, times.counts, strict=True)]
         both.count = self.count + times.count
@@ -47,9 +46,7 @@ class Histogram:
         return both
 
     def quantile_us(self, share: float) -> int:
-        """An upper bound, a power of two, for the duration that `share` (0..1) of them stay below; 0: none
-        yet.
-        """
+        """Upper bound in µs, a power of two, of the `share` (0..1) of shortest durations; 0: none."""
         wanted, seen = share * self.count, 0
         for index, count in enumerate(self.counts):
             seen += count
@@ -71,9 +68,7 @@ class Histogram:
         }
 
     def below_us(self) -> dict[str, int]:
-        """How many took less than so many µs, bound by bound, each with those before it: up to the last that
-        adds any.
-        """
+        """Cumulative counts by upper bound in µs, up to the last bound that adds any."""
         found, seen = {}, 0
         for index, count in enumerate(self.counts[:-1]):  # the last one has no bound
             seen += count
@@ -88,9 +83,9 @@ class LogStats:
     """Counters since the log was opened."""
 
     records: int = 0
-    record_bytes: int = 0  # as they stand in the ring
+    record_bytes: int = 0  # as in the ring
     extents: int = 0
-    written_bytes: int = 0  # with headers and catalogues, and what had to be written again
+    written_bytes: int = 0  # with headers, catalogues and repeated writes
     synced_bytes: int = 0
     syncs: int = 0
     rewritten_bytes: int = 0  # written again after a failure
@@ -99,11 +94,12 @@ class LogStats:
     segments_begun: int = 0
     segments_removed: int = 0  # by retention
     fsync: Histogram = field(default_factory=Histogram)
-    write: Histogram = field(default_factory=Histogram)  # handing to the kernel what was queued
-    commit: Histogram = field(default_factory=Histogram)  # of a sync's oldest record, from taken to durable
+    write: Histogram = field(default_factory=Histogram)  # passing the queue to the kernel
+    # from taken to durable, of the oldest record of a sync
+    commit: Histogram = field(default_factory=Histogram)
 
     def plus(self, rounds: Any) -> LogStats:
-        """These, and what C has counted (an rb_log)."""
+        """The sum with the counters of C (an rb_log)."""
         return replace(
             self,
             **{name: getattr(self, name) + getattr(rounds, name) for name in _COUNTED},
@@ -111,7 +107,7 @@ class LogStats:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """For people and for --json."""
+        """The counters for display and for --json."""
         numbers: dict[str, object] = {
             key: it.as_dict() if isinstance(it, Histogram) else it for key, it in vars(self).items()
         }
@@ -122,7 +118,7 @@ class LogStats:
 
 
 class LiveStats:
-    """LogStats as they stand whenever they are read: those of Python and of C together."""
+    """Current LogStats at each read: Python's and C's together."""
 
     def __init__(self, now: Callable[[], LogStats]) -> None:
         self._now = now
@@ -133,30 +129,30 @@ class LiveStats:
 
 @dataclass
 class ReadStats:
-    """What was read back, and from where, since the log was opened."""
+    """Reads since the log was opened, by source."""
 
     log_reads: int = 0
     log_bytes: int = 0
     archive_reads: int = 0
-    archive_bytes: int = 0  # of records, as they were before they were compressed
+    archive_bytes: int = 0  # of records, uncompressed
 
     def as_dict(self) -> dict[str, int]:
-        """For people and for --json."""
+        """The counters for display and for --json."""
         return dict(vars(self))
 
 
 class DiskUsage(NamedTuple):
-    """Of a log, and of the file system that it is on, in bytes."""
+    """Disk space of a log, and of its file system, in bytes."""
 
-    used_bytes: int  # that its files take, with the room that is prepared
-    free_bytes: int  # that it could still get
+    used_bytes: int  # by its files, including prepared ones
+    free_bytes: int  # available to it
     disk_bytes: int
 
 
 def disk_usage(directory: str | os.PathLike[str]) -> DiskUsage:
-    """What the files below `directory` take.  A file that goes meanwhile counts or does not.
+    """Disk space of the files below `directory`.  A file removed during the call may or may not count.
 
-    Raises OSError when there is no such directory.
+    Raises OSError if the directory does not exist.
     """
     space = os.statvfs(directory)
     used, folders = 0, [os.fspath(directory)]
@@ -175,17 +171,17 @@ def disk_usage(directory: str | os.PathLike[str]) -> DiskUsage:
 
 @dataclass
 class LogState:
-    """Whether the log takes records.  While it does not, nothing is acknowledged, and rings fill up."""
+    """State of the log.  While read-only, no record is acknowledged, and rings fill up."""
 
     read_only: bool = False
-    reason: str = ""  # "disk full", ...: of the last failure, "" while all is well
+    reason: str = ""  # "disk full", ...: cause of the last failure; "" without one
     failures: int = 0  # since the last success
-    since_ns: int = 0  # wall clock, when the first of them came
-    unsynced_bytes: int = 0  # durable lag: read from rings, and not yet on the disk
+    since_ns: int = 0  # wall-clock time of the first of them
+    unsynced_bytes: int = 0  # durable lag: read from rings, not yet on the disk
     on_change: Callable[[], object] | None = None  # called when read_only has changed
 
     def failed(self, reason: str, *, read_only: bool) -> None:
-        """Notes a failure."""
+        """Record a failure."""
         if not self.failures:
             self.since_ns = time.time_ns()
         self.failures += 1
@@ -193,7 +189,7 @@ class LogState:
         self._set(read_only)
 
     def works(self) -> None:
-        """Notes a success."""
+        """Record a success."""
         self.failures, self.reason, self.since_ns = 0, "", 0
         self._set(False)
 
@@ -203,5 +199,5 @@ class LogState:
             self.on_change()
 
     def as_dict(self) -> dict[str, object]:
-        """For people and for --json."""
+        """The state for display and for --json."""
         return {key: value for key, value in vars(self).items() if key != "on_change"}

@@ -1,9 +1,10 @@
-"""What of a log may wait: segments that are sealed, and room for those to come.
+"""Deferred log work: index sealed segments, preallocate the next one.
 
-Owns the list of sealed segments and who is told of them, and the prepared room.  Log is made of it; it never
+Owns the list of sealed segments, its callbacks, and the prepared files.  Log inherits from it.  It never
 touches the active segment.
 
-Threads: tend() and remove() are for any but the log's, one at a time; the rest is the log thread's.
+Threads: tend() and remove() may run in any thread except the log's, one at a time; the rest belongs to the
+log thread.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ __all__ = ["Tended"]
 
 log = logging.getLogger(__name__)
 
-GOING_S = 0.2  # at most, until a segment has gone that is to go: zeros would be work done twice
-RECENT = 4  # segments that a process which was killed may not have told of
+GOING_S = 0.2  # longest wait for the removal of a segment, whose file saves writing zeros
+RECENT = 4  # segments that a killed process may not have reported
 
 
 class Tended:
-    """The part of a Log that is tended beside its writing."""
+    """Part of a Log with work that is independent of its writing."""
 
     reader: LogReader
     retain_bytes: int
@@ -45,27 +46,26 @@ class Tended:
         self.directory = directory
         self.segment_bytes = segment_bytes
         self._indexer = Indexer(files, directory)
-        self.on_indexed = self._indexer.on_indexed  # told of each segment that has been given a footer
+        self.on_indexed = self._indexer.on_indexed  # called with each segment that got a footer
         self.on_indexed.append(self._size_again)
         self.on_sealed: list[Callable[[int], object]] = [self._indexer.add]
         self._room = Room(files, directory, segment_bytes)
-        self.floor: Callable[[int], int] | None = None  # of a disk's bytes, those that stay free; None: none
+        # bytes to keep free, for a disk of that size; None: no limit
+        self.floor: Callable[[int], int] | None = None
         self._sizes: dict[int, int] = {}  # of sealed segments, by base
-        self._sizing = threading.Lock()  # over _sizes
-        self._sealed: queue.SimpleQueue[int] = queue.SimpleQueue()  # and on_sealed does not know yet
+        self._sizing = threading.Lock()  # protects _sizes
+        self._sealed: queue.SimpleQueue[int] = queue.SimpleQueue()  # not yet reported to on_sealed
 
     def sealed(self) -> dict[int, int]:
-        """Bytes that the file of each sealed segment takes, its footer too, by base position.  From any
-        thread.
-        """
+        """File size of each sealed segment in bytes, including its footer, by base position; any thread."""
         with self._sizing:
             return dict(self._sizes)
 
     def remove(self, base: int) -> None:
-        """Lets a sealed segment go; its file becomes room for the next one, if one is wanted.
+        """Remove a sealed segment; its file becomes the next prepared one if needed.
 
-        From any thread but the log's.  What holds its records open reads on, or finds the file used again.
-        Raises OSError: the segment may be there yet, and this may be called again.
+        From any thread except the log's.  Readers with the file open continue, or find the file reused.
+        Raises OSError: the segment may still exist, and this may be called again.
         """
         with self._sizing:
             size = self._sizes.get(base)
@@ -73,20 +73,22 @@ class Tended:
             return
         path = os.path.join(self.directory, segment_name(base))
         recycled = False
-        with self._indexer.gone(base), suppress(FileNotFoundError):  # An earlier try may have got as far.
+        with self._indexer.gone(base), suppress(FileNotFoundError):  # an earlier attempt may have removed it
             recycled = self._room.recycle(path, size)
             if not recycled:
                 self.files.unlink(path)
         if not recycled:
-            self.files.dirsync(self.directory)  # Else a crash could bring it back without those removed next.
+            # otherwise it could reappear after a crash, without later ones
+            self.files.dirsync(self.directory)
         self.reader.remove(base)
         with self._sizing:
             self._sizes.pop(base, None)
         self._stats.segments_removed += 1
 
     def has_room(self, size: int) -> bool:
-        """True if `size` bytes more leave free what `floor` says.  Also where the disk does not answer: the
-        write will say why.
+        """True if `size` more bytes keep the disk's `floor` free.
+
+        Also True if the disk gives no answer: the write will report the cause.
         """
         if self.floor is None:
             return True
@@ -99,16 +101,17 @@ class Tended:
 
     @property
     def wants_tending(self) -> bool:
-        """Whether tend() would do something."""
+        """True if tend() has work."""
         return not self._sealed.empty() or self.wants_prepared
 
     def tend(self, stopped: Callable[[], bool] = lambda: False, *, paced: bool = False) -> float | None:
-        """What is not urgent: tells `on_sealed` of segments that are whole, writes their footers, all or
-        `paced` (indexing.py), and prepares the next one's room.  Seconds until there are more to write; None:
-        not by itself.
+        """Do deferred work: report sealed segments to `on_sealed`, write footers, prepare the next file.
 
-        In another thread than the rest, or between two calls of it.  Raises OSError from prepare(); what
-        `on_sealed` raises is logged, and stops nothing.
+        `paced`: limit the footers as in indexing.py.  Returns the seconds until more footers are due; None:
+        none without new segments.
+
+        Runs in another thread than the rest, or between two calls of it.  Raises OSError from prepare().
+        Exceptions of `on_sealed` are logged, and do not stop the rest.
         """
         while not self._sealed.empty() and not stopped():
             self._tell(self._sealed.get())
@@ -120,17 +123,17 @@ class Tended:
         for call in list(self.on_sealed):
             try:
                 call(base)
-            except Exception as error:  # noqa: BLE001  One that fails must not keep the others from it.
+            except Exception as error:  # noqa: BLE001  a failing callback must not stop the others
                 log.warning("sealed segment=%s reason=%r", segment_name(base), error)
 
     def _one_goes(self) -> bool:
-        """Whether another segment makes one go at the latest, whose file is room then."""
+        """True if the next segment at the latest causes a removal, whose file is then reused."""
         with self._sizing:
             return 0 < self.retain_bytes < sum(self._sizes.values()) + 2 * self.segment_bytes
 
     @property
     def wants_prepared(self) -> bool:
-        """Whether prepare() would do something."""
+        """True if prepare() has work."""
         if self._active is None or self._lock is None or not self._room.wanted:
             return False
         if not self.has_room(self.segment_bytes):
@@ -138,14 +141,15 @@ class Tended:
         return not self._room.ready or not self._one_goes()
 
     def prepare(self, stopped: Callable[[], bool] = lambda: False, *, paced: bool = False) -> None:
-        """See Room.prepare().  May run in another thread than the rest; `paced`: others let segments go
-        meanwhile.
+        """See Room.prepare().  May run in another thread than the rest.
+
+        `paced`: other code removes segments meanwhile.
         """
         if self.wants_prepared:
             self._room.prepare(stopped, GOING_S if paced and self._one_goes() else 0.0)
 
     def _found_sealed(self, bases: Sequence[int]) -> None:
-        """What a start has found: of the last one nobody was told, and perhaps not of some before it."""
+        """Queue the segments found at a start; the last ones may not have been reported."""
         names = {base: os.path.join(self.directory, segment_name(base)) for base in bases}
         self._sizes = {base: size_of(self.files, path) for base, path in names.items()}
         for base in bases[-RECENT:]:

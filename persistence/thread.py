@@ -1,9 +1,9 @@
-"""The thread of a log: runs a LogWriter, asleep on all rings at once, and tends the log beside it.
+"""Log thread: runs a LogWriter that sleeps on all rings at once, and a second thread for deferred log work.
 
-Owns both threads, and what the first asks of the scheduler: to come before others while somebody waits for
-its syncs, and else to be put where there is room, so that it takes no processor from who publishes.  Decides
-nothing else.  Only the log thread touches the writer and the log's queue: what others want of them is called
-there (add, remove).
+Owns both threads, and the scheduling of the first.  The log thread runs ahead of others while a publisher
+waits for its syncs.  Otherwise it runs as a normal thread, so that it takes no processor from publishers.
+Only the log thread uses the writer and the log's queue; calls of other threads are executed there (add,
+remove).
 """
 
 from __future__ import annotations
@@ -31,18 +31,17 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 TEND_PAUSE_S = 5.0  # after a failure
-FIFO_PRIORITY = 10  # of 1..99: above what has none, below what drives hardware
-CALL_PATIENCE_S = 0.1  # between two looks whether the thread that is asked still lives
+FIFO_PRIORITY = 10  # of 1..99: above threads without one, below drivers of hardware
+CALL_PATIENCE_S = 0.1  # interval of checks that the called thread still runs
 
 
 class LogThread:
-    """Runs a LogWriter on a thread of its own, and Log.tend() on another.
+    """Runs a LogWriter in one thread, and Log.tend() in another.
 
-    `sources` may be Source or plain tuples of the same parts; rings of durability "process" are passed over.
-    `on_durable` is called on the log thread and must not block; `wake_descriptor`, an eventfd, is written
-    instead wherever that needs no Python.  `writer`, of that log, replaces the usual one, and is not run
-    ahead of others.  The log is recovered before, and closed
-    after, by the caller.
+    `sources`: Source, or plain tuples of the same fields; rings of durability "process" are skipped.
+    `on_durable`: called on the log thread; it must not block.  `wake_descriptor`: an eventfd, written instead
+    if no Python is needed.  `writer`: replaces the usual writer of that log; its thread is not run ahead of
+    others.  The caller recovers the log before and closes it after.
     """
 
     def __init__(
@@ -60,14 +59,14 @@ class LogThread:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._finished = True
-        self.scheduling = "normal"  # how its thread runs: "fifo" where that is wanted, or why not
+        self.scheduling = "normal"  # of its thread: "fifo" if required, or the cause for not having it
         self._tend_now = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Joins the rings, brings what they hold beyond the log's end into it, and starts.
+        """Join the rings, copy their records after the log's end to the log, and start the threads.
 
-        Raises what LogWriter.add() raises; then nothing has been started.
+        Raises the errors of LogWriter.add(); then no thread was started.
         """
         try:
             for source in self._sources:
@@ -83,8 +82,9 @@ class LogThread:
             thread.start()
 
     def stop(self) -> bool:
-        """Syncs what the rings hold, ends the threads and lets go of the rings.  False: the disk did not let
-        it, or the log thread has ended before.
+        """Sync the records of the rings, end the threads and release the rings.
+
+        False if the disk failed, or the log thread ended before.
         """
         self._stopping.set()
         self.writer.call()
@@ -107,22 +107,22 @@ class LogThread:
         self._call(self.writer.roll)
 
     def block(self, reason: str) -> None:
-        """See LogWriter.blocked; "": no longer.  From any thread."""
+        """Set LogWriter.blocked; "" unblocks.  From any thread."""
         self.writer.blocked = reason
         self.writer.call()
 
     def lose(self, reason: str) -> None:
-        """See LogWriter.removed; "": all is back.  From any thread."""
+        """Set LogWriter.removed; "" if all files are back.  From any thread."""
         if self.writer.removed != reason:
             self.writer.removed = reason
             self.writer.call()
 
     def status(self) -> dict[str, object]:
-        """For `brim status`; from any thread."""
+        """Status for `brim status`; from any thread."""
         return {**self.writer.status(), "scheduling": self.scheduling}
 
     def _call(self, call: Callable[[], Result]) -> Result:
-        """What `call` returns, or raises, on the log thread."""
+        """Run `call` on the log thread.  Returns its result, or raises its exception."""
         done: Future[Result] = Future()
 
         def run() -> None:
@@ -145,7 +145,7 @@ class LogThread:
         try:
             self._rounds()
         except Exception as mistake:
-            # Rounds that went wrong halfway are not gone on with: a restart takes over what the rings hold.
+            # Rounds are not continued after an error in the middle: a restart takes over the rings' records.
             self._finished = False
             log.exception("the log thread has ended directory=%s", self.writer.log.directory)
             self.writer.state.failed(f"its thread has ended: {mistake!r}; restart the broker", read_only=True)
@@ -153,7 +153,7 @@ class LogThread:
     def _rounds(self) -> None:
         writer = self.writer
         while not self._stopping.is_set():
-            writer.called()  # Before the calls are looked at: who calls after this is heard by run().
+            writer.called()  # before the calls are read: run() notices calls after this
             self._serve()
             self._hurry(writer.is_waited_for)
             writer.run()
@@ -185,16 +185,16 @@ class LogThread:
             except OSError as error:
                 log.warning("the next segment could not be prepared reason=%s", error.strerror)
                 self._stopping.wait(TEND_PAUSE_S)
-            except Exception:  # Segments are made when they are needed, then: no reason to stop for good.
+            except Exception:  # segments are then created on demand: no reason to stop
                 log.exception("the log was not tended directory=%s", self.writer.log.directory)
                 self._stopping.wait(TEND_PAUSE_S)
 
 
 def _ahead_of_others() -> str:
-    """Runs the calling thread before all that is not in a hurry, if that is allowed; what came of it.
+    """Run the calling thread ahead of normal threads, if permitted.  Returns the resulting scheduling.
 
-    It works for microseconds, and sleeps or waits for the disk between: beside two busy processes on two
-    cores a sync that takes 0.1 ms takes 4 ms without this, whatever the nice value.
+    The thread works for microseconds and then sleeps or waits for the disk.  Next to two busy processes on
+    two cores, a sync of 0.1 ms takes 4 ms without this, for any nice value.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(FIFO_PRIORITY))
@@ -204,8 +204,10 @@ def _ahead_of_others() -> str:
 
 
 def _among_others() -> str:
-    """Runs the calling thread as others run: a wake-up finds it a processor that is idle, if there is one,
-    where one ahead of others stays on its own and stops who works there.
+    """Run the calling thread as a normal thread.
+
+    Its wake-up then uses an idle processor if one exists.  A thread with priority stays on its processor and
+    interrupts the thread there.
     """
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))

@@ -1,11 +1,11 @@
-"""The records of one topic in segments that have no footer yet: the one being written, and those that wait.
+"""Topic index of segments without a footer: the active one, and those that wait for their footer.
 
-Owns, of the few such segments that were asked about last, the hash of each record's key and its place, in
-the order of the file: 8 bytes a record.  They are collected when somebody asks first, by a walk in C, which
-goes on where it stopped when there is more.  What is found by them is verified like all that is read; where
-anything of a segment does not, it has no walk, and is read from end to end instead.
+Owns, for the few most recently queried such segments, the key hash and position of each record in file order:
+8 bytes per record.  They are collected at the first query by a scan in C, which is continued when the segment
+has grown.  Records found this way are verified like all others.  A segment with any damage has no such index,
+and is read completely instead.
 
-Threads: any; one walks at a time.
+Threads: any; one scan at a time.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ from ringbuf import Range, crc32c
 __all__ = ["TopicWalks"]
 
 WALKS_MOST = 4
-WALKED_MOST_BYTES = 256 << 20  # of a segment: its smallest records take 64 bytes, so 32 MiB of memory
+WALKED_MOST_BYTES = 256 << 20  # of a segment: its smallest records have 64 bytes, so 32 MiB of memory
 PLACES_AT_ONCE = 1024
 
 
 class TopicWalks:
-    """Walks of segments that have no footers."""
+    """Scans of segments that have no footers."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._walks: dict[tuple[int, int], Walk | None] = {}  # by base and seed, the latest used last
+        self._walks: dict[tuple[int, int], Walk | None] = {}  # by base and seed, most recently used last
         self._walking = threading.Lock()
 
     def read(
         self, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
     ) -> list[Range] | None:
-        """Runs of records with that key in a segment, from `offset` on, about `limit_bytes`; None: it cannot
-        tell.
+        """Runs of records with that key in a segment, from `offset` on, about `limit_bytes`; None if unknown.
 
         Raises OSError.
         """
@@ -88,7 +87,7 @@ class TopicWalks:
             behind = places[-1]
 
     def _walked(self, table: SegmentTable, handle: int, end: int) -> Walk | None:
-        """A walk of that segment up to the place `end`; None: something before that is damaged."""
+        """A scan of that segment up to position `end`; None if an earlier part is damaged."""
         life = _life(table)
         data = FileBytes(self._shelf.files, handle, end)
         if life not in self._walks:
@@ -108,5 +107,5 @@ class TopicWalks:
 
 
 def _life(table: SegmentTable) -> tuple[int, int]:
-    """Of a file, which may be used again for another segment."""
+    """Identity of a segment's use of its file, which may be reused for another segment."""
     return table.header.base_position, table.seed

@@ -1,9 +1,8 @@
-"""The records of one topic: out of runs that hold others, too, and out of a sealed segment by its footer,
-where only their places are read.
+"""Records of one topic: from mixed runs, and from a sealed segment by its footer's positions.
 
-What is found is verified like all that is read, and its key compared.  Where a place does not hold what the
-footer says, the footer is not to be believed, or the record is damaged: FormatError, and the caller reads the
-segment instead, which tells the two apart.
+Records found are verified like all others, and their keys compared.  If a position has no matching record,
+the footer is wrong or the record is damaged: FormatError.  The caller then reads the segment, which shows the
+cause.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from ringbuf.record import HEADER as RECORD
 
 __all__ = ["TopicRead", "by_places", "of_topic", "topic_by_footer"]
 
-READ_BYTES = 4096  # at a time: records of a topic mostly lie far from each other
+READ_BYTES = 4096  # per read: records of a topic are mostly far apart
 
 
 def of_topic(run: Range, key: bytes) -> Iterator[Range]:
-    """The parts of a verified run that hold nothing but records with that key, each as long as can be."""
+    """The parts of a verified run with only records of that key, each as long as possible."""
     part: _Part | None = None
     for at, span, fields in record_spans(run.view):
         begin = at + RECORD_HEADER_BYTES
@@ -45,7 +44,7 @@ def of_topic(run: Range, key: bytes) -> Iterator[Range]:
 
 
 class _Part(NamedTuple):
-    """Records that follow each other, in the file and in `data`."""
+    """Consecutive records, in the file and in `data`."""
 
     data: memoryview
     at: int
@@ -57,13 +56,13 @@ class _Part(NamedTuple):
     last_timestamp_ns: int
 
     def joined(self, span: int, timestamp_ns: int) -> _Part:
-        """With one more record."""
+        """The part with one more record."""
         return self._replace(
             length=self.length + span, records=self.records + 1, last_timestamp_ns=timestamp_ns
         )
 
     def goes_on(self, other: _Part) -> bool:
-        """Whether `other` follows."""
+        """True if `other` follows directly."""
         return (
             self.data is other.data
             and self.at + self.length == other.at
@@ -72,7 +71,7 @@ class _Part(NamedTuple):
         )
 
     def range(self, epoch: int) -> Range:
-        """As a reader gets it."""
+        """The part as a Range for readers."""
         view = self.data[self.at : self.at + self.length]
         times = self.first_timestamp_ns, self.last_timestamp_ns
         return Range(self.position, epoch, self.offset, self.records, *times, view)
@@ -81,10 +80,9 @@ class _Part(NamedTuple):
 def topic_by_footer(
     shelf: Shelf, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
 ) -> list[Range] | None:
-    """Runs of records with that key in a segment, from `offset` on, about `limit_bytes`; None: it has no
-    footer that helps, or has gone.
+    """Runs of records with that key in a segment, from `offset` on, about `limit_bytes`.
 
-    Raises OSError.
+    None if it has no usable footer, or was removed.  Raises OSError.
     """
     footer = shelf.footer(shelved)
     if footer is None:
@@ -109,9 +107,9 @@ def topic_by_footer(
 def by_places(
     shelf: Shelf, shelved: Shelved, handle: int, end: int, ring_name: str, asked: TopicRead
 ) -> list[Range]:
-    """Runs of records at places of a segment, whose log ends at the place `end`, as far as they have the key.
+    """Runs of the records at given positions of a segment, whose log ends at `end`, that have the key.
 
-    Raises FormatError where a place does not hold what it should, OSError.
+    Raises FormatError if a position has no record that matches the footer, OSError.
     """
     table, epoch = shelf.table(shelved), asked.epoch
     rows = None if table is None else table.rings.get((asked.ring_id, epoch))
@@ -129,12 +127,12 @@ def by_places(
 
 
 class TopicRead(NamedTuple):
-    """What is asked of a segment."""
+    """Query of one topic in a segment."""
 
     ring_id: int
     epoch: int
     key: bytes
-    places: array[int]  # of records whose keys have its hash
+    places: array[int]  # positions of records whose keys have its hash
     offset: int
     limit_bytes: int
 
@@ -147,14 +145,14 @@ def _in_segment(
     asked: TopicRead,
     whole: Callable[[Row], list[Range]],
 ) -> list[Range]:
-    """Runs of records of a topic from an offset on, about so many bytes, at least one record if there is one.
+    """Runs of records of a topic from an offset on, up to about the limit, at least one record if any exists.
 
-    `whole` reads a whole row, for records that only their extent covers.  Raises FormatError, OSError.
+    `whole` reads a complete row, for records that only their extent covers.  Raises FormatError, OSError.
     """
     first = rows.find(asked.offset)
     if first == len(rows):
         return []
-    # With the one before: a place that damage has moved there shows when it is looked at.
+    # including the place before: a place that damage has moved there is detected when it is read
     places = asked.places[max(bisect_left(asked.places, rows[first].place) - 1, 0) :]
     found: list[_Part] = []
     total = 0

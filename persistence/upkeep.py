@@ -1,16 +1,16 @@
-"""What a log needs besides being written: room, age, compression, and a look now and then at what it keeps.
+"""Log maintenance: removal by size and age, compression, and periodic verification.
 
-    for each log, every now and then:  roll what is old -> what does the disk say -> let the oldest go
-                                       -> archive the next -> read the next again
+    for each log, repeatedly:  end an old active segment -> check the disk -> remove the oldest segments
+                               -> archive the next -> verify the next
 
-Upkeep has no thread and no clock of its own: step() does a little and says when to come again; UpkeepThread
-runs it for all logs of a broker.  What takes long is done by a Worker (idle.py), one thing at a time for all
+Upkeep has no thread and no clock of its own: step() does a small part and returns the time of the next call;
+UpkeepThread runs it for all logs of a broker.  A Worker (idle.py) does long work, one job at a time for all
 logs.
 
-Files go from the oldest on, one a step.  The last segment stays: it says where the log ends.
+Segments are removed from the oldest on, one per step.  The last segment stays: it has the end of the log.
 
-States, all of them seen on the disk: active, the last segment; sealed, whole and synced; flushed, with its
-footer; archived, its archive is there and the segment is not; deleted, neither.
+States, all visible on the disk: active, the last segment; sealed, complete and synced; flushed, with its
+footer; archived, with an archive but no segment; deleted, neither.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ __all__ = ["Upkeep", "UpkeepRules", "UpkeepThread"]
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 5.0  # between two looks when nothing is under way
-DELETE_PAUSE_S = 1.0  # between two files: removing one keeps the file system busy
-FORCED_PAUSE_S = 0.05  # when the log is at its cap, or the disk nearly full: faster than any disk writes
-WORK_LOOK_S = 0.2  # between two looks at what the worker does
-TRY_AGAIN_S = 60.0  # a job that failed
-LET_GO_BYTES = 4 << 20  # of log, at a time
-CACHE_KEPT_S = 60.0  # what was decompressed for somebody who has stopped reading
+LOOK_S = 5.0  # between two checks when idle
+DELETE_PAUSE_S = 1.0  # between two removals, which keep the file system busy
+FORCED_PAUSE_S = 0.05  # at the log's cap, or with a nearly full disk: faster than any disk writes
+WORK_LOOK_S = 0.2  # between two checks of the worker
+TRY_AGAIN_S = 60.0  # after a failed job
+LET_GO_BYTES = 4 << 20  # of log, per release
+CACHE_KEPT_S = 60.0  # of decompressed data after the last read
 
 
 class UpkeepRules(NamedTuple):
-    """What is kept of a log, and how."""
+    """Rules for keeping and maintaining a log."""
 
-    retain_bytes: int = 4 << 30  # of all files together; 0 keeps everything
-    retain_s: int = 0  # of streams that say nothing themselves; 0: no age is too old
-    segment_age_s: int = 0  # a segment is ended so long after it began; 0: only when it is full
+    retain_bytes: int = 4 << 30  # total of all files; 0 keeps everything
+    retain_s: int = 0  # for streams without rules of their own; 0: no limit
+    segment_age_s: int = 0  # time after which a segment is ended; 0: only when it is full
     archive: bool = False
     disk: DiskRules = DiskRules()
     scrub_bytes_per_s: int = 8 << 20  # 0: never
@@ -64,17 +64,17 @@ class UpkeepRules(NamedTuple):
 
 
 class Clock(Protocol):
-    """Both clocks of the machine."""
+    """Wall clock and monotonic clock."""
 
     def wall_ns(self) -> int:
-        """Since 1970."""
+        """Nanoseconds since 1970."""
 
     def monotonic_s(self) -> float:
-        """Since whenever."""
+        """Seconds since an unspecified start."""
 
 
 class SystemClock:
-    """The machine's own."""
+    """The machine's clocks."""
 
     def wall_ns(self) -> int:
         """See Clock."""
@@ -87,12 +87,12 @@ class SystemClock:
 
 @dataclass
 class UpkeepStats:
-    """What has been done since the start."""
+    """Counters since the start."""
 
     archived: int = 0  # segments
     archived_from_bytes: int = 0
     archived_to_bytes: int = 0
-    deleted: int = 0  # segments and archives, by rule or by force
+    deleted: int = 0  # segments and archives, by rules or forced
     deleted_bytes: int = 0
 
 
@@ -102,12 +102,13 @@ def _no_floors(ring_name: str) -> Iterable[Floor]:
 
 
 class Upkeep:
-    """The upkeep of one log.
+    """Maintenance of one log.
 
-    `stream_of`: the rules of the stream that a ring is of.  `floors`: who still wants what of a ring.  Both
-    are called often, on the thread of step().  `on_full`: called with the streams that take no more records
-    (discard = "new"), and again when that has changed.  `roll` ends the active segment, and `block` says why
-    nothing may be written, "" for nothing: both on the log's thread, or with it (LogThread).
+    `stream_of`: returns the rules of a ring's stream.  `floors`: returns the consumers that still need
+    records of a ring.  Both are called often, on the thread of step().  `on_full`: called with the streams
+    that accept no more records (discard = "new"), after each change.  `roll`: ends the active segment.
+    `block`: sets the cause for blocking writes, "" for none.  Both run on the log's thread, or safely with it
+    (LogThread).
     """
 
     def __init__(
@@ -128,10 +129,10 @@ class Upkeep:
         self.stats = UpkeepStats()
         self.step_of_disk: DiskStep = "ok"
         self.full: set[str] = set()
-        self.early: Counter[str] = Counter()  # records that went against the rules, by stream
-        self.lost: Counter[str] = Counter()  # records that went unread, by consumer
-        self.refused: dict[int, str] = {}  # segments that cannot be archived, and why
-        self.trouble = ""  # why the last job failed
+        self.early: Counter[str] = Counter()  # records removed against the rules, by stream
+        self.lost: Counter[str] = Counter()  # records removed unread, by consumer
+        self.refused: dict[int, str] = {}  # segments that cannot be archived, with the cause
+        self.trouble = ""  # cause of the last failed job
         self.turns = Turns(rules.scrub_interval_s)
         self._worker = worker
         self._job: Job | None = None
@@ -139,17 +140,17 @@ class Upkeep:
         self._roll = roll or kept.roll
         self._block = block
         self._clock = clock or SystemClock()
-        self._facts: dict[int, SegmentFacts] = {}  # of segments that will not change
-        self._indexed: queue.SimpleQueue[int] = queue.SimpleQueue()  # but for these: they got footers
+        self._facts: dict[int, SegmentFacts] = {}  # of segments that do not change
+        self._indexed: queue.SimpleQueue[int] = queue.SimpleQueue()  # these have changed: they got footers
         kept.on_indexed.append(self._indexed.put)
-        self._let_go = kept.durable_position  # up to here nothing is left in memory
+        self._let_go = kept.durable_position  # up to here the page cache was released
         self._seen: list[SegmentFacts] = []
         self._ages = Ages()
         self._retention = Retention(rules.retain_bytes, rules.retain_s, kept.segment_bytes, stream_of, floors)
-        self._not_before_s = 0.0  # the next job
+        self._not_before_s = 0.0  # earliest time of the next job
         self._reads, self._read_at_s = 0, 0.0
         self._bytes: dict[str, int] = {}
-        self._pass_ended_ns: int | None = None  # by the wall clock
+        self._pass_ended_ns: int | None = None  # wall-clock time
         self._archives = rules.archive
         if rules.archive:
             try:
@@ -160,14 +161,13 @@ class Upkeep:
 
     @property
     def busy(self) -> bool:
-        """Whether the worker does something for this log."""
+        """True if the worker has a job of this log."""
         return self._job is not None
 
     def step(self, *, may_begin: bool = True) -> float:
-        """A little of everything; seconds until it should be called again.  Raises OSError: the disk does not
-        even say what is on it.
+        """Do a small part of each task.  Returns the seconds until the next call.
 
-        `may_begin`: whether the worker is free.
+        Raises OSError if the disk cannot even list the directory.  `may_begin`: True if the worker is free.
         """
         now_s = self._clock.monotonic_s()
         self._look_at_disk()
@@ -205,7 +205,7 @@ class Upkeep:
         return found
 
     def close(self) -> None:
-        """What was begun is left: the worker ends it."""
+        """Forget the current job; the worker stops it."""
         self._job = None
 
     # ---- the disk ----
@@ -232,13 +232,14 @@ class Upkeep:
         began_ns = self.log.active_since_ns
         if not self.rules.segment_age_s or began_ns is None:
             return
-        # A clock that was set back by more than that would else keep it for as long.
+        # With abs(): a clock that was set back by more than that would keep the segment for as long.
         if abs(self._clock.wall_ns() - began_ns) >= self.rules.segment_age_s * 1_000_000_000:
             self._roll()
 
     def _let_memory_go(self) -> None:
-        """What the kernel keeps of what has been written, once it is on the disk: late readers get it from
-        there, and other programs need the memory.
+        """Release the page cache of durable bytes.
+
+        Late readers get them from the disk, and other programs need the memory.
         """
         position = self.log.durable_position
         bases = self.log.reader.bases()
@@ -257,7 +258,7 @@ class Upkeep:
     # ---- retention ----
 
     def _retain(self, segments: Sequence[SegmentFacts]) -> float:
-        """Lets the oldest go, if it may; seconds until the next may."""
+        """Remove the oldest segment if permitted.  Returns the seconds until the next removal."""
         forced = self.step_of_disk in {"delete", "read_only"}
         wall_ns, monotonic_ns = self._clock.wall_ns(), int(self._clock.monotonic_s() * 1e9)
         dated = self._ages.dated(segments, wall_ns, monotonic_ns)
@@ -280,7 +281,7 @@ class Upkeep:
         return self._job is not None and self._job.base == base
 
     def _give_up_work(self) -> None:
-        """Idle work may take for ever on a disk that is busy; one that is full cannot wait for it."""
+        """Stop the job in progress: it may take very long, and a full disk cannot wait for it."""
         job, self._job = self._job, None
         self._worker.close()
         if job is not None and job.kind != "archive":
@@ -292,7 +293,7 @@ class Upkeep:
             archive.remove(removal.base)
             self.log.files.dirsync(self.log.directory)
         else:
-            if removal.base in archive.bases():  # made, and its segment not yet gone
+            if removal.base in archive.bases():  # archived, but its segment not yet removed
                 archive.remove(removal.base)
             self.log.remove(removal.base)
         self.stats.deleted += 1
@@ -310,7 +311,7 @@ class Upkeep:
                 loss.records,
             )
 
-    # ---- archiving, and reading again ----
+    # ---- archiving and scrubbing ----
 
     def _begin(self, segments: Sequence[SegmentFacts], now_s: float) -> None:
         job = self._archive_next(segments) or self._scrub_next(segments, now_s)
@@ -324,7 +325,7 @@ class Upkeep:
             self._job = job
 
     def _archive_next(self, segments: Sequence[SegmentFacts]) -> Job | None:
-        """The oldest segment that can be, not the last one."""
+        """Job for the oldest segment that can be archived, except the last one; or None."""
         if not self._archives or not self.log.has_room(self.log.segment_bytes):
             return None
         for segment, following in pairwise(segments):
@@ -369,12 +370,12 @@ class Upkeep:
             self._failed(result, now_s)
 
     def _is_gone(self, job: Job) -> bool:
-        """True if retention has removed the file of the job meanwhile: it may be used for another segment."""
+        """True if retention has removed the file of the job: it may be reused for another segment."""
         reader = self.log.reader
         return job.base not in (reader.archive.bases() if job.kind == "scrub_archive" else reader.bases())
 
     def _archived(self, result: Archived) -> None:
-        """The archive is there, and proven; the segment goes."""
+        """Remove the segment of a new archive that was verified."""
         self.log.reader.archive.add(result.base)
         if (
             result.base not in self.log.reader.archive.bases()
@@ -420,13 +421,13 @@ class Upkeep:
             archive.forget()
             self._read_at_s = now_s
 
-    # ---- for people ----
+    # ---- status ----
 
     def status(self) -> dict[str, object]:
-        """For `brim status`; from any thread."""
+        """Status for `brim status`; from any thread."""
         facts = self._seen
         free_bytes = total_bytes = 0
-        with suppress(OSError):  # the directory is gone, which the log itself says more about
+        with suppress(OSError):  # the directory is missing, which the log itself reports
             free_bytes, total_bytes = self.log.files.disk(self.log.directory)
         stats, turns = self.stats, self.turns
         by_state: Counter[str] = Counter()
@@ -464,7 +465,7 @@ class Upkeep:
 
 
 class UpkeepThread:
-    """Runs the upkeep of several logs, with one worker for all."""
+    """Thread for the maintenance of several logs, with one worker for all."""
 
     def __init__(self, upkeeps: Sequence[Upkeep], worker: Worker | None = None) -> None:
         self._upkeeps = upkeeps  # may grow
@@ -474,15 +475,15 @@ class UpkeepThread:
         self._thread = threading.Thread(target=self._run, name="brim-log-upkeep")
 
     def start(self) -> None:
-        """Begins."""
+        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """There is news: a segment was sealed, a consumer has moved on."""
+        """Run soon: a segment was sealed, or a consumer has advanced."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Ends, and what the worker does with it.  Before the logs are closed."""
+        """Stop the thread and the worker's job.  Before the logs are closed."""
         self._stopping = True
         self._wake.set()
         if self._thread.is_alive():
@@ -500,6 +501,6 @@ class UpkeepThread:
                     pause_s = min(pause_s, upkeep.step(may_begin=not others))
                 except (LogError, OSError) as error:
                     log.warning("upkeep directory=%s reason=%s", upkeep.log.directory, error)
-                except Exception:  # a bug, which must not fill the disk
+                except Exception:  # a bug must not stop the removal of segments
                     log.exception("upkeep has failed directory=%s", upkeep.log.directory)
             self._wake.wait(pause_s)

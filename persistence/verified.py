@@ -1,7 +1,8 @@
-"""Runs of records out of a segment's file, verified as they are read.
+"""Verified reader: runs of records from a segment's file, verified as they are read.
 
-A row says where a run was; whether it still is there, the checksums say: the extent's, and each record's own.
-What does not verify is left out, and told.  Reads only; knows nothing of segments beyond the file in hand.
+A row has the position of a run.  The checksums of the extent and of each record show if it is still there.
+Data that does not verify is left out and reported.  Only reads; knows nothing of segments beyond the given
+file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def verified(
     row: Row,
     note: Callable[[list[Damage]], None],
 ) -> list[Range]:
-    """The run of a row as it stands in the file now, or what is left of it; `note` hears of damage."""
+    """The run of a row in the file's current state, or its intact parts; `note` is called with damage."""
     ahead = EXTENT_HEADER_BYTES if row.whole else 0
     data = memoryview(read_around(files, handle, ahead + row.length, row.place - ahead))
     body = data[ahead:]
@@ -50,7 +51,7 @@ def verified(
 
 
 def gone(files: Files, handle: int, table: SegmentTable) -> bool:
-    """Whether the file has another life by now: its name was given away, and its room used again."""
+    """True if the file was reused for another segment."""
     try:
         return read_header(files, handle) != table.header
     except FormatError:
@@ -74,7 +75,7 @@ def record_spans(view: memoryview) -> Iterator[tuple[int, int, tuple[int, ...]]]
 
 
 def from_offset(found: Range, offset: int) -> Range:
-    """The part of a run that begins at `offset`, which it holds, or all of it if that lies before."""
+    """The part of a run from `offset` on, or the whole run if `offset` is before it."""
     if offset <= found.offset:
         return found
     for at, _, fields in record_spans(found.view):
@@ -85,7 +86,7 @@ def from_offset(found: Range, offset: int) -> Range:
 
 
 def from_time(found: Range, timestamp_ns: int) -> int | None:
-    """The offset of the first record of that time or later; None: all are earlier."""
+    """The offset of the first record of that time or later; None if all are earlier."""
     for _, _, fields in record_spans(found.view):
         if fields[3] >= timestamp_ns:
             return fields[2]

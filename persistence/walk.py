@@ -1,7 +1,7 @@
-"""Walking a segment in C (ringbuf/c/scan), piece by piece: its extents as an array, and rows made of it.
+"""Native scan of a segment (ringbuf/c/scan), in pieces: its extents as an array, and rows made of them.
 
-Owns the arrays that C fills, and grows them; decides nothing: what a place that does not verify means is
-scan.py's.  One C call walks a megabyte; the interpreter is free meanwhile.
+Owns the arrays that C fills, and grows them.  Decides nothing: scan.py handles places that do not verify.
+One C call scans a megabyte without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ END: int = lib.RB_WALK_END
 BAD: int = lib.RB_WALK_BAD
 LOOK: int = lib.RB_WALK_LOOK
 
-READ_AHEAD_BYTES = 1 << 20  # in the cache of a core while it is walked
-FORGET_BYTES = 16 << 20  # at a time: it may wait for all processors
+READ_AHEAD_BYTES = 1 << 20  # fits in the cache of a core during the scan
+FORGET_BYTES = 16 << 20  # per call, which may wait for all processors
 EXTENTS_FIRST = 128
 RECORDS_FIRST = 1 << 16
 GROUPS_FIRST = 32
@@ -30,9 +30,9 @@ _SECTOR_BYTES = 512
 
 
 class FileBytes:
-    """The bytes of a file, read ahead: most extents are far shorter than a read should be.
+    """The bytes of a file, read ahead, because most extents are far shorter than an efficient read.
 
-    `once`: nobody wants them again soon, so they do not stay in memory.
+    `once`: the bytes are not needed again soon, so no pages are left in the cache.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FileBytes:
         self.data = memoryview(b"")
 
     def at(self, place: int, length: int) -> memoryview:
-        """Up to `length` bytes there; fewer only at the end."""
+        """Up to `length` bytes at `place`; fewer only at the end."""
         length = min(length, self.end - place)
         if length <= 0:
             return memoryview(b"")
@@ -62,7 +62,7 @@ class FileBytes:
 
 
 def read_around(files: Files, handle: int, length: int, place: int) -> bytes:
-    """The bytes there, with zeros where the disk does not give them: they are then damage like any other."""
+    """The bytes at `place`, with zeros for unreadable sectors, which then count as damage."""
     try:
         return files.read(handle, length, place)
     except OSError:
@@ -86,9 +86,7 @@ class Group(NamedTuple):
 
 
 class Walk:
-    """A walk over `data` from `place` on.  `topics`: the hash of each record's key, and its place, are
-    collected, too.
-    """
+    """A scan of `data` from `place` on.  `topics`: also collect the key hash and position of each record."""
 
     def __init__(self, data: FileBytes, seed: int, place: int, *, topics: bool = False) -> None:
         self._data = data
@@ -101,7 +99,7 @@ class Walk:
 
     @property
     def place(self) -> int:
-        """Where it goes on."""
+        """Position at which the scan continues."""
         return int(self._state.place)
 
     @place.setter
@@ -110,18 +108,18 @@ class Walk:
 
     @property
     def durable_position(self) -> int:
-        """The highest that an extent has claimed."""
+        """Highest durable position in an extent."""
         return int(self._state.durable_position)
 
     def __len__(self) -> int:
         return int(self._state.extents)
 
     def __getitem__(self, index: int) -> Any:
-        """An rb_extent: its fields are those of ringbuf/c/scan/scan_api.h."""
+        """An rb_extent; its fields are described in ringbuf/c/scan/scan_api.h."""
         return self._extents[index]
 
     def run(self) -> int:
-        """Walks on, up to END, BAD or LOOK (scan_api.h)."""
+        """Continue the scan up to END, BAD or LOOK (scan_api.h)."""
         while True:
             piece = self._piece()
             stop: int = lib.rb_extents_walk(ffi.from_buffer(piece), len(piece), self._data.place, self._state)
@@ -131,21 +129,23 @@ class Walk:
                 return BAD if stop == lib.RB_WALK_MORE else stop
 
     def go_on_in(self, data: FileBytes) -> None:
-        """Its file has become longer, or is open anew."""
+        """Continue in the file after it has grown or was opened again."""
         self._data, self._state.end = data, data.end
 
     def find(
         self, ring_id: int, epoch: int, key_hash: int, offset: int, behind: int, most: int
     ) -> array[int]:
-        """Places of records with that hash, if it collects topics: of a ring and epoch, behind the place
-        `behind`, rising, `most` of them; extents that end before `offset` are passed over.
+        """Positions of records with that key hash, if topics are collected.
+
+        Of a ring and epoch, after the position `behind`, rising, at most `most` of them.  Extents that end
+        before `offset` are skipped.
         """
         places = ffi.new("uint64_t[]", most)
         count = lib.rb_walk_find(self._state, ring_id, epoch, key_hash, offset, behind, places, most)
         return array("Q", ffi.buffer(places, 8 * count)[:])
 
     def search(self, base: int) -> bool:
-        """Goes to the next valid extent behind its place; False: there is none."""
+        """Move to the next valid extent after the current place; False if there is none."""
         self.place += ALIGN_BYTES
         while True:
             piece = self._piece()
@@ -161,18 +161,16 @@ class Walk:
                 return False
 
     def below(self, end: int, first: int, last: int) -> int:
-        """Of extents first .. last, which is the first one that does not end at or below the place `end`."""
+        """Index of the first of extents first .. last that does not end at or below position `end`."""
         return bisect_right(range(last), end, first, key=self.end_of)
 
     def end_of(self, index: int) -> int:
-        """The place behind an extent."""
+        """Position after an extent."""
         extent = self._extents[index]
         return int(extent.place + extent.length) + 32
 
     def groups(self, first: int, last: int) -> tuple[Any, list[Group]]:
-        """Whole extents first .. last by ring and epoch, in the order in which they end; what order[] says
-        counts from `first`.
-        """
+        """Whole extents first .. last by ring and epoch, by their ends; order[] counts from `first`."""
         count = last - first
         order = ffi.new("uint32_t[]", max(count, 1))
         scratch = ffi.new("uint32_t[]", max(count, 1))
@@ -191,7 +189,10 @@ class Walk:
         return order, found
 
     def gather(self, first: int, order: Any, group: Group, rows: ExtentRows) -> bool:
-        """Appends the extents of a group to `rows`.  False: their offsets do not rise, and nothing is."""
+        """Append the extents of a group to `rows`.
+
+        False if their offsets do not rise; then none is appended.
+        """
         columns = rows.columns(group.length, MARK_BYTES)
         done = lib.rb_extents_gather(
             self._extents + first, order + group.first, group.length, columns.pointer
@@ -202,9 +203,9 @@ class Walk:
         return True
 
     def by_topic(self, order: Any, group: Group, records: int) -> tuple[array[int], array[int]]:
-        """Topics of a group as pairs (hash, index of its first place), and the places / 32 of its `records`.
+        """Topics of a group as pairs (hash, index of first position), and positions / 32 of `records`.
 
-        `order` is of all extents, and the walk was told to collect topics.
+        `order` covers all extents, and the scan must collect topics.
         """
         room = max(records, 1)
         ordered, scratch = ffi.new("uint64_t[]", room), ffi.new("uint64_t[]", room)
@@ -227,12 +228,12 @@ class Walk:
         )
 
     def _piece(self) -> memoryview:
-        """The bytes at hand, with the place in them."""
+        """The bytes in memory that include the current place."""
         self._data.at(self.place, ALIGN_BYTES)
         return self._data.data
 
     def _short(self, wanted: int) -> bool:
-        """Whether the file does not give `wanted` bytes from the place on, though it should."""
+        """True if the file has fewer than `wanted` bytes from the current place on, though it should."""
         return len(self._data.at(self.place, wanted)) < wanted
 
     def _make_room(self) -> None:

@@ -1,26 +1,27 @@
-"""From rings to the log: when to write, when to sync, what to say, and how to get well.
+"""Log writer: batches ring records, schedules fsync, reports durability, recovers from errors.
 
-LogWriter has no thread, no lock and no clock of its own: step() does one round and says when to come
-again.  So the crash simulation runs what production runs; thread.py loops it.
+LogWriter has no thread, no lock and no clock of its own: step() does one round and returns the time of the
+next.  The crash simulation therefore runs the production code; thread.py calls it in a loop.
 
-A round: take what the rings have, write it in one go, sync if it is time, publish what has become durable
-(the ring's durable word, then the reader's hold on the ring, then on_durable).  What piles up during a sync
-is the next round: group commit needs no timer.
+A round takes the rings' records, writes them at once, syncs if a sync is due, and publishes the new durable
+positions: first the ring's durable word, then the release of the ring's memory, then on_durable.  Records
+that arrive during a sync form the next round: group commit needs no timer.
 
-    process    is not for here: the ring outlives the process, the log never sees it
-    interval   synced sync_interval_ms after the first record that waits, or when sync_bytes wait
+    process    not logged: the ring outlives the process
+    interval   synced sync_interval_ms after the first waiting record, or when sync_bytes wait
     disk       synced in the round that writes it
 
-When the disk fails, nothing is published; the next rounds write everything again into a new segment (log.py),
-at once the first time, then with growing pauses.  Until it works the state says read_only and why, rings fill
-up, and their writers reject: nothing is acknowledged that is not safe.  It resumes by itself.
+After a disk failure nothing is published.  The next rounds write everything again to a new segment (log.py):
+at once the first time, then with growing pauses.  Until a write succeeds, the state is read_only with the
+cause; rings fill up, and their writers reject records.  No unsafe record is acknowledged.  The log resumes by
+itself.
 
-step() is that in Python, on any clock and any disk.  round() and run() are the same in C (rounds.py), and
-what the log thread uses: they borrow the log's segment, and fall back to step() for what C leaves to us.
+step() does this in Python, with any clock and any disk.  round() and run() do the same in C (rounds.py) for
+the log thread: they borrow the log's segment, and fall back to step() for work that C leaves to Python.
 
-Invariants: a ring's memory is released only below what is durable, by whole chunks of its index; durable
-words only grow; records that are damaged in memory are passed over, counted and reported; a ring in which
-nothing follows them is left, with its reason in `broken`.
+Invariants: a ring's memory is released only below the durable position, in whole chunks of its index; durable
+positions only grow; records damaged in memory are skipped, counted and reported; a ring without valid records
+after damage is abandoned, with the cause in `broken`.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ __all__ = ["RINGS_MOST", "LogWriter", "Source"]
 log = logging.getLogger(__name__)
 
 RINGS_MOST: int = lib.RB_BELL_RINGS
-ROUND_BYTES = 8 << 20  # taken from all rings in one round: bounds how long an ack waits behind it
-RANGES_MOST = 64  # taken at a time from one ring; there are more only where records are filled in place
-EXTENT_BYTES = 1 << 20  # about; what is read, verified and perhaps lost together later
+ROUND_BYTES = 8 << 20  # taken from all rings in one round: bounds the delay of an acknowledgement
+RANGES_MOST = 64  # taken at once from one ring; more exist only with records filled in place
+EXTENT_BYTES = 1 << 20  # approximate size of an extent: read, verified and perhaps lost as a unit
 SYNC_BYTES = 8 << 20
-RING_SHARE = 4  # no more than this part of a ring waits for an interval: the rest takes what comes meanwhile
-PROVE_AFTER_NS = 1_000_000_000  # of idleness: then the end of the log is proven
+RING_SHARE = 4  # largest part of a ring that waits for an interval: the rest is for new records
+PROVE_AFTER_NS = 1_000_000_000  # idle time before the end of the log is proven
 RETRY_FIRST_NS = 50_000_000
 RETRY_LAST_NS = 5_000_000_000
 IDLE_NS = 60_000_000_000
@@ -66,7 +67,7 @@ _REASONS = {
 
 
 class Source(NamedTuple):
-    """A ring to be logged, and how."""
+    """A ring to be logged, with its options."""
 
     ring: Ring
     durability: Literal["interval", "disk"]
@@ -75,11 +76,11 @@ class Source(NamedTuple):
 
 
 class _Joined:
-    """A ring in the log.  What rounds need of it is an rb_log_ring, which both sides write in turn."""
+    """A ring in the log.  Its state for rounds is an rb_log_ring, which both sides write in turn."""
 
     def __init__(self, source: Source, reader: Reader, ring_id: int, index: int, position: int) -> None:
         self.ring = source.ring
-        self.ahead: list[Range] = []  # read, and not yet taken
+        self.ahead: list[Range] = []  # read, but not yet taken
         self.reader = reader
         self.ring_id = ring_id
         self.on_disk = source.durability == "disk"
@@ -96,12 +97,12 @@ class _Joined:
         )
         self.waits_since = None
         self.taken = self.durable = position
-        self.passed: list[tuple[int, int]] = []  # begin and end of what was passed over, not yet durable
+        self.passed: list[tuple[int, int]] = []  # begin and end of skipped parts, not yet durable
         self.told_lost = reader.lost
 
     @property
     def waits_since(self) -> int | None:
-        """When its first record that is not durable was taken."""
+        """Time when its first non-durable record was taken; None without one."""
         return None if self.c.waits_since < 0 else int(self.c.waits_since)
 
     @waits_since.setter
@@ -128,7 +129,7 @@ class _Joined:
 
     @property
     def leaving(self) -> bool:
-        """Nothing more is taken, and it goes when what was taken is durable."""
+        """True if no more records are taken, and the ring is removed when the taken ones are durable."""
         return bool(self.c.leaving)
 
     @leaving.setter
@@ -136,7 +137,7 @@ class _Joined:
         self.c.leaving = leaving
 
     def due_ns(self) -> int | None:
-        """When it wants a sync: a time, 0 for now, None: never."""
+        """Time of the next sync; 0: now, None: never."""
         if self.waits_since is None:
             return None
         if self.on_disk or self.taken - self.durable >= self.sync_bytes:
@@ -145,10 +146,10 @@ class _Joined:
 
 
 class LogWriter:
-    """Brings records of rings into `log` (recovered, open) and says when they are durable.
+    """Writes records of rings to `log` (recovered, open), and publishes when they are durable.
 
-    Not for several threads.  `on_durable` is called after every sync that has moved a ring's durable word;
-    rounds write `wake_descriptor`, an eventfd, instead, if there is one, which needs no Python.
+    Not thread-safe.  `on_durable`: called after every sync that advanced a ring's durable position.
+    `wake_descriptor`: an eventfd that rounds write instead, if given; this needs no Python.
     """
 
     def __init__(
@@ -160,10 +161,10 @@ class LogWriter:
     ) -> None:
         self.log = log
         self.state = LogState()
-        self.broken: dict[str, str] = {}  # rings that were left, and why
-        self.lost_records = 0  # that were damaged or gone before they could be logged
-        self.blocked = ""  # why nothing may be written although the disk would take it; then call()
-        self.removed = ""  # files of the log that somebody has removed: what is written there is lost
+        self.broken: dict[str, str] = {}  # abandoned rings, with the cause
+        self.lost_records = 0  # damaged or overwritten before they were logged
+        self.blocked = ""  # cause for blocking writes to a working disk; call() after a change
+        self.removed = ""  # removed files of the log: records written there are lost
         self._on_durable = on_durable
         self._clock_ns = clock_ns
         self._joined: dict[int, _Joined] = {}
@@ -177,10 +178,10 @@ class LogWriter:
         c.active_at = clock_ns()
 
     def add(self, source: Source) -> None:
-        """Logs a ring from where the log ends: what is beyond that in the ring is appended.
+        """Log a ring from the log's end on: later records in the ring are appended.
 
-        Only in the process that writes the ring, before anything more is published to a ring that was taken
-        over. Raises EpochConflict when the log holds records that cannot be this ring's, TooManyRings.
+        Only in the process that writes the ring, and before new records are published to a ring that was
+        taken over.  Raises EpochConflict if the log has records that cannot be this ring's, TooManyRings.
         """
         ring = source.ring
         if len(self._joined) >= RINGS_MOST:
@@ -194,13 +195,16 @@ class LogWriter:
         ring.rings(self._bell, joined.c.index)
         ring.followed_by(reader)
         reader.release(_chunk(ring, position))
-        if not self.log.carries:  # Else the sync that puts it on the disk says so.
-            ring.durable(position)  # The log has what is before, or the ring has not, and nobody waits.
-        elif ring.extremes().durable_position > position:  # a word that was damaged
+        if not self.log.carries:  # otherwise the sync of the carried records publishes it
+            ring.durable(position)  # the log has earlier records, or the ring lost them
+        elif ring.extremes().durable_position > position:  # a damaged word
             ring.durable(0)
 
     def remove(self, name: str) -> bool:
-        """Logs a ring no longer, after what it holds.  False: the disk refused, and the rest is dropped."""
+        """Stop logging a ring after its present records.
+
+        False if the disk failed, and the rest is dropped.
+        """
         joined = next((it for it in self._joined.values() if it.ring.name == name), None)
         if joined is None:
             return True
@@ -216,34 +220,36 @@ class LogWriter:
         return safe and not joined.leaving
 
     def readers(self) -> list[Reader]:
-        """Those whose records the next step() takes: none while the disk does not work."""
+        """Readers whose records the next step() takes: none while the disk fails."""
         return [] if self.state.failures else [it.reader for it in self._joined.values() if not it.leaving]
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether it has rings whose publishers wait for each sync."""
+        """True if it has rings whose publishers wait for each sync."""
         return any(it.on_disk for it in self._joined.values())
 
     def step(self, *, sync: bool = False) -> int:
-        """One round; `sync` makes everything durable that has been taken.  Ns until the next is due, at the
-        latest.
+        """Run one round; `sync` makes all taken records durable.
+
+        Returns the time in ns until the next round is due at the latest.
         """
         return self._step(self._clock_ns(), sync=sync, take=True)
 
     def round(self, *, sync: bool = False) -> None:
-        """One round in C, or one step where that cannot be."""
+        """Run one round in C, or one step if that is not possible."""
         now = self._clock_ns()
         if not self._enter(now):
             self._step(now, sync=sync or bool(self.log.queued), take=True)
             return
         code = self._rounds.round(now, sync=sync)
         self._come_back(code, now)
-        while code == lib.RB_LOG_FULL and self._rounds.lent:  # What did not fit is of this round, too.
+        # extents that did not fit belong to this round, too
+        while code == lib.RB_LOG_FULL and self._rounds.lent:
             code = self._rounds.round(now, sync=sync)
             self._come_back(code, now)
 
     def run(self) -> None:
-        """Rounds, asleep between them, until somebody calls or there is something that only Python does."""
+        """Run rounds, with sleep between them, until call() or until Python must act."""
         now = self._clock_ns()
         if self._enter(now):
             code = self._rounds.run(IDLE_NS)
@@ -256,11 +262,11 @@ class LogWriter:
             lib.rb_bell_sleep(self._bell, lib.RB_BELL_WAITS if failing else lib.RB_BELL_SLEEPS, pause_ns)
 
     def call(self) -> None:
-        """Ends run(), or the next one; from any thread."""
+        """End run(), or the next one; from any thread."""
         lib.rb_bell_call(self._bell)
 
     def called(self) -> bool:
-        """Whether somebody has called since this was asked last; true of run() that came back for it."""
+        """True if call() was used since the last check; also after a run() that returned for it."""
         return bool(lib.rb_bell_called(self._bell))
 
     def _step(self, now: int, *, sync: bool, take: bool) -> int:
@@ -286,13 +292,13 @@ class LogWriter:
         return self._pause(now)
 
     def roll(self) -> None:
-        """Ends the active segment, if it holds anything, with all that has been taken."""
+        """End the active segment, if it has records, including all taken ones."""
         self.step(sync=True)
         if not self.state.failures:
             self.log.roll()
 
     def finish(self) -> bool:
-        """Takes and syncs everything that is there.  False: the disk did not let it."""
+        """Take and sync all present records.  False if the disk failed."""
         while True:
             self._retry_at = 0
             self.step(sync=True)
@@ -302,12 +308,12 @@ class LogWriter:
                 return True
 
     def close(self) -> None:
-        """Lets go of all rings."""
+        """Release all rings."""
         for joined in list(self._joined.values()):
             self._leave(joined)
 
     def status(self) -> dict[str, object]:
-        """For `brim status`."""
+        """Status for `brim status`."""
         self.state.unsynced_bytes = self.log.unsynced_bytes
         return {
             **self.state.as_dict(),
@@ -324,7 +330,10 @@ class LogWriter:
     # ---- one round ----
 
     def _take(self, now: int) -> int:
-        """Queues what the rings have; bytes.  In turns: a busy ring does not keep the others waiting."""
+        """Queue the rings' records, in turns, so that a busy ring does not block others.
+
+        Returns the bytes.
+        """
         total = 0
         hungry = [joined for joined in self._joined.values() if not joined.leaving]
         while hungry and total < ROUND_BYTES:
@@ -349,7 +358,7 @@ class LogWriter:
         return sum(len(found.view) for found in ranges)
 
     def _found_in(self, joined: _Joined) -> list[Range]:
-        """Runs from the ring's cursor on, behind records that cannot be had.  Raises RingError."""
+        """Runs from the ring's cursor on, after lost records.  Raises RingError."""
         ranges, joined.ahead = joined.ahead, []
         while not ranges:
             try:
@@ -362,8 +371,9 @@ class LogWriter:
         return ranges
 
     def _pass_over(self, joined: _Joined, error: RingError) -> None:
-        """Continue behind records that are damaged, or that the reader has passed already.  Raises `error`:
-        nothing follows.
+        """Continue after damaged records, or after records that the reader has passed already.
+
+        Raises `error` if no record follows.
         """
         reader, name = joined.reader, joined.ring.name
         if isinstance(error, Corrupt) and not reader.skip():
@@ -381,10 +391,10 @@ class LogWriter:
         self.log.append(ring_id, ranges)
 
     def _written(self) -> None:
-        """All that was taken outlives this process, and waits for a sync."""
+        """Hook: all taken records are written, survive this process, and wait for a sync."""
 
     def _due_ns(self, now: int) -> int:
-        """When the next sync is due; far away when nothing waits."""
+        """Time of the next sync; far in the future if no record waits."""
         dues = [due for it in self._joined.values() if (due := it.due_ns()) is not None]
         return min(dues, default=now + IDLE_NS)
 
@@ -416,12 +426,12 @@ class LogWriter:
         return max(min(until, proof if proof > 0 else IDLE_NS), 0)
 
     def _break(self, joined: _Joined, error: RingError) -> None:
-        """That ring cannot be read on."""
+        """Abandon a ring that cannot be read any further."""
         reason = self.broken[joined.ring.name] = str(error)
         log.error("ring is left out of the log ring=%s reason=%s", joined.ring.name, reason)
         joined.leaving = True
         if self.state.on_change is not None:
-            self.state.on_change()  # its publishers wait for a log that will not come
+            self.state.on_change()  # its publishers must not wait for the log any more
 
     def _free_index(self) -> int:
         taken = {int(it.c.index) for it in self._joined.values()}
@@ -437,7 +447,7 @@ class LogWriter:
     # ---- rounds ----
 
     def _enter(self, now: int) -> bool:
-        """Whether the next round can be C's."""
+        """True if the next round can run in C."""
         if (
             self.state.failures
             or self.blocked
@@ -448,7 +458,7 @@ class LogWriter:
         return self._rounds.enter(now)
 
     def _come_back(self, code: int, now: int) -> None:
-        """Does what C has left to us."""
+        """Do the work that C leaves to Python."""
         if code == lib.RB_LOG_MOVED:
             if self._on_durable is not None:
                 self._on_durable()
@@ -462,7 +472,7 @@ class LogWriter:
             self.state.unsynced_bytes = self.log.unsynced_bytes
         elif code == lib.RB_LOG_TROUBLE:
             if self._rounds.c.tells and self._on_durable is not None:
-                self._on_durable()  # Words of other rings may have moved in that round.
+                self._on_durable()  # positions of other rings may have changed in that round
             self._rounds.leave()
             self._note_troubles()
             self._step(now, sync=True, take=False)
@@ -472,7 +482,7 @@ class LogWriter:
             self._rounds.leave()
 
     def _go_on(self, now: int) -> None:
-        """The segment is full: rounds go on in the next one."""
+        """Continue rounds in the next segment after the current one is full."""
         if self._rounds.c.tells and self._on_durable is not None:
             self._on_durable()
         try:
@@ -506,7 +516,7 @@ class LogWriter:
     # ---- failure ----
 
     def _refuse(self) -> None:
-        """Raises OSError: nothing may be written now."""
+        """Raise OSError if writes are blocked at present."""
         if self.removed:
             raise FileNotFoundError(errno.ENOENT, self.removed)
         if self.blocked:
@@ -535,11 +545,11 @@ class LogWriter:
 
 
 def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
-    """A gating reader of `ring`, and what it has read already of what the log does not have.
+    """A gating reader of `ring`, and the records already read that the log does not have.
 
-    It reads the ring from its oldest record on, and does not seek: a ring finds offsets by the first record
-    of each chunk, so the last few that a full ring still holds cannot be sought once that record has been
-    overwritten.  For the same reason _chunk() is held as a whole.
+    It reads from the ring's oldest record on and does not seek.  A ring finds offsets by the first record of
+    each chunk, so the last records in a full ring cannot be found once that first record was overwritten.
+    For the same reason _chunk() is held completely.
     """
     end = log_.ends().get(ring.name)
     reader = ring.reader(name="log", start="oldest", gating=True, own=True, early=True)
@@ -561,7 +571,7 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
     while reader.offset < end.end_offset:
         try:
             found = reader.ranges(EXTENT_BYTES)
-        except Overrun:  # a gap of records that were damaged: the log has them, or lacks them, too
+        except Overrun:  # a gap of damaged records: the log has them, or lacks them, too
             continue
         if not found:
             break
@@ -571,6 +581,6 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
 
 
 def _chunk(ring: Ring, position: int) -> int:
-    """Where the chunk of the ring's index begins that `position` is in."""
+    """Begin of the chunk of the ring's index that has `position`."""
     chunk_bytes = max(ring.capacity_bytes // lib.RB_INDEX_ENTRIES, lib.RB_CHUNK_MIN_BYTES)
     return int(position - position % chunk_bytes)

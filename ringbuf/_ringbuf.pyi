@@ -1,4 +1,4 @@
-# What each of these does is said in ringbuf/c/calls_*.c and ringbuf_api.h.
+# ringbuf/c/calls_*.c and ringbuf_api.h document these types and their methods.
 import builtins
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType

@@ -1,5 +1,4 @@
-"""Wake-up of many readers at once: Sleeper blocks the calling thread, Bell calls back from a thread of its
-own.
+"""Wake-up of many readers: Sleeper blocks the calling thread, Bell calls back from its own thread.
 
 A Bell calls back once per watch and then forgets the reader; watch() again to get the next call.  An asyncio
 reader therefore needs no thread of its own.  A reader that has fallen behind is not woken for each record.
@@ -67,9 +66,7 @@ class Bell:
 
     @classmethod
     def closed(cls, reader: Watched) -> None:
-        """Wake the threads that wait for `reader`, which has been closed, so that its callbacks are
-        called.
-        """
+        """Wake the threads that wait for the closed `reader`, so that its callbacks are called."""
         with cls._process_lock:
             bells = list(cls._all)
         for bell in bells:

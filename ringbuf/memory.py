@@ -97,9 +97,7 @@ class Mapping:
     def create(
         cls, path: Path, size: int, mode: int, *, populate: bool, lock_memory: bool, huge_pages: bool
     ) -> Self:
-        """A new file of `size` zero bytes, fully allocated: a full tmpfs gives ENOSPC here, not SIGBUS
-        later.
-        """
+        """A new file of `size` allocated zero bytes: a full tmpfs gives ENOSPC here, not SIGBUS later."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             os.fchmod(descriptor, mode)  # the umask must not reduce it
@@ -152,8 +150,7 @@ class Mapping:
         return pointer
 
     def patch(self, at: int, patch: bytes, *, restore: bool) -> None:
-        """Register `patch` for byte `at`: if the file is found shortened, it is written into the new zero
-        bytes.
+        """Register `patch`: it is written at byte `at` if the file is found shortened.
 
         `restore`: write into the file, which gets its length back and stays shared; otherwise into private
         memory.  No effect for a file that no other user may shorten.

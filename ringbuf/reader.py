@@ -55,9 +55,7 @@ class Reader(CReader):
 
     @property
     def slot(self) -> int:
-        """Number of the reader's slot in the cursor file, or with own=True in the ring's header; -1: no
-        slot.
-        """
+        """Number of the reader's slot, in the cursor file or (own=True) in the ring's header; -1: none."""
         return self._seat.slot
 
     def close(self) -> None:

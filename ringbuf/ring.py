@@ -183,7 +183,7 @@ class Ring:
         becomes a gap, which readers count as lost records.  `check` has the result.
 
         A missing or damaged cursor file is replaced; any reader can damage it.  Readers that still map the
-        old file block nobody.  Raises FileNotFoundError, WriterAlive, NotARing and its subclasses.
+        old file do not block the writer.  Raises FileNotFoundError, WriterAlive, NotARing and its subclasses.
         """
         path = Path(path)
         memory, mended = locked_whole(ring_file(path))
@@ -453,8 +453,7 @@ class Ring:
         return self._memory.is_lost
 
     def refuse(self, why: int) -> None:
-        """Make the ring's writer, another process, refuse records.  `why`: REFUSAL_*; 0 permits records
-        again.
+        """Make the writer, another process, refuse records for the cause `why` (REFUSAL_*); 0: permit.
 
         A publish is then refused after the writer's queue timeout.  For a process that may write the file and
         has opened the ring with attach().  Raises PermissionError.
@@ -469,9 +468,7 @@ class Ring:
         lib.rb_refuse(self._word.pointer, why, time.monotonic_ns())
 
     def refused(self) -> dict[str, int]:
-        """Number of records refused since the ring was created, by cause: a full ring, or a cause of
-        refuse().
-        """
+        """Number of records refused since the ring was created, by cause."""
         self._require_open()
         return {cause: lib.rb_refused(self._memory.pointer, why) for cause, why in REFUSAL_CAUSES.items()}
 

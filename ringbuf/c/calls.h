@@ -10,7 +10,7 @@
  *   - An object used while Python may run is owned by the call, never borrowed from a field.
  *   - After Python may have run, each object is checked again: it may be closed, or the process forked.
  *   - A reader serves one call at a time (reader_begin()), and so does a writer (busy); others get an
- * exception.
+ *     exception.
  *   - A type with references to its users' objects has a tp_traverse, so that rings in a cycle are freed.
  *
  * Limited API of Python 3.11 (one abi3 module for 3.11 and later).  Only these files include Python.h.

@@ -170,6 +170,7 @@ void rb_unguard(int number)
     if (number < 0 || number >= RB_GUARDS)
         return;
     pthread_mutex_lock(&changing);
+    /* pairs with the acquire in guard_of() */
     atomic_store_explicit(&guards[number].begin, 0, memory_order_release);
     pthread_mutex_unlock(&changing);
 }

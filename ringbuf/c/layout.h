@@ -21,23 +21,20 @@
  *   0x0100  reserve        position up to which the writer is about to take memory; joining readers check it.
  *                          Then the number of records the writer has refused, by cause
  *   0x0180  wake           futex word, incremented when a record is ready and a reader sleeps.  Then the bits
- * of
- *                          the own slots that sleep, and a count of own gating readers placed by a seek; the
- *                          cursor file has both words for its slots.  Without a change of the count, the
+ *                          of the own slots that sleep, and a count of own gating readers placed by a seek;
+ *                          the cursor file has both words for its slots.  Without a change of the count, the
  *                          writer relies on the cursors it has read before
  *   0x0200  durable        position up to which the log has synced; 0 without a log.  Then the number of
- * waiters
+ *                          waiters
  *   0x0280  granted        lap watermark: everything below granted - capacity may be overwritten; never above
  *                          reserve.  It has its own line because readers read it with each record and would
  *                          delay the writer at the fence after reserve.  Then two more words that readers
- * need:
- *                          the switch to show only durable records, and the position from which the log
+ *                          need: the switch to show only durable records, and the position from which the log
  *                          must not take records yet because they depend on another log's sync
  *   0x0300  refusal        cause for which the ring must take no records, or 0: the only word that another
  *                          process writes.  If a local producer is the writer, the broker stores it; the
- * broker
- *                          created the file and keeps the log.  Every reader may write cursor files, so they
- *                          are not safe for it
+ *                          broker created the file and keeps the log.  Every reader may write cursor files,
+ *                          so they are not safe for it
  *   0x0400  own slots      8 of 128 bytes: cursors of the writing process itself (log, bridge, ZeroMQ)
  *   0x1000  index          256 entries of 32 bytes: the first record that begins in each chunk
  *   0x3000  geometry again  a copy, for a new writer that finds the first one damaged; zeros in a ring from
@@ -100,7 +97,7 @@ typedef struct rb_slot {
     uint32_t pid;              /* shown to people; no decision depends on it */
     _Atomic uint64_t cursor;   /* position; of a gating reader: everything below is released */
     _Atomic uint64_t offset;   /* offset at the cursor: gives the lag without reading records */
-    _Atomic uint64_t lost;     /* lost records that the reader has been told of */
+    _Atomic uint64_t lost;     /* lost records reported to the reader */
     char name[32];             /* shown to people */
     uint8_t unused[64];
 } rb_slot;

@@ -87,7 +87,7 @@ static bool index_read(const rb_reader *reader, uint64_t chunk, entry *out)
     out->position = atomic_load_explicit(&it->position, memory_order_acquire);
     out->offset = atomic_load_explicit(&it->offset, memory_order_relaxed);
     out->timestamp_ns = atomic_load_explicit(&it->timestamp_ns, memory_order_relaxed);
-    atomic_thread_fence(memory_order_acquire);
+    atomic_thread_fence(memory_order_acquire); /* pairs with the fence in index_chunk() */
     return out->position / reader->chunk == chunk && out->position % RB_RECORD_ALIGN == 0 &&
            atomic_load_explicit(&it->position, memory_order_relaxed) == out->position;
 }
@@ -389,6 +389,7 @@ static bool continues(const rb_reader *reader, const rb_range *range, const rb_v
 /* True if the log must not take some records yet.  It then reads records one by one. */
 static bool holds_any(const rb_reader *reader)
 {
+    /* pairs with the release in held_store() */
     return reader->early && atomic_load_explicit(&reader->header->held, memory_order_acquire) != 0;
 }
 

@@ -165,11 +165,11 @@ int rb_inspect_cursors(const void *memory, uint64_t file_bytes, const void *ring
 void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset)
 {
     for (int tries = 0; tries < END_TRIES; tries++) {
-        /* pairs with the release in rb_end_publish() */
+        /* pairs with the release in end_store() */
         uint64_t count = atomic_load_explicit(&header->end.count, memory_order_acquire);
         *position = atomic_load_explicit(&header->end.pair[count & 1].position, memory_order_relaxed);
         *offset = atomic_load_explicit(&header->end.pair[count & 1].offset, memory_order_relaxed);
-        atomic_thread_fence(memory_order_acquire);
+        atomic_thread_fence(memory_order_acquire); /* pairs with the fence that follows end_store() */
         if (atomic_load_explicit(&header->end.count, memory_order_relaxed) == count)
             break;
     }

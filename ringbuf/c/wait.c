@@ -237,6 +237,7 @@ static int durable_within(rb_header *header, uint64_t position, int64_t until)
             return RB_OK;
         int slept = rb_futex_wait(rb_low_half(&header->durable), (uint32_t)durable,
                                   at_most(until - now, RECHECK_NS));
+        /* both pair with the release in rb_durable_store() */
         if (slept != RB_OK && atomic_load_explicit(&header->durable, memory_order_acquire) < position)
             return slept;
     }

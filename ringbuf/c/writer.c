@@ -256,7 +256,8 @@ static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
         return;
     rb_index_entry *entry = &writer->header->index[chunk & (entries - 1)];
     atomic_store_explicit(&entry->position, RB_NO_POSITION, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release); /* the old position is cleared before its fields change */
+    /* pairs with the fence in index_read(): the old position is cleared before its fields change */
+    atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&entry->offset, writer->offset, memory_order_relaxed);
     atomic_store_explicit(&entry->timestamp_ns, timestamp_ns, memory_order_relaxed);
     /* pairs with the acquire in index_read() */

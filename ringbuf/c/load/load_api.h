@@ -80,8 +80,8 @@ typedef struct ld_counters {
     uint64_t foreign;        /* of them: not of this run, or not stamped */
     uint64_t expected;       /* deliveries expected for the sent messages */
     uint64_t delivered;      /* of those, without duplicates */
-    uint64_t stalls;         /* times that `outstanding` blocked a publisher for a second, and
-                                was then ignored */
+    uint64_t stalls;         /* times that `outstanding` blocked a publisher for a second; missing
+                                deliveries were then given up */
     uint64_t unsent;         /* due by the schedule, not sent */
     uint64_t bytes_out, bytes_in;
     uint64_t begun_ns, moved_ns; /* CLOCK_MONOTONIC: last ld_begin(); last packet

@@ -14,10 +14,8 @@
  * Invariants
  *   1. begin <= end.  Bytes below `begin` have been submitted, and `begin` is at a block boundary.
  *   2. No byte of a chunk in flight changes, and no block is in flight twice: a flush returns when nothing is
- * in
- *      flight.  The next flush writes the last block again with the same bytes at its begin.  A device writes
- * a
- *      logical block completely or not at all, so durable bytes in it stay durable.
+ *      in flight.  The next flush writes the last block again with the same bytes at its begin.  A device
+ *      writes a logical block completely or not at all, so durable bytes in it stay durable.
  *   3. After an error no write is submitted, and nothing is in flight when the error is reported.
  */
 #include "log.h"

@@ -2,10 +2,11 @@
  *
  * Log rounds ("native commit"): the repeated work of persistence/writer.py without Python.
  *
- * A round takes runs of complete records from all rings with new ones, puts a header in front of each (the
- * extents of persistence/format.py), writes them, syncs if a sync is due, and publishes the durable
- * positions.  Python begins and seals segments, handles failures, and adds and removes rings.  For this,
- * every call returns a code; Python then writes again the records that are not durable (rb_log_waiting()).
+ * A round takes runs of complete records from all rings with new ones.  It puts a header in front of each
+ * (the extents of persistence/format.py) and writes them.  If a sync is due, it syncs and publishes the
+ * durable positions.  Python begins and seals segments, handles failures, and adds and removes rings.  For
+ * this, every call returns a code; Python then writes again the records that are not durable
+ * (rb_log_waiting()).
  *
  *     rings.c    selection of rings with new records, and the records taken from them
  *     extents.c  headers, writes, effects of a sync

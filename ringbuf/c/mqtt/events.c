@@ -12,10 +12,9 @@
  *             advances event_taken.  mq_events_resume() advances event_done up to event_taken, never further.
  *             An event added after Python has taken the others therefore stays for the next time.
  *   derived   SOURCE, SOURCE_BAD, COLD, JOURNAL.  They are not queued: each is computed in each round from
- * the
- *             state that causes it, while that state lasts.  A request that Python did not satisfy is
- * repeated
- *             after REMIND_MS (mq_request), so that a failure in Python delays it but does not end it.
+ *             the state that causes it, while that state lasts.  A request that Python did not satisfy is
+ *             repeated after REMIND_MS (mq_request), so that a failure in Python delays it but does not end
+ *             it.
  */
 #include "mqtt.h"
 

@@ -7,10 +7,8 @@
  *   own ring  written by this thread, so the record cannot change during the copy; it is lost when the ring
  *             has released that position for overwriting (overrun)
  *   foreign   written by another process that may be hostile: header and properties are copied before use,
- * and
- *             lengths are checked against the ring.  After the copy the record must still be valid, and its
- * key
- *             must still be the topic it was routed by; otherwise the frame is removed
+ *             and lengths are checked against the ring.  After the copy the record must still be valid, and
+ *             its key must still be the topic it was routed by; otherwise the frame is removed
  *   blob      a copy in this process's memory
  *
  * Properties of an MQTT 5 frame: the remaining expiry interval, a topic alias, subscription identifiers, and

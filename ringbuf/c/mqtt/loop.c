@@ -7,14 +7,12 @@
  *
  *   - The loop never sleeps while work is queued: the wait is 0 while a list of the engine is not empty.
  *   - Every connection gets its turn.  Sockets are checked in every round, even while one client has events
- * for
- *     Python again and again.  A connection gets one read of MQ_READ_BYTES and is sent MQ_FLUSH_BYTES in its
- *     turn.  All connections together are limited to READ_ROUND_BYTES and FLUSH_ROUND_BYTES per round.  Less
- *     input is parsed until every connection was sent output, because queues would grow otherwise.  epoll is
- *     level-triggered and reports ready sockets in turn.
+ *     for Python again and again.  A connection gets one read of MQ_READ_BYTES and is sent MQ_FLUSH_BYTES in
+ *     its turn.  All connections together are limited to READ_ROUND_BYTES and FLUSH_ROUND_BYTES per round.
+ *     Less input is parsed until every connection was sent output, because queues would grow otherwise.
+ *     epoll is level-triggered and reports ready sockets in turn.
  *   - Changes of the epoll interest are rare.  EPOLLOUT is set only while a socket's buffer is full.  EPOLLIN
- * is
- *     removed only from a paused connection that has input.
+ *     is removed only from a paused connection that has input.
  *
  * Two eventfds: `wake` is for C (a sync is done, a source ring has records) and needs no Python; `call` makes
  * the poll return to Python.

@@ -3,9 +3,8 @@
  * MQTT in C: work that is done once per message.  Python does the work per client, subscription or topic.
  *
  *   connection.c  parser: bytes -> packets.  Stops at each packet other than PUBLISH, acknowledgements and
- * pings,
- *                 and at a topic that is unknown or not yet authorized; queues that packet as an event for
- * Python
+ *                 pings, and at a topic that is unknown or not yet authorized; queues that packet as an event
+ *                 for Python
  *   input.c       memory of incomplete packets
  *   publish.c     PUBLISH -> record; with verdicts.c, acks.c, rate.c, properties.c, utf8.c: see packets.h
  *   topics.c      topic table: names -> topics; append to the rings of topics, and reading of source rings

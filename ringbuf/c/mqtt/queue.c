@@ -8,9 +8,8 @@
  *
  *   chunk   512, 1024, 2048 and from then on 4096 bytes with the allocator's: 32, 66, 134, 271 entries
  *   entry   15 bytes, packed: where (8), tag (4), topic (3; MQ_TOPICS_MAX).  An entry is written as two
- * words,
- *           of which the second extends into the first byte after the entry.  The next entry overwrites that
- *           byte; after the last entry a chunk has a spare byte
+ *           words, of which the second extends into the first byte after the entry.  The next entry
+ *           overwrites that byte; after the last entry a chunk has a spare byte
  *
  * A million entries take 15.1 bytes each, with all overhead (queues_bytes).  A queue that becomes empty keeps
  * one chunk of the smallest size.

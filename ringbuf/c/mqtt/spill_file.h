@@ -7,13 +7,10 @@
  * The file is a sequence of units of 64 KiB.  Little-endian.
  *
  *   unit 0    header: mq_spill_header at 0, and the same bytes again at MQ_SPILL_COPY_AT, so that damage of
- * one
- *             is repaired.  The first is written first; both are written when the file is opened
+ *             one is repaired.  The first is written first; both are written when the file is opened
  *   others    extents of one or more units.  An extent begins with an mq_extent_header, followed by copies.
- * A
- *             copy that needs more than a quarter of a unit has its own extent, of which only the pages in
- * use
- *             have memory
+ *             A copy that needs more than a quarter of a unit has its own extent, of which only the pages in
+ *             use have memory
  *
  * A copy identifies its record by the name and epoch of its ring and the position in the ring.  No two
  * records ever have the same three.  A copy found in the file is therefore valid, whatever the age of the

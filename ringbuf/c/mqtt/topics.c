@@ -335,7 +335,7 @@ static void name_forget(mq_source *source)
     source->name = NULL;
 }
 
-/* True if Python was asked for this topic and did not create it. */
+/* True if Python got a request for this topic and did not create it. */
 static bool source_refused(const mq_source *source, const uint8_t *name, uint32_t length)
 {
     return source->name != NULL && !source->judged && source->name_length == length &&

@@ -7,12 +7,10 @@
  *
  *   stuck      the pulse is even, so the thread works, in C or in Python, and has been in this one round for
  *              `report_ticks`.  Then `signal` is raised once; its handler writes all stacks to the log.
- * After
- *              `exit_ticks` the process ends with `status`.  If the thread continues: MQ_WATCH_STUCK.
+ *              After `exit_ticks` the process ends with `status`.  If the thread continues: MQ_WATCH_STUCK.
  *   unserved   clients have sent input or wait for output, only the broker can continue, and for
- * `serve_ticks`
- *              no byte was read from or sent to any client: MQ_WATCH_UNSERVED, repeated after as many ticks.
- *              MQ_WATCH_SERVED when that is over.
+ *              `serve_ticks` no byte was read from or sent to any client: MQ_WATCH_UNSERVED, repeated after
+ *              as many ticks.  MQ_WATCH_SERVED when that is over.
  *
  * Time is counted in ticks of this thread and never read from a clock.  In a stopped process (SIGSTOP), a
  * suspended machine or an overloaded one, this thread gets no more turns than the polling thread.
