@@ -33,7 +33,9 @@ from typing import Any, TypeVar
 from bridge.errors import BadName, SinkUnavailable
 from bridge.records import Message, Records, Rejected
 from bridge.sinks.mqtt_commands import FROM, WAITING_MOST, Commands
-from bridge.sinks.mqtt_link import Link, Target
+from bridge.sinks.mqtt_link import Target, explained, open_link, received
+from edge.client.errors import ConnectionLost
+from edge.client.link import Link
 from edge.mqtt import (
     Connect,
     PacketIdentifiers,
@@ -236,15 +238,16 @@ class MqttSink:
             version=Version.V5,
             properties=LASTING if lasting else NO_PROPERTIES,
         )
-        link = await Link.open(self._target, connect)
+        link, accepted = await open_link(self._target, connect)
         try:
-            said = link.accepted.properties
+            said = accepted.properties
             if said.maximum_qos == 0:
                 raise SinkUnavailable(
                     f"{self.url}: takes QoS 0 only", hint="a bridge wants QoS 1: allow it there"
                 )
             if self.commands is not None:
-                await self.commands.subscribe(link, self._edge)
+                with explained(self._target):
+                    await self.commands.subscribe(link, self._edge, resumes=accepted.session_present)
         except BaseException:
             link.abort()
             raise
@@ -260,16 +263,18 @@ class MqttSink:
         for caller in callers:
             caller.set_result(None)
         try:
-            while True:
-                for packet in await link.receive(loop.time() + TICK_S):
-                    if isinstance(packet, PubAck):
-                        self._acknowledged(packet)
-                    elif isinstance(packet, Publish) and self.commands is not None:
-                        self.commands.take(packet, link)
-                self._pump()
-                await link.drain()
-                if self._in_flight and loop.time() - self._heard_at > ACK_TIMEOUT_S:
-                    raise link.lost(f"no acknowledgement for {ACK_TIMEOUT_S:g} s")
+            with explained(self._target):
+                while True:
+                    for packet in await received(link, loop.time() + TICK_S):
+                        if isinstance(packet, PubAck):
+                            self._acknowledged(packet)
+                        elif isinstance(packet, Publish) and self.commands is not None:
+                            self.commands.take(packet, link)
+                    self._pump()
+                    link.flush()
+                    await link.drain()
+                    if self._in_flight and loop.time() - self._heard_at > ACK_TIMEOUT_S:
+                        raise ConnectionLost(f"no acknowledgement for {ACK_TIMEOUT_S:g} s")
         except asyncio.CancelledError:
             await link.close()
             raise
@@ -325,7 +330,7 @@ class MqttSink:
         try:
             publish = self._publish(sending, message, packet_id)
             if publish is not None:
-                link.send(publish)
+                link.send(publish, soon=False)  # the caller of _pump() flushes: one turn of the loop less
         except (ProtocolError, UnicodeDecodeError) as error:
             sending.rejected.append(Rejected(message.offset, str(error)))
             publish = None

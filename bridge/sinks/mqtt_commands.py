@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bridge.errors import SinkUnavailable
-from bridge.sinks.mqtt_link import Link, Target
+from bridge.sinks.mqtt_link import Target, explained, open_link, received
+from edge.client.errors import ConnectionLost
+from edge.client.link import Link
 from edge.mqtt import (
     Connect,
     ProtocolError,
@@ -51,12 +53,15 @@ class Commands:
         self._task: asyncio.Task[None] | None = None
         self._local: Link | None = None
 
-    async def subscribe(self, link: Link, edge: str) -> None:
-        """Subscribe on a new connection, before any other step. Raises SinkUnavailable."""
+    async def subscribe(self, link: Link, edge: str, *, resumes: bool) -> None:
+        """Subscribe on a new connection, before any other step. `resumes`: the broker has kept the session.
+
+        Raises SinkUnavailable, ConnectionLost, ProtocolError.
+        """
         await self._stop()
         self._edge = edge
         self._waiting = asyncio.Queue()
-        self._window.reconnected(session_present=link.accepted.session_present)
+        self._window.reconnected(session_present=resumes)
         link.send(
             Subscribe(
                 1,
@@ -70,7 +75,7 @@ class Commands:
         )
         answer = None
         while answer is None:
-            for packet in await link.receive():
+            for packet in await received(link):
                 if isinstance(packet, SubAck):
                     answer = packet
                 elif isinstance(packet, Publish):
@@ -82,14 +87,11 @@ class Commands:
         self._task = asyncio.create_task(self._deliver(), name="mqtt commands")
 
     def take(self, packet: Publish, link: Link) -> None:
-        """Handle a message from upstream. Raises SinkUnavailable: more messages than allowed."""
+        """Handle a message from upstream. Raises ProtocolError: more messages than allowed."""
         if packet.qos == 0 and self._waiting.qsize() >= WAITING_MOST:
             self.dropped += 1
             return
-        try:
-            receipt = self._window.accept(packet, Version.V5) if packet.qos else None
-        except ProtocolError as error:
-            raise link.lost(str(error)) from error
+        receipt = self._window.accept(packet, Version.V5) if packet.qos else None
         self._waiting.put_nowait((replace(packet, payload=bytes(packet.payload)), receipt, link))
 
     async def _deliver(self) -> None:
@@ -151,12 +153,13 @@ class Commands:
                 self._local = link
                 return ReasonCode.PACKET_TOO_LARGE
             until = loop.time() + LOCAL_TIMEOUT_S
-            while packets := await link.receive(until):
-                for answer in packets:
-                    if isinstance(answer, PubAck):
-                        self._local = link
-                        return answer.reason_code
-            raise link.lost("no acknowledgement")
+            with explained(self._target):
+                while packets := await received(link, until):
+                    for answer in packets:
+                        if isinstance(answer, PubAck):
+                            self._local = link
+                            return answer.reason_code
+                raise ConnectionLost("no acknowledgement")
         finally:
             if self._local is None:
                 link.abort()
@@ -169,7 +172,8 @@ class Commands:
             password=self._target.password,
             version=Version.V5,
         )
-        return await Link.open(self._target, connect)
+        link, _ = await open_link(self._target, connect)
+        return link
 
     async def close(self) -> None:
         """Close the connection to the local broker."""

@@ -86,8 +86,9 @@ class Link:
         self._arm()
         return connack
 
-    def send(self, packet: Packet) -> None:
-        """Queue `packet`; it is sent with others at the end of this turn of the event loop.
+    def send(self, packet: Packet, *, soon: bool = True) -> None:
+        """Queue `packet`; it is sent with others at the end of this turn of the event loop, or, if not
+        `soon`, at the next flush().
 
         Raises ProtocolError if the packet must not be sent; nothing has changed then. On an ended connection
         it is dropped; receive() reports the end.
@@ -98,7 +99,7 @@ class Link:
         if self._connection.bytes_to_send >= FLUSH_BYTES:
             self.flush()
             self._turn_is_over = True
-        elif not self._flush_is_due:
+        elif soon and not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self.flush)
 
