@@ -23,6 +23,8 @@ PAGES = {
     "spark.md": "spark",
     "metrics.md": "metrics",
     "sys-topics.md": "sys_topics",
+    "formats.md": "formats",
+    "python.md": "python_api",
 }
 NEEDS = {"spark.md": ("pyspark", "pyarrow")}
 NOTICE = "<!-- Generated from source by `./dev docs`; edit the source, not this page. -->\n\n"

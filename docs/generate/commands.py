@@ -35,6 +35,9 @@ def help_text(text: str) -> str:
     """A docstring as Markdown: examples and tables, which are indented, become blocks of code."""
     parts = []
     for paragraph in re.split(r"\n\n+", text.strip("\n")):
+        if paragraph.startswith(">>> "):  # a session of the interpreter
+            parts.append(f"```\n{paragraph}\n```")
+            continue
         for indented, lines in groupby(paragraph.splitlines(), key=lambda line: line.startswith(" ")):
             part = "\n".join(lines)
             parts.append(f"```\n{part}\n```" if indented else prose(part))

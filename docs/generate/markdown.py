@@ -10,7 +10,7 @@ __all__ = ["code", "prose", "table"]
 _CODE_SPAN = re.compile(r"(`[^`\n]+`)")
 _SPECIAL = re.compile(r"([\\*]|(?<!\w)_|_(?!\w))")
 # Keys and sections of brim.toml, files and names with underscores are code wherever they stand.
-_SECTION = r"\[{1,2}(?:[a-z_]+\.)*[a-z_]+\]{1,2}"
+_SECTION = r"(?<!\w)\[{1,2}(?:[a-z_]+\.)*[a-z_]+\]{1,2}"
 _NAME = r"(?<![\w./@])[a-z0-9]+(?:\.[a-z0-9]+)*(?:_[a-z0-9]+)+(?![\w(]|\.\w)"
 _NAMES = re.compile(f"{_SECTION}|{_NAME}")
 

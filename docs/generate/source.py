@@ -6,14 +6,12 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Mapping
-from functools import cache
 
 from docs.generate import MissingDescription
 
 __all__ = ["doc_of", "field_docs"]
 
 
-@cache
 def field_docs(cls: type) -> Mapping[str, str]:
     """The string below each annotated field or assigned name of `cls`, by name; {} for a class in C."""
     try:

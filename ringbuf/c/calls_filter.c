@@ -233,7 +233,7 @@ static PyGetSetDef filter_fields[] = {
 };
 
 static PyType_Slot filter_slots[] = {
-    {Py_tp_doc, "KeyFilter(decide, capacity=65536): decide(key) is asked once for each distinct key."},
+    {Py_tp_doc, "KeyFilter(decide, capacity=65536): decide(key) is called once for each distinct key."},
     {Py_tp_new, filter_new},
     {Py_tp_dealloc, filter_dealloc},
     {Py_tp_traverse, filter_traverse},

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
 import msgspec
@@ -22,8 +23,10 @@ from docs.generate import (
     MissingDescription,
     commands,
     configuration,
+    formats,
     generate,
     metrics,
+    python_api,
     sys_topics,
 )
 from docs.generate.source import doc_of, field_docs
@@ -31,6 +34,7 @@ from edge import cli
 from edge.cli.exit_status import Exit
 from edge.config import Config, parse
 from edge.metric_families import Metric
+from ringbuf import Ring, Writer
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +154,45 @@ def test_a_metric_or_topic_without_a_meaning_is_an_error(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys_topics, "TOPICS", {"mute": ""})
     with pytest.raises(MissingDescription, match="mute without a meaning"):
         sys_topics.page()
+
+
+# ---- formats.md and python.md ----
+
+
+def test_all_golden_bytes_belong_to_a_format() -> None:
+    """MQTT is a standard: its golden bytes are packets, not a format of this project."""
+    golden = ROOT / formats.GOLDEN
+    claimed = {path for it in formats.FORMATS if it.golden for path in golden.glob(it.golden)}
+    found = {path for path in golden.glob("*/*") if path.parent.name != "mqtt"}
+    companions = {path for path in found if path.with_suffix("") in claimed}  # log-v1.txt describes log-v1
+    assert sorted(map(str, found - claimed - companions - set(golden.glob("*/README.md")))) == []
+
+
+def test_a_format_without_its_golden_bytes_is_an_error() -> None:
+    with pytest.raises(MissingDescription, match="Wax: no golden bytes match"):
+        formats._row(formats.Format("Wax", (), 1, "wax-v*"))
+
+
+def test_the_comment_of_a_c_file_comes_without_its_margin_and_licence() -> None:
+    record, gap = formats._texts(["ringbuf/c/record.h"])
+    assert record.startswith("Format of a record in a ring")
+    assert "\n  byte  size  field\n" in record
+    assert gap.startswith("Gap marker")
+
+
+def test_signatures_are_those_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert python_api.signature(Ring.refuse, "refuse", Ring) == "refuse(why: int) -> None"
+    assert python_api.signature(Writer.close, "close", Writer) == "close() -> None"
+    monkeypatch.setattr(python_api, "LINE_CHARACTERS", 60)
+    wide = python_api.signature(Writer.claim, "claim", Writer)
+    assert "    properties: bytes | None=None,\n) -> Claim" in wide
+
+
+def test_a_public_name_without_a_docstring_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    mute = types.ModuleType("mute", "A module.")
+    vars(mute).update(__all__=["f"], f=lambda: None)
+    monkeypatch.setitem(sys.modules, "mute", mute)
+    monkeypatch.setattr(python_api, "MODULES", ("mute",))
+    monkeypatch.setattr(python_api, "signature", lambda item, name: f"{name}()")
+    with pytest.raises(MissingDescription, match="f has no docstring"):
+        python_api.page()

@@ -1,0 +1,133 @@
+"""Page of the formats on disk and between processes: the comments and docstrings that define them, collected.
+
+Owns the list of formats: the files that define each one, its version, and its golden bytes in tests/golden.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from bridge import checkpoint as bridge_checkpoint
+from bridge import drained, installation, parquet_footer
+from docs.generate import ROOT, MissingDescription
+from docs.generate.commands import help_text
+from docs.generate.markdown import code, table
+from edge import control, epochs, frames
+from edge.consumers import journal, messages
+from edge.state import notes
+from persistence import checkpoint, footer
+from persistence import format as segment
+from persistence.archive import layout
+from ringbuf import FORMAT_VERSION
+
+__all__ = ["FORMATS", "Format", "page"]
+
+GOLDEN = "tests/golden"
+_COMMENT = re.compile(r"/\*(.*?)\*/", re.DOTALL)
+_MARGIN = re.compile(r"^ \* ?", re.MULTILINE)
+_TABLE = re.compile(r"^ *byte +size", re.MULTILINE)
+
+
+class Format(NamedTuple):
+    """One format; `version` is None where the golden bytes or the text have no number."""
+
+    title: str
+    sources: tuple[str, ...]
+    version: int | None
+    golden: str = ""  # a pattern below tests/golden
+
+
+def _defined(path: str, name: str) -> int:
+    """The value of a #define that Python does not see."""
+    found = re.search(rf"#define {name} (\d+)", (ROOT / path).read_text())
+    assert found is not None, f"{path}: no {name}"
+    return int(found[1])
+
+
+_SPILL = "ringbuf/c/mqtt/spill_file.h"
+FORMATS = (
+    Format("Record", ("ringbuf/c/record.h",), FORMAT_VERSION, "ringbuf/ring-v*.bin"),
+    Format("Ring and cursor file", ("ringbuf/c/layout.h",), FORMAT_VERSION, "ringbuf/*-v*.bin"),
+    Format("Segment", ("persistence/format.py",), segment.FORMAT_VERSION, "persistence/segment-v*.log"),
+    Format("Footer of a segment", ("persistence/footer.py",), footer.FOOTER_VERSION, "persistence/footer-v*"),
+    Format("Archive", ("persistence/archive/layout.py",), layout.ARCHIVE_VERSION, "persistence/archive-v*"),
+    Format(
+        "Checkpoint of a closed log",
+        ("persistence/checkpoint.py",),
+        checkpoint.CHECKPOINT_VERSION,
+        "persistence/checkpoint-v*",
+    ),
+    Format("Log directory", ("persistence/placement.py",), None, "persistence/log-v*"),
+    Format("Drained file", ("bridge/drained.py",), drained.VERSION, "bridge/drained-v*"),
+    Format(
+        "Drained file as Parquet",
+        ("bridge/sinks/parquet.py", "bridge/parquet_footer.py"),
+        parquet_footer.VERSION,
+        "bridge/parquet-*",
+    ),
+    Format("Kafka record", ("bridge/sinks/kafka.py",), None),
+    Format(
+        "Checkpoint of a bridge", ("bridge/checkpoint.py",), bridge_checkpoint.VERSION, "bridge/checkpoint-v*"
+    ),
+    Format("Dead letters of a bridge", ("bridge/dead_letters.py",), None),
+    Format("Control protocol of a bridge", ("bridge/control.py",), None),
+    Format("Installation", ("bridge/installation.py",), installation.VERSION, "state/installation-v*"),
+    Format("Holder of a lease", ("bridge/sinks/holding.py", "bridge/sinks/lease.py"), None),
+    Format("Epochs", ("edge/epochs.py",), epochs.VERSION, "state/epochs-v*"),
+    Format(
+        "Session journal",
+        ("ringbuf/c/mqtt/journal.h", "edge/state/notes.py"),
+        notes.STATE_VERSION,
+        "state/sessions-v*.state",
+    ),
+    Format(
+        "Session checkpoint", ("edge/state/checkpoint.py",), notes.STATE_VERSION, "state/sessions-v*.state"
+    ),
+    Format("Spill file", (_SPILL,), _defined(_SPILL, "MQ_SPILL_VERSION"), "state/sessions-v*.spill"),
+    Format("Retained store", ("edge/state/retained_file.py",), None, "state/retained-v*.state"),
+    Format("Author of a retained message", ("edge/authors.py",), None),
+    Format("ZeroMQ message", ("edge/frames.py",), frames.VERSION, "zeromq/*.bin"),
+    Format("Control protocol", ("edge/control.py",), control.VERSION),
+    Format(
+        "Protocol of consumers", ("edge/consumers/messages.py",), messages.VERSION, "consumers/messages.txt"
+    ),
+    Format(
+        "Committed offsets of consumers",
+        ("edge/consumers/journal.py", "edge/consumers/offsets.py"),
+        journal.VERSION,
+        "consumers/journal.txt",
+    ),
+    Format("MQTT 5 properties of a record", ("ringbuf/c/mqtt/properties.c",), None),
+)
+
+
+def page() -> str:
+    """Text of formats.md."""
+    header = ("Format", "Version", "Defined in", "Golden bytes")
+    parts = ["# Formats\n", table(header, map(_row, FORMATS))]
+    for one in FORMATS:
+        parts += [f"## {one.title}\n", *map(help_text, _texts(one.sources))]
+    return "\n".join(parts)
+
+
+def _row(one: Format) -> tuple[str, ...]:
+    if one.golden and not list((ROOT / GOLDEN).glob(one.golden)):
+        raise MissingDescription(f"{one.title}: no golden bytes match {GOLDEN}/{one.golden}")
+    golden = one.golden and code(f"{GOLDEN}/{one.golden}")
+    version = "" if one.version is None else str(one.version)
+    return one.title, version, ", ".join(map(code, one.sources)), golden
+
+
+def _texts(sources: Iterable[str]) -> Iterator[str]:
+    """The docstring of a Python module; of a C file its first comment, and those with a table of bytes."""
+    for path in sources:
+        text = (ROOT / path).read_text()
+        if path.endswith(".py"):
+            yield ast.get_docstring(ast.parse(text)) or ""
+            continue
+        first, *others = (_MARGIN.sub("", f" *{found}").strip("\n *") for found in _COMMENT.findall(text))
+        yield first.partition("\n")[2].strip("\n")  # without the line of the licence
+        yield from (found for found in others if _TABLE.search(found))

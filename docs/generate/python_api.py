@@ -1,0 +1,125 @@
+"""Page of the Python API: signatures and docstrings of the public names of the packages for programs."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import importlib
+import inspect
+import re
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property
+from typing import Any
+
+from docs.generate import ROOT
+from docs.generate.commands import help_text
+from docs.generate.markdown import code, prose, table
+from docs.generate.source import doc_of, field_docs
+from ringbuf import core
+
+__all__ = ["page", "signature"]
+
+MODULES = ("edge.client", "edge.local_client", "edge.consumers.client", "ringbuf")
+LINE_CHARACTERS = 100
+_BETWEEN = re.compile(r", (?=[*/]|\w+(?:: |=))")  # arguments; all have annotations
+_PACKAGES = {"brim", "bridge", "edge", "persistence", "ringbuf"}
+_PROPERTIES = (property, cached_property, types.GetSetDescriptorType)
+_IN_C = (types.MethodDescriptorType, types.ClassMethodDescriptorType)
+_METHODS = (types.FunctionType, classmethod, staticmethod, *_IN_C)
+
+
+def page() -> str:
+    """Text of python.md."""
+    parts = ["# Python API\n"]
+    for name in MODULES:
+        module = importlib.import_module(name)
+        parts += [f"## {name}\n", help_text(doc_of(module, name)), *_module(module)]
+    return "\n".join(parts)
+
+
+def _module(module: types.ModuleType) -> Iterator[str]:
+    values: list[str] = []
+    for name in module.__all__:
+        item, path = getattr(module, name), f"{module.__name__}.{name}"
+        if inspect.isclass(item):
+            yield from _class(item, name, path)
+        elif inspect.isroutine(item):
+            yield f"### {path}\n\n{_code(signature(item, name))}\n{help_text(doc_of(item, name))}"
+        elif not inspect.ismodule(item):
+            values.append(name)
+    if values:
+        yield f"### Values of {module.__name__}\n\n{', '.join(map(code, values))}\n"
+
+
+def _class(cls: type, name: str, path: str) -> Iterator[str]:
+    """Heading, constructor, docstring, fields, then methods and properties of a class."""
+    made = inspect.getattr_static(cls, "__init__")
+    shows = inspect.isfunction(made) and not issubclass(cls, BaseException)
+    bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
+    heading = signature(made, name, cls) if shows else f"{name}({bases})" if bases else name
+    yield f"### {path}\n\n{_code(f'class {heading}')}\n{help_text(doc_of(cls, name))}"
+    if issubclass(cls, enum.Enum):
+        yield table(("Value", "Number"), ((code(it.name), str(it.value)) for it in cls))
+        return
+    if docs := field_docs(cls):
+        yield table(("Field", "Meaning"), ((code(field), prose(text)) for field, text in docs.items()))
+    for member, (item, owner) in _members(cls).items():
+        doc = help_text(doc_of(item, f"{name}.{member}"))
+        shown = "" if isinstance(item, _PROPERTIES) else f"{_code(signature(item, member, owner))}\n"
+        yield f"#### {name}.{member}\n\n{shown}{doc}"
+
+
+def _members(cls: type) -> Mapping[str, tuple[Any, type]]:
+    """Public methods and properties of a class and of its bases in these packages, each with its class."""
+    found: dict[str, tuple[Any, type]] = {}
+    for base in reversed([it for it in cls.__mro__ if it.__module__.split(".")[0] in _PACKAGES]):
+        found |= {name: (it, base) for name, it in vars(base).items() if not name.startswith("_")}
+    return {name: pair for name, pair in found.items() if isinstance(pair[0], (*_METHODS, *_PROPERTIES))}
+
+
+def signature(function: Any, name: str, owner: type | None = None) -> str:
+    """Name, arguments and result of a function as its source has them; `owner`: the class of a method."""
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if not inspect.isfunction(function):
+        assert owner is not None
+        node: ast.stmt = _stubs()[owner, name]
+    elif function.__code__.co_filename.startswith("<"):  # the __init__ that dataclass made
+        return _generated(function, name)
+    else:
+        node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    arguments = ast.unparse(node.args).removesuffix(", /")
+    if owner is not None and not any(ast.unparse(it) == "staticmethod" for it in node.decorator_list):
+        arguments = arguments.partition(", ")[2]
+    result = f" -> {ast.unparse(node.returns)}" if node.returns and node.name != "__init__" else ""
+    prefix = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+    return _wrapped(f"{prefix}{name}", arguments, result)
+
+
+@cache
+def _stubs() -> dict[tuple[type, str], ast.FunctionDef]:
+    """Methods of the classes that are C, by class and name, from their stub."""
+    tree = ast.parse((ROOT / "ringbuf" / "_ringbuf.pyi").read_text())
+    classes = [(getattr(core, it.name), it) for it in tree.body if isinstance(it, ast.ClassDef)]
+    return {(c, f.name): f for c, node in classes for f in node.body if isinstance(f, ast.FunctionDef)}
+
+
+def _generated(function: Callable[..., object], name: str) -> str:
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    defaults = ("" if it.default is it.empty else " = ..." for it in parameters)
+    shown = (f"{it.name}: {it.annotation}{tail}" for it, tail in zip(parameters, defaults, strict=True))
+    return _wrapped(name, ", ".join(shown), "")
+
+
+def _wrapped(name: str, arguments: str, result: str) -> str:
+    line = f"{name}({arguments}){result}"
+    if len(line) <= LINE_CHARACTERS:
+        return line
+    lines = "".join(f"    {it},\n" for it in _BETWEEN.split(arguments))
+    return f"{name}(\n{lines}){result}"
+
+
+def _code(text: str) -> str:
+    return f"```\n{text}\n```\n"
