@@ -1,6 +1,7 @@
 """The documents as a web site: built strictly, and readable without a network."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +18,32 @@ LOADS = re.compile(
 STYLE_LOADS = re.compile(r"""(?:url\(|@import )\s*["']?(?:https?:|//)""")
 
 
+def build(project: Path, into: Path) -> tuple[int, str]:
+    """Exit status and standard error of a strict build of the documents of a checkout."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(into)]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     into = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(into)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    status, error = build(ROOT, into)
+    assert status == 0, error
     return into
+
+
+@pytest.mark.parametrize(
+    "link",
+    ["nowhere.md", "how-to/sinks.md#nowhere", "#nowhere", "/how-to/sinks.md", "../README.md"],
+)
+def test_a_link_that_leads_nowhere_fails_the_build(link: str, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    with (tmp_path / "docs/index.md").open("a") as page:
+        page.write(f"\n[a link]({link})\n")
+    status, error = build(tmp_path, tmp_path / "site")
+    assert (status, link.lstrip("#") in error) == (1, True), error
 
 
 def test_every_page_is_built(site: Path) -> None:
