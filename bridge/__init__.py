@@ -5,7 +5,7 @@ contiguous records of one partition into drained files and gives the files to a 
 nothing more: ring and log are the buffer, so no record is stored a second time. It never uses a socket of the
 broker. It never delays the broker, unless a setting requires that.
 
-    runner.py       Bridge: its thread or process, retries, pause
+    runner.py       Bridge: its thread or process, retries, pause; backoff.py: the time before the next try
     orders.py       commands of an operator; state.py: the state that a bridge reports
     drain.py        Drain: chooses the next file, saves its write intent, sends it, saves the checkpoint
     partitions.py   partitions that exist, and the next demand of each

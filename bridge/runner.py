@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import random
 import re
 import threading
 import time
@@ -22,6 +21,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from bridge.backoff import Backoff
 from bridge.checkpoint import Checkpoint
 from bridge.drain import Drain, Moved
 from bridge.errors import (
@@ -43,7 +43,7 @@ from bridge.source import ColdLog, ForeignLog
 from bridge.state import BridgeState, Condition
 from ringbuf.bell import READERS_MOST, Sleeper
 
-__all__ = ["Backoff", "Bridge"]
+__all__ = ["Bridge"]
 
 log = logging.getLogger(__name__)
 
@@ -60,25 +60,6 @@ class _Asked(NamedTuple):
 
     order: Order
     answer: Future[list[str]]
-
-
-class Backoff:
-    """Wait before the next try: uniform up to a bound that doubles with each failure."""
-
-    def __init__(self, least_s: float, most_s: float, random_source: random.Random | None = None) -> None:
-        self.least_s, self.most_s = least_s, most_s
-        self.failures = 0
-        self._random = random_source or random.Random()
-
-    def next_s(self) -> float:
-        """Seconds to wait after one more failure."""
-        bound = min(self.most_s, self.least_s * 2.0 ** min(self.failures, 62))
-        self.failures += 1
-        return self._random.uniform(0, bound)
-
-    def reset(self) -> None:
-        """Reset the bound after a success."""
-        self.failures = 0
 
 
 class Bridge:

@@ -30,6 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from bridge.backoff import Backoff
 from bridge.errors import BadName, SinkUnavailable
 from bridge.records import Message, Records, Rejected
 from bridge.sinks.mqtt_commands import FROM, WAITING_MOST, Commands
@@ -76,7 +77,7 @@ OPTIONS: Mapping[str, str] = {
 KEEP_ALIVE_S = 20
 ACK_TIMEOUT_S = 20.0
 TICK_S = 5.0
-RETRY_MOST_S = 30.0  # between connections for which only commands wait
+RETRY_LEAST_S, RETRY_MOST_S = 1.0, 30.0  # between connections for which only commands wait
 BEGIN_TIMEOUT_S = 30.0
 LASTING = Properties(session_expiry_interval_s=7 * 86_400, receive_maximum=WAITING_MOST)
 OF_A_RECORD = {
@@ -206,21 +207,21 @@ class MqttSink:
 
     async def _stay_connected(self) -> None:
         """Keep one connection after the other, while the drain requests one or commands may arrive."""
-        failures = 0
+        backoff = Backoff(RETRY_LEAST_S, RETRY_MOST_S)
         try:
             while True:
                 # Commands need a connection without a request of the drain. The pause grows with each
                 # failure.
-                pause_s = random.uniform(0, min(RETRY_MOST_S, 2.0**failures)) if self.commands else None
+                pause_s = backoff.next_s() if self.commands else None
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._called.wait()
                 self._called.clear()
-                failures += 1
                 try:
                     await self._serve(await self._open())
                 except SinkUnavailable as error:
-                    failures = 0 if self._link is not None else failures
+                    if self._link is not None:
+                        backoff.reset()
                     self._fail(error)
         finally:
             self._fail(SinkUnavailable(f"{self.url}: closed"))

@@ -7,11 +7,12 @@ import pytest
 
 from bridge.errors import SinkUnavailable
 from bridge.sinks.mqtt import MqttSink
-from edge.mqtt import Disconnect, Properties, PubAck, Publish, ReasonCode
+from edge.mqtt import Disconnect, Properties, PubAck, Publish, ReasonCode, SubAck, Subscribe
 from tests.support.drained_files import records_of, unit_of
 from tests.support.scripted_broker import Peer, scripted
 
 SETTLED_S = 20.0
+FAILURES = 1_100  # 2.0 ** 1024 is no float
 
 ENDS: dict[str, tuple[Callable[[Peer], None], str]] = {
     "a reason": (
@@ -75,5 +76,24 @@ async def test_acknowledgements_in_one_piece_with_the_reason_of_the_end_do_not_s
             peer.send(PubAck(sent[0].packet_id), Disconnect(ReasonCode.SERVER_SHUTTING_DOWN))
             with pytest.raises(SinkUnavailable, match="server shutting down"):
                 await asyncio.to_thread(future.result, SETTLED_S)
+        finally:
+            await asyncio.to_thread(sink.close)
+
+
+async def test_a_broker_that_was_away_for_days_is_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands need a connection at all times; the bound of the pause must not outgrow a float."""
+    monkeypatch.setattr("bridge.sinks.mqtt.RETRY_MOST_S", 0.0)
+    async with scripted() as broker:
+        sink = MqttSink.of_url(broker.url, {"commands": "cmd/#", "local": broker.url})
+        try:
+            beginning = asyncio.create_task(asyncio.to_thread(sink.begin, "edge-1"))
+            for _ in range(FAILURES):
+                (await broker.connection()).abort()
+            with pytest.raises(SinkUnavailable):
+                await beginning
+            peer = await broker.accepted()
+            await peer.expect(Subscribe)
+            peer.send(SubAck(1, (ReasonCode.GRANTED_QOS_1,)))
+            await asyncio.to_thread(sink.begin, "edge-1")
         finally:
             await asyncio.to_thread(sink.close)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.backoff import Backoff
 from bridge.errors import BadOrder, BridgeError, CheckpointBusy, SinkConflict, SinkUnavailable
-from bridge.runner import Backoff, Bridge
+from bridge.runner import Bridge
 from bridge.settings import BridgeSettings
 from bridge.sink import Sink
 from bridge.source import ColdLog
