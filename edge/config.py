@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,19 +23,21 @@ from msgspec import Meta, field
 from edge.config_limits import Limits
 from edge.config_listener import Listener, Tls
 from edge.config_quota import OwnerQuota, Quota
-from edge.config_reader import Problems, read_struct, read_toml, read_values
-from edge.config_rules import RING_SHARE, RULES, longest_packet_bytes
-from edge.directories import StrPath, default_runtime_dir, default_state_dir
-from edge.errors import ConfigError
+from edge.directories import default_runtime_dir, default_state_dir
 
 __all__ = [
     "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Consumers", "DefaultBytes",
     "Durability",
     "Limits", "Listener", "Local", "Log", "Metrics", "OwnerQuota", "Plugin", "Producer",
-    "Quota", "Sessions", "Stream", "Sys", "Tls", "Zmq", "checked", "load", "overridden", "parse",
+    "Quota", "Sessions", "Stream", "Sys", "Tls", "Zmq",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+RECORD_OVERHEAD_BYTES = 64  # header, padding to 8 and to 32
+RING_SHARE = 4  # no more than this part of a ring waits for an interval's sync
+RECORDS_PER_RING = 4  # a record is at most a quarter of its ring
+PACKET_USUAL_BYTES = 16 << 20  # default maximum: each connection may buffer one such packet
 
 DEFAULT_STREAM = "default"
 
@@ -416,8 +417,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def packet_max_bytes(self) -> int:
-        """The longest MQTT packet."""
-        return longest_packet_bytes(self)
+        """limits.packet_max_bytes, or, if not set, the longest packet that every ring can store with a topic.
+
+        The topic may come from an earlier packet, if this one has a topic alias.
+        """
+        limits = self.limits
+        if limits.packet_max_bytes is not None:
+            return limits.packet_max_bytes
+        room = min(stream.ring_bytes for stream in self.stream) // RECORDS_PER_RING - RECORD_OVERHEAD_BYTES
+        return min(PACKET_USUAL_BYTES, max(room - limits.topic_max_bytes, room // 2))
 
     @property
     def log_directory(self) -> Path:
@@ -433,55 +441,3 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def consumers_endpoint(self) -> str:
         """Endpoint of consumers."""
         return self.consumers.endpoint or f"ipc://{self.runtime_dir / 'consumers.sock'}"
-
-
-def load(file: StrPath) -> Config:
-    """Read the configuration in `file`. Raises ConfigError with every mistake in it."""
-    file = Path(file)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError([f"{file}:1: file: cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"{file}:1: file: byte {error.start} is not UTF-8, which TOML must be"]) from error
-    return parse(text, name=str(file), base=file.parent)
-
-
-def parse(text: str, *, name: str = "brim.toml", base: Path = Path()) -> Config:
-    """Parse a configuration; `name` is the file name in messages, relative paths begin at `base`."""
-    problems = Problems(name)
-    config = read_struct(Config, read_toml(text, problems), problems, base.absolute())
-    if all(stream.name != DEFAULT_STREAM for stream in config.stream):
-        rest = Stream(name=DEFAULT_STREAM, topics=("#",))
-        config = msgspec.structs.replace(config, stream=(*config.stream, rest))
-    return _ruled(config, problems)
-
-
-def overridden(config: Config, given: Mapping[str, Any], name: str) -> Config:
-    """Replace settings by the values of `given`, for which the rules of the file hold.
-
-    Keys are those of [[listener]] (of the first one) and of the file itself; `name` is what messages call
-    it.  Raises ConfigError.
-    """
-    problems = Problems(name)
-    first = config.listener[0] if config.listener else Listener()
-    listener = {key: value for key, value in given.items() if key in {"host", "port"}}
-    values = read_values(Listener, listener, problems, Path.cwd(), ("listener", 0))
-    changes = read_values(Config, {k: v for k, v in given.items() if k not in listener}, problems, Path.cwd())
-    if values:
-        changed = msgspec.structs.replace(first, **values)
-        changes["listener"] = (changed, *config.listener[1:])
-    return _ruled(msgspec.structs.replace(config, **changes), problems)
-
-
-def checked(config: Config, name: str) -> Config:
-    """Check a `config` from code, or changed by `name`. Raises ConfigError if it breaks a rule."""
-    return _ruled(config, Problems(name))
-
-
-def _ruled(config: Config, problems: Problems) -> Config:
-    for rule in RULES:
-        rule(config, problems)
-    if messages := problems.messages():
-        raise ConfigError(messages)
-    return config

@@ -9,40 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from edge.config_listener import is_loopback, listeners_are_safe, listeners_make_sense
+from edge.config import RECORD_OVERHEAD_BYTES, RECORDS_PER_RING, RING_SHARE, Config
+from edge.config_listener import Listener, is_loopback
+from edge.config_listener_rules import listeners_are_safe, listeners_make_sense
 from edge.config_reader import Problems, shown
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topics import check_filter
 from edge.toml_lines import Path
 
-if TYPE_CHECKING:
-    from edge.config import Config, Listener
-
-__all__ = ["RING_SHARE", "RULES", "longest_packet_bytes"]
+__all__ = ["RULES"]
 
 T = TypeVar("T")
 
 RINGS_MAX = 120  # one futex_waitv call waits for all of them, and takes 128 words at most
 BRIDGES_MAX = 8  # each takes one of the 64 reader slots of every ring, and a thread
 PORT_MAX = 65535
-RECORD_OVERHEAD_BYTES = 64  # header, padding to 8 and to 32
-RING_SHARE = 4  # no more than this part of a ring waits for an interval's sync
-RECORDS_PER_RING = 4  # a record is at most a quarter of its ring
-PACKET_USUAL_BYTES = 16 << 20  # default maximum: each connection may buffer one such packet
-
-
-def longest_packet_bytes(config: Config) -> int:
-    """limits.packet_max_bytes, or, if not set, the longest packet that every ring can store with its topic.
-
-    The topic may come from an earlier packet, if this one has a topic alias.
-    """
-    limits = config.limits
-    if limits.packet_max_bytes is not None:
-        return limits.packet_max_bytes
-    room = min(stream.ring_bytes for stream in config.stream) // RECORDS_PER_RING - RECORD_OVERHEAD_BYTES
-    return min(PACKET_USUAL_BYTES, max(room - limits.topic_max_bytes, room // 2))
 
 
 def names_are_unique(config: Config, problems: Problems) -> None:
@@ -97,7 +80,7 @@ def filters_are_valid(config: Config, problems: Problems) -> None:
 def rings_hold_their_records(config: Config, problems: Problems) -> None:
     """ring_bytes is a power of two, and a quarter of it holds a record of limits.packet_max_bytes."""
     limits = config.limits
-    packet_max_bytes = longest_packet_bytes(config)
+    packet_max_bytes = config.packet_max_bytes
     longest = packet_max_bytes + min(limits.topic_max_bytes, packet_max_bytes) + RECORD_OVERHEAD_BYTES
     sizes = [(("stream", index), stream.ring_bytes) for index, stream in enumerate(config.stream)]
     sizes += [(("producer", index), producer.ring_bytes) for index, producer in enumerate(config.producer)]

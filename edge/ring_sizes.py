@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge.config import Config, DefaultBytes, Stream, checked
-from edge.config_rules import RECORD_OVERHEAD_BYTES, RECORDS_PER_RING, RING_SHARE
+from edge.config import RECORD_OVERHEAD_BYTES, RECORDS_PER_RING, RING_SHARE, Config, DefaultBytes, Stream
+from edge.config_load import checked
 from edge.logs import pairs
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.ring import ring_file

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from edge.config import Bridge as BridgeSection
-from edge.config import Config, Listener, Plugin, Producer, Stream, Tls, parse
+from edge.config import Config, Listener, Plugin, Producer, Stream, Tls
+from edge.config_load import parse
 from edge.metric_families import METRICS
 from tests.support import documents
 from tests.support.documents import ARCHITECTURE, DOCUMENTS, PAGES, README, Block, blocks, prose, short

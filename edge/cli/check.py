@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge import config
+from edge import config_load
 from edge.auth.errors import AuthFileError
 from edge.auth.guard import AuthFiles
 from edge.auth.rule_warnings import rule_warnings
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check the file. Returns 0, or 2 with every mistake on standard error."""
     try:
-        found = config.load(arguments.file)
+        found = config_load.load(arguments.file)
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)

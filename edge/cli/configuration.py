@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from edge import config
+from edge import config_load
 from edge.cli.argument_types import directory
 from edge.config import Config
 
@@ -41,10 +41,10 @@ def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
 
 def configured(arguments: argparse.Namespace) -> Config:
     """Configuration with the overrides of the command line. Raises ConfigError."""
-    settings = config.load(arguments.config) if arguments.config else config.parse("")
+    settings = config_load.load(arguments.config) if arguments.config else config_load.parse("")
     given: dict[str, object] = {}
     for key in ("runtime_dir", "state_dir", "host", "port"):
         value = getattr(arguments, key, None)
         if value is not None:
             given[key] = str(value) if isinstance(value, Path) else value
-    return config.overridden(settings, given, "the command line")
+    return config_load.overridden(settings, given, "the command line")

@@ -32,7 +32,8 @@ from docs.generate import (
 from docs.generate.source import doc_of, field_docs
 from edge import cli
 from edge.cli.exit_status import Exit
-from edge.config import Config, parse
+from edge.config import Config
+from edge.config_load import parse
 from edge.metric_families import Metric
 from ringbuf import Ring, Writer
 

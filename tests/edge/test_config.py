@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.cli.bridge_settings import bridge_settings
-from edge.config import Config, Stream, load, parse
+from edge.config import Config, Stream
+from edge.config_load import load, parse
 from edge.errors import ConfigError, EdgeError
 from edge.toml_lines import Path, key_lines, line_of
 

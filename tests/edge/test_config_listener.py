@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge.cli import check
-from edge.config import parse
+from edge.config_load import parse
 from edge.errors import ConfigError
 from tests.support.mqtt_transports import authority
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge.config import Config, parse
+from edge.config import Config
+from edge.config_load import parse
 from edge.engine import EngineLimits
 from edge.levels import Levels, Upstream, reason_code
 from edge.mqtt import (

@@ -13,7 +13,8 @@ import pytest
 from bridge.checkpoint import Checkpoint
 from bridge.cursor import Cursor
 from edge.cli.holds import BridgeHolds, ConsumerHolds
-from edge.config import Config, parse
+from edge.config import Config
+from edge.config_load import parse
 from edge.control import Connection, Report, Status
 from edge.errors import ConfigError
 from edge.log_set import LogSet, Placing

@@ -17,7 +17,7 @@ import pytest
 
 from bridge.drain import Totals
 from bridge.state import BridgeState
-from edge.config import parse
+from edge.config_load import parse
 from edge.errors import ConfigError, PortTaken
 from edge.metric_families import METRICS
 from edge.metrics import page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge.broker import BrokerLimits
-from edge.config import parse
+from edge.config_load import parse
 from edge.engine import EngineLimits
 from edge.mqtt import (
     ConnAck,

@@ -12,8 +12,8 @@ import pytest
 
 from edge.access import ClientFacts
 from edge.broker import BrokerLimits
-from edge.config import parse
 from edge.config_listener import Listener as Settings
+from edge.config_load import parse
 from edge.engine import EngineLimits, Table
 from edge.engine_codes import TABLES
 from edge.mqtt import (

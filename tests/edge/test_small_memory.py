@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 import edge.client
-from edge.config import Config, DefaultBytes, Stream, parse
+from edge.config import Config, DefaultBytes, Stream
+from edge.config_load import parse
 from edge.local_client import producer
 from edge.ring_sizes import fitted, fitting_bytes
 from ringbuf import Bell

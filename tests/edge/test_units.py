@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from edge.cli.argument_types import port, positive, seconds, size, whole_seconds
-from edge.config import parse
+from edge.config_load import parse
 from edge.errors import ConfigError
 from edge.units import InvalidUnit, milliseconds_of, size_of
 

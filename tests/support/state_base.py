@@ -22,7 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-from edge.config import Config, parse
+from edge.config import Config
+from edge.config_load import parse
 from edge.consumers.client import consumer
 from edge.control import Connection, Report, Status
 from edge.mqtt import Properties, PubAck, PubComp, Publish, PubRec, PubRel, Subscribe, Subscription
