@@ -17,6 +17,7 @@ broker. It never delays the broker, unless a setting requires that.
     shipping.py     delivery: a file is built and put, or records are filtered and sent
     unit.py         records into a drained file; records.py: records for sinks that take them one by one
     transform.py    choice and mapping of topics, plug-ins; dead_letters.py: records that cannot be sent
+    rangeset.py     ranges of offsets: union, difference, overlap
     lag.py          distance to the newest record, and the time until the buffer is full
     drained.py      the format of a drained file; reading needs only the standard library and msgpack
     parquet_footer.py  the footer of a drained file in a Parquet file

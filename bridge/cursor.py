@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from bridge.drained import EarlierRanges
+from bridge.rangeset import union
 from bridge.unit import Intent
 
-__all__ = ["AHEAD_MOST", "Cursor", "joined"]
+__all__ = ["AHEAD_MOST", "Cursor"]
 
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -74,7 +75,7 @@ class Cursor:
             earlier_skipped=tuple(it for it in self.earlier_skipped if it not in intent.earlier_skipped),
         )
         accounted = (*intent.lost, *intent.skipped, (intent.first_offset, intent.last_offset))
-        for first, last in joined(accounted):
+        for first, last in union(accounted):
             cursor = cursor._accounting(first, last + 1)
         return cursor
 
@@ -174,15 +175,4 @@ def _merged(ahead: Spans) -> Spans:
             found[-1] = found[-1][0], max(found[-1][1], end)
         else:
             found.append((first, end))
-    return tuple(found)
-
-
-def joined(ranges: Iterable[tuple[int, int]]) -> Spans:
-    """Ranges with both ends included, with neighbours joined."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(last, found[-1][1])
-        else:
-            found.append((first, last))
     return tuple(found)

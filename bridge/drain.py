@@ -32,13 +32,14 @@ from typing import Any
 
 from bridge.checkpoint import Checkpoint
 from bridge.clock import SYSTEM, Clock
-from bridge.cursor import Cursor, joined
+from bridge.cursor import Cursor
 from bridge.dead_letters import DeadLetters
 from bridge.drained import EPOCH_BITS, ring_epoch
 from bridge.errors import SinkUnavailable, SourceError
 from bridge.installation import Installation
 from bridge.partitions import TICK_S, Partitions
 from bridge.plan import Plan, Want
+from bridge.rangeset import union
 from bridge.reconcile import is_there, reconcile
 from bridge.resend import ResendLimit, bounded
 from bridge.settings import BridgeSettings
@@ -377,7 +378,7 @@ class Drain:
     def _intent(self, source: PartitionSource, cursor: Cursor, start: int, batch: Batch) -> Intent:
         begun = [flight.intent for flight in self._window.flights]
         first = start == cursor.next_offset
-        lost = joined((*cursor.owed, *_range(start, batch.first_offset)))
+        lost = tuple(union((*cursor.owed, *_range(start, batch.first_offset))))
         return Intent(
             drain_seq=self.checkpoint.number(begun),
             created_ns=self.clock.wall_ns(),

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.drained import EarlierRanges
+from bridge.rangeset import subtract, union
 from bridge.unit import Intent
 
 __all__ = ["DAMAGED", "OVERWRITTEN", "RANGES_MAX", "RETENTION", "Losses", "PartitionLosses", "records_in"]
@@ -106,25 +107,21 @@ def records_in(ranges: Iterable[tuple[int, int, int]]) -> int:
 
 def _kept(known: EarlierRanges, total: int, fresh: EarlierRanges) -> tuple[EarlierRanges, int]:
     """The latest ranges with neighbours joined, and the number of all ranges."""
-    joined: list[tuple[int, int, int]] = []
-    for epoch, first, last in sorted((*known, *fresh)):
-        if joined and joined[-1][0] == epoch and first <= joined[-1][2] + 1:
-            joined[-1] = epoch, joined[-1][1], max(joined[-1][2], last)
-        else:
-            joined.append((epoch, first, last))
+    joined = [(epoch, *it) for epoch, its in sorted(_by_epoch((*known, *fresh)).items()) for it in union(its)]
     return tuple(joined[-RANGES_MAX:]), total + len(joined) - len(known)
 
 
 def _without(ranges: EarlierRanges, taken: EarlierRanges) -> EarlierRanges:
     """The parts of the ranges that are not in `taken`."""
-    left = list(ranges)
-    for epoch, begin, end in taken:
-        cut: list[tuple[int, int, int]] = []
-        for it in left:
-            if it[0] != epoch or it[2] < begin or end < it[1]:
-                cut.append(it)
-                continue
-            sides = (it[1], begin - 1), (end + 1, it[2])
-            cut += [(epoch, first, last) for first, last in sides if first <= last]
-        left = cut
+    gone = _by_epoch(taken)
+    left: list[tuple[int, int, int]] = []
+    for epoch, its in _by_epoch(ranges).items():
+        left += ((epoch, *it) for it in subtract(union(its), union(gone.get(epoch, ()))))
     return tuple(left)
+
+
+def _by_epoch(ranges: EarlierRanges) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {}
+    for epoch, first, last in ranges:
+        found.setdefault(epoch, []).append((first, last))
+    return found

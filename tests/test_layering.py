@@ -26,8 +26,8 @@ MAY_IMPORT = {
     "bridge.sinks.lease": {"bridge", "obstore"},
     "bridge.sinks.objects": {"bridge", "bridge.sinks.lease", "obstore"},
     "bridge.spark": {
-        *("bridge.drained", "bridge.errors", "bridge.parquet_footer", "bridge.spark.formats"),
-        *("bridge.spark.tables", "ringbuf"),
+        *("bridge.drained", "bridge.errors", "bridge.parquet_footer", "bridge.rangeset"),
+        *("bridge.spark.formats", "bridge.spark.tables", "ringbuf"),
         *("msgpack", "numpy", "pyarrow", "py4j", "pyspark"),
     },
     "bridge.spark.formats": {"bridge.errors", "cbor2", "google"},

@@ -10,7 +10,6 @@
     payloads.py       payload schema: formats by topic, in a small file
     fields.py         payloads into typed columns; unpacked.py in C, formats.py by libraries;
                       drift.py: values that do not fit, as text
-    coverage.py       ranges of offsets: covered, covered twice, missing
     tables.py         tables of batches, with or without a Delta log; evolution.py: their columns over time
     page.py           parts of a page of figures
     session.py        a Spark session on this machine; daemon.py: its workers, without tracebacks

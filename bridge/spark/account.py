@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bridge.drained import Footer
-from bridge.spark.coverage import Ranges, count, overlap, subtract, union
+from bridge.rangeset import Ranges, count, overlap, subtract, union
 from bridge.spark.landing import StoredFile
 
 __all__ = ["Account", "EdgeAccount", "Epoch", "EpochAccount", "FileFacts", "account"]

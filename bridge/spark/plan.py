@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.errors import FilesMissing
-from bridge.spark.coverage import Ranges, subtract, union
+from bridge.rangeset import Ranges, subtract, union
 from bridge.spark.landing import StoredFile
 
 __all__ = ["Cursor", "FileTask", "advance", "between", "pack", "tasks_of"]

@@ -51,6 +51,7 @@ from pyspark.sql.types import StructType
 
 from bridge.drained import PARQUET_SUFFIX
 from bridge.errors import DrainedFileError, SourceOptionError
+from bridge.rangeset import subtract
 from bridge.spark import daemon, files_view, parquet_files
 from bridge.spark.columns import (
     CORRUPT,
@@ -63,7 +64,6 @@ from bridge.spark.columns import (
     corrupt_batch_of,
     never_null,
 )
-from bridge.spark.coverage import subtract
 from bridge.spark.decode import decode_file
 from bridge.spark.fields import typed_columns
 from bridge.spark.landing import Landing, StoredFile, matches, name_of

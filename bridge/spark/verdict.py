@@ -15,7 +15,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from bridge.spark.coverage import count
+from bridge.rangeset import count
 
 if TYPE_CHECKING:
     from bridge.spark.account import Account

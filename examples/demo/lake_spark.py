@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge.spark.coverage import count
+from bridge.rangeset import count
 from bridge.spark.jobs import bronze, gaps, windows
 from bridge.spark.session import session
 from examples.demo.lake import Aggregate, Lake, say

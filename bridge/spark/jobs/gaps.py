@@ -24,8 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.errors import DrainedFileError
+from bridge.rangeset import Ranges, count, subtract, union
 from bridge.spark.account import Account, Epoch, FileFacts, account
-from bridge.spark.coverage import Ranges, count, subtract, union
 from bridge.spark.jobs.common import add_spark_arguments, pairs, run
 from bridge.spark.landing import Landing, StoredFile
 from bridge.spark.tables import read_table

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
+from bridge.rangeset import Ranges, overlap, union
 from bridge.spark.columns import CORRUPT, DDL
-from bridge.spark.coverage import Ranges, overlap, union
 from bridge.spark.jobs import bronze
 from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import (

@@ -23,9 +23,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bridge.rangeset import count
 from bridge.spark import page
 from bridge.spark.account import Account, FileFacts, account
-from bridge.spark.coverage import count
 from bridge.spark.jobs.common import add_spark_arguments, pairs, run
 from bridge.spark.jobs.gaps import facts_of
 from bridge.spark.tables import read_table

@@ -16,8 +16,8 @@ pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[
 from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
+from bridge.rangeset import subtract
 from bridge.spark.columns import CORRUPT
-from bridge.spark.coverage import subtract
 from bridge.spark.jobs import kafka
 from bridge.unit import Unit
 from tests.support.drained_files import EPOCH, T0_NS, record, store, unit_of

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
 
+from bridge import rangeset
 from bridge.drained import Name
 from bridge.errors import FilesMissing
-from bridge.spark import coverage
 from bridge.spark.landing import StoredFile
 from bridge.spark.plan import advance, between, pack, tasks_of
 
@@ -26,13 +26,13 @@ def offsets(ranges: list[tuple[int, int]]) -> set[int]:
 @given(ranges_strategy, ranges_strategy)
 def test_ranges_are_sets_of_offsets(one: list[tuple[int, int]], two: list[tuple[int, int]]) -> None:
     for ranges, expected in (
-        (coverage.union(one), offsets(one)),
-        (coverage.subtract(coverage.union(one), coverage.union(two)), offsets(one) - offsets(two)),
-        (coverage.overlap(one), {it for it in offsets(one) if sum(a <= it <= b for a, b in one) > 1}),
+        (rangeset.union(one), offsets(one)),
+        (rangeset.subtract(rangeset.union(one), rangeset.union(two)), offsets(one) - offsets(two)),
+        (rangeset.overlap(one), {it for it in offsets(one) if sum(a <= it <= b for a, b in one) > 1}),
     ):
         assert offsets(ranges) == expected
-        assert coverage.count(ranges) == len(expected)
-        assert ranges == coverage.union(ranges)
+        assert rangeset.count(ranges) == len(expected)
+        assert ranges == rangeset.union(ranges)
 
 
 def stored(
