@@ -4,6 +4,7 @@ import email
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from importlib import metadata
@@ -121,6 +122,14 @@ def test_the_base_install_puts_no_command_of_another_broker_on_the_path(
     with zipfile.ZipFile(wheel) as members:
         assert b"\nbrim = " in members.read("brim-0.1.0.dist-info/entry_points.txt")
     assert commands | {"brim"} <= COMMANDS
+
+
+def test_the_base_install_takes_no_websockets_that_ignores_the_limit_of_frames() -> None:
+    """ServerProtocol.max_size is what the listener sets (edge.transports.websocket); 16 has other names."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [websockets] = [it for it in map(Requirement, project["dependencies"]) if it.name == "websockets"]
+    assert websockets.specifier.contains(metadata.version("websockets"))
+    assert not websockets.specifier.contains("16.0")
 
 
 @pytest.fixture(scope="module")
