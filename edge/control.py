@@ -33,7 +33,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 import msgspec
 
 from edge.directories import StrPath, control_socket, runtime_directory
-from edge.errors import AccessDenied, BrokerUnreachable, ControlError, Refused
+from edge.errors import AccessDenied, BrokerUnreachable, ControlError, NoAnswer, Refused
 
 __all__ = [
     "ANSWER_MAX_BYTES",
@@ -317,9 +317,9 @@ class Connection:
     def _gone(self) -> BrokerUnreachable:
         return BrokerUnreachable(f"the broker (pid {self.broker_pid}) is gone")
 
-    def _silent(self) -> BrokerUnreachable:
+    def _silent(self) -> NoAnswer:
         text = f"no answer from the broker (pid {self.broker_pid}) in {REPLY_TIMEOUT_S} s"
-        return BrokerUnreachable(text)
+        return NoAnswer(text)
 
 
 def _expected(answer: Answer, expected: type[A]) -> A:

@@ -5,8 +5,11 @@
         DirectoryBusy         another broker runs on this directory; .pid
         PortTaken             another program listens there
         RingsUnavailable      shared memory is full, or the rings belong to another user
-        BrokerUnreachable     no broker answers on the control socket
-            AccessDenied      this user may not connect to the control socket
+        InvalidArgument       a ValueError: an argument that no broker would accept
+        BrokerUnreachable     a ConnectionError: no broker answers
+            AccessDenied      a PermissionError: this user may not connect to the control socket
+            NoAnswer          a TimeoutError: the broker is there and did not answer in time
+        NotOpen               a RuntimeError: used outside `with`
         Refused               the broker refused the request
         ControlError          an invalid request or answer on the control socket
         FrameError            an invalid ZeroMQ message
@@ -18,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ringbuf.errors import BrimError
+
 __all__ = [
     "AccessDenied",
     "BrokerUnreachable",
@@ -26,13 +31,16 @@ __all__ = [
     "DirectoryBusy",
     "EdgeError",
     "FrameError",
+    "InvalidArgument",
+    "NoAnswer",
+    "NotOpen",
     "PortTaken",
     "Refused",
     "RingsUnavailable",
 ]
 
 
-class EdgeError(Exception):
+class EdgeError(BrimError):
     """An error that the user or operator of the broker can correct."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -66,12 +74,24 @@ class RingsUnavailable(EdgeError):
     """A ring cannot be created or taken over: no room in shared memory, or no right to the file."""
 
 
-class BrokerUnreachable(EdgeError):
-    """No broker answers on the control socket."""
+class InvalidArgument(EdgeError, ValueError):
+    """An argument that cannot be used; the message names its value and what is allowed."""
 
 
-class AccessDenied(BrokerUnreachable):
+class BrokerUnreachable(EdgeError, ConnectionError):
+    """No broker answers, or it is gone."""
+
+
+class AccessDenied(BrokerUnreachable, PermissionError):
     """The control socket exists, but this user may not connect to it."""
+
+
+class NoAnswer(BrokerUnreachable, TimeoutError):
+    """The broker is there and did not answer in time."""
+
+
+class NotOpen(EdgeError, RuntimeError):
+    """A consumer or client that is used before `with` or after its end."""
 
 
 class Refused(EdgeError):

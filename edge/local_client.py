@@ -1,7 +1,7 @@
-"""Python client for programs on the broker's machine.
+"""Programs on the broker's machine: subscriptions to shared memory and ZeroMQ, and producers.
 
-    async with subscribe_shm("plant/#") as plant:       # or `with` and `for`, without asyncio
-        async for batch in plant:                       # of one ring, in order
+    with subscribe_shm("plant/#") as plant:
+        for batch in plant:                             # of one ring, in order
             for record in batch:
                 print(record.key, record.offset, np.frombuffer(record))     # the broker's own memory
 
@@ -10,22 +10,22 @@
             if frame is not None:                       # None: the ring is full
                 camera.readinto(frame)
 
-    async with subscribe_zmq("plant/+/temp") as plant:  # copied, by ZeroMQ
-        async for topic, header, payload in plant:
+    with subscribe_zmq("plant/+/temp") as plant:        # copied, by ZeroMQ
+        for topic, header, payload in plant:
             print(topic, header.offset, payload)
 
-Importing this module does not load ZeroMQ.
+local_client_asyncio.py has the same functions for asyncio.  Importing this loads no ZeroMQ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from edge.control import Connection, Produce, RingList
+from edge.control import Connection, Produce, RingFacts, RingList
 from edge.directories import StrPath, runtime_directory
-from edge.errors import EdgeError, Refused
+from edge.errors import InvalidArgument, Refused
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topics import check_filter
 from edge.shm_client import Place, RingBatch, ShmSubscription, Start
@@ -39,10 +39,13 @@ __all__ = [
     "Place",
     "RingBatch",
     "ShmSubscription",
+    "attached",
     "checked_filters",
     "producer",
     "subscribe_shm",
     "subscribe_zmq",
+    "writer_of",
+    "zmq_endpoint",
 ]
 
 # in one batch at most: enough for a low cost per record, few enough that overruns are rare
@@ -76,15 +79,20 @@ def subscribe_zmq(
     endpoint: str = "",
     receive_high_water: int = 10_000,
 ) -> ZmqSubscription:
-    """Subscribe by ZeroMQ: (topic, Header, payload) of matching topics. Needs a running event loop.
+    """Subscribe by ZeroMQ: (topic, Header, payload) of matching topics.
 
     `endpoint`: the broker's ZeroMQ endpoint, if it is not ipc://RUNTIME_DIR/zmq.sock. `receive_high_water`:
     messages that may wait here before ZeroMQ drops further ones.
     """
     from edge.zmq_client import ZmqSubscription
 
-    place = endpoint or f"ipc://{runtime_directory(runtime_dir) / 'zmq.sock'}"
+    place = zmq_endpoint(runtime_dir, endpoint)
     return ZmqSubscription(checked_filters(filters), place, receive_high_water=receive_high_water)
+
+
+def zmq_endpoint(runtime_dir: StrPath | None, endpoint: str) -> str:
+    """Endpoint at which the broker publishes by ZeroMQ; `endpoint`, if it is given."""
+    return endpoint or f"ipc://{runtime_directory(runtime_dir) / 'zmq.sock'}"
 
 
 @contextmanager
@@ -104,31 +112,40 @@ def producer(name: str, stream: str = "default", *, runtime_dir: StrPath | None 
     """
     with Connection(runtime_dir) as connection:
         facts = connection.ask(Produce(name, stream), RingList).rings[0]
-        try:
-            ring = Ring.reattach(facts.path)
-        except WriterAlive as error:
-            text = f"producer {name!r} of stream {stream!r} is another process already"
-            raise Refused(text, hint="give each producer a name of its own") from error
-        except PermissionError as error:
-            hint = "run as the broker's user, or share the group of its runtime directory"
-            raise Refused(f"{facts.path}.ring may not be written by this user", hint=hint) from error
-        with ring:
-            yield ring.writer(
-                when_full="block" if facts.when_full == "block" else "reject",
-                queue_timeout_ms=facts.queue_timeout_ms,
-                gates="listed" if facts.when_full == "overwrite" else "all",
-                keys="topics",
-            )
+        with attached(facts, name) as ring:
+            yield writer_of(ring, facts, "block" if facts.when_full == "block" else "reject")
+
+
+def attached(facts: RingFacts, producer: str) -> Ring:
+    """The producer's ring, for writing.  Raises Refused."""
+    try:
+        return Ring.reattach(facts.path)
+    except WriterAlive as error:
+        text = f"producer {producer!r} of stream {facts.stream!r} is another process already"
+        raise Refused(text, hint="give each producer a name of its own") from error
+    except PermissionError as error:
+        hint = "run as the broker's user, or share the group of its runtime directory"
+        raise Refused(f"{facts.path}.ring may not be written by this user", hint=hint) from error
+
+
+def writer_of(ring: Ring, facts: RingFacts, when_full: Literal["block", "reject"]) -> Writer:
+    """The writer of a producer's ring, as its stream is configured."""
+    return ring.writer(
+        when_full=when_full,
+        queue_timeout_ms=facts.queue_timeout_ms,
+        gates="listed" if facts.when_full == "overwrite" else "all",
+        keys="topics",
+    )
 
 
 def checked_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the filters as a tuple. Raises EdgeError for an invalid topic filter, or for none."""
+    """Return the filters as a tuple. Raises InvalidArgument for an invalid topic filter, or for none."""
     found = (filters,) if isinstance(filters, str) else tuple(filters)
     for topic_filter in found:
         try:
             check_filter(topic_filter)
         except ProtocolError as error:
-            raise EdgeError(error.detail) from error
+            raise InvalidArgument(error.detail) from error
     if not found:
-        raise EdgeError("no topic filter", hint='name at least one, such as "#"')
+        raise InvalidArgument("no topic filter", hint='name at least one, such as "#"')
     return found

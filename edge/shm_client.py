@@ -5,18 +5,16 @@ once. When the broker ends and returns, a subscription continues by itself. A re
 memory, so that no record is skipped or repeated. A new ring is read from its first record on, after the old
 one has been read to its end.
 
-Never writes to a ring. One thread, or one event loop, uses a subscription.
+Never writes to a ring, and never waits with asyncio (shm_client_asyncio.py).  One thread uses a subscription.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import select
 import time
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Self
 
 from edge.control import Connection, Done, Gate, Message, Request, RingFacts, RingList, Rings
@@ -28,7 +26,7 @@ from edge.ring_poll import RingPoll
 from ringbuf import Batch, Bell, KeyFilter, Reader, Record, Ring
 from ringbuf.errors import Evicted, OffsetGone, Overrun, RingError
 
-__all__ = ["Place", "RingBatch", "ShmSubscription"]
+__all__ = ["Place", "RingBatch", "RingSubscription", "ShmSubscription", "Start"]
 
 log = logging.getLogger(__name__)
 
@@ -100,12 +98,10 @@ class _Source:
         self._ring.close()
 
 
-class ShmSubscription:
-    """Subscription, created by local_client.subscribe_shm(). Iterate with `async for` or `for`, without end.
+class RingSubscription:
+    """State of a subscription that ShmSubscription shares with its form for asyncio: rings, cursors, broker.
 
-    Entered by `async with` or `with`, it begins at `start` from then on; otherwise at the first iteration.
-    `lost` counts the records that were overwritten before they were read. Raises BrokerUnreachable if there
-    is no broker at the start; Refused or Evicted when gating.
+    `lost` counts the records that were overwritten before they were read.
     """
 
     def __init__(
@@ -133,8 +129,6 @@ class ShmSubscription:
         self._ended: list[_Source] = []  # read to their end, with a successor
         self._retry_s, self._retry_at = RETRY_FIRST_S, 0.0
         self._turn = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._woken = asyncio.Event()
 
     @property
     def connected(self) -> bool:
@@ -145,85 +139,14 @@ class ShmSubscription:
         """Position in each ring: a later subscription continues there, with this as `start`."""
         return {name: Place(it.facts.epoch, it.reader.offset) for name, it in self._sources.items()}
 
-    def read(self) -> RingBatch | None:
-        """The next batch of one ring; None if there is none now. For programs with their own loop."""
-        if self._chores_due():
-            self._do_chores()
-        return self._next_batch()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until read() may return a batch; False after `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            self._listen()
-            if self._chores_due():
-                return True
-            now = time.monotonic()
-            left_s = min(SLICE_S, deadline - now, self._retry_in(now))
-            if left_s <= 0:
-                return deadline > now
-            if self._sleep(left_s):
-                return True
-
-    def close(self) -> None:
-        """Close all rings. Records that the caller holds stay readable. May be called twice."""
+    def _release(self) -> None:
         self._disconnect()
-        if self._loop is not None and not self._loop.is_closed() and self._poll.fileno() >= 0:
-            self._loop.remove_reader(self._poll.fileno())
         self._poll.close()
         for source in self._sources.values():
             source.close()
         self._sources.clear()
 
-    def __enter__(self) -> Self:
-        try:
-            self._do_chores()
-        except BaseException:  # a refused gate, or an interrupt
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[RingBatch]:
-        return self
-
-    def __next__(self) -> RingBatch:
-        while (batch := self.read()) is None:
-            self.wait(SLICE_S)
-        return batch
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._do_chores_async()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-    def __aiter__(self) -> AsyncIterator[RingBatch]:
-        return self
-
-    async def __anext__(self) -> RingBatch:
-        while True:
-            if self._chores_due():
-                await self._do_chores_async()
-            batch = self._next_batch()
-            if batch is not None:
-                return batch
-            if self._chores_due():
-                continue
-            self._poll.watch()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._retry_in(time.monotonic()) if not self.connected else None):
-                    await self._woken.wait()
-            self._woken.clear()
-
-    # ---- reading and sleeping ----
+    # ---- reading ----
 
     def _next_batch(self) -> RingBatch | None:
         """The next batch, from the rings in turn, so that a busy ring does not delay the rest."""
@@ -242,27 +165,6 @@ class ShmSubscription:
             if source.successor is not None and source not in self._ended:
                 self._ended.append(source)  # it has no writer any more, so it was read to its end
         return None
-
-    def _sleep(self, seconds: float) -> bool:
-        if len(self._sources) == 1:  # one reader spins first, and needs no other thread
-            self._poll.rest()
-            return self._poll.readable()[0].reader.wait(seconds)
-        self._poll.watch()
-        waiting = select.poll()
-        waiting.register(self._poll, select.POLLIN)
-        if self._connection is not None:
-            waiting.register(self._connection, select.POLLIN)
-        found = bool(waiting.poll(seconds * 1000))
-        self._poll.acknowledge()
-        return found
-
-    def _rung(self) -> None:
-        self._poll.acknowledge()
-        self._woken.set()
-
-    def _spoken_to(self) -> None:
-        self._listen()
-        self._woken.set()
 
     def _listen(self) -> None:
         """Receive notifications of the broker, or notice its end."""
@@ -295,40 +197,6 @@ class ShmSubscription:
             self._drop(ended)
             if ended.successor is not None:
                 yield from self._take(ended.successor, "oldest")
-
-    def _do_chores(self) -> None:
-        chores, answer = self._chores(), None
-        try:
-            while True:
-                request, expected = chores.send(answer)
-                assert self._connection is not None
-                answer = self._connection.ask(request, expected)
-        except StopIteration:
-            return
-        except BrokerUnreachable:
-            self._lose_broker()
-            if not self._started:
-                self.close()
-                raise
-
-    async def _do_chores_async(self) -> None:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._poll.fileno(), self._rung)
-        chores, answer = self._chores(), None
-        try:
-            while True:
-                request, expected = chores.send(answer)
-                assert self._connection is not None
-                answer = await self._connection.ask_async(request, expected)
-        except StopIteration:
-            assert self._connection is not None
-            self._loop.add_reader(self._connection.fileno(), self._spoken_to)
-        except BrokerUnreachable:
-            self._lose_broker()
-            if not self._started:
-                self.close()
-                raise
 
     def _take(self, facts: RingFacts, start: Start) -> Generator[tuple[Request, type[Message]], Any, None]:
         known = self._sources.get(facts.name)
@@ -381,12 +249,9 @@ class ShmSubscription:
         self._retry_s = min(self._retry_s * 2, RETRY_MOST_S)
 
     def _disconnect(self) -> None:
-        if self._connection is None:
-            return
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self._connection.fileno())
-        self._connection.close()
-        self._connection = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _retry_in(self, now: float) -> float:
         return self._retry_at - now if self._connection is None else SLICE_S
@@ -397,3 +262,87 @@ class ShmSubscription:
         except UnicodeDecodeError:
             return False
         return any(matches(topic_filter, topic) for topic_filter in self._filters)
+
+
+class ShmSubscription(RingSubscription):
+    """Records of some topics.  Made by local_client.subscribe_shm().  Iteration does not end by itself.
+
+    Entered by `with`, it begins at `start` from then on; otherwise at the first read.
+    Raises BrokerUnreachable if no broker is there at the start; Refused or Evicted when gating.
+
+    edge.shm_client_asyncio has the form for asyncio, with the same methods.
+    """
+
+    def read(self, timeout_s: float = 0.0) -> RingBatch | None:
+        """The next batch, of one ring; None if there is none within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self._chores_due():
+                self._do_chores()
+            batch = self._next_batch()
+            if batch is not None or not self._wait(deadline):
+                return batch
+
+    def close(self) -> None:
+        """Close all rings. Records that the caller holds stay readable. May be called twice."""
+        self._release()
+
+    def __enter__(self) -> Self:
+        try:
+            self._do_chores()
+        except BaseException:  # a refused gate, or an interrupt
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[RingBatch]:
+        return self
+
+    def __next__(self) -> RingBatch:
+        while (batch := self.read(SLICE_S)) is None:
+            pass
+        return batch
+
+    def _wait(self, deadline: float) -> bool:
+        """Wait until there may be something to read; False at the deadline."""
+        while True:
+            self._listen()
+            if self._chores_due():
+                return time.monotonic() < deadline
+            now = time.monotonic()
+            left_s = min(SLICE_S, deadline - now, self._retry_in(now))
+            if left_s <= 0:
+                return deadline > now
+            if self._sleep(left_s):
+                return True
+
+    def _sleep(self, seconds: float) -> bool:
+        if len(self._sources) == 1:  # it spins first, and needs no other thread
+            self._poll.rest()
+            return self._poll.readable()[0].reader.wait(seconds)
+        self._poll.watch()
+        waiting = select.poll()
+        waiting.register(self._poll, select.POLLIN)
+        if self._connection is not None:
+            waiting.register(self._connection, select.POLLIN)
+        found = bool(waiting.poll(seconds * 1000))
+        self._poll.acknowledge()
+        return found
+
+    def _do_chores(self) -> None:
+        chores, answer = self._chores(), None
+        try:
+            while True:
+                request, expected = chores.send(answer)
+                assert self._connection is not None
+                answer = self._connection.ask(request, expected)
+        except StopIteration:
+            return
+        except BrokerUnreachable:
+            self._lose_broker()
+            if not self._started:
+                self.close()
+                raise

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.local_client import producer
+import brim
 
 HEIGHT, WIDTH = 480, 640
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--runtime-dir", type=Path, help="of the broker, if it is not the default")
     options = parser.parse_args()
     published = 0
-    with producer("camera", runtime_dir=options.runtime_dir) as ring:
+    with brim.producer("camera", runtime_dir=options.runtime_dir) as ring:
         for number in range(options.frames):
             claim = ring.claim(HEIGHT * WIDTH, key="frames/camera")
             if not claim:

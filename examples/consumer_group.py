@@ -14,7 +14,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from edge.consumers.client import consumer
+import brim.asyncio
 
 
 async def main() -> None:
@@ -26,7 +26,7 @@ async def main() -> None:
     parser.add_argument("--count", type=int, help="end after so many readings")
     parser.add_argument("--runtime-dir", type=Path, help="of the broker")
     arguments = parser.parse_args()
-    group = consumer(
+    group = brim.asyncio.consumer(
         "readings", "plant/+/temp", start="oldest", name=arguments.name, runtime_dir=arguments.runtime_dir
     )
     seen = 0

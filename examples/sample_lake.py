@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bridge.control import ask
-from edge.client import Client, connect
+from brim.asyncio import Client, connect
 
 MACHINES = 4
 PER_SECOND = 10  # messages of each machine

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.local_client import subscribe_shm
-from edge.shm_client import Start
+import brim
 
 
 def main() -> None:
@@ -30,8 +29,8 @@ def main() -> None:
     parser.add_argument("--runtime-dir", type=Path, help="of the broker, if it is not the default")
     options = parser.parse_args()
     left = options.count or -1
-    start: Start = "oldest" if options.oldest else "latest"
-    with subscribe_shm(options.filter, runtime_dir=options.runtime_dir, start=start) as subscription:
+    start: brim.Start = "oldest" if options.oldest else "latest"
+    with brim.subscribe(options.filter, runtime_dir=options.runtime_dir, start=start) as subscription:
         print("subscribed", flush=True)
         for batch in subscription:
             for record in batch:

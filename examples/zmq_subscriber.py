@@ -14,13 +14,13 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from edge.local_client import subscribe_zmq
+import brim.asyncio
 
 
 async def follow(topic_filter: str, count: int, runtime_dir: Path | None) -> None:
     """Print `count` messages as they arrive; 0: without end."""
     left = count or -1
-    async with subscribe_zmq(topic_filter, runtime_dir=runtime_dir) as subscription:
+    async with brim.asyncio.subscribe_zmq(topic_filter, runtime_dir=runtime_dir) as subscription:
         print("subscribed", flush=True)
         async for topic, header, payload in subscription:
             print(f"{topic} {header.ring} {header.offset} {payload.decode(errors='replace')}", flush=True)

@@ -17,28 +17,35 @@ Guarantees of a ring
     reader unless it has evicted that reader.
   - The ring survives the death of its writer at any instruction.  Ring.reattach() continues at the next
     offset.
+
+Importing this package loads nothing, so that ringbuf.errors costs its users nothing else: the first use of a
+name loads its module and the C core.
 """
 
-from ringbuf import errors
-from ringbuf.bell import Bell
-from ringbuf.constants import (
-    FLAG_EXPIRY,
-    FLAG_PROPERTIES,
-    FLAG_QOS,
-    FLAG_RETAIN,
-    FLAG_UNCHECKED,
-    FORMAT_VERSION,
-    RECORD_ALIGN,
-    RECORD_HEADER_BYTES,
-    REFUSAL_LOST,
-    REFUSAL_NO_LOG,
-    REFUSAL_NO_ROOM,
-)
-from ringbuf.core import Batch, Claim, KeyFilter, Record, Writer
-from ringbuf.errors import RingError
-from ringbuf.reader import Range, Reader
-from ringbuf.record import Scan, bytes_of_records, copied, crc32, crc32c, scan_records
-from ringbuf.ring import Extremes, Ring, SlotFacts
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ringbuf import errors
+    from ringbuf.bell import Bell
+    from ringbuf.constants import (
+        FLAG_EXPIRY,
+        FLAG_PROPERTIES,
+        FLAG_QOS,
+        FLAG_RETAIN,
+        FLAG_UNCHECKED,
+        FORMAT_VERSION,
+        RECORD_ALIGN,
+        RECORD_HEADER_BYTES,
+        REFUSAL_LOST,
+        REFUSAL_NO_LOG,
+        REFUSAL_NO_ROOM,
+    )
+    from ringbuf.core import Batch, Claim, KeyFilter, Record, Writer
+    from ringbuf.errors import RingError
+    from ringbuf.reader import Range, Reader
+    from ringbuf.record import Scan, bytes_of_records, copied, crc32, crc32c, scan_records
+    from ringbuf.ring import Extremes, Ring, SlotFacts
 
 __all__ = [
     "FLAG_EXPIRY",
@@ -72,3 +79,26 @@ __all__ = [
     "errors",
     "scan_records",
 ]
+
+_HOMES = {
+    "bell": ("Bell",),
+    "core": ("Batch", "Claim", "KeyFilter", "Record", "Writer"),
+    "errors": ("RingError",),
+    "reader": ("Range", "Reader"),
+    "record": ("Scan", "bytes_of_records", "copied", "crc32", "crc32c", "scan_records"),
+    "ring": ("Extremes", "Ring", "SlotFacts"),
+}
+
+if not TYPE_CHECKING:  # a type checker takes the imports above, and reports a name that is not there
+
+    def __getattr__(name: str) -> Any:
+        if name == "errors":
+            return import_module("ringbuf.errors")
+        if name not in __all__:
+            raise AttributeError(f"module 'ringbuf' has no attribute {name!r}")
+        home = next((module for module, names in _HOMES.items() if name in names), "constants")
+        value = globals()[name] = getattr(import_module(f"ringbuf.{home}"), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

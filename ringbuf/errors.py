@@ -29,7 +29,11 @@ return None.
 SHOWN_MAX_BYTES = 60  # of a key in an error text
 
 
-class RingError(Exception):
+class BrimError(Exception):
+    """Root of the errors of Brim that a program can handle (brim.errors shows the whole tree)."""
+
+
+class RingError(BrimError):
     """Base of all errors of a ring."""
 
 
@@ -106,7 +110,7 @@ class UsedAfterFork(RingError):
         super().__init__(f"this {what} was made before a fork; open the ring again in the child")
 
 
-class RecordTooLarge(RingError):
+class RecordTooLarge(RingError, ValueError):
     """The record exceeds a quarter of the ring."""
 
     def __init__(self, length: int, largest: int) -> None:
@@ -117,14 +121,14 @@ class RecordTooLarge(RingError):
         self.length, self.largest = length, largest
 
 
-class KeyTooLong(RingError):
+class KeyTooLong(RingError, ValueError):
     """The key exceeds the length limit of the format."""
 
     def __init__(self, length: int, largest: int) -> None:
         super().__init__(f"a key of {length} bytes exceeds the {largest} that a record can hold; shorten it")
 
 
-class InvalidTopic(RingError):
+class InvalidTopic(RingError, ValueError):
     """The key is not a topic name, but the writer takes only topic names."""
 
     def __init__(self, key: bytes, why: str) -> None:
@@ -169,7 +173,7 @@ class Overrun(RingError):
         self.lost = lost
 
 
-class OffsetGone(RingError):
+class OffsetGone(RingError, LookupError):
     """The offset is not in the ring.  The cursor now stands at the nearest offset that is."""
 
     def __init__(self, nearest: int) -> None:

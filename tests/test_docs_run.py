@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from edge.client import connect
+from brim.asyncio import connect
 from tests.support.children import Child
 from tests.support.documented import Newcomer, lines_of
 from tests.support.documents import block_of, commands, parse
@@ -120,7 +120,7 @@ def test_a_device_gets_in_by_tls_and_password(newcomer: Newcomer) -> None:
         ("README.md", "import numpy", VIBRATION, "b'plant/1/vibration' "),
         ("README.md", "import asyncio", TEMPERATURE, "plant/1/temp b'21.5'"),
         (LOCAL, "import numpy", VIBRATION, "b'plant/1/vibration' "),
-        (LOCAL, "import asyncio", TEMPERATURE, "plant/1/temp "),
+        (LOCAL, "import brim\n\nwith brim.subscribe_zmq", TEMPERATURE, "plant/1/temp "),
         (GROUPS, "import asyncio", TEMPERATURE, "plant/1/temp b'21.5'"),
     ],
 )
@@ -133,14 +133,14 @@ def test_a_program_that_is_shown_prints_the_message(
 
 def test_a_producer_that_is_shown_publishes_its_record(newcomer: Newcomer) -> None:
     with newcomer.broker():
-        with newcomer.program(LOCAL, "from edge.local_client import producer") as child:
+        with newcomer.program(LOCAL, "import brim\n\nwith brim.producer") as child:
             status, _, log = child.wait()
         assert status == 0, log
         assert "default@camera: 1 records" in newcomer.run("status")
 
 
 def test_a_ring_without_a_broker_is_read(newcomer: Newcomer) -> None:
-    with newcomer.program(LOCAL, "from ringbuf import Ring") as child:
+    with newcomer.program(LOCAL, "from brim import Ring") as child:
         assert child.line() == "0 b'plant/1/temp' b'21.5'"
 
 

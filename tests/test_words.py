@@ -26,6 +26,7 @@ EVERYTHING = PROSE | {"help", "log", "error"}
 
 FINISHED: dict[str, frozenset[str]] = {
     "benchmarks": PROSE,
+    "brim": EVERYTHING,
     "examples": PROSE,
     "build.py": PROSE,
     "bridge": PROSE,

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TypeGuard
 
 from edge.cli.exit_status import Exit
 from edge.errors import AccessDenied, BrokerUnreachable, Refused
@@ -98,20 +99,24 @@ def _run(verb: str, words: list[str]) -> int:
     except BrokenPipeError:  # `brim sub ... | head` has closed its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} or error.filename is not None:
+    except Exception as error:
+        hint = getattr(error, "hint", None)  # of the errors of all four packages that are for people
+        if isinstance(hint, str):
+            print(f"brim {verb}: {error}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
+            return _status_of(error)
+        if not _is_output_full(error):
             raise
         print(f"brim {verb}: its output cannot be written: {error.strerror}", file=sys.stderr)
         print("  make room there, or write elsewhere", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.USAGE
-    except Exception as error:
-        hint = getattr(error, "hint", None)  # errors for users have a hint, in all four packages
-        if not isinstance(hint, str):
-            raise
-        print(f"brim {verb}: {error}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
-        return _status_of(error)
     return status
+
+
+def _is_output_full(error: Exception) -> TypeGuard[OSError]:
+    """True if standard output takes no more: other files have a name."""
+    full = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+    return isinstance(error, OSError) and error.errno in full and error.filename is None
 
 
 def _status_of(error: Exception) -> int:

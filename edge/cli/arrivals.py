@@ -65,7 +65,7 @@ def property_facts(properties: Properties) -> dict[str, Any]:
 
 async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
     """Read the rings of a broker on this machine."""
-    from edge.local_client import subscribe_shm
+    from edge.local_client_asyncio import subscribe_shm
 
     async with subscribe_shm(args.filters, runtime_dir=args.runtime_dir, name="brim sub") as batches:
         async for batch in batches:
@@ -94,7 +94,7 @@ def _of_batch(batch: RingBatch) -> Iterator[Arrival]:
 
 async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
     """Subscribe to a broker's ZeroMQ endpoint on this machine."""
-    from edge.local_client import subscribe_zmq
+    from edge.local_client_asyncio import subscribe_zmq
 
     gaps = 0
     async with subscribe_zmq(args.filters, runtime_dir=args.runtime_dir) as messages:

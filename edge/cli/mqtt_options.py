@@ -24,7 +24,7 @@ from edge.client import (
     Reconnect,
     SubscribeRefused,
 )
-from edge.errors import AccessDenied, EdgeError, Refused
+from edge.errors import AccessDenied, EdgeError, InvalidArgument, Refused
 from edge.mqtt import ProtocolError, Version
 from edge.terminal import escaped
 
@@ -154,7 +154,7 @@ def _exit_of(error: EdgeError) -> Exit:
         return Exit.USAGE
     if isinstance(error, ConnectRefused | SubscribeRefused | PublishRefused | Refused | AccessDenied):
         return Exit.REFUSED
-    if type(error) is ClientError or type(error) is EdgeError:  # an invalid option
+    if isinstance(error, InvalidArgument) or type(error) in {ClientError, EdgeError}:
         return Exit.USAGE
     return Exit.CANNOT_CONNECT
 

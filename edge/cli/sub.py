@@ -75,9 +75,11 @@ async def _subscribe(args: argparse.Namespace) -> Exit:
     source = from_memory(args) if args.shm else from_zeromq(args) if args.zmq else from_mqtt(args)
     show = _Rate(args.json) if args.rate else _Lines(line_form(as_json=args.json, verbose=args.verbose))
     try:
-        async with asyncio.timeout(args.wait):
+        async with asyncio.timeout(args.wait) as waiting:
             await _show_all(source, show, args.count)
     except TimeoutError:
+        if not waiting.expired():  # the broker did not answer
+            raise
         return Exit.TIMEOUT
     except asyncio.CancelledError:  # Ctrl-C is the normal end without --count
         if args.count is None:

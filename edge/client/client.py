@@ -26,6 +26,8 @@ from edge.client.errors import (
     ConnectionLost,
     ConnectRefused,
     DeliveryUnknown,
+    InvalidOption,
+    InvalidRequest,
     PublishRefused,
     SubscribeRefused,
     TakenOver,
@@ -33,6 +35,7 @@ from edge.client.errors import (
 from edge.client.link import Link
 from edge.client.options import DEFAULT_URL, OptionFields, Options, parse_url, random_client_id
 from edge.client.subscriptions import Router, Subscription, message_of
+from edge.errors import NoAnswer
 from edge.logs import pairs
 from edge.mqtt import (
     ConnAck,
@@ -138,14 +141,24 @@ class Client:
         retain: bool = False,
         *,
         properties: Properties = NO_PROPERTIES,
+        timeout_s: float | None = None,
     ) -> None:
         """Publish a message. Returns when it was sent (QoS 0) or acknowledged (QoS 1, 2).
 
-        Waits for room in the window and, while reconnecting, for the connection. Text is sent as UTF-8.
-        Raises ProtocolError for an invalid topic or property, PublishRefused, DeliveryUnknown,
-        ConnectionLost.
+        Waits for room in the window and, while reconnecting, for the connection, `timeout_s` at most.
+        Text is sent as UTF-8.  Raises InvalidRequest, PublishRefused, DeliveryUnknown,
+        ConnectionLost, NoAnswer.
         """
-        await (await self.submit(topic, payload, qos, retain, properties=properties))
+        if timeout_s is None:
+            await (await self.submit(topic, payload, qos, retain, properties=properties))
+            return
+        try:
+            async with asyncio.timeout(timeout_s) as waiting:
+                await (await self.submit(topic, payload, qos, retain, properties=properties))
+        except TimeoutError as error:
+            if not waiting.expired():
+                raise
+            raise NoAnswer(f"no acknowledgement of a message to {topic!a} in {timeout_s:g} s") from error
 
     async def submit(
         self,
@@ -161,11 +174,17 @@ class Client:
         The future ends with the acknowledgement, and need not be awaited: so one task can keep a whole window
         in flight. Later errors are in the future.
         """
-        check_name(topic, self._version)
-        packet = Publish(topic, payload_bytes(payload), qos, retain, properties=properties)
+        try:
+            check_name(topic, self._version)
+            packet = Publish(topic, payload_bytes(payload), qos, retain, properties=properties)
+            return await self._submit(packet)
+        except ProtocolError as error:
+            raise InvalidRequest(error) from error
+
+    async def _submit(self, packet: Publish) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         outgoing = _Outgoing(packet, loop.create_future(), loop.create_future())
-        if qos == 0:
+        if packet.qos == 0:
             (await self._connected_link()).send(packet)
             outgoing.delivered.set_result(None)
         else:
@@ -178,12 +197,15 @@ class Client:
         """Subscribe to new messages that match one of `filters`, at most at `qos`: an asynchronous iterator.
 
         Retained messages come first. A message that matches two subscriptions of one client may reach each of
-        them as often as the broker sends it. Raises ProtocolError for an invalid filter.
+        them as often as the broker sends it. Raises InvalidRequest for an invalid filter.
         """
         if not filters:
-            raise ValueError("subscribe() needs at least one topic filter")
-        for topic_filter in filters:
-            check_filter(topic_filter, self._version)
+            raise InvalidOption("no topic filter", hint='name at least one, such as "#"')
+        try:
+            for topic_filter in filters:
+                check_filter(topic_filter, self._version)
+        except ProtocolError as error:
+            raise InvalidRequest(error) from error
         return Subscription(self, filters, qos, self._options.queue_limit, self._options.queue_limit_bytes)
 
     # ---- opening and closing --------------------------------------------------------------------
@@ -473,7 +495,12 @@ class Client:
     async def _ask(self, packet: Subscribe) -> SubAck | UnsubAck:
         link = await self._connected_link()
         request = self._new_request(packet)
-        link.send(request.packet)
+        try:
+            link.send(request.packet)
+        except ProtocolError as error:
+            del self._requests[request.packet.packet_id]
+            self._identifiers.free(request.packet.packet_id)
+            raise InvalidRequest(error) from error
         return await request.answer
 
     def _new_request(self, packet: Subscribe | Unsubscribe) -> _Request:

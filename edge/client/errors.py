@@ -2,28 +2,34 @@
 
     EdgeError                   .hint: a remedy, or ""
         ClientError
-            CannotConnect       no MQTT broker answers there
-            ConnectRefused      the broker refused CONNECT; .reason_code, .temporary
-            ConnectionLost      the connection has ended, without a reconnect
-                TakenOver       because another client has connected with this client identifier (MQTT 5 only)
+            InvalidOption       an InvalidArgument: an option or URL of connect()
+            InvalidRequest      an InvalidArgument and ProtocolError: a topic, filter or value
+            CannotConnect       a BrokerUnreachable: no MQTT broker answers
+                ConnectTimeout  a TimeoutError: not within connect_timeout_s
+            ConnectRefused      a ConnectionRefusedError: the broker refused CONNECT; .reason_code, .temporary
+            ConnectionLost      a ConnectionError: the connection has ended, and is not made again
+                TakenOver       another client has connected with this client identifier (MQTT 5 only)
             PublishRefused      the broker refused a message; .reason_code (MQTT 5 only)
             SubscribeRefused    the broker refused a subscription; .topic_filter, .reason_code
             DeliveryUnknown     a QoS 2 message whose session was lost half-way
 
-A topic or filter that the specification does not allow is an edge.mqtt.ProtocolError; nothing is sent then.
+Nothing is sent when an argument is invalid.
 """
 
 from __future__ import annotations
 
-from edge.errors import EdgeError
-from edge.mqtt import ReasonCode
+from edge.errors import BrokerUnreachable, EdgeError, InvalidArgument
+from edge.mqtt import ProtocolError, ReasonCode
 
 __all__ = [
     "CannotConnect",
     "ClientError",
     "ConnectRefused",
+    "ConnectTimeout",
     "ConnectionLost",
     "DeliveryUnknown",
+    "InvalidOption",
+    "InvalidRequest",
     "PublishRefused",
     "SubscribeRefused",
     "TakenOver",
@@ -34,8 +40,24 @@ class ClientError(EdgeError):
     """An error between this client and its broker."""
 
 
-class CannotConnect(ClientError):
-    """No connection is possible: no process listens, or not for MQTT."""
+class InvalidOption(ClientError, InvalidArgument):
+    """An option or URL of connect() that cannot be used."""
+
+
+class InvalidRequest(ClientError, InvalidArgument, ProtocolError):
+    """A topic, filter, QoS or size that MQTT or the broker does not allow.  Nothing was sent."""
+
+    def __init__(self, error: ProtocolError) -> None:
+        ProtocolError.__init__(self, error.rule, error.detail, error.version)
+        self.hint = ""
+
+
+class CannotConnect(ClientError, BrokerUnreachable):
+    """No connection is possible: no program listens, or it does not speak MQTT."""
+
+
+class ConnectTimeout(CannotConnect, TimeoutError):
+    """No answer within connect_timeout_s."""
 
 
 _HINTS = {
@@ -60,7 +82,7 @@ _TEMPORARY = {
 }
 
 
-class ConnectRefused(ClientError):
+class ConnectRefused(ClientError, ConnectionRefusedError):
     """The broker refused this client. `temporary`: a later attempt may succeed."""
 
     def __init__(self, address: str, reason_code: ReasonCode, reason_string: str = "") -> None:
@@ -70,7 +92,7 @@ class ConnectRefused(ClientError):
         self.temporary = reason_code in _TEMPORARY
 
 
-class ConnectionLost(ClientError):
+class ConnectionLost(ClientError, ConnectionError):
     """The connection has ended: by the network, by the broker, or because this client was closed."""
 
 

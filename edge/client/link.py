@@ -13,7 +13,7 @@ import ssl
 from contextlib import suppress
 from typing import Self
 
-from edge.client.errors import CannotConnect, ConnectionLost, ConnectRefused
+from edge.client.errors import CannotConnect, ClientError, ConnectionLost, ConnectRefused, ConnectTimeout
 from edge.client.options import Address, Options
 from edge.mqtt import ConnAck, Connect, Connection, Disconnect, Packet, ProtocolError, Role, State, farewell
 
@@ -64,6 +64,8 @@ class Link:
                 except BaseException:
                     link.abort()
                     raise
+        except ClientError:
+            raise
         except OSError as error:
             raise _explained(error, address, options.connect_timeout_s, secure=tls is not None) from error
 
@@ -223,7 +225,7 @@ def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bo
     say = f"cannot connect to {address}"
     if isinstance(error, TimeoutError):
         hint = "is the address right?  A firewall, or a listener that does not speak MQTT, is silent"
-        return CannotConnect(
+        return ConnectTimeout(
             f"{say}: no answer within {timeout_s:g} s", hint=f"{hint}; {_PLAIN}" if secure else hint
         )
     if isinstance(error, socket.gaierror):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 from urllib.parse import unquote, urlsplit
 
-from edge.client.errors import ClientError
+from edge.client.errors import InvalidOption
 from edge.mqtt import Connect, Properties, Version, Will, payload_bytes
 
 __all__ = ["NEVER_S", "Address", "Options", "Reconnect"]
@@ -86,15 +86,15 @@ class Options:
         """Check the options before there is a connection."""
         if self.version not in list(Version):
             hint = "3 is MQTT 3.1, 4 is MQTT 3.1.1, 5 is MQTT 5"
-            raise ClientError(f"invalid version {self.version!r} (allowed: 3, 4, 5)", hint=hint)
+            raise InvalidOption(f"invalid version {self.version!r} (allowed: 3, 4, 5)", hint=hint)
         if self.will is not None:
             payload_bytes(self.will.payload)  # raises TypeError here, and not inside `async with`
         expiry_s = self.session_expiry_s
         if expiry_s is not None and not 0 <= expiry_s <= NEVER_S:
-            raise ClientError(f"session_expiry_s {expiry_s} is not in 0..{NEVER_S}")
+            raise InvalidOption(f"session_expiry_s {expiry_s} is not in 0..{NEVER_S}")
         if expiry_s is not None and self.version != Version.V5:
             hint = "add version=5, or use clean_start"
-            raise ClientError("session_expiry_s needs MQTT 5", hint=hint)
+            raise InvalidOption("session_expiry_s needs MQTT 5", hint=hint)
         for name, low, high in (
             ("keep_alive_s", 0, 65_535),
             ("window", 1, 65_535),
@@ -103,7 +103,7 @@ class Options:
         ):
             value = getattr(self, name)
             if not low <= value <= high:
-                raise ClientError(f"{name} {value} is not in {low}..{high}")
+                raise InvalidOption(f"{name} {value} is not in {low}..{high}")
 
     def connect_packet(self, client_id: str) -> Connect:
         """CONNECT packet of these options."""
@@ -176,17 +176,17 @@ class Target:
 
 
 def parse_url(url: str) -> Target:
-    """Parse mqtt://[user[:password]@]host[:port], mqtts:// for TLS, unix:///path. Raises ClientError."""
+    """Parse mqtt://[user[:password]@]host[:port], mqtts:// for TLS, unix:///path. Raises InvalidOption."""
     usual = "write it like mqtt://127.0.0.1:1883, mqtts://broker.example or unix:///run/brim/mqtt.sock"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ClientError(f"{url!a} is no address: {error}", hint=usual) from None
+        raise InvalidOption(f"{url!a} is no address: {error}", hint=usual) from None
     if parts.scheme == "unix" and parts.path and not parts.netloc:
         return Target(Address("", 0, unquote(parts.path)), False, None, None)
     if parts.scheme not in PORTS or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise ClientError(f"{url!a} is not the address of an MQTT broker", hint=usual)
+        raise InvalidOption(f"{url!a} is not the address of an MQTT broker", hint=usual)
     return Target(
         Address(parts.hostname, port if port is not None else PORTS[parts.scheme]),
         parts.scheme == "mqtts",

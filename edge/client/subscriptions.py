@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -21,6 +22,7 @@ from edge.client.errors import SubscribeRefused
 from edge.mqtt import Properties, Publish, Version, matches, split_share
 from edge.mqtt.inflight import Receipt
 from edge.mqtt.properties import NO_PROPERTIES
+from edge.waiting import within
 
 __all__ = ["Message", "Router", "Subscription"]
 
@@ -112,6 +114,25 @@ class Subscription:
         if self._started and not self._over:
             self.finish(None)
             await self._client.end(self)
+
+    @property
+    def ended(self) -> bool:
+        """True if no message waits and none will come."""
+        return self._over and not self._queue
+
+    def raise_error(self) -> None:
+        """Raise the error that ended the subscription, if there is one."""
+        if self._error is not None:
+            raise self._error
+
+    async def read(self, timeout_s: float = 0.0) -> Message | None:
+        """The next message; None if there is none within `timeout_s`, or the subscription has ended."""
+        await self.start()
+        if not self._queue and not self._over and timeout_s <= 0:
+            return None
+        with suppress(StopAsyncIteration):
+            return await within(timeout_s, anext(self))
+        return None
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,58 +1,39 @@
-"""Consumer client: members of a consumer group, with asyncio or without.
+"""Consumers of a group, for programs without asyncio: one thread, no event loop.
 
-    async with consumer("billing", "plant/#") as records:
-        async for batch in records:
+    with consumer("billing", "plant/#") as records:
+        for batch in records:
             for record in batch:
                 handle(record.key, bytes(record))
-            await records.ack(batch)
+            records.ack(batch)
 
-    with consumer("billing", "plant/#") as records:     # the same, one thread, no event loop
-        for batch in records:
-            ...
-            records.ack_now(batch)
+Members of a group share its partitions; the broker keeps the position of the group.  Records that are not
+acknowledged come again.  A consumer finds its broker again by itself; records that it had in hand then may
+come a second time.
 
-Members of a group share its partitions; the broker stores the group's progress. Records that were not
-acknowledged are delivered again. A consumer reconnects by itself; unacknowledged records may then be
-repeated.
+In `ordered` groups (the default) records of one topic come in order, one member at a time; in `queue` groups
+each member takes what comes next, in no particular order.
 
-In `ordered` groups (the default) records of one topic come in order, to one member at a time. In `queue`
-groups each member gets the next records, without any order.
+client_asyncio.py has the form for asyncio, with the same methods.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Self
 
-import zmq
-
-from edge.consumers.ack_result import AckResult, Offsets, result_of
-from edge.consumers.core import ConsumerBatch, ConsumerCore, Settings
+from edge.consumers.ack_result import AckResult, Offsets
+from edge.consumers.core import ConsumerBatch
 from edge.consumers.groups import Mode
-from edge.consumers.messages import (
-    VERSION,
-    Ack,
-    Acked,
-    Answer,
-    Asked,
-    Commit,
-    Letter,
-    Nack,
-    Publish,
-    Published,
-)
-from edge.consumers.wire import Asker, Curve, Wire, endpoint_of, unreachable
+from edge.consumers.membership import SLICE_S, Membership, offset_after
+from edge.consumers.messages import VERSION, Ack, Commit, Letter, Nack, Publish, Published
+from edge.consumers.wire import Asker, Curve, unreachable
 from edge.directories import StrPath
-from edge.local_client import checked_filters
 from edge.mqtt import check_name, payload_bytes
 from ringbuf import Record
 
 __all__ = ["AckResult", "Consumer", "ConsumerBatch", "Curve", "Letter", "consumer", "publish"]
 
-SLICE_S = 0.1  # the longest sleep before the connection to the broker is checked
 LEAVE_MS = 500
 
 
@@ -73,178 +54,37 @@ def consumer(
 ) -> Consumer:
     """Create a member of `group`, which gets the records of the topics that `filters` match.
 
-    `mode` and filters must be the same for all members. `start`: the first record of a new group. `name` is
-    shown to people. `session_s`: silence after which the broker gives its records to others. With asyncio a
-    consumer is never silent; otherwise it is silent while the program processes a batch, so choose more than
-    a batch takes. `batch_bytes`: approximate size of a batch. `ahead`: batches fetched ahead of their use.
-    Raises EdgeError for an invalid topic filter.
+    All members have the same `mode` and filters.  `start`: the position of a group that the broker does not
+    know yet.  `name` is for people.  `session_s`: the broker gives the records of a member that is silent for
+    so long to others; a member without asyncio is silent while the program works on a batch, so choose more
+    than a batch takes.  `batch_bytes`: about as much comes at once.  `ahead`: number of batches fetched ahead
+    of their use, at least 1.  Raises InvalidArgument.
     """
-    found = checked_filters(filters)
-    settings = Settings(group, found, mode, start, name, session_s, batch_bytes, ahead)
-    return Consumer(settings, endpoint_of(runtime_dir, endpoint), curve, connect_timeout_s)
+    return Consumer(
+        group,
+        filters,
+        mode=mode,
+        start=start,
+        name=name,
+        session_s=session_s,
+        batch_bytes=batch_bytes,
+        ahead=ahead,
+        connect_timeout_s=connect_timeout_s,
+        runtime_dir=runtime_dir,
+        endpoint=endpoint,
+        curve=curve,
+    )
 
 
-class Consumer:
-    """Member of a group, created by consumer(). Iterate with `async for` in `async with`, or `for` in `with`.
+class Consumer(Membership):
+    """A member of a group.  Made by consumer().  Iterate with `for` inside `with`; iteration does not end.
 
-    Methods that wait have two forms: ack(), nack(), commit() and working() with asyncio, ack_now() and so on
-    without. Entering raises BrokerUnreachable, or Refused: the group has other filters, or is full.
+    Entering raises BrokerUnreachable, or Refused: the group has other filters, or is full.
     """
-
-    def __init__(self, settings: Settings, endpoint: str, curve: Curve | None, timeout_s: float) -> None:
-        self._core = ConsumerCore(settings)
-        self._endpoint = endpoint
-        self._curve = curve
-        self._timeout_s = timeout_s
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._wire: Wire | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-        self._to_send = asyncio.Event()
-
-    # ---- state ----
-
-    @property
-    def joined(self) -> bool:
-        """True if the broker counts this consumer as a member now."""
-        return self._core.joined
-
-    @property
-    def rings(self) -> tuple[str, ...]:
-        """Partitions of this member."""
-        return self._core.rings
-
-    @property
-    def refused(self) -> int:
-        """Number of records whose acknowledgement was refused, because it came too late."""
-        return self._core.refused
-
-    # ---- with asyncio ----
-
-    async def __aenter__(self) -> Self:
-        self._open()
-        self._task = asyncio.create_task(self._pump())
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                while not self._core.joined:
-                    self._raise_refusal()
-                    await self._change()
-        except TimeoutError as error:
-            await self._end()
-            raise unreachable(self._endpoint) from error
-        except BaseException:
-            await self._end()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._end()
-
-    def __aiter__(self) -> AsyncIterator[ConsumerBatch]:
-        return self
-
-    async def __anext__(self) -> ConsumerBatch:
-        while not self._core.batches:
-            await self._change()
-        self._to_send.set()  # triggers the next fetch
-        return self._core.batches.popleft()
-
-    async def ack(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> AckResult:
-        """Acknowledge records of the batch (Records or offsets; None: all). Returns the accepted and refused
-        ones.
-
-        Refused: another member has or acknowledged them meanwhile, or the broker was lost (`cause`). On
-        return the broker has recorded the accepted ones.
-        """
-        chosen = None if offsets is None else list(offsets)
-        return await self._tell(self._core.ack(batch, chosen), batch, chosen)
-
-    async def nack(
-        self,
-        batch: ConsumerBatch,
-        offsets: Offsets | None = None,
-        *,
-        delay_s: float | None = None,
-        cause: str = "",
-    ) -> AckResult:
-        """Give records of the batch back (None: all), to get them again after `delay_s`.
-
-        None: after a time that grows with each try. In an ordered group all records behind the first of them
-        come again too, in order. Returns the records that were given back.
-        """
-        chosen = None if offsets is None else list(offsets)
-        return await self._tell(self._core.nack(batch, chosen, delay_s, cause), batch, chosen)
-
-    async def commit(self, batch: ConsumerBatch, last: Record | int | None = None) -> AckResult:
-        """Acknowledge all records of the batch's ring up to and including `last` (None: the batch); ordered
-        groups.
-
-        The result counts the records that were not acknowledged before.
-        """
-        return await self._tell(self._core.commit(batch, _behind(batch, last)), batch, None)
-
-    async def working(self) -> None:
-        """Extend the leases of all records that this member has, by consumers.lease_ms."""
-        request = self._core.working()
-        if request is not None:
-            self._core.queue(request, wait=False)
-            self._to_send.set()
-
-    async def _tell(
-        self, request: Ack | Nack | Commit, batch: ConsumerBatch, chosen: list[Record | int] | None
-    ) -> AckResult:
-        number = self._core.queue(request, wait=True)
-        self._to_send.set()
-        try:
-            while (answer := self._core.answers[number]) is None and not self._core.is_lost(number):
-                await self._change()
-        finally:
-            self._core.answers.pop(number, None)
-        return self._result(request, answer, batch, chosen)
-
-    async def _pump(self) -> None:
-        """Exchange messages with the broker until cancelled."""
-        assert self._wire is not None
-        loop, descriptor = asyncio.get_running_loop(), self._wire.socket.fileno()
-        loop.add_reader(descriptor, self._to_send.set)
-        try:
-            while True:
-                self._to_send.clear()
-                pause_s = self._exchange()
-                self._changed.set()
-                if self._wire.readable:  # ZeroMQ's descriptor signals a change only once
-                    await asyncio.sleep(0)
-                    continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s):
-                        await self._to_send.wait()
-        finally:
-            loop.remove_reader(descriptor)
-            self._changed.set()
-
-    async def _change(self) -> None:
-        """Wait until the state may have changed."""
-        assert self._task is not None
-        self._changed.clear()
-        await self._changed.wait()
-        if self._task.done():
-            self._task.result()  # raises the exception that ended it
-
-    async def _end(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        if self._say_goodbye() and self._wire is not None:
-            await asyncio.to_thread(self._wire.socket.poll, LEAVE_MS)
-        self._close()
-
-    # ---- without asyncio ----
 
     def __enter__(self) -> Self:
         self._open()
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._connect_timeout_s
         try:
             while not self._core.joined:
                 self._raise_refusal()
@@ -257,6 +97,10 @@ class Consumer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the group.  Records in hand come to other members.  May be called twice."""
         if self._say_goodbye() and self._wire is not None:
             self._wire.socket.poll(LEAVE_MS)
         self._close()
@@ -282,12 +126,16 @@ class Consumer:
         self._step(0.0)  # requests the next one
         return batch
 
-    def ack_now(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> AckResult:
-        """See ack()."""
-        chosen = None if offsets is None else list(offsets)
-        return self._tell_now(self._core.ack(batch, chosen), batch, chosen)
+    def ack(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> AckResult:
+        """Acknowledge these records of the batch (Records or offsets), or all: they are done.
 
-    def nack_now(
+        The result counts the accepted and the refused records; refused: another member has or did them, or
+        the broker was lost (`cause`).  The broker does not forget what it accepted.
+        """
+        chosen = None if offsets is None else list(offsets)
+        return self._request(self._core.ack(batch, chosen), batch, chosen)
+
+    def nack(
         self,
         batch: ConsumerBatch,
         offsets: Offsets | None = None,
@@ -295,22 +143,29 @@ class Consumer:
         delay_s: float | None = None,
         cause: str = "",
     ) -> AckResult:
-        """See nack()."""
+        """Give these records of the batch, or all, back: they come again.
+
+        They come after `delay_s`, or a time that grows with each try.  In an ordered group all records behind
+        the first of them come again too, in order.
+        """
         chosen = None if offsets is None else list(offsets)
-        return self._tell_now(self._core.nack(batch, chosen, delay_s, cause), batch, chosen)
+        return self._request(self._core.nack(batch, chosen, delay_s, cause), batch, chosen)
 
-    def commit_now(self, batch: ConsumerBatch, last: Record | int | None = None) -> AckResult:
-        """See commit()."""
-        return self._tell_now(self._core.commit(batch, _behind(batch, last)), batch, None)
+    def commit(self, batch: ConsumerBatch, last: Record | int | None = None) -> AckResult:
+        """Acknowledge all records of the batch's ring up to and with `last`, or the batch (ordered groups).
 
-    def working_now(self) -> None:
-        """See working()."""
+        The result counts the records that were not acknowledged before.
+        """
+        return self._request(self._core.commit(batch, offset_after(batch, last)), batch, None)
+
+    def working(self) -> None:
+        """Extend the lease of all records that this member has: to consumers.lease_ms from now."""
         request = self._core.working()
         if request is not None:
             self._core.queue(request, wait=False)
             self._step(0.0)
 
-    def _tell_now(
+    def _request(
         self, request: Ack | Nack | Commit, batch: ConsumerBatch, chosen: list[Record | int] | None
     ) -> AckResult:
         number = self._core.queue(request, wait=True)
@@ -325,52 +180,10 @@ class Consumer:
         return self._result(request, answer, batch, chosen)
 
     def _step(self, timeout_s: float) -> None:
-        """Send, wait for an answer at most `timeout_s`, and receive everything that is there."""
-        assert self._wire is not None
+        """Send, wait at most so long for an answer, and take what has come."""
         pause_s = self._exchange()
-        if timeout_s > 0 and self._wire.socket.poll(int(min(pause_s, timeout_s) * 1000) + 1):
+        if timeout_s > 0 and self._opened().socket.poll(int(min(pause_s, timeout_s) * 1000) + 1):
             self._exchange()
-
-    # ---- both forms ----
-
-    def _result(
-        self, request: Asked, answer: Answer | None, batch: ConsumerBatch, chosen: list[Record | int] | None
-    ) -> AckResult:
-        asked = batch.records if chosen is None else chosen
-        result = result_of(answer, asked, named=not isinstance(request, Commit))
-        if not isinstance(answer, Acked):
-            self._core.refused += result.refused
-        return result
-
-    def _exchange(self) -> float:
-        """Send and receive everything that is due. Returns the seconds until the next call is useful."""
-        wire, core = self._wire, self._core
-        assert wire is not None
-        now_s = time.monotonic()
-        while (received := wire.receive()) is not None:
-            core.take(*received, now_s)
-        for request in core.requests(now_s, connected=wire.connected):
-            if not wire.send(request):
-                core.unsent(request)
-        return min(max(core.due_s(now_s) - now_s, 0.0), SLICE_S)
-
-    def _open(self) -> None:
-        self._context = zmq.Context()
-        self._wire = Wire(self._context, self._endpoint, self._curve)
-
-    def _say_goodbye(self) -> bool:
-        leave = self._core.leave()
-        return leave is not None and self._wire is not None and self._wire.send(leave)
-
-    def _close(self) -> None:
-        if self._wire is not None and self._context is not None:
-            self._wire.close()
-            self._context.term()
-            self._wire = self._context = None
-
-    def _raise_refusal(self) -> None:
-        if self._core.refusal is not None:
-            raise self._core.refusal
 
 
 def publish(
@@ -392,10 +205,3 @@ def publish(
     with Asker(runtime_dir, endpoint=endpoint, curve=curve) as asker:
         request = Publish(asker.number(), VERSION, tuple(letter for letter, _ in letters))
         return asker.ask(request, Published, frames)[0].stored
-
-
-def _behind(batch: ConsumerBatch, last: Record | int | None) -> int:
-    """The offset after the last record that a commit includes."""
-    if last is None:
-        return batch.offset + batch.count
-    return (last if isinstance(last, int) else last.offset) + 1

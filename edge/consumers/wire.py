@@ -14,7 +14,7 @@ import zmq
 
 from edge.consumers.messages import Answer, Asked, Failed, Message, decode_answer, encode
 from edge.directories import StrPath, runtime_directory
-from edge.errors import BrokerUnreachable, ControlError, Refused
+from edge.errors import BrokerUnreachable, ControlError, NoAnswer, Refused
 
 __all__ = ["Asker", "Curve", "Wire", "endpoint_of", "unreachable"]
 
@@ -116,7 +116,7 @@ class Asker:
             answer = self._wire.receive()
             if answer is not None and answer[0].id == request.id:
                 return _expected(answer[0], expected), answer[1]
-        raise BrokerUnreachable(f"no answer from {self._wire.endpoint} in {REPLY_TIMEOUT_S} s")
+        raise NoAnswer(f"no answer from {self._wire.endpoint} in {REPLY_TIMEOUT_S} s")
 
     def close(self) -> None:
         """Close the socket. May be called twice."""

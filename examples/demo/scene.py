@@ -20,9 +20,9 @@ import tempfile
 from pathlib import Path
 
 from bridge.drained import SUFFIX, Name
+from brim import Ring
 from edge.config import host_edge_id
 from examples.demo.vitals import level
-from ringbuf import Ring
 
 __all__ = ["Rings", "Scene", "Sink"]
 

@@ -26,11 +26,11 @@ from typing import Any
 
 import msgspec
 
-from edge.local_client import subscribe_shm, subscribe_zmq
+import brim.asyncio
+from brim import Record, Ring
 from examples.demo.device import Payload
 from examples.demo.offsets import Offsets
 from examples.demo.tally import Tally
-from ringbuf import Record, Ring
 
 __all__ = ["FILTERS", "Received"]
 
@@ -103,25 +103,24 @@ class Received:
 
 
 def read_shm(runtime_dir: Path, received: Received) -> None:
-    """Read until stopped, and then to the end."""
-    with subscribe_shm(FILTERS, runtime_dir=runtime_dir, start="oldest", name="demo-shm") as subscription:
+    """Until told to stop, and then to the end."""
+    with brim.subscribe(FILTERS, runtime_dir=runtime_dir, start="oldest", name="demo-shm") as subscription:
         while True:
-            batch = subscription.read()
+            batch = subscription.read(0.0 if received.stopping else STATUS_S)
             if batch is not None:
                 for record in batch:
                     received.take(batch.ring, batch.epoch, record.offset, record.key.decode(), record)
                     assert record.valid(), "overwritten while it was read"
             elif received.stopping:
                 break
-            else:
-                subscription.wait(STATUS_S)
             received.tell(lost=subscription.lost, connected=subscription.connected)
         received.close(lost=subscription.lost)
 
 
 async def read_zmq(runtime_dir: Path, received: Received) -> None:
-    """Read until stopped, and then all records that are stored."""
-    async with subscribe_zmq(FILTERS, runtime_dir=runtime_dir, receive_high_water=QUEUE_MOST) as subscription:
+    """Until told to stop, and then to the end of what has been stored."""
+    messages = brim.asyncio.subscribe_zmq(FILTERS, runtime_dir=runtime_dir, receive_high_water=QUEUE_MOST)
+    async with messages as subscription:
 
         async def follow() -> None:
             async for topic, header, payload in subscription:

@@ -10,11 +10,12 @@ import pytest
 import bridge.control
 from bridge.errors import BridgeUnreachable
 from bridge.settings import BridgeSettings
-from edge.config import Config
-from edge.config_load import load
-from edge.consumers.client import consumer
+from edge.config import Config, load
+from edge.consumers.client_asyncio import consumer as async_consumer
 from edge.control import Connection
-from edge.local_client import producer, subscribe_shm, subscribe_zmq
+from edge.local_client import producer, subscribe_shm
+from edge.local_client_asyncio import subscribe_shm as async_subscribe_shm
+from edge.local_client_asyncio import subscribe_zmq as async_subscribe_zmq
 from ringbuf import Bell
 from ringbuf.errors import InvalidTopic
 from tests.support.brim_process import BrimProcess
@@ -51,10 +52,10 @@ async def test_every_local_function_takes_a_runtime_directory_as_text_or_path(br
     for kind in KINDS:
         where = kind(broker.runtime_dir)
         Connection(where).close()
-        async with asyncio.timeout(20), subscribe_shm("a/#", runtime_dir=where) as memory:
-            async with subscribe_zmq("a/#", runtime_dir=where):
+        async with asyncio.timeout(20), async_subscribe_shm("a/#", runtime_dir=where) as memory:
+            async with async_subscribe_zmq("a/#", runtime_dir=where):
                 pass
-            async with consumer(GROUP, "a/#", runtime_dir=where) as records:
+            async with async_consumer(GROUP, "a/#", runtime_dir=where) as records:
                 assert records.joined
             with producer("cam", runtime_dir=where) as writer:
                 assert writer.publish(b"x", key="a/1") is not None

@@ -101,7 +101,7 @@ def test_a_removed_state_directory_refuses_what_needs_it_and_says_so(site: Site)
             wait_until(lambda: site.publish("disk") is ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
             wait_until(lambda: site.publish("interval") is ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
             assert site.publish("process") in STORED
-            assert records.ack_now(batch).accepted == 0, "acknowledged, and forgotten by the next start"
+            assert records.ack(batch).accepted == 0, "acknowledged, and forgotten by the next start"
         shown = site.shown()
         assert shown.returncode == 1
         assert f"{site.state_dir} was removed or replaced; put it back, or restart the broker" in shown.stdout

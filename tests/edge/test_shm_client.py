@@ -10,6 +10,7 @@ import pytest
 from edge.config import Stream
 from edge.errors import BrokerUnreachable, EdgeError, Refused
 from edge.local_client import Place, producer, subscribe_shm
+from edge.local_client_asyncio import subscribe_shm as async_subscribe_shm
 from ringbuf import Bell
 from tests.support.children import Child, ModuleChild
 from tests.support.local_broker import LocalBroker, small_config
@@ -43,7 +44,7 @@ async def take(subscription, count: int) -> list[bytes]:
 async def test_records_of_the_wanted_topics_come_from_all_rings(config):
     async with (
         LocalBroker(config) as broker,
-        subscribe_shm(["a/+", "b"], runtime_dir=config.runtime_dir) as sub,
+        async_subscribe_shm(["a/+", "b"], runtime_dir=config.runtime_dir) as sub,
     ):
         sent = set()
         for number in range(40):
@@ -60,7 +61,7 @@ async def test_records_of_the_wanted_topics_come_from_all_rings(config):
 
 
 async def test_a_record_is_the_rings_own_memory_with_its_place(config):
-    async with LocalBroker(config) as broker, subscribe_shm("b", runtime_dir=config.runtime_dir) as sub:
+    async with LocalBroker(config) as broker, async_subscribe_shm("b", runtime_dir=config.runtime_dir) as sub:
         ring, epoch, offset = broker.publish("b", b"21.5")
         batch = await anext(sub)
         assert (batch.ring, batch.stream, batch.epoch, batch.lost, len(batch)) == (
@@ -81,31 +82,31 @@ async def test_a_subscription_starts_where_it_is_told(config):
         for number in range(3):
             broker.publish("b", str(number))
         epoch = broker.streams.partition_of("b").ring.epoch
-        async with subscribe_shm("b", runtime_dir=config.runtime_dir, start="oldest") as sub:
+        async with async_subscribe_shm("b", runtime_dir=config.runtime_dir, start="oldest") as sub:
             assert await take(sub, 3) == [b"0", b"1", b"2"]
             places = sub.places()
         broker.publish("b", b"3")
         for start in (places, {"default-0": Place(epoch, 3)}):
-            async with subscribe_shm("b", runtime_dir=config.runtime_dir, start=start) as sub:
+            async with async_subscribe_shm("b", runtime_dir=config.runtime_dir, start=start) as sub:
                 assert await take(sub, 1) == [b"3"]
-        async with subscribe_shm(
+        async with async_subscribe_shm(
             "b", runtime_dir=config.runtime_dir, start={"default-0": Place(epoch + 1, 3)}
         ) as sub:
             assert await take(sub, 4) == [b"0", b"1", b"2", b"3"]  # another epoch: all of this one
 
 
 async def test_a_subscriber_that_is_lapped_learns_how_many_it_lost(config):
-    async with LocalBroker(config) as broker, subscribe_shm("b", runtime_dir=config.runtime_dir) as sub:
+    async with LocalBroker(config) as broker, async_subscribe_shm("b", runtime_dir=config.runtime_dir) as sub:
         for _ in range(500):
             broker.publish("b", b"x" * 1000)
         batch = await anext(sub)
         assert batch.lost == batch[0].offset > 0
         seen = len(batch)
-        while (more := sub.read()) is not None:
+        while (more := await sub.read()) is not None:
             seen += len(more)
         assert sub.lost + seen == 500
         places = {"default-0": Place(batch.epoch, 2)}
-        async with subscribe_shm("b", runtime_dir=config.runtime_dir, start=places) as late:
+        async with async_subscribe_shm("b", runtime_dir=config.runtime_dir, start=places) as late:
             batch = await anext(late)
             assert batch.lost == batch[0].offset - 2
 
@@ -116,7 +117,7 @@ def test_without_asyncio_a_for_loop_does_the_same(config):
         for filters, topics in (("b", ["b"]), ("#", ["b", "a/1", "a/2", "a/3"])):  # one ring, several rings
             with subscribe_shm(filters, runtime_dir=config.runtime_dir) as sub:
                 assert sub.read() is None
-                assert sub.wait(0.01) is False
+                assert sub.read(0.01) is None
                 for topic in topics:
                     broker.say(f"{topic} {topic}")
                 found = []
@@ -130,7 +131,7 @@ def test_without_asyncio_a_for_loop_does_the_same(config):
 SUBSCRIBER = """
 import asyncio, sys
 from pathlib import Path
-from edge.local_client import subscribe_shm
+from edge.local_client_asyncio import subscribe_shm
 async def main():
     async with subscribe_shm("#", runtime_dir=Path(sys.argv[1])) as subscription:
         print("ready", flush=True)
@@ -176,7 +177,7 @@ def test_a_subscriber_sees_every_offset_once_across_kill_9_of_the_broker(config)
 
 
 async def test_a_ring_that_began_anew_is_read_after_the_old_one_to_its_end(config):
-    async with LocalBroker(config) as broker, subscribe_shm("b", runtime_dir=config.runtime_dir) as sub:
+    async with LocalBroker(config) as broker, async_subscribe_shm("b", runtime_dir=config.runtime_dir) as sub:
         broker.publish("b", b"old, unread when the broker stops")
         old = broker.streams.partition_of("b").ring.path
         await broker.__aexit__(None, None, None)
@@ -196,7 +197,7 @@ async def test_a_ring_that_began_anew_is_read_after_the_old_one_to_its_end(confi
 async def test_no_broker_at_the_start_is_told_at_once(config):
     started = time.monotonic()
     with pytest.raises(BrokerUnreachable, match="no broker answers at"):
-        await anext(subscribe_shm("#", runtime_dir=config.runtime_dir))
+        await anext(async_subscribe_shm("#", runtime_dir=config.runtime_dir))
     with pytest.raises(BrokerUnreachable), subscribe_shm("#", runtime_dir=config.runtime_dir):
         pass
     assert time.monotonic() - started < 20
@@ -223,7 +224,7 @@ async def test_a_gating_subscriber_is_waited_for_also_after_a_restart(runtime_di
     )
     config = small_config(runtime_directory, tmp_path, stream=(stream,))
     async with LocalBroker(config) as broker:
-        sub = subscribe_shm("#", runtime_dir=config.runtime_dir, gating=True, limit=16)
+        sub = async_subscribe_shm("#", runtime_dir=config.runtime_dir, gating=True, limit=16)
         async with sub:
             published = fill(broker)
             batch = await anext(sub)
@@ -254,7 +255,7 @@ def fill(broker: LocalBroker) -> int:
 async def test_gating_on_a_stream_that_overwrites_is_refused(config):
     async with LocalBroker(config):
         with pytest.raises(Refused, match="'default' overwrites"):
-            async with subscribe_shm("b", runtime_dir=config.runtime_dir, gating=True):
+            async with async_subscribe_shm("b", runtime_dir=config.runtime_dir, gating=True):
                 pass
 
 
@@ -272,7 +273,10 @@ with producer("cam", "some", runtime_dir=Path(sys.argv[1])) as writer:
 
 
 async def test_a_producers_records_reach_subscribers_that_were_there_before_it(config):
-    async with LocalBroker(config) as broker, subscribe_shm("a/cam", runtime_dir=config.runtime_dir) as sub:
+    async with (
+        LocalBroker(config) as broker,
+        async_subscribe_shm("a/cam", runtime_dir=config.runtime_dir) as sub,
+    ):
         with Child(PRODUCER, config.runtime_dir) as child:
             assert await take(sub, 2) == [b"frame1", b"frame2"]
             await broker.__aexit__(None, None, None)
@@ -308,7 +312,10 @@ async def test_reading_much_while_little_is_wanted_does_not_stop_the_event_loop(
     """Records of other topics are skipped in one call, and the loop is asked again after each batch."""
     larger = msgspec.structs.replace(config.stream[-1], ring_bytes=1 << 22)
     config = msgspec.structs.replace(config, stream=(larger,))
-    async with LocalBroker(config) as broker, subscribe_shm("wanted", runtime_dir=config.runtime_dir) as sub:
+    async with (
+        LocalBroker(config) as broker,
+        async_subscribe_shm("wanted", runtime_dir=config.runtime_dir) as sub,
+    ):
         for number in range(20_000):
             broker.publish("other" if number % 1000 else "wanted", str(number))
         assert [int(payload) for payload in await take(sub, 20)] == list(range(0, 20_000, 1000))

@@ -16,9 +16,9 @@ import zmq.auth
 from edge.config import Zmq
 from edge.errors import EdgeError, PortTaken
 from edge.frames import Header, decode
-from edge.local_client import subscribe_zmq
+from edge.local_client_asyncio import subscribe_zmq
 from edge.zeromq import PREFIXES_MAX, ZmqPublisher
-from edge.zmq_client import ZmqSubscription
+from edge.zmq_client_asyncio import ZmqSubscription
 from ringbuf import Ring
 from tests.support.children import ModuleChild
 from tests.support.local_broker import LocalBroker, small_config
@@ -49,7 +49,10 @@ async def take(subscription: ZmqSubscription, count: int) -> list[tuple[str, Hea
 
 
 async def test_records_reach_their_subscribers_with_their_place(config):
-    async with LocalBroker(config) as broker, subscribe_zmq("a/+", runtime_dir=config.runtime_dir) as sub:
+    async with (
+        LocalBroker(config) as broker,
+        subscribe_zmq("a/+", runtime_dir=config.runtime_dir) as sub,
+    ):
         await subscribed(broker)
         for topic in ("a/1", "ab", "a/1/2", "b"):  # a prefix alone would let the second and third through
             broker.publish(topic, "no" if topic != "a/1" else "21.5")
@@ -95,7 +98,10 @@ async def test_what_was_published_before_anybody_subscribed_is_not_sent(config):
 
 
 async def test_subscriptions_may_come_and_go_while_others_stay(config):
-    async with LocalBroker(config) as broker, subscribe_zmq("a/1", runtime_dir=config.runtime_dir) as one:
+    async with (
+        LocalBroker(config) as broker,
+        subscribe_zmq("a/1", runtime_dir=config.runtime_dir) as one,
+    ):
         await subscribed(broker)
         broker.publish("a/1", "1")
         broker.publish("b", "not wanted yet")

@@ -42,7 +42,7 @@ def main() -> None:
                     for first, count in runs(offsets):
                         note("P", f"{batch.ring} {first} {count}")
                     note("N", numbers)
-                    if records.ack_now(batch).accepted == len(offsets):
+                    if records.ack(batch).accepted == len(offsets):
                         for first, count in runs(offsets):
                             note("A", f"{batch.ring} {first} {count}")
         except BrokerUnreachable:

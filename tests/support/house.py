@@ -5,7 +5,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("bridge", "edge", "persistence", "ringbuf")
+PACKAGES = ("bridge", "brim", "edge", "persistence", "ringbuf")
 
 # `dev` has no suffix, so an import statement cannot find it.
 _loader = SourceFileLoader("dev", str(ROOT / "dev"))

@@ -57,7 +57,7 @@ class Member:
             if batch is None:
                 continue
             numbers = {it.offset: number_of(bytes(it)) for it in batch}
-            runs = records.ack_now(batch).accepted_runs
+            runs = records.ack(batch).accepted_runs
             done = [str(numbers[first + index]) for first, count in runs for index in range(count)]
             if done:
                 os.write(self._file, f"{','.join(done)}\n".encode())

@@ -313,5 +313,5 @@ def _commit_some(life: _Life) -> None:
         batch = records.read(20.0)
         assert batch is not None
         acknowledged = [it.offset for it in batch][: len(batch) // 2]
-        records.ack_now(batch, acknowledged)
+        records.ack(batch, acknowledged)
         life.base.committed = acknowledged[-1] + 1

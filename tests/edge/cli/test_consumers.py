@@ -31,7 +31,7 @@ def test_groups_are_listed_with_their_lag_and_put_somewhere_else(broker, capsys)
     with consumer("billing", "a/#", start="oldest", name="till", runtime_dir=broker.runtime_dir) as records:
         batch = records.read(20.0)
         assert batch is not None
-        records.ack_now(batch, [0, 1, 2, 5])
+        records.ack(batch, [0, 1, 2, 5])
         status, said, _ = brim(capsys, "lag", "billing", *where)
         assert status == 0
         assert "billing: ordered, 1 consumer, 6 records behind, of a/#" in said

@@ -17,7 +17,7 @@ from edge.cli import main
 from edge.cli.log_options import place_of
 from edge.client import connect
 from edge.errors import EdgeError
-from edge.local_client import subscribe_zmq
+from edge.local_client_asyncio import subscribe_zmq
 from edge.log_view import Place
 from edge.mqtt import Properties, Version
 from ringbuf import FLAG_RETAIN

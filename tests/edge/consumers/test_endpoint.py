@@ -18,6 +18,7 @@ import zmq.auth
 from edge.consumers import endpoint as endpoint_module
 from edge.consumers import outbox
 from edge.consumers.client import Letter, consumer, publish
+from edge.consumers.client_asyncio import consumer as async_consumer
 from edge.consumers.endpoint import ConsumersEndpoint
 from edge.consumers.journal import Journal
 from edge.consumers.ledger import Ledger, RingEntry, Settings
@@ -90,7 +91,7 @@ def test_a_thread_that_does_not_stop_keeps_its_sockets(endpoint, monkeypatch) ->
 
 
 async def test_a_record_wakes_who_waits_for_it(endpoint, ring):
-    async with consumer("g", "a/#", endpoint=endpoint.endpoint) as records:
+    async with async_consumer("g", "a/#", endpoint=endpoint.endpoint) as records:
         for number in range(20):
             ring.writer().publish(str(number), key="a/1")
             async with asyncio.timeout(20):
@@ -115,13 +116,13 @@ def test_without_asyncio_it_is_the_same(endpoint, ring):
         batch = records.read(20.0)
         assert batch is not None
         assert [it.offset for it in batch] == [1, 3]
-        assert records.ack_now(batch, [1]).accepted == 1
-        assert records.nack_now(batch, [3], delay_s=0.0).accepted == 1
+        assert records.ack(batch, [1]).accepted == 1
+        assert records.nack(batch, [3], delay_s=0.0).accepted == 1
         batch = records.read(20.0)
         assert batch is not None
         assert [it.offset for it in batch] == [3]
-        assert records.commit_now(batch).accepted == 1
-        records.working_now()
+        assert records.commit(batch).accepted == 1
+        records.working()
         assert records.read(0.2) is None
 
 
@@ -137,25 +138,25 @@ def test_a_late_ack_returns_which_records_were_refused(endpoint, ring):
         hers = ann.read(20.0)
         assert hers is not None
         assert [it.offset for it in hers] == list(range(1, 16, 2))
-        assert ann.nack_now(hers, [1, 3, 5], delay_s=0.0)
+        assert ann.nack(hers, [1, 3, 5], delay_s=0.0)
         while (his := bob.read(0.2)) is None:  # they may have come to ann again, who fetches ahead
             if (again := ann.read(0.1)) is not None:
-                assert ann.nack_now(again, delay_s=0.0)
+                assert ann.nack(again, delay_s=0.0)
         assert [it.offset for it in his] == [1, 3, 5]
-        assert bob.ack_now(his, [1, 3])
-        late = ann.ack_now(hers)
+        assert bob.ack(his, [1, 3])
+        late = ann.ack(hers)
         assert not late
         assert (late.accepted, late.refused) == (5, 3)
         assert late.refused_runs == ((1, 1), (3, 1), (5, 1))
         assert late.accepted_runs == ((7, 1), (9, 1), (11, 1), (13, 1), (15, 1))
         assert "another member" in late.cause
         assert ann.refused == 3
-        mine = bob.ack_now(his)
+        mine = bob.ack(his)
         assert (bool(mine), mine.accepted, mine.refused, mine.cause) == (True, 3, 0, "")
 
 
 async def test_acknowledgements_go_on_while_a_fetch_waits(endpoint, ring):
-    async with consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
+    async with async_consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
         ring.writer().publish(b"1", key="a/1")
         batch = await anext(records)
         assert (await records.nack(batch, delay_s=0.0)).accepted == 1
@@ -255,9 +256,9 @@ def test_off_loopback_only_those_with_a_key_of_ours_are_served(ring, tmp_path):
 
 async def test_who_asks_for_what_cannot_be_is_told_at_once(endpoint):
     with pytest.raises(Refused, match="group"):
-        async with consumer("no/name", "a/#", endpoint=endpoint.endpoint):
+        async with async_consumer("no/name", "a/#", endpoint=endpoint.endpoint):
             pass
-    async with consumer("g", "a/#", endpoint=endpoint.endpoint):
+    async with async_consumer("g", "a/#", endpoint=endpoint.endpoint):
         with pytest.raises(Refused, match="at work"):
             consumer("g", "b", endpoint=endpoint.endpoint).__enter__()
     with pytest.raises(EdgeError, match="no topic filter"):
@@ -268,7 +269,7 @@ async def test_who_asks_for_what_cannot_be_is_told_at_once(endpoint):
 
 async def test_without_a_broker_a_consumer_says_so(tmp_path):
     with pytest.raises(BrokerUnreachable, match="no broker"):
-        async with consumer("g", "a/#", runtime_dir=tmp_path, connect_timeout_s=0.1):
+        async with async_consumer("g", "a/#", runtime_dir=tmp_path, connect_timeout_s=0.1):
             pass
 
 
@@ -277,7 +278,7 @@ async def test_without_a_broker_a_consumer_says_so(tmp_path):
 
 async def test_a_consumer_finds_its_broker_again_and_goes_on(runtime_directory, tmp_path):
     with BrimProcess(runtime_directory, tmp_path) as broker:
-        async with consumer("g", "a/#", start="oldest", runtime_dir=runtime_directory) as records:
+        async with async_consumer("g", "a/#", start="oldest", runtime_dir=runtime_directory) as records:
             for life in range(2):
                 payload = str(life).encode()
                 await asyncio.to_thread(publish, [(Letter("a/1"), payload)], runtime_dir=runtime_directory)
@@ -337,10 +338,10 @@ def test_what_the_ring_has_lost_comes_from_the_log_and_the_dead_are_put_aside(ru
                 assert batch is not None, len(got)
                 got += [bytes(it) for it in batch]
                 if len(got) == len(letters):
-                    records.nack_now(batch, [batch[-1]], cause="the last")
-                    records.ack_now(batch, list(batch)[:-1])
+                    records.nack(batch, [batch[-1]], cause="the last")
+                    records.ack(batch, list(batch)[:-1])
                 else:
-                    records.ack_now(batch)
+                    records.ack(batch)
         assert got == [payload for _, payload in letters]
         with consumer("undertaker", "dead/#", start="oldest", runtime_dir=runtime_directory) as records:
             dead = records.read(20.0)
@@ -371,7 +372,7 @@ def test_what_a_producers_ring_has_lost_comes_from_the_log_too(runtime_directory
                 batch = records.read(20.0)
                 assert batch is not None, len(got)
                 got += [bytes(it) for it in batch]
-                records.ack_now(batch)
+                records.ack(batch)
     assert got == bodies
 
 
@@ -396,7 +397,7 @@ def test_an_epoch_that_is_over_comes_before_the_next_one(runtime_directory, tmp_
                 assert batch is not None, got[-1:]
                 got += [bytes(it) for it in batch]
                 epochs.add(batch.epoch)
-                assert records.ack_now(batch).accepted == len(batch)
+                assert records.ack(batch).accepted == len(batch)
         assert got == [f"{life} {number}".encode() for life in range(3) for number in range(50)] + [b"end"]
         assert len(epochs) == 4
         with Asker(runtime_directory) as asker:
@@ -442,5 +443,5 @@ def test_answers_that_a_client_does_not_read_are_bounded_in_bytes(endpoint, ring
         with consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
             batch = records.read(20.0)
             assert batch is not None
-            assert records.ack_now(batch).accepted > 0
+            assert records.ack(batch).accepted > 0
     wait_until(lambda: endpoint._service.outbox.total_bytes == 0)

@@ -1,0 +1,117 @@
+"""Brim for programs: MQTT clients, subscriptions to shared memory, producers and consumer groups.
+
+    connect()         an MQTT client: publish and subscribe, any MQTT 3.1.1 or 5 broker
+    subscribe()       records of a broker on this machine, in its shared memory, without a copy
+    subscribe_zmq()   the same records, copied by ZeroMQ
+    producer()        a ring of this process, for data such as camera frames
+    consumer()        a member of a consumer group: records are shared among members and acknowledged
+    publish()         messages for consumer groups, perhaps delayed
+    Ring, Record      a ring in shared memory, and one record of it
+    errors            every exception that these raise
+    asyncio           the same functions and classes for asyncio, with equal names
+
+With a broker on this machine (`brim run`):
+
+>>> import brim
+>>> with brim.subscribe("plant/#") as plant, brim.connect() as client:
+...     client.publish("plant/1/temp", "21.5", qos=1)
+...     for record in plant.read(timeout_s=10):
+...         print(record.key.decode(), bytes(record).decode())
+plant/1/temp 21.5
+
+Importing this package loads nothing: the first use of a name loads the modules that it needs.  The package
+defines nothing of its own; the names stay while the modules behind them move.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from brim._lazy import lazy
+
+if TYPE_CHECKING:
+    from brim import asyncio, errors
+    from edge.client.blocking import Client, connect
+    from edge.client.blocking import Subscription as MessageSubscription
+    from edge.client.options import Options, Reconnect
+    from edge.client.subscriptions import Message
+    from edge.consumers.ack_result import AckResult
+    from edge.consumers.client import Consumer, consumer, publish
+    from edge.consumers.core import ConsumerBatch
+    from edge.consumers.messages import Letter
+    from edge.consumers.wire import Curve
+    from edge.frames import Header
+    from edge.local_client import producer, subscribe_zmq
+    from edge.local_client import subscribe_shm as subscribe
+    from edge.mqtt import Properties, Will
+    from edge.shm_client import Place, RingBatch, Start
+    from edge.shm_client import ShmSubscription as Subscription
+    from edge.zmq_client import ZmqSubscription
+    from ringbuf import Record, Ring, Writer
+
+    __version__: str
+
+__all__ = [
+    "AckResult",
+    "Client",
+    "Consumer",
+    "ConsumerBatch",
+    "Curve",
+    "Header",
+    "Letter",
+    "Message",
+    "MessageSubscription",
+    "Options",
+    "Place",
+    "Properties",
+    "Reconnect",
+    "Record",
+    "Ring",
+    "RingBatch",
+    "Start",
+    "Subscription",
+    "Will",
+    "Writer",
+    "ZmqSubscription",
+    "__version__",
+    "asyncio",
+    "connect",
+    "consumer",
+    "errors",
+    "producer",
+    "publish",
+    "subscribe",
+    "subscribe_zmq",
+]
+
+_HOMES = {
+    "edge.client.blocking": ("Client", "connect", "MessageSubscription=Subscription"),
+    "edge.client.options": ("Options", "Reconnect"),
+    "edge.client.subscriptions": ("Message",),
+    "edge.consumers.ack_result": ("AckResult",),
+    "edge.consumers.client": ("Consumer", "consumer", "publish"),
+    "edge.consumers.core": ("ConsumerBatch",),
+    "edge.consumers.messages": ("Letter",),
+    "edge.consumers.wire": ("Curve",),
+    "edge.frames": ("Header",),
+    "edge.local_client": ("producer", "subscribe=subscribe_shm", "subscribe_zmq"),
+    "edge.mqtt": ("Properties", "Will"),
+    "edge.shm_client": ("Place", "RingBatch", "Start", "Subscription=ShmSubscription"),
+    "edge.zmq_client": ("ZmqSubscription",),
+    "ringbuf": ("Record", "Ring", "Writer"),
+}
+
+if not TYPE_CHECKING:  # a type checker takes the imports above, and reports a name that is not there
+    _attribute = lazy(__name__, _HOMES)
+
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        if name in {"asyncio", "errors"}:
+            return import_module(f"brim.{name}")
+        if name == "__version__":
+            value = import_module("edge.cli").version()
+        else:
+            value = _attribute(name)
+        return globals().setdefault(name, value)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

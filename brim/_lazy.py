@@ -1,0 +1,24 @@
+"""Lazy attributes of a module: the first use of a name imports the module that defines it (PEP 562)."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["lazy"]
+
+
+def lazy(module: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """A module's __getattr__.  `homes`: module -> names that it defines; "name=other" renames `other`."""
+    found = {
+        entry.partition("=")[0]: (home, entry.rpartition("=")[2])
+        for home, entries in homes.items()
+        for entry in entries
+    }
+
+    def attribute(name: str) -> Any:
+        if name not in found:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home, original = found[name]
+        return getattr(import_module(home), original)
+
+    return attribute

@@ -1,0 +1,57 @@
+"""Brim for programs with asyncio: the functions and classes of `brim`, methods that wait as coroutines.
+
+>>> import asyncio, brim.asyncio
+>>> async def main():
+...     async with brim.asyncio.subscribe("plant/#") as plant, brim.asyncio.connect() as client:
+...         await client.publish("plant/1/temp", "21.5", qos=1)
+...         async for batch in plant:
+...             return [(record.key, bytes(record)) for record in batch]
+>>> asyncio.run(main())
+[(b'plant/1/temp', b'21.5')]
+
+Importing this module loads nothing: the first use of a name loads the modules that it needs.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from brim._lazy import lazy
+
+if TYPE_CHECKING:
+    from edge.client.client import Client, connect
+    from edge.client.subscriptions import Subscription as MessageSubscription
+    from edge.consumers.client_asyncio import Consumer, consumer
+    from edge.local_client_asyncio import producer, subscribe_zmq
+    from edge.local_client_asyncio import subscribe_shm as subscribe
+    from edge.shm_client_asyncio import ShmSubscription as Subscription
+    from edge.zmq_client_asyncio import ZmqSubscription
+
+__all__ = [
+    "Client",
+    "Consumer",
+    "MessageSubscription",
+    "Subscription",
+    "ZmqSubscription",
+    "connect",
+    "consumer",
+    "producer",
+    "subscribe",
+    "subscribe_zmq",
+]
+
+_HOMES = {
+    "edge.client.client": ("Client", "connect"),
+    "edge.client.subscriptions": ("MessageSubscription=Subscription",),
+    "edge.consumers.client_asyncio": ("Consumer", "consumer"),
+    "edge.local_client_asyncio": ("producer", "subscribe=subscribe_shm", "subscribe_zmq"),
+    "edge.shm_client_asyncio": ("Subscription=ShmSubscription",),
+    "edge.zmq_client_asyncio": ("ZmqSubscription",),
+}
+
+if not TYPE_CHECKING:
+    _attribute = lazy(__name__, _HOMES)
+
+    def __getattr__(name: str) -> Any:
+        return globals().setdefault(name, _attribute(name))
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,163 @@
+"""The package `brim`: names, pairs with equal methods, one tree of errors, and nothing loaded before use."""
+
+import ast
+import doctest
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import brim
+import brim.asyncio
+import brim.errors
+from ringbuf import Bell
+from tests.support.brim_process import BrimProcess
+from tests.support.house import ROOT
+
+MODULES = [brim, brim.asyncio, brim.errors]
+PAIRS = ["Client", "Consumer", "Subscription", "ZmqSubscription"]
+FUNCTIONS = ["connect", "consumer", "producer", "subscribe", "subscribe_zmq"]
+LATE = {"asyncio", "edge.errors", "msgpack", "msgspec", "ringbuf", "ringbuf._ringbuf", "ssl", "zmq"}
+
+
+@pytest.fixture(autouse=True)
+def _bell() -> Iterator[None]:
+    yield
+    Bell.of_process().close()
+
+
+@pytest.fixture
+def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
+    with BrimProcess(runtime_directory, tmp_path, bridge=False) as process:
+        yield process
+
+
+def loaded(code: str) -> set[str]:
+    command = [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def test_importing_brim_loads_neither_asyncio_nor_zmq_nor_the_c_core() -> None:
+    assert not loaded("import brim, brim.asyncio, brim.errors") & LATE
+    assert not loaded("import brim; brim.errors.BrokerUnreachable") & {"asyncio", "zmq", "ringbuf._ringbuf"}
+    assert "ringbuf._ringbuf" in loaded("import brim; brim.Ring")
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_a_type_checker_sees_the_names_that_there_are_when_it_runs(module) -> None:
+    """The imports under TYPE_CHECKING, the table of homes and __all__ say the same."""
+    tree = ast.parse(Path(module.__file__).read_text())
+    [checked] = [it for it in tree.body if isinstance(it, ast.If) and ast.unparse(it.test) == "TYPE_CHECKING"]
+    imports = [it for it in checked.body if isinstance(it, ast.ImportFrom) and it.module != "brim"]
+    seen = {(it.module, alias.asname or alias.name, alias.name) for it in imports for alias in it.names}
+    homes = {
+        (home, entry.partition("=")[0], entry.rpartition("=")[2])
+        for home, entries in module._HOMES.items()
+        for entry in entries
+    }
+    assert seen == homes
+    special = {"__version__", "asyncio", "errors"} if module is brim else set()
+    assert set(module.__all__) == {name for _, name, _ in homes} | special
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert brim.__version__ == "0.1.0"
+
+
+def parameters(function) -> list[tuple[str, object]]:
+    return [(it.name, it.default) for it in inspect.signature(function).parameters.values()]
+
+
+def public(kind: type) -> dict[str, object]:
+    return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_both_forms_of_a_class_have_equal_methods(name: str) -> None:
+    blocking, waiting = public(getattr(brim, name)), public(getattr(brim.asyncio, name))
+    waiting = {name: it for name, it in waiting.items() if name not in {"begin", "end", "taken"}}
+    plain = {"client_id", "session_present", "reconnects"} if name == "Client" else set()  # attributes there
+    assert blocking.keys() - plain == waiting.keys()
+    for method, found in waiting.items():
+        if inspect.isfunction(found):
+            assert parameters(found) == parameters(blocking[method]), method
+    kind, other = getattr(brim, name), getattr(brim.asyncio, name)
+    assert hasattr(kind, "__enter__")
+    assert not hasattr(kind, "__aenter__")
+    assert hasattr(other, "__aenter__")
+    assert not hasattr(other, "__enter__")
+    assert hasattr(kind, "__iter__") == hasattr(other, "__aiter__")
+
+
+def test_both_forms_of_a_subscription_of_mqtt_have_equal_methods() -> None:
+    waiting = public(brim.asyncio.MessageSubscription)
+    for method, found in public(brim.MessageSubscription).items():
+        if inspect.isfunction(found):
+            assert parameters(found) == parameters(waiting[method])
+        else:
+            assert method in waiting or method in {"dropped", "filters", "qos"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_both_forms_of_a_function_take_equal_arguments(name: str) -> None:
+    assert parameters(getattr(brim, name)) == parameters(getattr(brim.asyncio, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "builtin"),
+    [
+        ("InvalidArgument", ValueError),
+        ("BrokerUnreachable", ConnectionError),
+        ("AccessDenied", PermissionError),
+        ("NoAnswer", TimeoutError),
+        ("NotOpen", RuntimeError),
+        ("InvalidOption", ValueError),
+        ("InvalidRequest", ValueError),
+        ("CannotConnect", ConnectionError),
+        ("ConnectTimeout", TimeoutError),
+        ("ConnectRefused", ConnectionRefusedError),
+        ("ConnectionLost", ConnectionError),
+        ("RecordTooLarge", ValueError),
+        ("KeyTooLong", ValueError),
+        ("InvalidTopic", ValueError),
+        ("OffsetGone", LookupError),
+    ],
+)
+def test_an_error_is_also_the_builtin_that_fits(name: str, builtin: type[Exception]) -> None:
+    assert issubclass(getattr(brim.errors, name), builtin)
+
+
+def test_errors_are_one_tree_and_the_docstring_draws_it() -> None:
+    assert brim.errors.__doc__
+    drawn: dict[int, str] = {}
+    seen = set()
+    for line in brim.errors.__doc__.split("    BrimError\n")[1].split(">>>")[0].splitlines():
+        if not line.strip():
+            continue
+        depth = (len(line) - len(line.lstrip())) // 4
+        name = line.split()[0]
+        drawn[depth] = name
+        parent = drawn[depth - 1] if depth > 2 else "BrimError"
+        assert issubclass(getattr(brim.errors, name), getattr(brim.errors, parent)), line
+        seen.add(name)
+    assert seen | {"BrimError"} == set(brim.errors.__all__)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_the_examples_in_the_docstrings_run(module, broker: BrimProcess) -> None:
+    """With the port and the directory of a broker of the test."""
+    text = module.__doc__.replace("connect()", f'connect("mqtt://127.0.0.1:{broker.port}")')
+    text = text.replace('subscribe("plant/#")', f'subscribe("plant/#", runtime_dir="{broker.runtime_dir}")')
+    example = doctest.DocTestParser().get_doctest(text, {}, module.__name__, None, 0)
+    assert example.examples
+    report: list[str] = []
+    assert doctest.DocTestRunner().run(example, out=report.append).failed == 0, "".join(report)
