@@ -23,8 +23,6 @@ import time
 from collections.abc import Iterator
 from typing import Final, Literal, TextIO
 
-import msgspec
-
 from edge.terminal import escaped
 
 __all__ = ["FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "pairs"]
@@ -61,6 +59,12 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__()
+        from msgspec.json import encode  # not needed for --help
+
+        self._encode = encode
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time_ns": int(record.created * 1e9),
@@ -70,7 +74,7 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
+        return self._encode(line).decode()
 
 
 class _Limit(logging.Filter):

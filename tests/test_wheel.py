@@ -18,7 +18,7 @@ from tests.support.house import PACKAGES, ROOT
 
 BASE_PACKAGES_MAX = 14  # Brim and what it needs without an extra
 COMMANDS = {"brim", "cffi-gen-src", "markdown-it", "pygmentize", "websockets"}  # on PATH after an install
-BRIM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from edge.cli import main; sys.exit(main())"
+BRIM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from brim._command import main; sys.exit(main())"
 PLUGIN = '[[auth.plugin]]\nclass = "amqtt.contrib.jwt.UserAuthJwtPlugin"\noptions = { secret_key = "k" }\n'
 
 

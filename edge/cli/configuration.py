@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from edge import config_load
 from edge.cli.argument_types import directory
-from edge.config import Config
+
+if TYPE_CHECKING:
+    from edge.config import Config
 
 __all__ = ["add_config_arguments", "add_runtime_argument", "configured"]
 
@@ -41,7 +43,9 @@ def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
 
 def configured(arguments: argparse.Namespace) -> Config:
     """Configuration with the overrides of the command line. Raises ConfigError."""
-    settings = config_load.load(arguments.config) if arguments.config else config_load.parse("")
+    from edge import config  # not needed for --help
+
+    settings = config.load(arguments.config) if arguments.config else config.parse("")
     given: dict[str, object] = {}
     for key in ("runtime_dir", "state_dir", "host", "port"):
         value = getattr(arguments, key, None)

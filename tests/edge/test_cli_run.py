@@ -18,7 +18,7 @@ import pytest
 from edge.cli import main
 from edge.cli.assembly import Assembly
 from edge.cli.notify import notify, watchdog_interval_s
-from edge.cli.run import _watch
+from edge.cli.serving import _watch
 from edge.client import Client, connect
 from edge.config import Config, Listener
 from edge.local_client import producer, subscribe_shm

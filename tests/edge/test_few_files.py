@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.cli.run import _lacks_files
+from edge.cli.serving import _lacks_files
 from edge.config import Config, Limits, Local, Zmq
 from edge.descriptors import METRICS, OF_RING, PEERS, budget
 from edge.errors import EdgeError
