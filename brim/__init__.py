@@ -23,11 +23,12 @@ Importing this package loads nothing: the first use of a name loads the modules 
 defines nothing of its own; the names stay while the modules behind them move.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from brim._lazy import lazy
 
+TYPE_CHECKING = False  # as of typing, which takes longer to import than this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from brim import asyncio, errors
     from edge.client.blocking import Client, connect
     from edge.client.blocking import Subscription as MessageSubscription
@@ -102,7 +103,7 @@ _HOMES = {
 if not TYPE_CHECKING:  # a type checker takes the imports above, and reports a name that is not there
     _attribute = lazy(__name__, _HOMES)
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> "Any":
         from importlib import import_module
 
         if name in {"asyncio", "errors"}:

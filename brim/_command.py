@@ -5,9 +5,14 @@ a package that only this distribution has. The check compares the paths of four 
 installed distributions is read only after a mistake was found.
 """
 
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["main"]
 

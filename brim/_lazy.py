@@ -1,8 +1,13 @@
 """Lazy attributes of a module: the first use of a name imports the module that defines it (PEP 562)."""
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
 from importlib import import_module
-from typing import Any
+
+TYPE_CHECKING = False  # as of typing, which takes longer to import than this package
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 __all__ = ["lazy"]
 

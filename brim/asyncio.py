@@ -12,11 +12,12 @@
 Importing this module loads nothing: the first use of a name loads the modules that it needs.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from brim._lazy import lazy
 
+TYPE_CHECKING = False  # as of typing, which takes longer to import than this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from edge.client.client import Client, connect
     from edge.client.subscriptions import Subscription as MessageSubscription
     from edge.consumers.client_asyncio import Consumer, consumer
@@ -50,7 +51,7 @@ _HOMES = {
 if not TYPE_CHECKING:
     _attribute = lazy(__name__, _HOMES)
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> "Any":
         return globals().setdefault(name, _attribute(name))
 
     def __dir__() -> list[str]:

@@ -37,11 +37,12 @@
 invalid ahead 0 (allowed: 1 or more)
 """
 
-from typing import TYPE_CHECKING, Any
-
 from brim._lazy import lazy
 
+TYPE_CHECKING = False  # as of typing, which takes longer to import than this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from edge.client.errors import (
         CannotConnect,
         ClientError,
@@ -148,7 +149,7 @@ __all__ = [
 if not TYPE_CHECKING:
     _attribute = lazy(__name__, _HOMES)
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> "Any":
         return globals().setdefault(name, _attribute(name))
 
     def __dir__() -> list[str]:
