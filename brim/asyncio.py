@@ -9,6 +9,10 @@
 >>> asyncio.run(main())
 [(b'plant/1/temp', b'21.5')]
 
+Both forms of a class have methods of the same names and arguments; here `with` is `async with` and `for` is
+`async for`. No method blocks the event loop. So publish() of a producer never waits for readers: a full ring
+returns None at once, also on a stream with when_full = "block".
+
 Importing this module loads nothing: the first use of a name loads the modules that it needs.
 """
 

@@ -21,7 +21,7 @@ from ringbuf import core
 
 __all__ = ["page", "signature"]
 
-MODULES = ("edge.client", "edge.local_client", "edge.consumers.client", "ringbuf")
+MODULES = ("brim", "brim.asyncio", "brim.errors")
 LINE_CHARACTERS = 100
 _BETWEEN = re.compile(r", (?=[*/]|\w+(?:: |=))")  # arguments; all have annotations
 _PACKAGES = {"brim", "bridge", "edge", "persistence", "ringbuf"}

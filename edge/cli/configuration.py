@@ -43,9 +43,9 @@ def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
 
 def configured(arguments: argparse.Namespace) -> Config:
     """Configuration with the overrides of the command line. Raises ConfigError."""
-    from edge import config  # not needed for --help
+    from edge import config_load  # not needed for --help
 
-    settings = config.load(arguments.config) if arguments.config else config.parse("")
+    settings = config_load.load(arguments.config) if arguments.config else config_load.parse("")
     given: dict[str, object] = {}
     for key in ("runtime_dir", "state_dir", "host", "port"):
         value = getattr(arguments, key, None)
