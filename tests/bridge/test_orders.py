@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.cursor import Cursor, joined
+from bridge.cursor import Cursor
 from bridge.errors import SinkUnavailable
 from bridge.orders import backfill, skip
+from bridge.rangeset import union
 from bridge.runner import Bridge
 from bridge.unit import Intent
 from tests.bridge.test_drain import footers
@@ -112,7 +113,7 @@ class Partition:
         if first >= stop:
             return False
         last = min(first + count, stop) - 1
-        lost = joined((*cursor.owed, *(((start, first - 1),) if gone else ())))
+        lost = tuple(union((*cursor.owed, *(((start, first - 1),) if gone else ()))))
         passed = start == cursor.next_offset and cursor.accounted_offset < cursor.next_offset
         skipped = ((cursor.accounted_offset, cursor.next_offset - 1),) if passed else ()
         self.flights.append(Intent(1, 0, "default", 0, EPOCH, 0, None, first, last, lost, skipped))

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from bridge.checkpoint import cursors_in
-from bridge.cursor import Cursor, joined
+from bridge.cursor import Cursor
 from bridge.drained import Name, parse, verify
 from bridge.errors import SinkUnavailable
 from bridge.plan import UNIT_LEAST_BYTES, Plan, Want
+from bridge.rangeset import union
 from bridge.source import RingName
 from bridge.unit import Intent, Unit
 from tests.bridge.test_drain import footers
@@ -135,7 +136,7 @@ def test_a_unit_that_is_given_up_leaves_its_number_and_its_loss_to_the_next(
             run_dry(drained)
     found = list(footers(tmp_path))
     assert sorted(it.drain_seq for it in found) == list(range(1, len(found) + 1))
-    lost = joined(pair for it in found for pair in it.lost)
+    lost = tuple(union(pair for it in found for pair in it.lost))
     assert lost == ((0, 63), (128, oldest - 1))
     there = offsets_drained(tmp_path / "lake")["default", 0, EPOCH]
     assert sorted(there) == [*range(64, 128), *range(oldest, 3192)]
