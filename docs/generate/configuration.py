@@ -52,10 +52,10 @@ def sections(cls: type[msgspec.Struct], path: str) -> Iterator[tuple[str, type[m
     """Heading and class of each section at and below `path`: "", "[limits]", "[[stream]]"."""
     yield path, cls
     for field in msgspec.structs.fields(cls):
-        found, many = _struct_of(inspect.type_info(field.type))
-        if found is not None:
+        section, many = _struct_of(inspect.type_info(field.type))
+        if section is not None:
             name = f"{path.strip('[]')}.{field.encode_name}".strip(".")
-            yield from sections(found, f"[[{name}]]" if many else f"[{name}]")
+            yield from sections(section, f"[[{name}]]" if many else f"[{name}]")
 
 
 def _struct_of(kind: inspect.Type) -> tuple[type[msgspec.Struct] | None, bool]:
@@ -66,7 +66,7 @@ def _struct_of(kind: inspect.Type) -> tuple[type[msgspec.Struct] | None, bool]:
         case inspect.VarTupleType(item_type=inspect.StructType(cls=cls)):
             return cls, True
         case inspect.UnionType(types=types):
-            return next((found for found in map(_struct_of, types) if found[0]), (None, False))
+            return next((pair for pair in map(_struct_of, types) if pair[0]), (None, False))
     return None, False
 
 
@@ -94,8 +94,8 @@ def _type_and_range(kind: inspect.Type, unit: str) -> tuple[str, str]:
             hint = prose((extra or {}).get("description", ""))
             return name, "; ".join(text for text in (allowed, hint) if text)
         case inspect.UnionType(types=types):
-            found = [_type_and_range(one, unit) for one in types if not isinstance(one, inspect.NoneType)]
-            return ", ".join(name for name, _ in found), "; ".join(text for _, text in found if text)
+            pairs = [_type_and_range(one, unit) for one in types if not isinstance(one, inspect.NoneType)]
+            return ", ".join(name for name, _ in pairs), "; ".join(text for _, text in pairs if text)
         case inspect.VarTupleType(item_type=item):
             name, allowed = _type_and_range(item, unit)
             return f"list of {name}s", allowed

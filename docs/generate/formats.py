@@ -42,9 +42,9 @@ class Format(NamedTuple):
 
 def _defined(path: str, name: str) -> int:
     """The value of a #define that Python does not see."""
-    found = re.search(rf"#define {name} (\d+)", (ROOT / path).read_text())
-    assert found is not None, f"{path}: no {name}"
-    return int(found[1])
+    match = re.search(rf"#define {name} (\d+)", (ROOT / path).read_text())
+    assert match is not None, f"{path}: no {name}"
+    return int(match[1])
 
 
 _SPILL = "ringbuf/c/mqtt/spill_file.h"
@@ -128,6 +128,7 @@ def _texts(sources: Iterable[str]) -> Iterator[str]:
         if path.endswith(".py"):
             yield ast.get_docstring(ast.parse(text)) or ""
             continue
-        first, *others = (_MARGIN.sub("", f" *{found}").strip("\n *") for found in _COMMENT.findall(text))
+        comments = (_MARGIN.sub("", f" *{inside}").strip("\n *") for inside in _COMMENT.findall(text))
+        first, *others = comments
         yield first.partition("\n")[2].strip("\n")  # without the line of the licence
-        yield from (found for found in others if _TABLE.search(found))
+        yield from filter(_TABLE.search, others)

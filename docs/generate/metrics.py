@@ -24,7 +24,8 @@ def _rows() -> Iterator[tuple[str, ...]]:
     for name, metric in METRICS.items():
         if not metric.about:
             raise MissingDescription(f"edge/metric_families.py: {name} has no meaning")
-        unit = next((it for it in _UNITS if name.removesuffix("_total").endswith(f"_{it}")), "count")
+        base = name.removesuffix("_total")
+        unit = next((unit for unit in _UNITS if base.endswith(f"_{unit}")), "count")
         labels = ", ".join(map(code, metric.labels))
         yield (
             code(name),

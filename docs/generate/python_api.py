@@ -55,13 +55,13 @@ def _module(module: types.ModuleType) -> Iterator[str]:
 
 def _class(cls: type, name: str, path: str) -> Iterator[str]:
     """Heading, constructor, docstring, fields, then methods and properties of a class."""
-    made = inspect.getattr_static(cls, "__init__")
-    shows = inspect.isfunction(made) and not issubclass(cls, BaseException)
+    init = inspect.getattr_static(cls, "__init__")
+    has_init = inspect.isfunction(init) and not issubclass(cls, BaseException)
     bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
-    heading = signature(made, name, cls) if shows else f"{name}({bases})" if bases else name
+    heading = signature(init, name, cls) if has_init else f"{name}({bases})" if bases else name
     yield f"### {path}\n\n{_code(f'class {heading}')}\n{help_text(doc_of(cls, name))}"
     if issubclass(cls, enum.Enum):
-        yield table(("Value", "Number"), ((code(it.name), str(it.value)) for it in cls))
+        yield table(("Value", "Number"), ((code(member.name), str(member.value)) for member in cls))
         return
     if docs := field_docs(cls):
         yield table(("Field", "Meaning"), ((code(field), prose(text)) for field, text in docs.items()))
@@ -73,10 +73,10 @@ def _class(cls: type, name: str, path: str) -> Iterator[str]:
 
 def _members(cls: type) -> Mapping[str, tuple[Any, type]]:
     """Public methods and properties of a class and of its bases in these packages, each with its class."""
-    found: dict[str, tuple[Any, type]] = {}
-    for base in reversed([it for it in cls.__mro__ if it.__module__.split(".")[0] in _PACKAGES]):
-        found |= {name: (it, base) for name, it in vars(base).items() if not name.startswith("_")}
-    return {name: pair for name, pair in found.items() if isinstance(pair[0], (*_METHODS, *_PROPERTIES))}
+    members: dict[str, tuple[Any, type]] = {}
+    for base in reversed([base for base in cls.__mro__ if base.__module__.split(".")[0] in _PACKAGES]):
+        members |= {name: (item, base) for name, item in vars(base).items() if not name.startswith("_")}
+    return {name: pair for name, pair in members.items() if isinstance(pair[0], (*_METHODS, *_PROPERTIES))}
 
 
 def signature(function: Any, name: str, owner: type | None = None) -> str:
@@ -85,13 +85,13 @@ def signature(function: Any, name: str, owner: type | None = None) -> str:
     if not inspect.isfunction(function):
         assert owner is not None
         node: ast.stmt = _stubs()[owner, name]
-    elif function.__code__.co_filename.startswith("<"):  # the __init__ that dataclass made
+    elif function.__code__.co_filename.startswith("<"):  # the __init__ of a dataclass
         return _generated(function, name)
     else:
         node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     arguments = ast.unparse(node.args).removesuffix(", /")
-    if owner is not None and not any(ast.unparse(it) == "staticmethod" for it in node.decorator_list):
+    if owner is not None and not any(ast.unparse(line) == "staticmethod" for line in node.decorator_list):
         arguments = arguments.partition(", ")[2]
     result = f" -> {ast.unparse(node.returns)}" if node.returns and node.name != "__init__" else ""
     prefix = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
@@ -102,14 +102,14 @@ def signature(function: Any, name: str, owner: type | None = None) -> str:
 def _stubs() -> dict[tuple[type, str], ast.FunctionDef]:
     """Methods of the classes that are C, by class and name, from their stub."""
     tree = ast.parse((ROOT / "ringbuf" / "_ringbuf.pyi").read_text())
-    classes = [(getattr(core, it.name), it) for it in tree.body if isinstance(it, ast.ClassDef)]
+    classes = [(getattr(core, node.name), node) for node in tree.body if isinstance(node, ast.ClassDef)]
     return {(c, f.name): f for c, node in classes for f in node.body if isinstance(f, ast.FunctionDef)}
 
 
 def _generated(function: Callable[..., object], name: str) -> str:
     parameters = list(inspect.signature(function).parameters.values())[1:]
-    defaults = ("" if it.default is it.empty else " = ..." for it in parameters)
-    shown = (f"{it.name}: {it.annotation}{tail}" for it, tail in zip(parameters, defaults, strict=True))
+    defaults = ("" if one.default is one.empty else " = ..." for one in parameters)
+    shown = (f"{one.name}: {one.annotation}{tail}" for one, tail in zip(parameters, defaults, strict=True))
     return _wrapped(name, ", ".join(shown), "")
 
 
@@ -117,7 +117,7 @@ def _wrapped(name: str, arguments: str, result: str) -> str:
     line = f"{name}({arguments}){result}"
     if len(line) <= LINE_CHARACTERS:
         return line
-    lines = "".join(f"    {it},\n" for it in _BETWEEN.split(arguments))
+    lines = "".join(f"    {argument},\n" for argument in _BETWEEN.split(arguments))
     return f"{name}(\n{lines}){result}"
 
 

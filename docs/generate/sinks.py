@@ -15,7 +15,7 @@ __all__ = ["sinks"]
 def sinks() -> str:
     """Sections about `to` and `options` of a bridge."""
     urls = doc_of(sink.open_sink, "open_sink").split("\n\n")[1]
-    stores = ", ".join(code(f"{it}:") for it in ("file", *sink.OBJECT_STORES))
+    stores = ", ".join(code(f"{scheme}:") for scheme in ("file", *sink.OBJECT_STORES))
     passed = ", ".join(map(code, sorted(objects.CLIENT_OPTIONS)))
     defaults = {name: f"Default: {code(str(value))}." for name, value in kafka_client.DEFAULTS.items()}
     formats = {f'"{name}"': text for name, text in sink.FORMATS.items()}
