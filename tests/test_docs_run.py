@@ -4,6 +4,7 @@ import asyncio
 import json
 import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import threading
@@ -121,7 +122,6 @@ def test_a_device_gets_in_by_tls_and_password(newcomer: Newcomer) -> None:
         ("README.md", "import asyncio", TEMPERATURE, "plant/1/temp b'21.5'"),
         (LOCAL, "import numpy", VIBRATION, "b'plant/1/vibration' "),
         (LOCAL, "import brim\n\nwith brim.subscribe_zmq", TEMPERATURE, "plant/1/temp "),
-        (GROUPS, "import asyncio", TEMPERATURE, "plant/1/temp b'21.5'"),
     ],
 )
 def test_a_program_that_is_shown_prints_the_message(
@@ -146,7 +146,10 @@ def test_a_ring_without_a_broker_is_read(newcomer: Newcomer) -> None:
 
 def test_a_group_that_is_shown_is_operated(newcomer: Newcomer) -> None:
     with newcomer.broker():
-        first_line(newcomer, newcomer.program(GROUPS, "import asyncio"), *TEMPERATURE)
+        with newcomer.program(GROUPS, "import asyncio") as member:
+            with publishing(newcomer, *TEMPERATURE):
+                assert member.line() == "plant/1/temp b'21.5'"
+            member.stop(signal.SIGINT)  # it leaves the group
         wait_until(lambda: newcomer.status(*lines_of(GROUPS, "consumers", "reset")[0])[0] == 0)
         for words in lines_of(GROUPS, "consumers"):
             newcomer.run(*words)
