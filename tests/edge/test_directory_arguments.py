@@ -10,7 +10,8 @@ import pytest
 import bridge.control
 from bridge.errors import BridgeUnreachable
 from bridge.settings import BridgeSettings
-from edge.config import Config, load
+from edge.config import Config
+from edge.config_load import load
 from edge.consumers.client_asyncio import consumer as async_consumer
 from edge.control import Connection
 from edge.local_client import producer, subscribe_shm
