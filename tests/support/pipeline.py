@@ -54,6 +54,7 @@ durability = "interval"
 sync_interval_ms = 20
 sync_bytes = 65536
 queue_timeout_ms = 20000
+when_full = "block"
 [[producer]]
 name = "cam"
 stream = "kept"
