@@ -98,9 +98,15 @@ class Unit:
     source: Path
     made_of: str
 
+    @property
+    def name(self) -> str:
+        """Name of the source with its folder below ringbuf/c: two folders may have files of one name."""
+        path = self.source.relative_to(C) if self.source.is_relative_to(C) else Path(self.source.name)
+        return "-".join(path.with_suffix("").parts)
+
     def object(self, toolchain: Toolchain) -> Path:
         """Path of its object file."""
-        return toolchain.objects / f"{self.source.stem}-{self.made_of}.o"
+        return toolchain.objects / f"{self.name}-{self.made_of}.o"
 
 
 def digest(*parts: str | bytes) -> str:
@@ -119,7 +125,7 @@ def api_headers() -> list[Path]:
 
 def owner(api: Path) -> Path:
     """The one header that includes `api` for the compiler."""
-    line = f'#include "{api.name}"'
+    line = f'#include "{api.relative_to(C)}"'
     owners = [path for path in sorted(C.rglob("*.h")) if line in path.read_text().splitlines()]
     if len(owners) != 1:
         found = ", ".join(path.name for path in owners) or "none"
@@ -167,7 +173,7 @@ def compile_unit(unit: Unit, toolchain: Toolchain) -> None:
     target = unit.object(toolchain)
     partial = target.with_suffix(f".{os.getpid()}.tmp")
     run([*toolchain.compile, str(unit.source), "-o", str(partial)], f"compiling {unit.source.name}")
-    for stale in toolchain.objects.glob(f"{unit.source.stem}-{'?' * 2 * DIGEST_BYTES}.o"):
+    for stale in toolchain.objects.glob(f"{unit.name}-{'?' * 2 * DIGEST_BYTES}.o"):
         stale.unlink(missing_ok=True)
     partial.replace(target)
 

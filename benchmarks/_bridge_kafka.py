@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._bridge_sinks import Lane, NotThere
-from bridge.drained import parse
-from bridge.records import Records
-from bridge.sink import RecordSink, Sink, open_sink
-from bridge.unit import Run, Unit
+from bridge.format.drained_file import parse
+from bridge.format.file_builder import DrainedFile, RecordRun
+from bridge.format.record_batch import SinkBatch
+from bridge.sinks.interface import RecordSink, Sink
+from bridge.sinks.registry import open_sink
 from ringbuf import Batch as Columns
 from ringbuf.record import encode
 
@@ -51,7 +52,7 @@ def brokers() -> Iterator[str]:
             process.kill()
 
 
-def _messages(units: Sequence[Unit], topic: str) -> Iterator[Arguments]:
+def _messages(units: Sequence[DrainedFile], topic: str) -> Iterator[Arguments]:
     """Arguments of produce(), one tuple for each record."""
     from bridge.sinks.kafka_client import SOURCE_HEADER
 
@@ -60,7 +61,7 @@ def _messages(units: Sequence[Unit], topic: str) -> Iterator[Arguments]:
         footer = file.footer
         source = (SOURCE_HEADER, f"{footer.edge}/{footer.stream}/{footer.partition}/{footer.epoch}".encode())
         for extent in file.extents:
-            for it in Columns.of(extent.body, footer.epoch, Run.of(extent.body).first_offset, None):
+            for it in Columns.of(extent.body, footer.epoch, RecordRun.of(extent.body).first_offset, None):
                 stamp = it.timestamp_ns
                 record = ("brim-record", b"%d %d %d" % (it.offset, stamp, it.flags & 7))
                 yield topic, it.bytes(), it.key, -1, None, None, stamp // 1_000_000, [source, record]
@@ -82,7 +83,7 @@ def _push(producer: Any, messages: Sequence[Arguments]) -> None:
 def _send_one(sink: Sink) -> None:
     assert isinstance(sink, RecordSink)
     columns = (Columns.of(memoryview(encode(0, b"first", epoch=1, key=b"first")), 1, 0, None),)
-    sink.send(Records("edge-1", "first", 0, 1, 0, 0, 0, columns)).result()  # type: ignore[arg-type]
+    sink.send(SinkBatch("edge-1", "first", 0, 1, 0, 0, 0, columns)).result()  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -98,7 +99,7 @@ def kafka(_: Path) -> Iterator[Lane]:
         quiet = {"delivery.report.only.error": True}  # no Python for successful deliveries
         producer = Producer({**DEFAULTS, **quiet, "bootstrap.servers": servers})
 
-        def prepare(units: Sequence[Unit]) -> None:
+        def prepare(units: Sequence[DrainedFile]) -> None:
             made[:] = _messages(units, "bare")
             _push(producer, made[:1])
 

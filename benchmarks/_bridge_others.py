@@ -17,9 +17,9 @@ from typing import Any
 
 from benchmarks._bridge_sinks import Lane, NotThere, at_once, write
 from benchmarks._mqtt_brokers import mosquitto
-from bridge.drained import parse
-from bridge.sink import open_sink
-from bridge.unit import Run, Unit
+from bridge.format.drained_file import parse
+from bridge.format.file_builder import DrainedFile, RecordRun
+from bridge.sinks.registry import open_sink
 from ringbuf import Batch
 
 MQTT_MIB = 3
@@ -27,16 +27,16 @@ IN_FLIGHT = 1000
 Published = tuple[str, bytes, Any]
 
 
-def _runs(unit: Unit) -> Unit:
+def _runs(unit: DrainedFile) -> DrainedFile:
     """The unit with its records, which are in its parts."""
     extents = parse(b"".join(unit.parts)).extents
-    return replace(unit, runs=tuple(Run(it.body, it.unchecked) for it in extents))
+    return replace(unit, runs=tuple(RecordRun(it.body, it.unchecked) for it in extents))
 
 
 # ---- MQTT ----
 
 
-def _published(units: Sequence[Unit]) -> Iterator[Published]:
+def _published(units: Sequence[DrainedFile]) -> Iterator[Published]:
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
 

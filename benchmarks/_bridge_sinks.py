@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from bridge.sink import Sink, open_sink
-from bridge.unit import Unit
+from bridge.format.file_builder import DrainedFile
+from bridge.sinks.interface import Sink
+from bridge.sinks.registry import open_sink
 
 WINDOW = 4
 T = TypeVar("T")
@@ -42,8 +43,8 @@ class Lane:
 
     clear: Callable[[], None]
     open: Callable[[], Sink]
-    push: Callable[[Sequence[Unit]], None]
-    prepare: Callable[[Sequence[Unit]], None] = lambda _: None
+    push: Callable[[Sequence[DrainedFile]], None]
+    prepare: Callable[[Sequence[DrainedFile]], None] = lambda _: None
     mib_most: int = 1 << 20  # of records: a slow lane gets fewer
     warm_units: int = 2 * WINDOW  # as many as a drain has memory for
 
@@ -115,7 +116,7 @@ def s3(_: Path) -> Iterator[Lane]:
         with suppress(Exception):
             obstore.delete(store, [it["path"] for chunk in obstore.list(store) for it in chunk])
 
-    def push(unit: Unit) -> None:
+    def push(unit: DrainedFile) -> None:
         obstore.put(store, unit.name, list(unit.parts), mode="create", use_multipart=False)
 
     try:

@@ -127,7 +127,7 @@ class InlineLog:
         """See Store."""
         payloads = self._payloads.setdefault(count, [self._payload] * count)
         assert self._publish(payloads, key=TOPIC) == count
-        self._writer.round()
+        self._writer.step()
         if self.log.wants_tending:
             self.log.tend()
 

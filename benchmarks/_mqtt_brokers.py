@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.config import Config
+from edge.config.schema import Config
 
 ROOT = Path(__file__).resolve().parent.parent
 AEDES = "1.2.0"

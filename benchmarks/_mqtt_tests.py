@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from benchmarks._mqtt_brokers import Broker
-from edge.load import Generator, Histogram, Result, Scenario, Target
+from edge.load import Generator, Histogram, LoadTarget, Result, Scenario
 from edge.load.result import result_of
 from edge.mqtt import Connect, Subscribe, Subscription, encode
 
@@ -63,7 +63,7 @@ def run(broker: Broker, of: Scenario, duration_s: float) -> tuple[Result, float,
         few = SLOW_MESSAGES // max(1, of.subscribers) // of.publishers
         of = dataclasses.replace(of, messages=max(10, few), outstanding=min(of.outstanding, SLOW_OUTSTANDING))
     of = dataclasses.replace(of, duration_s=duration_s)
-    with Generator(Target(port=broker.port), of) as crowd:
+    with Generator(LoadTarget(port=broker.port), of) as crowd:
         crowd.connect()
         cpu_s, begun = broker.cpu_s(), time.monotonic()
         crowd.publish(60.0 if broker.slow and not of.rate else duration_s)
@@ -89,7 +89,7 @@ def measure(broker: Broker, test: str, duration_s: float) -> Figure:
 def connects(broker: Broker, count: int) -> Figure:
     """Connections made and ended, per second of the broker's processor."""
     cpu_s = broker.cpu_s()
-    with Generator(Target(port=broker.port), scenario(publishers=count, pairing="nobody")) as crowd:
+    with Generator(LoadTarget(port=broker.port), scenario(publishers=count, pairing="nobody")) as crowd:
         crowd.connect()
     broker.settle()
     cpu_s = broker.cpu_s() - cpu_s
@@ -130,7 +130,7 @@ def idle(broker: Broker, count: int) -> dict[str, float]:
     """Idle connections: KiB of each, and the time to make them."""
     broker.settle()
     before = broker.memory_bytes()
-    with Generator(Target(port=broker.port), scenario(publishers=count, pairing="nobody")) as crowd:
+    with Generator(LoadTarget(port=broker.port), scenario(publishers=count, pairing="nobody")) as crowd:
         crowd.connect(60.0)
         broker.settle()
         return {
@@ -188,7 +188,7 @@ def retained(broker: Broker, count: int) -> dict[str, float]:
     stored_s = time.monotonic() - begun
     memory = broker.memory_bytes() - before
     late = Scenario("late", publishers=0, subscribers=1, topic_filter="retained/#")
-    with Generator(Target(port=broker.port), late) as crowd:
+    with Generator(LoadTarget(port=broker.port), late) as crowd:
         begun = time.monotonic()
         crowd.connect(60.0)
         while crowd.counters.received < count and time.monotonic() - begun < 120:

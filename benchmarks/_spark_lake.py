@@ -21,10 +21,12 @@ from typing import Any
 
 import msgpack
 
-from bridge.checkpoint import Checkpoint
-from bridge.drain import Drain
-from bridge.settings import BridgeSettings
+from bridge.drain.checkpoint import Checkpoint
+from bridge.drain.drain import Drain
+from bridge.drain.settings import BridgeSettings
 from bridge.sinks.directory import DirectorySink
+from edge.config.schema import Bridge
+from edge.server.bridge_settings import copied_settings
 from ringbuf import Ring
 
 __all__ = ["FIELDS", "make"]
@@ -75,12 +77,12 @@ def drained(lake: Path, payloads: Iterator[bytes]) -> None:
     (work / "rings").mkdir(parents=True)
     topics = [f"plant/line{number % 9}/device{number:04d}/data" for number in range(DEVICES)]
     settings = BridgeSettings(
-        name="lake",
+        **copied_settings(Bridge(name="lake", to=lake.as_uri(), linger_ms=0)),
         edge_id="edge-1",
-        to=lake.as_uri(),
         runtime_dir=work / "rings",
         state_dir=work / "state",
-        linger_ms=0,
+        options={},
+        spool_bytes={},
     )
     rings = [
         Ring.create(work / "rings" / f"press-{number}", capacity_bytes=RING_BYTES, epoch=1_700_000_000)

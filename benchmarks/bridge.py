@@ -44,12 +44,14 @@ from benchmarks._log_own import INGEST, memory
 from benchmarks._mqtt_brokers import Broker, free_port, process
 from benchmarks._mqtt_tests import RATES
 from benchmarks._mqtt_tests import run as run_load
-from bridge.checkpoint import Checkpoint
-from bridge.drain import Drain
-from bridge.settings import BridgeSettings
-from bridge.source import ColdLog
-from bridge.unit import Unit
+from bridge.drain.checkpoint import Checkpoint
+from bridge.drain.drain import Drain
+from bridge.drain.settings import BridgeSettings
+from bridge.format.file_builder import DrainedFile
+from bridge.source.partition_source import RecordLog
+from edge.config.schema import Bridge
 from edge.load import Scenario
+from edge.server.bridge_settings import copied_settings
 from persistence import Log, LogWriter, Source
 from ringbuf import Ring
 
@@ -92,7 +94,7 @@ def fill(ring: Ring, mib: int, each_half_mib: Callable[[], object] = lambda: Non
 
 
 @contextmanager
-def hot(place: Path, mib: int) -> Iterator[tuple[Path, ColdLog | None, int]]:
+def hot(place: Path, mib: int) -> Iterator[tuple[Path, RecordLog | None, int]]:
     """Records in a ring that has all of them."""
     capacity = 1 << (mib * MIB - 1).bit_length()
     with memory() as run, Ring.create(run / "all-0", capacity_bytes=capacity, epoch=EPOCH) as ring:
@@ -100,7 +102,7 @@ def hot(place: Path, mib: int) -> Iterator[tuple[Path, ColdLog | None, int]]:
 
 
 @contextmanager
-def cold(place: Path, mib: int) -> Iterator[tuple[Path, ColdLog | None, int]]:
+def cold(place: Path, mib: int) -> Iterator[tuple[Path, RecordLog | None, int]]:
     """Records in a log; the ring has only the last ones."""
     with (
         memory() as run,
@@ -124,14 +126,14 @@ class Keeping:
     url = "keep://"
 
     def __init__(self) -> None:
-        self.units: list[Unit] = []
+        self.units: list[DrainedFile] = []
 
     def begin(self, edge: str) -> None:
         """Nothing to do."""
 
-    def put(self, unit: Unit) -> None:
+    def put(self, unit: DrainedFile) -> None:
         """Keep a copy: the drain reuses its memory."""
-        self.units.append(Unit(unit.name, tuple(bytes(it) for it in unit.parts), unit.footer, ()))
+        self.units.append(DrainedFile(unit.name, tuple(bytes(it) for it in unit.parts), unit.footer, ()))
 
     def names(self, prefix: str) -> Iterator[str]:
         """No names."""
@@ -141,14 +143,19 @@ class Keeping:
         """Nothing to do."""
 
 
-def drained(run: Path, log: ColdLog | None, sink: object, window: int = WINDOW, warm: int = 0) -> Took:
+def drained(run: Path, log: RecordLog | None, sink: object, window: int = WINDOW, warm: int = 0) -> Took:
     """Drain all records.
 
     The first `warm` units, or some more, are not counted: they get memory and connections.
     """
     with tempfile.TemporaryDirectory(prefix="brim-bench-") as state:
         chosen = BridgeSettings(
-            "bench", "edge-1", "x:", run, Path(state), window=window, linger_ms=1000, live_share=0.0
+            **copied_settings(Bridge(name="bench", to="x:", window=window, live_share=0.0)),
+            edge_id="edge-1",
+            runtime_dir=run,
+            state_dir=Path(state),
+            options={},
+            spool_bytes={},
         )
         checkpoint = Checkpoint.open(chosen.checkpoint_path, "edge-1", sink.url)  # type: ignore[attr-defined]
         drain = Drain(chosen, sink, checkpoint, log)  # type: ignore[arg-type]
@@ -178,7 +185,7 @@ def _drain_until(drain: Drain, units: int) -> None:
             return
 
 
-def timed(push: Callable[[Sequence[Unit]], None], units: Sequence[Unit]) -> float:
+def timed(push: Callable[[Sequence[DrainedFile]], None], units: Sequence[DrainedFile]) -> float:
     """Seconds of a push."""
     begun = time.perf_counter()
     push(units)
@@ -240,13 +247,13 @@ def beside(command: Sequence[str], run: Path) -> Iterator[Broker]:
     """A bridge in a process of its own, from its first answer on."""
     import subprocess
 
-    from bridge.control import ask
+    from bridge.drain.control_socket import state_of
 
     bridge = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         for _ in range(200):
             with suppress(Exception):
-                ask(run, "lake", "state")
+                state_of(run, "lake")
                 break
             time.sleep(0.05)
         yield Broker("bridge", 0, bridge.pid)

@@ -21,7 +21,10 @@ machine cannot run is reported, and absent from the JSON.
                            time.  One Python thread writes them all: _producer_alone is the same without a
                            log; rings_1_log_cpu_ns, rings_1000_...: of a record on the log's thread
     recovery_s_per_gib     of a start that has to look through everything; _singly: one record a run
-    archive_ratio, archive_mb_s            JSON telemetry of 1,000 devices
+    archive_ratio, archive_write_mb_s      JSON telemetry of 1,000 devices, written as Parquet; archive_mb_s:
+                           written, read back and compared; archive_read_mb_s: records again;
+                           _of_a_core: by processor time; archive_read_topic_ms, _absent_topic_ms: records of
+                           one topic out of all archives
     read_topic_ms          all of one topic out of 100,000
     ingest_interval_over_process           MQTT messages a second, with durability "interval" over without
 
@@ -162,7 +165,7 @@ def parts(arguments: argparse.Namespace, directory: Path) -> dict[str, Callable[
         "written": lambda: each_round(lambda: own.amplification(directory, size, scale.commit_s)),
         "rings": lambda: each_round(lambda: own.many_rings(directory, size, scale.rate_s)),
         "recovery": lambda: once(own.recovery(directory, size, rounds, scale.log_bytes)),
-        "archive": lambda: once(own.archive(directory, scale.archive_records)),
+        "archive": lambda: each_round(lambda: own.archive(directory, scale.archive_records)),
         "topic": lambda: once(own.one_topic(directory, size, scale.topic_records)),
         "ingest": lambda: once(own.ingest(directory, rounds, scale.rate_s)),
     }

@@ -35,9 +35,9 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks import _spark_lake
-from bridge import drained
-from bridge.spark.columns import DDL, TYPES, Constants, batch_of
-from bridge.spark.decode import decode_file
+from bridge.arrow.decode import decode_file
+from bridge.arrow.schema import DDL, TYPES, Constants, batch_of
+from bridge.format import drained_file
 from bridge.spark.session import session
 
 PARTS = ("rows", "typed", "stream")
@@ -146,7 +146,7 @@ class Reads:
 
     def _binary_files(self) -> Any:
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-        files = reader.option("pathGlobFilter", f"*{drained.SUFFIX}").load(str(self.root / "json"))
+        files = reader.option("pathGlobFilter", f"*{drained_file.SUFFIX}").load(str(self.root / "json"))
         return files.select("content").mapInArrow(_decoded, DDL)
 
     def _drain(self, frame: Any) -> None:
@@ -160,7 +160,7 @@ def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([(name, TYPES[name]) for name in TYPES if not name.startswith("_")])
     for batch in batches:
         for content in batch.column(0):
-            file = drained.parse(content.as_buffer())
+            file = drained_file.parse(content.as_buffer())
             footer = file.footer
             constants = Constants(footer.edge, footer.stream, footer.partition, footer.epoch)
             for part in decode_file(file, schema.names):

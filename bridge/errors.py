@@ -2,7 +2,7 @@
 
     BridgeError               .hint: the remedy, or ""
         BadName               an edge id, stream or URL that names of drained files cannot hold
-        BadOrder              a command that a running bridge refuses
+        InvalidCommand              a command that a running bridge refuses
         BadTransform          a plug-in that cannot be loaded
         DrainedFileError      bytes that are not a valid drained file; .name
         SinkError
@@ -30,7 +30,6 @@ from collections.abc import Sequence
 
 __all__ = [
     "BadName",
-    "BadOrder",
     "BadTransform",
     "BridgeError",
     "BridgeUnreachable",
@@ -40,6 +39,7 @@ __all__ = [
     "CheckpointNewer",
     "DrainedFileError",
     "FilesMissing",
+    "InvalidCommand",
     "SinkBlocked",
     "SinkConflict",
     "SinkError",
@@ -76,7 +76,7 @@ class BadName(BridgeError):
     """A name or URL that cannot be used."""
 
 
-class BadOrder(BridgeError):
+class InvalidCommand(BridgeError):
     """A command was refused; nothing has changed."""
 
 

@@ -35,17 +35,19 @@ if TYPE_CHECKING:
     from edge.client.options import Options, Reconnect
     from edge.client.subscriptions import Message
     from edge.consumers.ack_result import AckResult
-    from edge.consumers.client import Consumer, consumer, publish
-    from edge.consumers.core import ConsumerBatch
-    from edge.consumers.messages import Letter
-    from edge.consumers.wire import Curve
-    from edge.frames import Header
-    from edge.local_client import producer, subscribe_zmq
-    from edge.local_client import subscribe_shm as subscribe
+    from edge.consumers.client import Consumer, publish
+    from edge.consumers.client import Consumer as consumer  # noqa: N813
+    from edge.consumers.client_socket import Curve
+    from edge.consumers.client_state import ConsumerBatch
+    from edge.consumers.protocol import Letter
+    from edge.local.producer_ring import producer
+    from edge.local.shm_subscription import Place, RingBatch, Start
+    from edge.local.shm_subscription import ShmSubscription as Subscription
+    from edge.local.shm_subscription import ShmSubscription as subscribe  # noqa: N813
+    from edge.local.zmq_frames import Header
+    from edge.local.zmq_subscription import ZmqSubscription
+    from edge.local.zmq_subscription import ZmqSubscription as subscribe_zmq  # noqa: N813
     from edge.mqtt import Properties, Will
-    from edge.shm_client import Place, RingBatch, Start
-    from edge.shm_client import ShmSubscription as Subscription
-    from edge.zmq_client import ZmqSubscription
     from ringbuf import Record, Ring, Writer
 
     __version__: str
@@ -88,15 +90,18 @@ _HOMES = {
     "edge.client.options": ("Options", "Reconnect"),
     "edge.client.subscriptions": ("Message",),
     "edge.consumers.ack_result": ("AckResult",),
-    "edge.consumers.client": ("Consumer", "consumer", "publish"),
-    "edge.consumers.core": ("ConsumerBatch",),
-    "edge.consumers.messages": ("Letter",),
-    "edge.consumers.wire": ("Curve",),
-    "edge.frames": ("Header",),
-    "edge.local_client": ("producer", "subscribe=subscribe_shm", "subscribe_zmq"),
+    "edge.consumers.client": ("Consumer", "consumer=Consumer", "publish"),
+    "edge.consumers.client_state": ("ConsumerBatch",),
+    "edge.consumers.protocol": ("Letter",),
+    "edge.consumers.client_socket": ("Curve",),
+    "edge.local.zmq_frames": ("Header",),
+    "edge.local.producer_ring": ("producer",),
     "edge.mqtt": ("Properties", "Will"),
-    "edge.shm_client": ("Place", "RingBatch", "Start", "Subscription=ShmSubscription"),
-    "edge.zmq_client": ("ZmqSubscription",),
+    "edge.local.shm_subscription": (
+        *("Place", "RingBatch", "Start"),
+        *("Subscription=ShmSubscription", "subscribe=ShmSubscription"),
+    ),
+    "edge.local.zmq_subscription": ("ZmqSubscription", "subscribe_zmq=ZmqSubscription"),
     "ringbuf": ("Record", "Ring", "Writer"),
 }
 

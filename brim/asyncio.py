@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
     from edge.client.client import Client, connect
     from edge.client.subscriptions import Subscription as MessageSubscription
-    from edge.consumers.client_asyncio import Consumer, consumer
-    from edge.local_client_asyncio import producer, subscribe_zmq
-    from edge.local_client_asyncio import subscribe_shm as subscribe
-    from edge.shm_client_asyncio import ShmSubscription as Subscription
-    from edge.zmq_client_asyncio import ZmqSubscription
+    from edge.consumers.client_asyncio import Consumer
+    from edge.consumers.client_asyncio import Consumer as consumer  # noqa: N813
+    from edge.local.producer_ring import producer_asyncio as producer
+    from edge.local.shm_subscription_asyncio import ShmSubscription as Subscription
+    from edge.local.shm_subscription_asyncio import ShmSubscription as subscribe  # noqa: N813
+    from edge.local.zmq_subscription_asyncio import ZmqSubscription
+    from edge.local.zmq_subscription_asyncio import ZmqSubscription as subscribe_zmq  # noqa: N813
 
 __all__ = [
     "Client",
@@ -46,10 +48,10 @@ __all__ = [
 _HOMES = {
     "edge.client.client": ("Client", "connect"),
     "edge.client.subscriptions": ("MessageSubscription=Subscription",),
-    "edge.consumers.client_asyncio": ("Consumer", "consumer"),
-    "edge.local_client_asyncio": ("producer", "subscribe=subscribe_shm", "subscribe_zmq"),
-    "edge.shm_client_asyncio": ("Subscription=ShmSubscription",),
-    "edge.zmq_client_asyncio": ("ZmqSubscription",),
+    "edge.consumers.client_asyncio": ("Consumer", "consumer=Consumer"),
+    "edge.local.producer_ring": ("producer=producer_asyncio",),
+    "edge.local.shm_subscription_asyncio": ("Subscription=ShmSubscription", "subscribe=ShmSubscription"),
+    "edge.local.zmq_subscription_asyncio": ("ZmqSubscription", "subscribe_zmq=ZmqSubscription"),
 }
 
 if not TYPE_CHECKING:

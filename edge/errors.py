@@ -20,10 +20,12 @@ Every message names the thing, the value, the limit and the remedy. Defects are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ringbuf.errors import BrimError
 
 __all__ = [
+    "FILES_REMEDY",
     "AccessDenied",
     "BrokerUnreachable",
     "ConfigError",
@@ -38,6 +40,8 @@ __all__ = [
     "Refused",
     "RingsUnavailable",
 ]
+
+FILES_REMEDY: Final = "raise LimitNOFILE= of the service, or `ulimit -Hn`"  # of a process without descriptors
 
 
 class EdgeError(BrimError):

@@ -24,7 +24,7 @@ from bridge.spark.session import session
 def first_look(lake: str, field: str, plot: Path) -> None:
     """Print a summary of the records, and write the plot."""
     # Report missing records. This needs only names and footers of the files, not Spark.
-    gaps.job([lake])
+    gaps.job(gaps.arguments().parse_args([lake]))
 
     # The landing zone of a bridge is a table. It needs no import or conversion.
     spark = session("first look")
@@ -39,7 +39,7 @@ def first_look(lake: str, field: str, plot: Path) -> None:
     """).show(truncate=False)
 
     # Payloads are JSON here: one number of each, by second. A payload schema does the same for all fields,
-    # and faster: .option("payloads", "payloads.toml"), see bridge/spark/payloads.py.
+    # and faster: .option("payloads", "payloads.toml"), see bridge/spark/payload_schema.py.
     means = spark.sql(
         f"""
         SELECT topic, date_trunc('second', timestamp) AS second,

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bridge import drained
-from bridge.spark.columns import CORRUPT, TYPES, Constants, batch_of
-from bridge.spark.decode import decode_file
+from bridge.arrow.decode import decode_file
+from bridge.arrow.schema import CORRUPT, TYPES, Constants, batch_of
+from bridge.format import drained_file
 
 SCHEMA = pa.schema([(name, kind) for name, kind in TYPES.items() if name != CORRUPT])
 PAYLOAD_CHARACTERS = 40
@@ -29,7 +29,7 @@ def read(paths: Sequence[Path]) -> pa.Table:
 
 def batches(path: Path) -> Iterator[pa.RecordBatch]:
     """Records of a file; every checksum is verified."""
-    file = drained.parse(path.read_bytes(), path.name)
+    file = drained_file.parse(path.read_bytes(), path.name)
     footer = file.footer
     constants = Constants(footer.edge, footer.stream, footer.partition, footer.epoch)
     count = 0
@@ -61,7 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     files: list[Path] = []
     for path in options.paths:
-        files += sorted(path.rglob(f"*{drained.SUFFIX}")) if path.is_dir() else [path]
+        files += sorted(path.rglob(f"*{drained_file.SUFFIX}")) if path.is_dir() else [path]
     show(read(files), options.rows)
 
 

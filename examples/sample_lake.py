@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bridge.control import ask
+from bridge.drain.control_socket import Pause, Resume, Skip, send, state_of
 from brim.asyncio import Client, connect
 
 MACHINES = 4
@@ -99,10 +99,10 @@ async def play(url: str, runtime_dir: Path, seconds: float) -> None:
     async with connect(url) as client:
         await publish(client, half, per_second=PER_SECOND)
         wait_for_records(half * MACHINES, runtime_dir)
-        ask(runtime_dir, "lake", "pause")
+        send(runtime_dir, "lake", Pause())
         await publish(client, SKIPPED // MACHINES, per_second=1_000)
-        ask(runtime_dir, "lake", "skip")  # the next file declares it
-        ask(runtime_dir, "lake", "resume")
+        send(runtime_dir, "lake", Skip())  # the next file declares it
+        send(runtime_dir, "lake", Resume())
         await publish(client, half, per_second=PER_SECOND)
     wait_for_records(2 * half * MACHINES, runtime_dir)
 
@@ -110,7 +110,7 @@ async def play(url: str, runtime_dir: Path, seconds: float) -> None:
 def wait_for_records(count: int, runtime_dir: Path) -> None:
     """Wait until the lake has this number of records."""
     deadline = time.monotonic() + DRAIN_S
-    while (state := ask(runtime_dir, "lake", "state"))["totals"]["records"] < count:
+    while (state := state_of(runtime_dir, "lake"))["totals"]["records"] < count:
         if time.monotonic() > deadline:
             sys.exit(f"the bridge is {state['condition']}: {state['last_error'] or 'it is too slow'}")
         time.sleep(0.1)

@@ -16,16 +16,16 @@ no topics or sockets.
 
 from persistence.errors import EpochConflict, LogClosed, LogError, LogLocked, TooManyRings
 from persistence.files import Files, OsFiles
-from persistence.log import Log
-from persistence.reading import Epoch, LogReader, RingEnd
-from persistence.recovery import RecoveryReport
-from persistence.scan import Damage
+from persistence.log.group_commit import LogWriter, Source
+from persistence.log.log import Log
+from persistence.log.recovery import RecoveryReport
+from persistence.log.thread import LogThread
+from persistence.read.log_reader import Epoch, LogReader, RingEnd
+from persistence.segment.scan import DamagedRange
 from persistence.stats import LogState, LogStats
-from persistence.thread import LogThread
-from persistence.writer import LogWriter, Source
 
 __all__ = [
-    "Damage",
+    "DamagedRange",
     "Epoch",
     "EpochConflict",
     "Files",

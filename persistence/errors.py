@@ -7,12 +7,12 @@
         TooManyRings      more rings than one log thread can wait for
         FormatError       bytes that are not a valid segment header, extent, catalogue or archive
             FutureFormat  a later format version than this program reads
-        ArchiveUnavailable  the compressor is not installed
+        ArchiveUnavailable  pyarrow is not installed
         NotArchived       a segment that stays uncompressed; the message has the cause
         Stopped           a stop was requested before the work was done
 
-Disk errors are not among them.  They stay OSError (NoRoom is one) up to LogWriter, which alone decides about
-them (writer.py).  Damage in files is not an error: it is counted, copied to quarantine, and skipped.
+Disk errors are not among them.  They stay OSError (NoDiskRoom is one) up to LogWriter, which alone decides
+about them (group_commit.py).  Damage in files is not an error: it is counted, copied to quarantine, skipped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = [
     "LogClosed",
     "LogError",
     "LogLocked",
-    "NoRoom",
+    "NoDiskRoom",
     "NotArchived",
     "Stopped",
     "TooManyRings",
 ]
 
 
-class NoRoom(OSError):
+class NoDiskRoom(OSError):
     """A new segment would leave fewer than `floor` bytes of the disk free (free_room.py)."""
 
     def __init__(self, floor: int) -> None:
@@ -74,7 +74,7 @@ class FormatError(LogError):
 
 
 class ArchiveUnavailable(LogError):
-    """Archives cannot be written or read, because zstd is missing."""
+    """Archives cannot be written or read, because pyarrow is missing."""
 
 
 class NotArchived(LogError):

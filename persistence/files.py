@@ -1,7 +1,7 @@
 """System calls to the disk: the only ones of this package, so that a test can replace the disk.
 
 Owns only the calls.  Every error of the operating system passes through as OSError and is handled by the code
-that knows the cause (writer.py).  Paths are strings; a handle is the value that open() returned.
+that knows the cause (group_commit.py).  Paths are strings; a handle is the value that open() returned.
 
 Guarantees that other code relies on, and that a replacement must give or break at a crash:
   * Bytes are safe after fdatasync() of their handle has returned without an error, and not before; also the
@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol
 
-__all__ = ["IOV_MAX", "Files", "FreshFiles", "OsFiles", "StandIn", "size_of"]
+__all__ = ["FILE_MODE", "IOV_MAX", "Buffer", "Files", "FreshFiles", "OsFiles", "StandIn", "size_of"]
 
 IOV_MAX = 1024  # buffers in one pwritev: UIO_MAXIOV of Linux
 
-_FILE_MODE = 0o640
+FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
 
 Buffer = bytes | bytearray | memoryview
@@ -55,8 +55,11 @@ class Files(Protocol):
     def lock(self, path: str) -> int:
         """A handle that holds the lock of this file until closed.  Raises BlockingIOError if it is taken."""
 
-    def open(self, path: str, *, create: bool = False) -> int:
-        """A handle for reading; with `create` also for writing, and a missing file is created empty."""
+    def open(self, path: str, *, create: bool = False, mode: int = FILE_MODE) -> int:
+        """A handle for reading; with `create` also for writing, and a missing file is created empty.
+
+        `mode`: permissions of a new file.
+        """
 
     def close(self, handle: int) -> None:
         """Close the handle."""
@@ -74,10 +77,7 @@ class Files(Protocol):
         """
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Write the buffers at `position`.
-
-        Returns the number of bytes written: at least one, perhaps not all.
-        """
+        """Write the buffers at `position`; return the number of bytes written, at least 1, maybe not all."""
 
     def fdatasync(self, handle: int) -> None:
         """Put all written bytes on the disk."""
@@ -134,7 +134,7 @@ class OsFiles:
         A second lock in this process also fails, because the lock belongs to the open file, not to the
         process.
         """
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -142,10 +142,10 @@ class OsFiles:
             raise
         return handle
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, mode: int = FILE_MODE) -> int:
         """See Files."""
         flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
-        return os.open(path, flags | os.O_CLOEXEC, _FILE_MODE)
+        return os.open(path, flags | os.O_CLOEXEC, mode)
 
     def close(self, handle: int) -> None:
         """See Files."""
@@ -216,9 +216,9 @@ class OsFiles:
 class FreshFiles(OsFiles):
     """Files that are read from the disk instead of the page cache, and leave no pages there."""
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, mode: int = FILE_MODE) -> int:
         """See Files."""
-        handle = super().open(path, create=create)
+        handle = super().open(path, create=create, mode=mode)
         self.advise(handle, 0, 0, "done")
         return handle
 

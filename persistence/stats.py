@@ -12,13 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-__all__ = ["DiskUsage", "Histogram", "LogState", "LogStats", "ReadStats", "disk_usage"]
+__all__ = ["DiskUsage", "LatencyHistogram", "LogState", "LogStats", "ReadStats", "disk_usage"]
 
-_COUNTED = ("records", "record_bytes", "extents", "written_bytes", "synced_bytes", "syncs")
+_COUNTED = (
+    "records", "record_bytes", "extents", "written_bytes", "synced_bytes", "syncs", "rewritten_bytes",
+    "failed_writes", "failed_syncs",
+)  # fmt: skip
 _TIMED = ("fsync", "write", "commit")
 
 
-class Histogram:
+class LatencyHistogram:
     """Durations in powers of two, from 1 µs to over half a minute."""
 
     BUCKETS = 26
@@ -36,9 +39,9 @@ class Histogram:
         self.total_ns += duration_ns
         self.max_ns = max(self.max_ns, duration_ns)
 
-    def plus(self, times: Any) -> Histogram:
+    def plus(self, times: Any) -> LatencyHistogram:
         """The sum with the counts of C (an rb_log_times)."""
-        both = Histogram()
+        both = LatencyHistogram()
         both.counts = [mine + its for mine, its in zip(self.counts, times.counts, strict=True)]
         both.count = self.count + times.count
         both.total_ns = self.total_ns + times.total_ns
@@ -93,10 +96,10 @@ class LogStats:
     failed_syncs: int = 0
     segments_begun: int = 0
     segments_removed: int = 0  # by retention
-    fsync: Histogram = field(default_factory=Histogram)
-    write: Histogram = field(default_factory=Histogram)  # passing the queue to the kernel
+    fsync: LatencyHistogram = field(default_factory=LatencyHistogram)
+    write: LatencyHistogram = field(default_factory=LatencyHistogram)  # passing the queue to the kernel
     # from taken to durable, of the oldest record of a sync
-    commit: Histogram = field(default_factory=Histogram)
+    commit: LatencyHistogram = field(default_factory=LatencyHistogram)
 
     def plus(self, rounds: Any) -> LogStats:
         """The sum with the counters of C (an rb_log)."""
@@ -109,7 +112,7 @@ class LogStats:
     def as_dict(self) -> dict[str, object]:
         """The counters for display and for --json."""
         numbers: dict[str, object] = {
-            key: it.as_dict() if isinstance(it, Histogram) else it for key, it in vars(self).items()
+            key: it.as_dict() if isinstance(it, LatencyHistogram) else it for key, it in vars(self).items()
         }
         numbers["bytes_per_sync"] = self.synced_bytes // self.syncs if self.syncs else 0
         per_byte = self.written_bytes / self.record_bytes if self.record_bytes else 0.0
@@ -177,7 +180,6 @@ class LogState:
     reason: str = ""  # "disk full", ...: cause of the last failure; "" without one
     failures: int = 0  # since the last success
     since_ns: int = 0  # wall-clock time of the first of them
-    unsynced_bytes: int = 0  # durable lag: read from rings, not yet on the disk
     on_change: Callable[[], object] | None = None  # called when read_only has changed
 
     def failed(self, reason: str, *, read_only: bool) -> None:

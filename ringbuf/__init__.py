@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ringbuf import errors
-    from ringbuf.bell import Bell
     from ringbuf.constants import (
         FLAG_EXPIRY,
         FLAG_PROPERTIES,
@@ -41,11 +40,12 @@ if TYPE_CHECKING:
         REFUSAL_NO_LOG,
         REFUSAL_NO_ROOM,
     )
-    from ringbuf.core import Batch, Claim, KeyFilter, Record, Writer
     from ringbuf.errors import RingError
+    from ringbuf.native import Batch, Claim, KeyFilter, Record, Writer
     from ringbuf.reader import Range, Reader
     from ringbuf.record import Scan, bytes_of_records, copied, crc32, crc32c, scan_records
     from ringbuf.ring import Extremes, Ring, SlotFacts
+    from ringbuf.wakeup import WakeupThread
 
 __all__ = [
     "FLAG_EXPIRY",
@@ -60,7 +60,6 @@ __all__ = [
     "REFUSAL_NO_LOG",
     "REFUSAL_NO_ROOM",
     "Batch",
-    "Bell",
     "Claim",
     "Extremes",
     "KeyFilter",
@@ -71,6 +70,7 @@ __all__ = [
     "RingError",
     "Scan",
     "SlotFacts",
+    "WakeupThread",
     "Writer",
     "bytes_of_records",
     "copied",
@@ -81,8 +81,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "bell": ("Bell",),
-    "core": ("Batch", "Claim", "KeyFilter", "Record", "Writer"),
+    "wakeup": ("WakeupThread",),
+    "native": ("Batch", "Claim", "KeyFilter", "Record", "Writer"),
     "errors": ("RingError",),
     "reader": ("Range", "Reader"),
     "record": ("Scan", "bytes_of_records", "copied", "crc32", "crc32c", "scan_records"),

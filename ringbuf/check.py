@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ringbuf.constants import HEADER_BYTES
-from ringbuf.core import ffi, lib
 from ringbuf.errors import NotARing
-from ringbuf.memory import Mapping
+from ringbuf.mapping import Mapping
+from ringbuf.native import ffi, lib
 
 __all__ = ["Check", "Damage", "Restore", "checked"]
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ringbuf.core import lib
+from ringbuf.native import lib
 
 FORMAT_VERSION: Final[int] = lib.RB_FORMAT_VERSION
 RECORD_HEADER_BYTES: Final[int] = lib.RB_RECORD_HEADER_BYTES

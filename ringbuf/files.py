@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ringbuf.constants import CURSORS_BYTES, FORMAT_VERSION, HEADER_BYTES
-from ringbuf.core import ffi, lib
 from ringbuf.errors import NotARing, WriterAlive, WrongAbi, WrongLength, WrongVersion
-from ringbuf.memory import Mapping
+from ringbuf.mapping import Mapping
+from ringbuf.native import ffi, lib
 
 WRITER_LOCK_BYTE = 0
 CURSORS_PATCH_BYTES = 32  # from the magic to the identity

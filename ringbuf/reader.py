@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ringbuf.bell import Bell
 from ringbuf.constants import HEADER_BYTES
-from ringbuf.core import Batch, CReader, Record, ffi, lib
 from ringbuf.errors import RingClosed
-from ringbuf.memory import Mapping
-from ringbuf.registry import Seat, Unseated
+from ringbuf.mapping import Mapping
+from ringbuf.native import Batch, CReader, Record, ffi, lib
+from ringbuf.reader_slots import Seat, Unseated
+from ringbuf.wakeup import WakeupThread
 
 RANGES_MOST = 1024  # the limit of one pwritev (IOV_MAX)
 LAPS_MOST = 64  # overruns in a row before a reader with overrun="count" returns nothing
@@ -41,7 +41,7 @@ class Range:
 class Reader(CReader):
     """A cursor over a ring, created by Ring.reader().
 
-    Iteration waits for records and never ends.  `async for` does the same without a thread of its own (Bell).
+    Iteration waits for records and never ends.  `async for` does the same without a thread of its own.
     A reader belongs to one thread or one event loop at a time.
     """
 
@@ -55,7 +55,7 @@ class Reader(CReader):
 
     @property
     def slot(self) -> int:
-        """Number of the reader's slot, in the cursor file or (own=True) in the ring's header; -1: none."""
+        """Number of the reader's slot, in the cursor file or (own=True) in the writer's memory; -1: none."""
         return self._seat.slot
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class Reader(CReader):
         """
         super().close()
         self._seat.leave()
-        Bell.closed(self)
+        WakeupThread.closed(self)
 
     def __del__(self) -> None:
         if hasattr(self, "_seat"):
@@ -105,10 +105,10 @@ class Reader(CReader):
         """True if the ring's end is ahead of the cursor although no valid record stands at the cursor."""
         return bool(lib.rb_reader_is_stuck(ffi.cast("rb_reader *", self.address)))
 
-    def follow(self, trail: Any) -> None:
-        """Use the writer's commit index `trail`; see Ring.followed_by()."""
-        self._trail = trail  # referenced as long as C has its address
-        lib.rb_reader_trail(ffi.cast("rb_reader *", self.address), trail)
+    def follow(self, commit_index: Any) -> None:
+        """Use the writer's commit index `commit_index`; see Ring.followed_by()."""
+        self._commit_index = commit_index  # referenced as long as C has its address
+        lib.rb_reader_commit_index(ffi.cast("rb_reader *", self.address), commit_index)
 
     def raise_for(self, code: int) -> None:
         """Raise the error of a result code of C (ringbuf_api.h): Overrun, Evicted, Corrupt."""
@@ -144,12 +144,12 @@ class Reader(CReader):
             with suppress(RuntimeError):  # the loop was closed during the wait
                 loop.call_soon_threadsafe(arrive)
 
-        bell = Bell.of_process()
-        bell.watch(self, ring)
+        wakeup = WakeupThread.of_process()
+        wakeup.watch(self, ring)
         try:
             await arrived
         finally:
-            bell.unwatch(self, ring)
+            wakeup.unwatch(self, ring)
         if not self.open:
             raise RingClosed("reader")
 

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ringbuf.constants import FLAG_PROPERTIES, FLAG_UNCHECKED, RECORD_ALIGN, RECORD_HEADER_BYTES
-from ringbuf.core import ffi, lib
 from ringbuf.errors import Corrupt
+from ringbuf.native import ffi, lib
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-HEADER: Final = struct.Struct("<IIQQIHH")  # length, crc32c, offset, timestamp_ns, key_hash, key_length, flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,36 @@ class Decoded(NamedTuple):
     flags: int
     properties: bytes  # in wire form, including their length, or empty
     payload: bytes
+
+
+class RecordHeader(NamedTuple):
+    """Fields of a record's header, in the order of struct rb_record."""
+
+    length: int  # of the record, without the padding to 32 bytes that follows it
+    crc: int
+    offset: int
+    timestamp_ns: int
+    key_hash: int
+    key_length: int
+    flags: int
+
+    @classmethod
+    def of(cls, data: Buffer, at: int = 0) -> RecordHeader:
+        """The header at byte `at` of `data`, which is not checked.  Raises struct.error if it is cut."""
+        return cls._make(_HEADER.unpack_from(data, at))
+
+
+def _layout() -> struct.Struct:
+    """The layout of struct rb_record, as compiled."""
+    fields = ffi.typeof("rb_record").fields
+    assert tuple(name for name, _ in fields) == RecordHeader._fields
+    layout = struct.Struct("<" + "".join({2: "H", 4: "I", 8: "Q"}[ffi.sizeof(it.type)] for _, it in fields))
+    assert layout.size == RECORD_HEADER_BYTES, "struct rb_record has no padding"
+    return layout
+
+
+_HEADER: Final = _layout()
+CHECKED_FROM: Final[int] = ffi.offsetof("rb_record", "offset")  # the checksum covers all that follows
 
 
 def crc32c(data: Buffer, seed: int = 0) -> int:
@@ -127,10 +155,10 @@ def encode(
     begin = payload_position(len(key), len(properties))
     body = (key + properties).ljust(begin - RECORD_HEADER_BYTES, b"\0") + payload
     length = RECORD_HEADER_BYTES + len(body)
-    rest = struct.pack("<QQIHH", offset, timestamp_ns, crc32c(key), len(key), flags)
+    fields = length, 0, offset, timestamp_ns, crc32c(key), len(key), flags
     covered = body[: begin - RECORD_HEADER_BYTES] if flags & FLAG_UNCHECKED else body
-    record = struct.pack("<II", length, crc32c(rest + covered, epoch)) + rest + body
-    return record.ljust(span(length), b"\0")
+    crc = crc32c(_HEADER.pack(*fields)[CHECKED_FROM:] + covered, epoch)
+    return (_HEADER.pack(length, crc, *fields[2:]) + body).ljust(span(length), b"\0")
 
 
 def _properties_length(data: bytes) -> int:
@@ -146,7 +174,7 @@ def decode(data: bytes, epoch: int) -> tuple[Decoded, int]:
     """The record at the start of `data`, and the bytes it occupies.  Raises Corrupt."""
     if len(data) < RECORD_HEADER_BYTES:
         raise Corrupt(f"{len(data)} bytes are less than a record header of {RECORD_HEADER_BYTES}")
-    length, crc, offset, timestamp_ns, _, key_length, flags = HEADER.unpack_from(data)
+    length, crc, offset, timestamp_ns, _, key_length, flags = RecordHeader.of(data)
     if not RECORD_HEADER_BYTES + key_length <= length <= len(data):
         raise Corrupt(f"a record length of {length} does not fit the {len(data)} bytes at hand")
     after_key = RECORD_HEADER_BYTES + key_length
@@ -154,7 +182,7 @@ def decode(data: bytes, epoch: int) -> tuple[Decoded, int]:
     begin = payload_position(key_length, properties_length)
     if begin > length:
         raise Corrupt(f"the payload would begin at {begin}, behind the record's end at {length}")
-    if crc32c(data[8 : begin if flags & FLAG_UNCHECKED else length], epoch) != crc:
+    if crc32c(data[CHECKED_FROM : begin if flags & FLAG_UNCHECKED else length], epoch) != crc:
         raise Corrupt(f"the checksum of the record with offset {offset} does not hold")
     return (
         Decoded(

@@ -18,12 +18,14 @@ from ringbuf.check import Check, Restore, checked
 from ringbuf.constants import (
     CAPACITY_MAX_BYTES,
     CAPACITY_MIN_BYTES,
+    CURSORS_BYTES,
+    FOREIGN_SLOTS,
     HEADER_BYTES,
     NAME_MAX_BYTES,
+    OWN_SLOTS,
     REFUSAL_CAUSES,
     SLOT_STATES,
 )
-from ringbuf.core import Writer, ffi, lib
 from ringbuf.errors import (
     Corrupt,
     ForeignOwner,
@@ -45,9 +47,10 @@ from ringbuf.files import (
     opened_cursors,
     ring_file,
 )
-from ringbuf.memory import Mapping
+from ringbuf.mapping import Mapping, PrivateMemory
+from ringbuf.native import Writer, ffi, lib
 from ringbuf.reader import Reader
-from ringbuf.registry import Registry, Unseated
+from ringbuf.reader_slots import Registry, Unseated
 
 __all__ = ["Extremes", "Ring", "SlotFacts", "cursor_file", "epoch_in", "ring_file"]
 
@@ -95,9 +98,9 @@ class Ring:
         self._writable = writable
         self._writer: Writer | None = None
         self._writer_arguments: dict[str, str | int] = {}  # arguments of the first writer() call
-        self._bell: tuple[Any, int] | None = None
-        self._bells: list[Any] = []  # bells that the writer may still use on another thread
-        self._trail: Any = ffi.NULL
+        self._wakeup: tuple[Any, int] | None = None
+        self._wakeups: list[Any] = []  # wakeups that the writer may still use on another thread
+        self._commit_index: Any = ffi.NULL
         self._word: Mapping | None = None  # the header, for refuse() while another process writes the ring
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._changing = threading.RLock()  # serializes writer(), reader() and close() of several threads
@@ -107,8 +110,9 @@ class Ring:
         self.capacity_bytes: int = facts.capacity_bytes
         self.first_offset: int = facts.first_offset
         self.created_ns: int = facts.created_ns
-        self._own = Registry(memory, own=True)
-        self._foreign = None if cursors is None else Registry(cursors, own=False)
+        self._own_memory = PrivateMemory(path, CURSORS_BYTES)
+        self._own = Registry(self._own_memory, OWN_SLOTS)
+        self._foreign = None if cursors is None else Registry(cursors, FOREIGN_SLOTS)
         self.check: Check | None = None
         """Result of the check by reattach(); None for a ring that was not taken over."""
 
@@ -201,8 +205,6 @@ class Ring:
             if cursors is not None:
                 cursors.close()
             raise
-        for slot in range(ring._own.count):  # their readers died with the last writer
-            lib.rb_slot_free(memory.pointer, True, slot)
         return ring
 
     @classmethod
@@ -259,6 +261,7 @@ class Ring:
                 self._writer = Writer(
                     self._memory.memory,
                     self._cursor_memory.memory,
+                    self._own_memory.memory,
                     self.sweep,
                     chosen["when_full"] == "block",
                     int(chosen["queue_timeout_ms"]) * 1_000_000,
@@ -306,7 +309,7 @@ class Ring:
         if own:
             self._require_writable()
         self._require_open()
-        registry, slots = (self._own, self._memory) if own else (self._foreign, self._cursors)
+        registry, slots = (self._own, self._own_memory) if own else (self._foreign, self._cursors)
         if gating and registry is None:
             raise RingError(
                 f"{cursor_file(self.path)}: may not be written by this user, and a reader that gates has a "
@@ -319,7 +322,6 @@ class Ring:
                 reader = Reader(
                     self._memory.memory,
                     slots.memory if slots is not None and seat.slot >= 0 else None,
-                    own,
                     seat.slot,
                     gating,
                     overrun == "count",
@@ -359,7 +361,7 @@ class Ring:
     def durable(self, position: int) -> None:
         """Publish that the log has synced everything below `position`."""
         self._require_writable()
-        lib.rb_durable_store(self._memory.pointer, self._cursor_memory.pointer, position)
+        lib.rb_durable_store(*self.pointers, position)
 
     def show_durable(self, yes: bool) -> None:
         """Show all readers only durable records (True), or all committed records (False, as in a new ring).
@@ -367,7 +369,7 @@ class Ring:
         Committed records that are not durable are then hidden.  Records already read stay readable.
         """
         self._require_writable()
-        lib.rb_shows_durable_set(self._memory.pointer, yes)
+        lib.rb_visible_when_durable_set(self._memory.pointer, yes)
 
     def wait_durable(self, position: int, timeout_s: float) -> bool:
         """Wait, without the GIL, until the log has synced everything below `position`.  False on timeout.
@@ -383,41 +385,35 @@ class Ring:
         return bool(found == lib.RB_OK)
 
     @property
-    def pointer(self) -> Any:
-        """The ring's memory for C; valid until close()."""
+    def pointers(self) -> tuple[Any, Any, Any]:
+        """Memory of the ring, of the cursor file and of the own readers' slots for C; valid until close()."""
         self._require_open()
-        return self._memory.pointer
+        return self._memory.pointer, self._cursor_memory.pointer, self._own_memory.pointer
 
-    @property
-    def cursors_pointer(self) -> Any:
-        """The memory of the cursor file for C; valid until close()."""
-        self._require_open()
-        return self._cursor_memory.pointer
-
-    def rings(self, bell: Any, index: int) -> None:
-        """Have the writer ring `bell` (an rb_bell) as number `index` when it publishes; None: stop that."""
-        self._bell = None if bell is None else (bell, index)
-        if bell is not None and bell not in self._bells:
-            self._bells.append(bell)
+    def rings(self, wakeup: Any, index: int) -> None:
+        """Have the writer signal `wakeup` (an rb_wakeup) as number `index` at each publish; None: stop."""
+        self._wakeup = None if wakeup is None else (wakeup, index)
+        if wakeup is not None and wakeup not in self._wakeups:
+            self._wakeups.append(wakeup)
         self._tell_writer()
 
     def followed_by(self, reader: Reader) -> None:
-        """Have the writer record its commits for `reader` in a commit index (c/trail.h).
+        """Have the writer record its commits for `reader` in a commit index (c/ring/commit_index.h).
 
         For a gating reader in the writer's process that takes long runs: it need not read each record's
         header.
         """
-        if self._trail == ffi.NULL:
-            self._trail = ffi.gc(lib.rb_trail_new(), lib.rb_trail_free)
+        if self._commit_index == ffi.NULL:
+            self._commit_index = ffi.gc(lib.rb_commit_index_new(), lib.rb_commit_index_free)
             self._tell_writer()
-        reader.follow(self._trail)
+        reader.follow(self._commit_index)
 
     def _tell_writer(self) -> None:
         writer = self._writer  # referenced here, because another thread may close the ring
         if writer is not None:
             pointer = ffi.cast("rb_writer *", writer.address)
-            lib.rb_writer_bell(pointer, *(self._bell or (ffi.NULL, 0)))
-            lib.rb_writer_trail(pointer, self._trail)
+            lib.rb_writer_wakeup(pointer, *(self._wakeup or (ffi.NULL, 0)))
+            lib.rb_writer_commit_index(pointer, self._commit_index)
 
     def admit(self, slot: int) -> None:
         """Let the gating reader in a foreign slot block the writer (gates="listed")."""
@@ -430,10 +426,7 @@ class Ring:
         lib.rb_writer_evict(ffi.cast("rb_writer *", writer.address), slot)
 
     def sweep(self) -> int:
-        """Free the slots of readers whose process died.  Returns their number.
-
-        A Writer on a full ring calls this.
-        """
+        """Free the slots of dead processes and return their number; a Writer on a full ring calls this."""
         return self._foreign.sweep() if self._foreign is not None and self._foreign.is_open else 0
 
     def mend(self) -> int:
@@ -473,18 +466,18 @@ class Ring:
         return {cause: lib.rb_refused(self._memory.pointer, why) for cause, why in REFUSAL_CAUSES.items()}
 
     def slots(self) -> list[SlotFacts]:
-        """All taken slots; those of the writing process first."""
+        """All taken slots.  Slots of the writing process are first; other processes do not see them."""
         self._require_open()
         facts = ffi.new("rb_slot_facts *")
         found = []
         for own, mapping, registry in (
-            (True, self._memory, self._own),
+            (True, self._own_memory, self._own),
             (False, self._cursors, self._foreign),
         ):
             if mapping is None or registry is None:
                 continue
             for slot in range(registry.count):
-                lib.rb_slot_read(mapping.pointer, own, slot, facts)
+                lib.rb_slot_read(mapping.pointer, slot, facts)
                 if facts.state != lib.RB_SLOT_FREE:
                     name = ffi.string(facts.name).decode(errors="replace")
                     state = SLOT_STATES.get(facts.state, f"unknown ({facts.state})")

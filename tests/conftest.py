@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,12 @@ from hypothesis import settings
 from tests.support.directories import memory_directory
 from tests.support.house import dev
 from tests.support.leaks import Holdings, left_since
+from tests.support.mqtt_bench import Bench
+
+# Bytecode is kept even where the environment refuses it: otherwise each of a thousand processes compiles all
+# of Brim again, and pytest rewrites every test file again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("brim", deadline=None, print_blob=True)  # a busy machine is no failure
 settings.load_profile("brim")
@@ -41,6 +48,22 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pyzmq_collector() -> None:
     """The thread of pyzmq that frees frames sent without a copy: it starts once, and stays."""
     zmq.Frame(b"x", copy=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def obstore_runtime() -> None:
+    """obstore's threads and their descriptors stay until the process ends: they start before any test."""
+    if importlib.util.find_spec("obstore"):
+        import obstore
+
+        obstore.put(obstore.store.MemoryStore(), "name", b"")
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """An engine and a broker without sockets, with the default limits."""
+    with Bench() as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

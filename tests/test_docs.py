@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import brim
-from edge.config import Bridge as BridgeSection
-from edge.config import Config, Listener, Plugin, Producer, Stream, Tls
-from edge.config_load import parse
-from edge.metric_families import METRICS
+from edge.config.loader import parse
+from edge.config.schema import Bridge as BridgeSection
+from edge.config.schema import Config, Listener, Plugin, Producer, Stream, Tls
+from edge.observe.metric_families import METRICS
 from tests.support import documents
 from tests.support.documents import ARCHITECTURE, DOCUMENTS, PAGES, README, Block, blocks, prose, short
 from tests.support.house import ROOT, dev
@@ -60,7 +60,7 @@ def test_a_document_uses_plain_words(page: Path) -> None:
 def test_a_configuration_in_a_document_is_accepted(block: Block) -> None:
     if "payload" in (table := tomllib.loads(block.text)):
         schema = pytest.importorskip(
-            "bridge.spark.payloads", reason="payload schemas require the extra spark"
+            "bridge.spark.payload_schema", reason="payload schemas require the extra spark"
         )
         assert len(schema.Payloads.of(table).rules) == len(table["payload"])
     else:
@@ -179,7 +179,7 @@ def test_each_feature_of_the_protocol_names_its_proof() -> None:
 @pytest.mark.parametrize(("where", "words"), sorted(set(PROOFS)))
 def test_the_proof_of_a_feature_exists(where: str, words: str) -> None:
     if where.endswith(".py"):
-        text, begin = (ROOT / "tests/edge" / where).read_text(), f"def {words}"
+        text, begin = (ROOT / "tests" / where).read_text(), f"def {words}"
     else:
         text, begin = (ROOT / f"tests/golden/mqtt/vectors/{where}.txt").read_text(), f"# {words}"
     assert any(line.removeprefix("async ").startswith(begin) for line in text.splitlines())

@@ -193,7 +193,7 @@ def test_the_bridge_that_is_shown_is_operated(newcomer: Newcomer) -> None:
             str(file) if word == "brim.toml" else word for word in lines_of(BRIDGES, "bridge", "run")[0]
         ]
         with newcomer.start(*running) as bridge:
-            bridge.log_until("bridge starts")
+            bridge.log_until("bridge started")
             newcomer.run("pub", "plant/a/press/7", "21.5", "-q", "1")
             wait_until(lambda: list(newcomer.directory.rglob("*.brim")))
             for words in lines_of(BRIDGES, "bridge")[1:]:
@@ -201,12 +201,12 @@ def test_the_bridge_that_is_shown_is_operated(newcomer: Newcomer) -> None:
 
 
 def test_the_transform_that_is_shown_makes_fahrenheit() -> None:
-    from bridge.transform import Message
+    from bridge.drain.transform import TransformedRecord
 
     names: dict[str, Any] = {}
     exec(compile(block_of(BRIDGES, "python"), "bridges.md", "exec"), names)
-    given = Message(7, 1, b"plant/1/temp", 0, b"", b"100")
-    assert list(names["fahrenheit"]([given])) == [Message(7, 1, b"plant/1/temp", 0, b"", b"212.0")]
+    given = TransformedRecord(7, 1, b"plant/1/temp", 0, b"", b"100")
+    assert list(names["fahrenheit"]([given])) == [TransformedRecord(7, 1, b"plant/1/temp", 0, b"", b"212.0")]
 
 
 def test_the_log_is_looked_into_with_and_without_a_broker(newcomer: Newcomer) -> None:

@@ -5,41 +5,116 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.house import PACKAGES, ROOT
 
-# Longest prefix wins.  A layer may import itself, what stands here, and the standard library.
-MAY_IMPORT = {
-    "brim": {"edge", "ringbuf"},  # and no package imports brim
-    "ringbuf": {"cffi"},
-    "persistence": {"ringbuf", "msgpack"},
-    "bridge": {"persistence", "ringbuf", "edge.mqtt", "msgpack", "bridge.sinks"},
-    "bridge.sinks": {"bridge", "persistence", "ringbuf", "edge.mqtt"},
-    "bridge.sinks.mqtt_link": {"bridge", "edge.client", "edge.mqtt"},
-    "bridge.sinks.mqtt": {"bridge", "ringbuf", "edge.client", "edge.mqtt", "bridge.sinks"},
-    "bridge.sinks.mqtt_commands": {"bridge", "edge.client", "edge.mqtt", "bridge.sinks"},
-    "bridge.sinks.parquet": {"bridge", "bridge.spark", "pyarrow"},
-    "bridge.sinks.kafka_client": {"bridge", "ringbuf", "cffi", "confluent_kafka"},
-    "bridge.sinks.kafka": {"bridge", "ringbuf", "bridge.sinks.kafka_client"},
-    "bridge.sinks.lease": {"bridge", "obstore"},
-    "bridge.sinks.objects": {"bridge", "bridge.sinks.lease", "obstore"},
-    "bridge.spark": {
-        *("bridge.drained", "bridge.errors", "bridge.parquet_footer", "bridge.rangeset"),
-        *("bridge.spark.formats", "bridge.spark.tables", "ringbuf"),
-        *("msgpack", "numpy", "pyarrow", "py4j", "pyspark"),
-    },
-    "bridge.spark.formats": {"bridge.errors", "cbor2", "google"},
-    "bridge.spark.tables": {"bridge.errors", "bridge.spark", "deltalake", "pyarrow", "pyspark"},
-    "edge.mqtt": set(),
-    "edge.client": {"edge.mqtt", "edge.errors", "edge.logs", "edge.waiting"},
-    "edge": {"edge.mqtt", "persistence", "ringbuf", "msgpack", "msgspec", "pyroaring", "websockets", "zmq"},
-    "edge.auth": {"edge", "edge.auth.amqtt_plugins", "edge.mqtt", "argon2"},
-    "edge.auth.amqtt_plugins": {"edge", "edge.auth", "amqtt", "dacite"},
-    "edge.cli": {"edge", "bridge", "persistence", "ringbuf", "msgpack", "msgspec", "rich", "zmq"},
-    "edge.__main__": {"edge.cli"},
+# The rooms of the packages, the lowest first, and the rooms and libraries that each may import, together with
+# itself and the standard library. A room is a folder, or a file directly in a package; ringbuf and brim are
+# one room each.
+LEAVES = {
+    "EDGE": "edge.errors edge.log_throttle edge.logging_setup",
+    "FILES": "persistence.durable_file persistence.files",
+    "PERSISTENCE": "persistence.durable_file persistence.errors persistence.files persistence.free_room "
+    "persistence.stats",
+}
+TABLE = """
+ringbuf: typing_extensions
+persistence.errors:
+persistence.durable_file: persistence.files ringbuf
+persistence.files:
+persistence.free_room: persistence.files
+persistence.stats:
+persistence.segment: PERSISTENCE ringbuf msgpack
+persistence.archive: PERSISTENCE persistence.segment ringbuf pyarrow
+persistence.read: PERSISTENCE persistence.archive persistence.segment ringbuf
+persistence.log: PERSISTENCE persistence.read persistence.segment ringbuf
+persistence.maintenance: PERSISTENCE persistence.archive persistence.log persistence.segment
+persistence: PERSISTENCE persistence.log persistence.read persistence.segment
+edge:
+edge.errors: ringbuf
+edge.log_throttle:
+edge.terminal_escape:
+edge.logging_setup: edge.terminal_escape msgspec
+edge.waiting:
+edge.rpc: EDGE msgspec
+edge.mqtt:
+edge.client: EDGE edge.mqtt edge.waiting
+edge.config: EDGE edge.mqtt persistence.files msgspec
+edge.auth: EDGE FILES edge.config edge.mqtt argon2 msgspec
+edge.auth.amqtt_compat: EDGE edge.auth edge.mqtt amqtt dacite
+edge.engine: edge.mqtt ringbuf
+edge.streams: EDGE FILES edge.config edge.mqtt persistence.errors ringbuf msgspec
+edge.session_store: EDGE FILES edge.auth edge.engine edge.mqtt persistence.free_room
+    ringbuf msgspec
+edge.broker: EDGE edge.auth edge.config edge.engine edge.mqtt edge.session_store
+    edge.streams ringbuf msgspec
+edge.recovery: EDGE FILES edge.auth edge.broker edge.config edge.engine edge.mqtt edge.session_store
+    edge.streams persistence persistence.free_room ringbuf msgspec
+edge.transport: EDGE edge.auth edge.broker edge.config edge.engine edge.mqtt ringbuf websockets
+edge.log: PERSISTENCE EDGE edge.broker edge.config edge.mqtt edge.streams persistence persistence.log
+    persistence.maintenance persistence.read persistence.segment ringbuf
+edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.waiting ringbuf msgspec zmq
+edge.consumers: EDGE FILES edge.config edge.local edge.mqtt edge.rpc edge.waiting
+    persistence.free_room persistence.read ringbuf msgspec pyroaring zmq
+edge.load: edge.errors edge.mqtt ringbuf
+edge.observe: EDGE edge.broker edge.config edge.local edge.rpc edge.session_store edge.streams
+    edge.terminal_escape edge.transport persistence.log ringbuf
+bridge:
+bridge.backoff:
+bridge.errors:
+bridge.rangeset:
+bridge.format: FILES bridge.errors bridge.rangeset persistence.segment ringbuf msgpack
+bridge.source: bridge.errors bridge.format persistence.files persistence.read ringbuf
+bridge.arrow: bridge.errors bridge.format ringbuf numpy pyarrow
+bridge.sinks: bridge.arrow bridge.backoff bridge.errors bridge.format edge.client edge.mqtt
+    persistence.files ringbuf cffi confluent_kafka obstore pyarrow
+bridge.drain: FILES bridge.backoff bridge.errors bridge.format bridge.rangeset bridge.sinks bridge.source
+    edge.errors edge.mqtt edge.rpc persistence.errors persistence.segment ringbuf msgpack msgspec
+bridge.spark: bridge.arrow bridge.errors bridge.format bridge.rangeset ringbuf cbor2 deltalake google
+    msgpack py4j pyarrow pyspark
+bridge.spark.jobs: bridge.arrow bridge.errors bridge.rangeset bridge.spark msgpack pyarrow pyspark
+edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
+    edge.auth edge.auth.amqtt_compat edge.broker edge.config edge.consumers edge.engine edge.local
+    edge.log edge.mqtt
+    edge.observe edge.recovery edge.session_store edge.streams edge.transport persistence.log
+    persistence.read ringbuf msgspec
+edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
+    edge.auth edge.auth.amqtt_compat edge.client edge.config edge.consumers edge.load
+    edge.local edge.log edge.mqtt edge.server edge.streams edge.terminal_escape edge.transport edge.waiting
+    persistence persistence.archive persistence.maintenance persistence.segment ringbuf
+    msgspec rich zmq
+edge.__main__: edge.cli
+brim: edge.cli edge.client edge.consumers edge.errors edge.local edge.mqtt ringbuf
+"""
+
+
+def table() -> dict[str, set[str]]:
+    """Each room, and what it may import."""
+    lines = TABLE.replace("\n    ", " ").strip().splitlines()
+    rooms = (line.partition(":") for line in lines)
+    return {
+        name: {word for it in words.split() for word in LEAVES.get(it, it).split()}
+        for name, _, words in rooms
+    }
+
+
+ROOMS = table()
+
+# Libraries that only these modules import.
+ONLY_IN = {
+    "amqtt": {"edge.auth.amqtt_compat.loader"},
+    "argon2": {"edge.auth.password_hash"},
+    "cbor2": {"bridge.spark.payload_formats"},
+    "confluent_kafka": {"bridge.sinks.kafka_client"},
+    "dacite": {"edge.auth.amqtt_compat.loader"},
+    "deltalake": {"bridge.spark.tables"},
+    "google": {"bridge.spark.payload_formats"},
+    "obstore": {"bridge.sinks.lease", "bridge.sinks.object_store"},
+    "websockets": {"edge.transport.websocket"},
 }
 
 # The engine is told the time and handed the bytes: it can be run through a century in a test.
@@ -57,11 +132,12 @@ SYSTEM_HEADERS = re.compile(
     r"#include <(unistd|fcntl|linux/\w+|sys/(epoll|eventfd|ioctl|mman|socket|syscall|uio))\.h>"
 )
 MAKES_SYSTEM_CALLS = {
-    "wait.c",
+    "eventcount.c",
+    "futex.c",
     "fault.c",
-    "disk.c",
-    "direct.c",
-    "loop.c",
+    "buffered_io.c",
+    "direct_io.c",
+    "event_loop.c",
     "watch.c",
     "spill_file.c",
     "load_loop.c",
@@ -77,27 +153,26 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
-NAMES = {name for name, _ in modules()}
+PATHS = dict(modules())
+NAMES = {*PATHS, "ringbuf._ringbuf"}
 
 
-def layer(name: str) -> str | None:
-    return max((key for key in MAY_IMPORT if f"{name}.".startswith(f"{key}.")), key=len, default=None)
+def room(name: str) -> str:
+    """The room of a module; a library is its own."""
+    if name not in NAMES:
+        return name.partition(".")[0]
+    return max((key for key in ROOMS if f"{name}.".startswith(f"{key}.")), key=len)
 
 
-def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All of the tree but what only a type checker runs of typing_extensions: it is no dependency."""
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            yield from (node for node in child.body if "typing_extensions" not in ast.unparse(node))
-        else:
-            yield child
-            yield from nodes(child)
-
-
-def imports(name: str, path: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imports(name: str, path: Path) -> list[tuple[str, int]]:
     """Each module that the file imports, anywhere in it, and the line; `from a import b` may mean a.b."""
+    return list(_imports(name, path))
+
+
+def _imports(name: str, path: Path) -> Iterator[tuple[str, int]]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in nodes(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -109,35 +184,96 @@ def imports(name: str, path: Path) -> Iterator[tuple[str, int]]:
 
 
 def offences(name: str, path: Path) -> Iterator[str]:
-    mine = layer(name)
-    assert mine is not None
+    mine = room(name)
     for target, line in imports(name, path):
         where = f"{path.relative_to(ROOT)}:{line}"
         top = target.partition(".")[0]
         if mine == "edge.mqtt" and top in NOT_IN_THE_ENGINE:
             yield f"{where}: the protocol engine does no I/O and reads no clock, so no {target}"
-        if top in sys.stdlib_module_names or layer(target) == mine:
+        if top in sys.stdlib_module_names or room(target) == mine:
             continue
-        if not any(f"{target}.".startswith(f"{allowed}.") for allowed in MAY_IMPORT[mine]):
+        if room(target) not in ROOMS[mine]:
             yield f"{where}: {mine} may not import {target}"
+        elif name not in ONLY_IN.get(top, {name}):
+            yield f"{where}: only {' and '.join(sorted(ONLY_IN[top]))} may import {top}"
 
 
-@pytest.mark.parametrize(("name", "path"), [pytest.param(*module, id=module[0]) for module in modules()])
-def test_imports_point_one_way(name: str, path: Path) -> None:
-    assert list(offences(name, path)) == []
+def circles(arrows: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Sets of more than one name that reach each other."""
+    reached: dict[str, set[str]] = {}
+    for name in arrows:
+        found: set[str] = set()
+        todo = [name]
+        while todo:
+            for target in arrows.get(todo.pop(), set()) - found:
+                found.add(target)
+                todo.append(target)
+        reached[name] = found
+    rings = (frozenset(other for other in reached[name] if name in reached.get(other, ())) for name in arrows)
+    return {ring for ring in rings if len(ring) > 1}
+
+
+def test_imports_point_one_way() -> None:
+    assert [offence for name, path in PATHS.items() for offence in offences(name, path)] == []
+
+
+def test_every_room_of_the_table_exists_and_every_module_has_one() -> None:
+    rooms = {room(name) for name in PATHS}
+    assert rooms == set(ROOMS)
+    used = {(room(name), room(target)) for name, path in PATHS.items() for target, _ in imports(name, path)}
+    unused = {(mine, target) for mine, targets in ROOMS.items() for target in targets} - used
+    leaves = " ".join(LEAVES.values()).split()
+    assert {pair for pair in unused if pair[1] not in leaves} == set()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for a type checker and inside functions count, too."""
+    arrows = {
+        name: {target for target, _ in imports(name, path) if target in PATHS and target != name}
+        for name, path in PATHS.items()
+    }
+    assert circles(arrows) == set()
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    arrows = {mine: {target for target in targets if target in ROOMS} for mine, targets in ROOMS.items()}
+    assert circles(arrows) == set()
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == {frozenset("abc")}
+
+
+def entry_points() -> set[str]:
+    """Modules that are loaded by name: commands, jobs and the wheel's command."""
+    verbs = {name for name in PATHS if name.startswith(("edge.cli.", "bridge.spark.jobs."))}
+    return {name for name in verbs if "def add_arguments" in text(name) or "main = command(" in text(name)}
+
+
+@cache
+def text(name: str) -> str:
+    return PATHS[name].read_text()
+
+
+def test_every_module_is_used() -> None:
+    used = {target for name, path in PATHS.items() for target, _ in imports(name, path) if target != name}
+    named = {name for name in PATHS if any(f'"{name}"' in text(other) for other in PATHS)}
+    packages = {name for name, path in PATHS.items() if path.stem in ("__init__", "__main__")}
+    assert set(PATHS) - used - named - packages - entry_points() == set()
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("ringbuf.ring", "import persistence"),
-        ("persistence.log", "from edge import mqtt"),
+        ("persistence.log.log", "from edge import mqtt"),
         ("edge.mqtt.packets", "import zmq"),
         ("edge.mqtt.packets", "import socket"),
-        ("edge.stats", "from . import cli"),
-        ("edge.stats", "if TYPE_CHECKING:\n    from edge.cli import main"),
-        ("ringbuf.record", "from typing_extensions import Buffer"),
-        ("bridge.drain", "def later():\n    import bridge.spark"),
+        ("edge.broker.counters", "from .. import cli"),
+        ("edge.broker.counters", "if TYPE_CHECKING:\n    from edge.cli import main"),
+        ("persistence.log.log", "from typing_extensions import Buffer"),
+        ("edge.auth.acl", "import argon2"),
+        ("bridge.drain.drain", "def later():\n    import bridge.spark"),
     ],
 )
 def test_an_import_that_points_the_other_way_is_found(
@@ -146,13 +282,21 @@ def test_an_import_that_points_the_other_way_is_found(
     path = tmp_path / "module.py"
     path.write_text(text)
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    monkeypatch.setattr(sys.modules[__name__], "NAMES", {"edge.mqtt", "edge.cli", "bridge.spark"})
     assert len(list(offences(name, path))) == 1
 
 
 def test_starting_the_broker_loads_nothing_that_it_does_not_need() -> None:
     """A sink and the Spark source are loaded by who uses them; all else must be light."""
-    late = ("bridge.spark", "bridge.sinks.", "brim.__main__", "edge.__main__", "edge.auth.amqtt_plugins")
+    late = (
+        "bridge.arrow",
+        "persistence.archive.columns",
+        "persistence.archive.parquet",
+        "bridge.spark",
+        "bridge.sinks.",
+        "brim.__main__",
+        "edge.__main__",
+        "edge.auth.amqtt_compat.loader",
+    )
     names = [name for name in sorted(NAMES) if not name.startswith(late)]
     code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\nprint(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -169,4 +313,33 @@ def test_only_the_outermost_c_makes_system_calls() -> None:
         if SYSTEM_HEADERS.search(path.read_text())
     }
     assert callers <= MAKES_SYSTEM_CALLS
-    assert "wait.c" in callers  # Else the pattern sees nothing.
+    assert "eventcount.c" in callers  # Else the pattern sees nothing.
+
+
+# Names that two classes may share, and the reason. Every other class name has one meaning.
+BOTH_FORMS = {"Client", "Consumer", "ShmSubscription", "Subscription", "ZmqSubscription"}
+"""Forms with and without asyncio, of which a program imports one; Subscription is also part of SUBSCRIBE."""
+SETTINGS = {"Auth", "Bridge", "Listener", "Log", "Quota", "Sessions"}
+"""Sections of the configuration, named as in brim.toml, and the part that the section configures."""
+WIRE = {"bridge.drain.control_socket", "edge.consumers.protocol", "edge.local.protocol", "edge.rpc.protocol"}
+"""Protocols. A request or answer has the name of its `op` there."""
+
+
+def defined_twice(places: dict[str, Path]) -> dict[str, list[str]]:
+    """Class names with the modules that define them, if there is more than one module."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(places.keys() - WIRE):
+        for node in ast.walk(ast.parse(places[name].read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(name)
+    return {name: modules for name, modules in found.items() if len(modules) > 1}
+
+
+def test_a_class_name_is_defined_once() -> None:
+    assert defined_twice(PATHS).keys() == BOTH_FORMS | SETTINGS
+
+
+def test_a_class_name_that_is_defined_twice_is_found(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text("class Window: ...")
+    assert defined_twice({it: tmp_path / it for it in ("one", "two")}) == {"Window": ["one", "two"]}

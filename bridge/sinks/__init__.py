@@ -1,3 +1,1 @@
-"""Sinks, one file each; nothing is imported here. bridge.sink defines the interface and chooses a sink
-by URL.
-"""
+"""Sinks, one file each; nothing is imported here. interface.py has the interface, registry.py opens a URL."""

@@ -37,9 +37,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadName, SinkConflict, SinkUnavailable
-from bridge.installation import Holder
-from bridge.sinks.holding import holder_as_dict, holder_in, refusal
-from bridge.unit import Unit
+from bridge.format.file_builder import DrainedFile
+from bridge.format.installation import Holder
+from bridge.sinks.lease_holder import holder_as_dict, holder_in, refusal
 from persistence.files import OsFiles
 
 __all__ = ["DirectorySink"]
@@ -50,7 +50,7 @@ HOLDER_MAX_BYTES = 4096
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
 IOV_MAX = 1024  # buffers in one writev: UIO_MAXIOV of Linux
-DIRECT_LEAST_BYTES = 256 << 10  # shorter files cost little either way
+DIRECT_MIN_BYTES = 256 << 10  # shorter files cost little either way
 BLOCK_BYTES = 4096  # a direct write begins and ends at whole blocks of any usual disk
 
 REMEDIES = {
@@ -116,7 +116,7 @@ class DirectorySink:
             self._synced.clear()
             raise _unavailable(directory, error) from error
 
-    def put(self, unit: Unit) -> None:
+    def put(self, unit: DrainedFile) -> None:
         """See Sink."""
         path = self.root / unit.name
         try:
@@ -128,7 +128,7 @@ class DirectorySink:
             self._synced.clear()  # the directories may have been removed
             raise _unavailable(path, error) from error
 
-    def _write(self, path: Path, unit: Unit) -> None:
+    def _write(self, path: Path, unit: DrainedFile) -> None:
         partial = path.parents[1] / (PARTIAL + path.name)
         if not path.exists():
             with open(partial, "wb", buffering=0, opener=_opener) as file:
@@ -224,7 +224,7 @@ def _write_direct(fd: int, part: memoryview) -> int:
     Returns 0 if the part is short, or if the file system or this memory does not support it.
     """
     whole = len(part) // BLOCK_BYTES * BLOCK_BYTES
-    if whole < DIRECT_LEAST_BYTES:
+    if whole < DIRECT_MIN_BYTES:
         return 0
     flags, written = fcntl.fcntl(fd, fcntl.F_GETFL), 0
     try:
@@ -239,7 +239,7 @@ def _write_direct(fd: int, part: memoryview) -> int:
     return written
 
 
-def _compare(path: Path, unit: Unit) -> None:
+def _compare(path: Path, unit: DrainedFile) -> None:
     """Return if `path` holds this unit, by its footer, which has a checksum of the rest. Otherwise raise."""
     with open(path, "rb", buffering=0) as file:
         fd = file.fileno()

@@ -16,7 +16,7 @@ A Kafka record that any consumer can read:
 
 The two brim headers are the identity of a record. The producer is idempotent and waits for all replicas, so
 the cluster has each record once while the producer lives. After an outage or a crash, records up to the
-resend limit are sent again (bridge/resend.py). A reader that must not count twice checks whether it has
+resend limit are sent again (bridge/drain/resend.py). A reader that must not count twice checks whether it has
 OFFSET of EDGE/STREAM/PARTITION/EPOCH already. A higher offset is no proof.
 
 One thread passes records to the client, up to IN_FLIGHT_BYTES at once, and takes the acknowledgements. Both
@@ -34,8 +34,16 @@ from concurrent.futures import Future
 from typing import Any
 
 from bridge.errors import SinkBlocked, SinkError, SinkUnavailable
-from bridge.records import Records, Rejected, unchanged
-from bridge.sinks.kafka_client import FULL, OF_A_RECORD, Client, Cluster, Failure, Message, cluster_of_url
+from bridge.format.record_batch import Rejected, SinkBatch, unchanged
+from bridge.sinks.kafka_client import (
+    FULL,
+    OF_A_RECORD,
+    Cluster,
+    Failure,
+    KafkaClient,
+    KafkaMessage,
+    cluster_of_url,
+)
 from ringbuf import FLAG_QOS, FLAG_RETAIN, Batch
 
 __all__ = ["KafkaSink"]
@@ -45,10 +53,10 @@ FULL_S = 0.05  # wait for room in the client's queue
 IDLE_POLL_S = 1.0  # OAuth tokens and similar are renewed in poll()
 
 
-class _Sending:
+class _KafkaBatch:
     """Records in flight: the number passed to the client, and their results."""
 
-    def __init__(self, records: Records, future: Future[Sequence[Rejected]]) -> None:
+    def __init__(self, records: SinkBatch, future: Future[Sequence[Rejected]]) -> None:
         self.records, self.future = records, future
         self.rejected: list[Rejected] = []
         self.over = False  # the client has all records
@@ -57,7 +65,7 @@ class _Sending:
         self._flight: Any = None
         self._marks: Any = None
 
-    def hand_over(self, client: Client, cluster: Cluster) -> bool:
+    def hand_over(self, client: KafkaClient, cluster: Cluster) -> bool:
         """Pass records to the client while it takes them. True if it has all. Raises SinkError."""
         records = self.records
         if self._flight is None:
@@ -79,7 +87,7 @@ class _Sending:
         self.over = True
         return True
 
-    def _some(self, client: Client, to: Any, batch: Any) -> int:
+    def _some(self, client: KafkaClient, to: Any, batch: Any) -> int:
         """Pass records of one batch, from the present index on. Returns 0, or the code of the refusal."""
         if isinstance(batch, Batch) and self.records.topic_of is unchanged:
             if self._marks is None:
@@ -90,13 +98,13 @@ class _Sending:
             it = batch[self._next]
             identity = b"%d %d %d" % (it.offset, it.timestamp_ns, it.flags & (FLAG_QOS | FLAG_RETAIN))
             key, stamp_ms = self.records.topic_of(it.key), it.timestamp_ns // 1_000_000
-            message = Message(key, it.bytes(), stamp_ms, identity, it.properties)
+            message = KafkaMessage(key, it.bytes(), stamp_ms, identity, it.properties)
             if code := client.produce(to, self._flight, message, it.offset):
                 return code
             self._next += 1
         return 0
 
-    def settled(self, client: Client, cluster: Cluster) -> bool:
+    def settled(self, client: KafkaClient, cluster: Cluster) -> bool:
         """True if all were acknowledged. Raises SinkUnavailable: one has not arrived."""
         if self._flight is None:
             return False
@@ -117,7 +125,7 @@ class KafkaSink:
     def __init__(self, cluster: Cluster) -> None:
         self.url = cluster.url
         self._cluster = cluster
-        self._waiting: queue.SimpleQueue[_Sending | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_KafkaBatch | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @classmethod
@@ -133,12 +141,12 @@ class KafkaSink:
             self._thread = threading.Thread(target=self._run, name="brim-kafka", daemon=True)
             self._thread.start()
 
-    def send(self, records: Records) -> Future[Sequence[Rejected]]:
+    def send(self, records: SinkBatch) -> Future[Sequence[Rejected]]:
         """See RecordSink."""
         if self._thread is None:
             raise SinkUnavailable(f"{self.url}: not begun")
         future: Future[Sequence[Rejected]] = Future()
-        self._waiting.put(_Sending(records, future))
+        self._waiting.put(_KafkaBatch(records, future))
         self._cluster.wake()
         return future
 
@@ -153,7 +161,7 @@ class KafkaSink:
 
     def _run(self) -> None:
         """Pass records that wait, and take acknowledgements."""
-        under_way: deque[_Sending] = deque()
+        under_way: deque[_KafkaBatch] = deque()
         over = False
         while under_way or not over:
             over = self._take(under_way) or over
@@ -166,11 +174,8 @@ class KafkaSink:
             except Exception as error:  # noqa: BLE001  the drain needs every error
                 self._fail(under_way, error)
 
-    def _take(self, under_way: deque[_Sending]) -> bool:
-        """Move records that wait into flight, up to IN_FLIGHT_BYTES.
-
-        Returns True if the sink is being closed.
-        """
+    def _take(self, under_way: deque[_KafkaBatch]) -> bool:
+        """Move waiting records into flight, up to IN_FLIGHT_BYTES. True: the sink is being closed."""
         length = sum(it.records.length for it in under_way)
         try:
             while length < IN_FLIGHT_BYTES:
@@ -183,7 +188,7 @@ class KafkaSink:
             pass
         return False
 
-    def _turn(self, client: Client, under_way: deque[_Sending]) -> None:
+    def _turn(self, client: KafkaClient, under_way: deque[_KafkaBatch]) -> None:
         """One round. Raises SinkError: all records in flight have failed."""
         full = not all(it.over or it.hand_over(client, self._cluster) for it in under_way)
         client.poll(FULL_S if full else IDLE_POLL_S)
@@ -191,13 +196,13 @@ class KafkaSink:
             done = under_way.popleft()
             done.future.set_result(done.rejected)
 
-    def _fail(self, under_way: deque[_Sending], error: Exception) -> None:
+    def _fail(self, under_way: deque[_KafkaBatch], error: Exception) -> None:
         self._cluster.drop()
         failure = error if isinstance(error, SinkError) else SinkBlocked(f"{self.url}: {error!r}")
         while under_way:
             under_way.popleft().future.set_exception(failure)
 
 
-def source_of(records: Records) -> bytes:
+def source_of(records: SinkBatch) -> bytes:
     """The value of brim-source."""
     return f"{records.edge}/{records.stream}/{records.partition}/{records.epoch}".encode()

@@ -21,17 +21,17 @@ import cffi
 
 from bridge.errors import BadName, SinkBlocked, SinkError, SinkUnavailable
 from ringbuf import Batch
-from ringbuf.core import ffi, lib
+from ringbuf.native import ffi, lib
 
 __all__ = [
     "FULL",
     "OF_A_RECORD",
     "SOURCE_HEADER",
-    "Client",
     "Cluster",
     "Failure",
-    "Flight",
-    "Message",
+    "KafkaClient",
+    "KafkaMessage",
+    "ProduceGroup",
     "cluster_of_url",
 ]
 
@@ -150,7 +150,7 @@ class Failure(NamedTuple):
         )
 
 
-class Message(NamedTuple):
+class KafkaMessage(NamedTuple):
     """One message that is built in Python."""
 
     key: bytes
@@ -160,7 +160,7 @@ class Message(NamedTuple):
     properties: bytes = b""
 
 
-class Flight:
+class ProduceGroup:
     """Group of messages that are waited for together."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Flight:
                         yield number, Failure.of(mark.error)
 
 
-class Client:
+class KafkaClient:
     """A producer. Any thread may call, until close(). Raises ValueError: a setting is wrong."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -206,7 +206,7 @@ class Client:
         self._polling = threading.Lock()
         self._naming = threading.Lock()
         self._topics: dict[str, Any] = {}
-        self._flights: set[Flight] = set()  # the library uses their memory while they are in flight
+        self._flights: set[ProduceGroup] = set()  # the library uses their memory while they are in flight
         self.users = 0  # count of the Cluster
 
     def _made(self, config: Mapping[str, Any]) -> Any:
@@ -225,13 +225,13 @@ class Client:
             raise ValueError(self._library.text(text))
         return made
 
-    def flight(self) -> Flight:
+    def flight(self) -> ProduceGroup:
         """A new group."""
-        flight = Flight()
+        flight = ProduceGroup()
         self._flights.add(flight)
         return flight
 
-    def settled(self, flight: Flight) -> None:
+    def settled(self, flight: ProduceGroup) -> None:
         """Forget a group that has ended."""
         self._flights.discard(flight)
 
@@ -244,7 +244,7 @@ class Client:
         to.source, to.source_length = held, len(source)
         return to, held
 
-    def produce(self, to: Any, flight: Flight, it: Message, number: int) -> int:
+    def produce(self, to: Any, flight: ProduceGroup, it: KafkaMessage, number: int) -> int:
         """Pass one message to the client.
 
         Returns 0, or the reason of the refusal: FULL, or another code of librdkafka.
@@ -262,7 +262,7 @@ class Client:
         return code
 
     def produce_records(
-        self, to: Any, flight: Flight, marks: Any, batch: Batch, begin: int
+        self, to: Any, flight: ProduceGroup, marks: Any, batch: Batch, begin: int
     ) -> tuple[int, int]:
         """Pass the records of a batch to the client, from the one at `begin` on, each with its mark.
 
@@ -278,10 +278,7 @@ class Client:
         return end, error[0]
 
     def poll(self, timeout_s: float) -> None:
-        """Take the acknowledgements that have arrived.
-
-        Wait for the first up to `timeout_s`, or until wake().
-        """
+        """Take the present acknowledgements. Wait for the first up to `timeout_s`, or until wake()."""
         with self._polling:
             lib.rb_kafka_poll(self._events, int(timeout_s * 1000), self._said)
 
@@ -338,19 +335,19 @@ class Cluster:
         self.topic = topic
         self.url = f"kafka://{servers}/{topic}"
         try:
-            Client(config).close()  # without servers: reports wrong settings here
+            KafkaClient(config).close()  # without servers: reports wrong settings here
         except ValueError as error:
             raise BadName(f"{self.url}: {error}", hint="see librdkafka's configuration") from error
         self._config = {**config, "bootstrap.servers": servers}
         self._lock = threading.Lock()
-        self._client: Client | None = None
+        self._client: KafkaClient | None = None
 
     @contextmanager
-    def client(self) -> Iterator[Client]:
+    def client(self) -> Iterator[KafkaClient]:
         """The present client, or a new one. It stays until its last user is done."""
         with self._lock:
             if self._client is None:
-                self._client = Client(self._config)
+                self._client = KafkaClient(self._config)
             client = self._client
             client.users += 1
         try:
@@ -395,18 +392,13 @@ class Cluster:
             return SinkBlocked(f"{self.url}: {failure.text}", hint=hint)
         return self.unavailable(failure)
 
-    def unavailable(self, failure: Failure | None, text: str = "") -> SinkUnavailable:
+    def unavailable(self, failure: Failure) -> SinkUnavailable:
         """Error with the reason as a sentence."""
-        said = "; ".join(part for part in (text, failure.text if failure else "") if part)
-        hint = REMEDIES.get(failure.name, "") if failure else ""
-        return SinkUnavailable(f"{self.url}: {said}", hint=hint)
+        return SinkUnavailable(f"{self.url}: {failure.text}", hint=REMEDIES.get(failure.name, ""))
 
 
 def cluster_of_url(url: str, options: Mapping[str, str]) -> Cluster:
-    """The cluster of kafka://host:port,host:port/topic; options are librdkafka's.
-
-    Raises BadName, SinkUnavailable.
-    """
+    """Cluster of kafka://host:port,.../topic; options of librdkafka. Raises BadName, SinkUnavailable."""
     parts = urlsplit(url)
     topic = unquote(parts.path.strip("/"))
     if not parts.netloc or "@" in parts.netloc or not topic or "/" in topic:

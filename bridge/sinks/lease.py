@@ -8,7 +8,7 @@ put.
     no holder, or this holder     taken at once: a bridge that was killed continues
     another holder                refused, until it was not renewed for LEASE_S
 
-A holder is an installation during one boot (bridge/installation.py): clones of a machine are different
+A holder is an installation during one boot (bridge/format/installation.py): clones of a machine are different
 holders.
 
 No two clocks are compared: a waiting bridge measures with its own clock how long the object is unchanged. A
@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.errors import SinkUnavailable
-from bridge.installation import Holder
-from bridge.sinks.holding import holder_as_dict, holder_in, refusal
+from bridge.format.installation import Holder
+from bridge.sinks.lease_holder import holder_as_dict, holder_in, refusal
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -107,16 +107,13 @@ class Lease:
                 )
 
     def give_up(self) -> None:
-        """Release the lease, so that the next bridge need not wait.
-
-        Raises nothing: otherwise the lease expires.
-        """
+        """Release the lease for the next bridge. Raises nothing: otherwise the lease expires."""
         with self._turn:
             try:
                 if self._e_tag is not None:
                     self._write("", {"e_tag": self._e_tag})
             except (self._exceptions.BaseError, OSError) as error:
-                log.info("lease not given up, it runs out at=%s: %s", self._where, error)
+                log.info("lease not released, it expires at=%s: %s", self._where, error)
             self._e_tag = None
             if self._name is not None:
                 self._name.release()

@@ -32,11 +32,11 @@ from typing import Any, TypeVar
 
 from bridge.backoff import Backoff
 from bridge.errors import BadName, SinkUnavailable
-from bridge.records import Message, Records, Rejected
-from bridge.sinks.mqtt_commands import FROM, WAITING_MOST, Commands
-from bridge.sinks.mqtt_link import Target, explained, open_link, received
+from bridge.format.record_batch import Rejected, SinkBatch, SinkRecord
+from bridge.sinks.mqtt_commands import FROM, WAITING_MAX, Commands
+from bridge.sinks.mqtt_link import UpstreamBroker, explained, open_link, received
+from edge.client.connection import Link
 from edge.client.errors import ConnectionLost
-from edge.client.link import Link
 from edge.mqtt import (
     Connect,
     PacketIdentifiers,
@@ -48,7 +48,7 @@ from edge.mqtt import (
     Version,
     check_filter,
 )
-from edge.mqtt.codec import Body
+from edge.mqtt.primitives import Body
 from edge.mqtt.properties import NO_PROPERTIES, In, decode_properties
 from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN
 
@@ -77,9 +77,9 @@ OPTIONS: Mapping[str, str] = {
 KEEP_ALIVE_S = 20
 ACK_TIMEOUT_S = 20.0
 TICK_S = 5.0
-RETRY_LEAST_S, RETRY_MOST_S = 1.0, 30.0  # between connections for which only commands wait
+RETRY_MIN_S, RETRY_MAX_S = 1.0, 30.0  # between connections for which only commands wait
 BEGIN_TIMEOUT_S = 30.0
-LASTING = Properties(session_expiry_interval_s=7 * 86_400, receive_maximum=WAITING_MOST)
+LASTING = Properties(session_expiry_interval_s=7 * 86_400, receive_maximum=WAITING_MAX)
 OF_A_RECORD = {
     ReasonCode.TOPIC_NAME_INVALID,
     ReasonCode.PACKET_TOO_LARGE,
@@ -89,12 +89,12 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True, eq=False)
-class _Sending:
+class _MqttBatch:
     """Records that were passed to send()."""
 
-    records: Records
+    records: SinkBatch
     future: Future[Sequence[Rejected]]
-    messages: Iterator[Message]
+    messages: Iterator[SinkRecord]
     source: tuple[str, str]
     waiting: int = 0  # sent, and not acknowledged
     all_sent: bool = False
@@ -105,7 +105,7 @@ class MqttSink:
     """Sink that sends each record as one message to another MQTT broker."""
 
     def __init__(
-        self, target: Target, *, prefix: str = "", in_flight: int = IN_FLIGHT, client_id: str = ""
+        self, target: UpstreamBroker, *, prefix: str = "", in_flight: int = IN_FLIGHT, client_id: str = ""
     ) -> None:
         self.url = target.address
         self.echoes = self.expired = 0  # records that were not sent: they came from there; they had expired
@@ -117,8 +117,8 @@ class MqttSink:
         self._link: Link | None = None
         self._limit = in_flight
         self._retain_available = True
-        self._queue: deque[_Sending] = deque()
-        self._in_flight: dict[int, tuple[_Sending, int, int]] = {}  # sending, offset, bytes
+        self._queue: deque[_MqttBatch] = deque()
+        self._in_flight: dict[int, tuple[_MqttBatch, int, int]] = {}  # sending, offset, bytes
         self._in_flight_bytes = 0
         self._identifiers = PacketIdentifiers(random.randint(1, 65_535))
         self._heard_at = 0.0  # time of the latest acknowledgement, or when the wait for the first began
@@ -144,9 +144,11 @@ class MqttSink:
                 check_filter(prefix + one, Version.V5)
         except ProtocolError as error:
             raise BadName(f"{url}: commands: {error}") from error
-        sink = cls(Target.of(url, **rest), prefix=prefix, in_flight=int(in_flight), client_id=client_id)
+        sink = cls(
+            UpstreamBroker.of(url, **rest), prefix=prefix, in_flight=int(in_flight), client_id=client_id
+        )
         if filters:
-            sink.commands = Commands(filters, prefix, Target.of(local))
+            sink.commands = Commands(filters, prefix, UpstreamBroker.of(local))
         return sink
 
     # ---- calls of the drain ----
@@ -165,12 +167,12 @@ class MqttSink:
         except TimeoutError:
             raise SinkUnavailable(f"{self.url}: no connection in {BEGIN_TIMEOUT_S:g} s") from None
 
-    def send(self, records: Records) -> Future[Sequence[Rejected]]:
+    def send(self, records: SinkBatch) -> Future[Sequence[Rejected]]:
         """See RecordSink."""
         if self._loop is None:
             raise SinkUnavailable(f"{self.url}: not begun")
         source = f"{records.edge}/{records.stream}/{records.partition}/{records.epoch}"
-        sending = _Sending(records, Future(), iter(records), (SOURCE, source))
+        sending = _MqttBatch(records, Future(), iter(records), (SOURCE, source))
         self._loop.call_soon_threadsafe(self._take, sending)
         return sending.future
 
@@ -207,7 +209,7 @@ class MqttSink:
 
     async def _stay_connected(self) -> None:
         """Keep one connection after the other, while the drain requests one or commands may arrive."""
-        backoff = Backoff(RETRY_LEAST_S, RETRY_MOST_S)
+        backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         try:
             while True:
                 # Commands need a connection without a request of the drain. The pause grows with each
@@ -299,7 +301,7 @@ class MqttSink:
 
     # ---- records ----
 
-    def _take(self, sending: _Sending) -> None:
+    def _take(self, sending: _MqttBatch) -> None:
         if self._link is None:
             sending.future.set_exception(SinkUnavailable(f"{self.url}: not connected"))
             return
@@ -325,7 +327,7 @@ class MqttSink:
             else:
                 self._send(link, sending, message)
 
-    def _send(self, link: Link, sending: _Sending, message: Message) -> None:
+    def _send(self, link: Link, sending: _MqttBatch, message: SinkRecord) -> None:
         packet_id = self._identifiers.take()
         assert packet_id is not None  # the window is smaller than the number of packet identifiers
         try:
@@ -344,7 +346,7 @@ class MqttSink:
         self._in_flight_bytes += len(publish.payload)
         sending.waiting += 1
 
-    def _publish(self, sending: _Sending, message: Message, packet_id: int) -> Publish | None:
+    def _publish(self, sending: _MqttBatch, message: SinkRecord, packet_id: int) -> Publish | None:
         """The record as a message; None: it is not sent. Raises ProtocolError, UnicodeDecodeError."""
         properties = self._properties(sending, message)
         if properties is None:
@@ -353,7 +355,7 @@ class MqttSink:
         retain = bool(message.flags & FLAG_RETAIN) and self._retain_available
         return Publish(topic, message.bytes(), 1, retain, packet_id=packet_id, properties=properties)
 
-    def _properties(self, sending: _Sending, message: Message) -> Properties | None:
+    def _properties(self, sending: _MqttBatch, message: SinkRecord) -> Properties | None:
         """Properties of the message; None: the record is not sent."""
         offset, stamp, flags = message.offset, message.timestamp_ns, message.flags
         user = (sending.source, (RECORD, f"{offset} {stamp} {flags & 7}"))
@@ -396,6 +398,6 @@ class MqttSink:
             raise SinkUnavailable(f"{self.url}: offset {offset}: {packet.reason_code.words}", hint=hint)
         self._settle(sending)
 
-    def _settle(self, sending: _Sending) -> None:
+    def _settle(self, sending: _MqttBatch) -> None:
         if sending.all_sent and not sending.waiting:
             sending.future.set_result(sending.rejected)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bridge.errors import SinkUnavailable
-from bridge.sinks.mqtt_link import Target, explained, open_link, received
+from bridge.sinks.mqtt_link import UpstreamBroker, explained, open_link, received
+from edge.client.connection import Link
 from edge.client.errors import ConnectionLost
-from edge.client.link import Link
 from edge.mqtt import (
     Connect,
     ProtocolError,
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 FROM = "brim-from"  # user property of a command: the edge that has published it locally
 SOURCE = "brim-source"
-WAITING_MOST = 1000  # commands; above this number those at QoS 0 are dropped
+WAITING_MAX = 1000  # commands; above this number those at QoS 0 are dropped
 LOCAL_TIMEOUT_S = 10.0
 RETRY_S = 1.0
 
@@ -44,11 +44,11 @@ RETRY_S = 1.0
 class Commands:
     """Commands that match `filters` below `prefix`, to `local`. Belongs to the event loop of the sink."""
 
-    def __init__(self, filters: Sequence[str], prefix: str, local: Target) -> None:
+    def __init__(self, filters: Sequence[str], prefix: str, local: UpstreamBroker) -> None:
         self.delivered = self.echoes = self.dropped = self.refused = 0
         self._filters, self._prefix, self._target = tuple(filters), prefix, local
         self._edge = ""
-        self._window = ReceiveWindow(WAITING_MOST)
+        self._window = ReceiveWindow(WAITING_MAX)
         self._waiting: asyncio.Queue[tuple[Publish, Receipt | None, Link]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._local: Link | None = None
@@ -88,7 +88,7 @@ class Commands:
 
     def take(self, packet: Publish, link: Link) -> None:
         """Handle a message from upstream. Raises ProtocolError: more messages than allowed."""
-        if packet.qos == 0 and self._waiting.qsize() >= WAITING_MOST:
+        if packet.qos == 0 and self._waiting.qsize() >= WAITING_MAX:
             self.dropped += 1
             return
         receipt = self._window.accept(packet, Version.V5) if packet.qos else None

@@ -9,30 +9,28 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadName, SinkUnavailable
-from bridge.sink import shown
-from edge.client.errors import CannotConnect, ConnectionLost, ConnectRefused
-from edge.client.link import Link
-from edge.client.options import Address, Options
+from bridge.sinks.interface import shown
+from edge.client.connection import Link
+from edge.client.errors import CannotConnect, ConnectionLost, ConnectRefused, InvalidOption
+from edge.client.options import Address, Options, parse_url
 from edge.mqtt import ConnAck, Connect, Disconnect, Packet, ProtocolError
 
-__all__ = ["Target", "explained", "open_link", "received"]
+__all__ = ["UpstreamBroker", "explained", "open_link", "received"]
 
 # Of a command: the maximum of MQTT; the broker there is configured by the operator.
 PACKET_MAX_BYTES = 256 << 20
 OPTIONS = Options(connect_timeout_s=10.0, max_packet_bytes=PACKET_MAX_BYTES)
 NO_CONNECTION = "check the network, and that the broker runs"
 UNKNOWN_AUTHORITY = "name the certificate authority of the broker as option ca"
-PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class UpstreamBroker:
     """A broker, and the client's credentials there."""
 
     host: str
@@ -51,34 +49,30 @@ class Target:
         ca: str | None = None,
         certificate: str | None = None,
         key: str | None = None,
-    ) -> Target:
+    ) -> UpstreamBroker:
         """The target of mqtt://[user:password@]host[:port], or mqtts://, which requires a certificate that
         `ca` (or the system) knows.
 
         `certificate` and `key` are the client's own. Raises BadName.
         """
-        parts = urlsplit(url)
-        try:
-            port = parts.port or PORTS[parts.scheme]
-        except (ValueError, KeyError):
-            raise BadName(
-                f"{shown(url)!r} is no broker", hint="write mqtt://host:1883 or mqtts://host:8883"
-            ) from None
-        if not parts.hostname or parts.path.strip("/"):
-            raise BadName(f"{shown(url)!r} is no broker", hint="write mqtt://host:1883, without a path")
-        if parts.scheme == "mqtt" and (ca or certificate or key):
+        parsed = None
+        with suppress(InvalidOption):
+            parsed = parse_url(url)
+        if parsed is None or not parsed.address.host:  # a Unix socket has none
+            hint = "write mqtt://host:1883 or mqtts://host:8883, without a path"
+            raise BadName(f"{shown(url)!r} is no broker", hint=hint)
+        if not parsed.tls and (ca or certificate or key):
             raise BadName(f"{shown(url)!r}: ca, certificate and key are for mqtts://")
         try:
             secret = Path(password_file).read_bytes().strip() if password_file else None
-            tls = _context(ca, certificate, key) if parts.scheme == "mqtts" else None
+            tls = _context(ca, certificate, key) if parsed.tls else None
         except (OSError, ValueError) as error:
             raise BadName(
                 f"{shown(url)!r}: {error}", hint="check password_file, ca, certificate, key"
             ) from error
-        if secret is None and parts.password is not None:
-            secret = unquote(parts.password).encode()
-        name = username or (unquote(parts.username) if parts.username else None)
-        return cls(parts.hostname, port, name, secret, tls)
+        if secret is None and parsed.password is not None:
+            secret = parsed.password.encode()
+        return cls(parsed.address.host, parsed.address.port, username or parsed.username or None, secret, tls)
 
     @property
     def address(self) -> str:
@@ -93,7 +87,7 @@ def _context(ca: str | None, certificate: str | None, key: str | None) -> ssl.SS
     return context
 
 
-async def open_link(target: Target, connect: Connect) -> tuple[Link, ConnAck]:
+async def open_link(target: UpstreamBroker, connect: Connect) -> tuple[Link, ConnAck]:
     """Connect to `target`; return the connection and the answer. Raises SinkUnavailable, with the remedy."""
     try:
         return await Link.open(Address(target.host, target.port), target.tls, OPTIONS, connect)
@@ -122,7 +116,7 @@ async def received(link: Link, until: float | None = None) -> list[Packet]:
 
 
 @contextmanager
-def explained(target: Target) -> Iterator[None]:
+def explained(target: UpstreamBroker) -> Iterator[None]:
     """Raise SinkUnavailable, with the remedy, in place of an error of the connection to `target`."""
     try:
         yield

@@ -7,14 +7,14 @@ There is one Parquet file for each unit, under the unit's name with another endi
 all others find edge= and dt= as partitions, and a unit that is put again is stored once, as with drained
 files.
 
-    columns    those of bridge/spark/columns.py but `edge`, which is in the path
+    columns    those of bridge/arrow/schema.py but `edge`, which is in the path
     encodings  offset and timestamp DELTA_BINARY_PACKED, topic as a dictionary; zstd, level 1
-    metadata   the footer of the drained file as text (bridge/parquet_footer.py); body_crc32 is that of the
-               drained file
+    metadata   the footer of the drained file as text (bridge/format/parquet_footer.py); body_crc32 is that of
+               the drained file
 
 Records are no longer bit for bit those of the ring: timestamps are rounded down to microseconds, and
 checksums are absent. The Spark source "brim" reads these files like drained files, with the same rows
-(bridge/spark/parquet_files.py).
+(bridge/arrow/parquet_files.py).
 
 Invariant: a name has one content, but not one sequence of bytes: another pyarrow writes the same records
 differently. So the metadata decides whether an existing file is the unit that is put again. It has the unit's
@@ -26,19 +26,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bridge.drained import (
+from bridge.errors import DrainedFileError, SinkBlocked, SinkUnavailable
+from bridge.format.drained_file import (
     COMPRESSED_SUFFIX,
     PARQUET_COLUMNS,
     PARQUET_SUFFIX,
     SUFFIX,
-    Footer,
+    FileFooter,
     as_drained,
 )
-from bridge.errors import DrainedFileError, SinkBlocked, SinkUnavailable
-from bridge.installation import Holder
-from bridge.parquet_footer import footer_of, metadata_of
-from bridge.sink import Leasing, UnitSink
-from bridge.unit import Unit
+from bridge.format.file_builder import DrainedFile
+from bridge.format.installation import Holder
+from bridge.format.parquet_footer import footer_of, metadata_of
+from bridge.sinks.interface import FileSink, Leasing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,13 +56,13 @@ SETTINGS: dict[str, Any] = {
 TRAILER_BYTES = 8  # of a Parquet file: length of its footer, and a magic
 
 
-class ParquetUnit(Unit):
+class ParquetFile(DrainedFile):
     """A unit whose file is Parquet."""
 
     __slots__ = ()
 
     def is_held_by(self, length: int, read: Callable[[int, int], bytes]) -> bool:
-        """See Unit. Holds for a file from any writer."""
+        """See DrainedFile. Holds for a file from any writer."""
         ends = read(max(length - TRAILER_BYTES, 0), length)
         metadata_bytes = TRAILER_BYTES + int.from_bytes(ends[:4], "little")
         if len(ends) < TRAILER_BYTES or metadata_bytes > length:
@@ -70,7 +70,7 @@ class ParquetUnit(Unit):
         return _footer_in(read(length - metadata_bytes, length)) == self.footer
 
 
-def _footer_in(tail: bytes) -> Footer | None:
+def _footer_in(tail: bytes) -> FileFooter | None:
     """The footer of the drained file, from the end of a Parquet file; None: no valid one."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -84,7 +84,7 @@ def _footer_in(tail: bytes) -> Footer | None:
 class ParquetSink:
     """Units as Parquet files into `inner`."""
 
-    def __init__(self, inner: UnitSink) -> None:
+    def __init__(self, inner: FileSink) -> None:
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
@@ -94,7 +94,7 @@ class ParquetSink:
 
     @property
     def url(self) -> str:
-        """See UnitSink."""
+        """See FileSink."""
         return self._inner.url
 
     def hold_as(self, holder: Holder) -> None:
@@ -103,19 +103,19 @@ class ParquetSink:
             self._inner.hold_as(holder)
 
     def begin(self, edge: str) -> None:
-        """See UnitSink."""
+        """See FileSink."""
         self._inner.begin(edge)
 
-    def put(self, unit: Unit) -> None:
-        """See UnitSink."""
-        self._inner.put(ParquetUnit(parquet_name(unit.name), (parquet_of(unit),), unit.footer, unit.runs))
+    def put(self, unit: DrainedFile) -> None:
+        """See FileSink."""
+        self._inner.put(ParquetFile(parquet_name(unit.name), (parquet_of(unit),), unit.footer, unit.runs))
 
     def names(self, prefix: str) -> Iterator[str]:
-        """See UnitSink. The names are those of drained files, which the drain knows."""
+        """See FileSink. The names are those of drained files, which the drain knows."""
         yield from map(as_drained, self._inner.names(prefix))
 
     def close(self) -> None:
-        """See UnitSink."""
+        """See FileSink."""
         self._inner.close()
 
 
@@ -124,7 +124,7 @@ def parquet_name(name: str) -> str:
     return name.removesuffix(COMPRESSED_SUFFIX).removesuffix(SUFFIX) + PARQUET_SUFFIX
 
 
-def parquet_of(unit: Unit) -> memoryview:
+def parquet_of(unit: DrainedFile) -> memoryview:
     """The records of a unit as a Parquet file. Raises SinkBlocked: a record does not verify."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -136,12 +136,12 @@ def parquet_of(unit: Unit) -> memoryview:
     return memoryview(out.getvalue()).cast("B")  # bytes of pyarrow are signed, which obstore refuses
 
 
-def table_of(unit: Unit) -> pa.Table:
+def table_of(unit: DrainedFile) -> pa.Table:
     """The records of a unit as a table.  Raises as parquet_of()."""
     import pyarrow as pa
 
-    from bridge.spark.columns import TYPES, Constants, batch_of
-    from bridge.spark.decode import decode_records
+    from bridge.arrow.decode import decode_records
+    from bridge.arrow.schema import TYPES, Constants, batch_of
 
     footer = unit.footer
     schema = pa.schema([(name, TYPES[name]) for name in COLUMNS])

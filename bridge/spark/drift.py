@@ -7,7 +7,7 @@ One entry for each value, with `; ` between entries: the column, the reason, and
 strings that are not UTF-8, are hexadecimal digits after 0x. Nothing is shortened.
 
 Payloads are hostile: a few bytes of CBOR can refer to one value a million times. So the text of one payload
-has at most SHOWN_MOST characters per byte of the payload. No payload without references needs more.
+has at most SHOWN_MAX characters per byte of the payload. No payload without references needs more.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 __all__ = ["Pairs", "entry", "shown"]
 
-SHOWN_MOST = 16  # characters per byte of the payload: null takes 6 for one byte, with its separator
-DEPTH_MOST = 32
+SHOWN_MAX = 16  # characters per byte of the payload: null takes 6 for one byte, with its separator
+DEPTH_MAX = 32
 
 
 class Pairs(list[tuple[Any, Any]]):
@@ -35,7 +35,7 @@ def entry(columns: Iterable[str], reason: str, values: Iterable[Any], payload_by
 
 def shown(value: Any, payload_bytes: int) -> str:
     """A value from a payload of that length as text.  Raises ValueError: too long, or nested too deep."""
-    parts, left = [], 64 + SHOWN_MOST * payload_bytes
+    parts, left = [], 64 + SHOWN_MAX * payload_bytes
     for part in _parts(value, 0):
         left -= len(part)
         if left < 0:
@@ -45,7 +45,7 @@ def shown(value: Any, payload_bytes: int) -> str:
 
 
 def _parts(value: Any, depth: int) -> Iterator[str]:
-    if depth > DEPTH_MOST:
+    if depth > DEPTH_MAX:
         raise ValueError("nested too deep")
     if value is None or isinstance(value, bool):
         yield json.dumps(value)

@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from bridge.errors import DrainedFileError
-from bridge.spark.landing import Landing, StoredFile, matches
-from bridge.spark.named import refuse_unknown
-from bridge.spark.options import Options
+from bridge.spark.landing_zone import Landing, StoredFile, matches
+from bridge.spark.named_files import refuse_unknown
+from bridge.spark.options import SourceOptions
 
 __all__ = ["DDL", "FilesReader", "Row"]
 
@@ -47,7 +47,7 @@ class _Some(InputPartition):
 class FilesReader(DataSourceReader):
     """Reader with one row per file."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:

@@ -20,7 +20,7 @@
     topic                topic filters separated by commas, as in MQTT: plant/+/temp, plant/#
     pushDown             false (default); true: Spark's own conditions exclude files and records, too
                          (batch only; needs spark.sql.python.filterPushdown.enabled, which session.py sets)
-    payloads             path of a payload schema (payloads.py), on the driver: payloads become its columns
+    payloads             file on the driver with a payload schema (payload_schema.py): payloads become columns
     view                 records (default), or files: one row for each file, from names and footers
 
 Sizes are bytes, or a number with k, m or g. Upper and lower case in names of options are equal, as in Spark.
@@ -36,10 +36,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bridge.errors import SourceOptionError
-from bridge.spark.payloads import Payloads
-from bridge.spark.where import Condition, Where, moment
+from bridge.spark.filters import Condition, Where, moment
+from bridge.spark.payload_schema import Payloads
 
-__all__ = ["Options"]
+__all__ = ["SourceOptions"]
 
 KNOWN = (
     "path", "edge", "stream", "startingOffsets", "endingOffsets", "mode", "failOnDataLoss",
@@ -52,7 +52,7 @@ UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SourceOptions:
     """The checked options."""
 
     path: str
@@ -73,7 +73,7 @@ class Options:
     push_down: bool = False
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> Options:
+    def read(cls, given: Mapping[str, str]) -> SourceOptions:
         """Read the options. Raises SourceOptionError for the first mistake."""
         lower = {key.lower(): value for key, value in given.items()}
         _refuse_unknown(lower)

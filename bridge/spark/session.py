@@ -46,19 +46,15 @@ SOCKET = "spark.python.unix.domain.socket"
 SOCKET_NAME_BYTES = len("/.") + 36 + len(".sock")  # a UUID; as in PySpark's daemon.py, and in Spark
 UNIX_PATH_MAX_BYTES = 107  # size of the path in sockaddr_un
 
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Only errors, and no line at the start.
+JAVA_OPTIONS = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
-LOGGING = Path(__file__).with_name("log4j2.properties")  # only errors, and no line at the start
 
-
-def session(
-    name: str, *, master: str = "", settings: Mapping[str, str] | None = None, brief: bool = False
-) -> SparkSession:
+def session(name: str, *, master: str = "", settings: Mapping[str, str] | None = None) -> SparkSession:
     """The active session, or a new one.
 
     `master`: the place to run, unless under spark-submit; default "local[*]", all cores of this machine.
-    `settings` override all others. `brief`: for runs of a minute or two. Java then optimises less, which
-    makes short runs a quarter shorter and long ones slower. Raises SparkUnavailable.
+    `settings` override all others. Raises SparkUnavailable.
     """
     try:
         from pyspark.sql import SparkSession
@@ -70,12 +66,11 @@ def session(
         check_java()
         builder = builder.master(master or "local[*]").config(map={**LOCAL, **_sockets()})
         _prepare_environment()
-        options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}{' ' + BRIEF if brief else ''}"
-        builder = builder.config("spark.driver.extraJavaOptions", options)
+        builder = builder.config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
     made = builder.config(map=dict(settings or {})).getOrCreate()
     atexit.unregister(_stop)
     atexit.register(_stop)
-    from bridge.spark.source import BrimDataSource
+    from bridge.spark.data_source import BrimDataSource
 
     made.dataSource.register(BrimDataSource)
     return made

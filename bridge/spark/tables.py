@@ -9,7 +9,7 @@ batch). After a kill before the commit, the batch is written again in the same p
 counted. After a kill behind the commit, the log has that number already, and the batch is skipped. So a
 reader of the log sees whole batches, each once. Its columns are those of the files: `batch` is a directory,
 and not a column. A batch with further columns first adds them to the table, in a commit of their own
-(evolution.py).
+(schema_evolution.py).
 
 Without a Delta log a table has no schema of its own: each file has the columns of its batch. A reader merges
 them (Spark: mergeSchema; DuckDB: union_by_name). A column with different types cannot be merged.
@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import fs, parquet
 
+from bridge.arrow.schema import DDL
 from bridge.errors import SourceOptionError, TableUnreachable
-from bridge.spark.columns import DDL
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -154,10 +154,7 @@ class DeltaLog:
         return found
 
     def compact(self, file_bytes: int) -> tuple[int, int]:
-        """Merge small files into large ones of about that length.
-
-        Returns the numbers of replaced and of new files.
-        """
+        """Merge small files into large ones of that length; return the numbers of old and new files."""
         log = self._opened()
         done = log.optimize.compact(target_size=file_bytes) if log is not None else {}
         return int(done.get("numFilesRemoved", 0)), int(done.get("numFilesAdded", 0))

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from bridge.rangeset import count
 
 if TYPE_CHECKING:
-    from bridge.spark.account import Account
+    from bridge.spark.completeness import Account
 
-__all__ = ["Verdict", "sentence", "verdict_of"]
+__all__ = ["LakeVerdict", "sentence", "verdict_of"]
 
 
-class Verdict(Enum):
+class LakeVerdict(Enum):
     """Verdict. The value is its word in JSON."""
 
     COMPLETE = "complete"
@@ -37,29 +37,29 @@ class Verdict(Enum):
         return _STATUS[self]
 
 
-_STATUS = {Verdict.COMPLETE: 0, Verdict.MISSING: 1, Verdict.LOST: 4, Verdict.SKIPPED: 5}
+_STATUS = {LakeVerdict.COMPLETE: 0, LakeVerdict.MISSING: 1, LakeVerdict.LOST: 4, LakeVerdict.SKIPPED: 5}
 
 
-def verdict_of(files: Account, *, table_is_wrong: bool = False) -> Verdict:
+def verdict_of(files: Account, *, table_is_wrong: bool = False) -> LakeVerdict:
     """The verdict over these files. `table_is_wrong`: a table made of them lacks or doubles records."""
     if files.has_missing or table_is_wrong:
-        return Verdict.MISSING
+        return LakeVerdict.MISSING
     if any(it.lost for it in files.epochs):
-        return Verdict.LOST
-    return Verdict.SKIPPED if any(it.skipped for it in files.epochs) else Verdict.COMPLETE
+        return LakeVerdict.LOST
+    return LakeVerdict.SKIPPED if any(it.skipped for it in files.epochs) else LakeVerdict.COMPLETE
 
 
-def sentence(files: Account, verdict: Verdict) -> str:
+def sentence(files: Account, verdict: LakeVerdict) -> str:
     """The verdict as a sentence, with the numbers of records."""
     lost, skipped = (
         sum(count(it.lost) for it in files.epochs),
         sum(count(it.skipped) for it in files.epochs),
     )
     said = {
-        Verdict.COMPLETE: "complete: nothing is missing, lost or skipped",
-        Verdict.SKIPPED: f"SKIPPED: {skipped:,} records were passed over on purpose, and never drained",
-        Verdict.LOST: f"LOST: {lost:,} records were overwritten or removed before they were drained",
-        Verdict.MISSING: "MISSING: something is not there or is there twice, and nothing declares it",
+        LakeVerdict.COMPLETE: "complete: nothing is missing, lost or skipped",
+        LakeVerdict.SKIPPED: f"SKIPPED: {skipped:,} records were passed over on purpose, and never drained",
+        LakeVerdict.LOST: f"LOST: {lost:,} records were overwritten or removed before they were drained",
+        LakeVerdict.MISSING: "MISSING: something is not there or is there twice, and nothing declares it",
     }
-    also = f"; {skipped:,} more were skipped" if verdict is Verdict.LOST and skipped else ""
+    also = f"; {skipped:,} more were skipped" if verdict is LakeVerdict.LOST and skipped else ""
     return said[verdict] + also

@@ -6,6 +6,7 @@ The types, ranges and hints are those that `brim check` reports; the meaning is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import EnumType
 from inspect import isfunction
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -13,9 +14,9 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import inspect
 
-import edge.config
-import edge.config_rules
-import edge.units
+import edge.config.schema
+import edge.config.setting_rules
+import edge.config.units
 from docs.generate import MissingDescription
 from docs.generate.markdown import code, prose, table
 from docs.generate.sinks import sinks
@@ -31,6 +32,7 @@ _NAMES = {
     inspect.StrType: "string",
     inspect.CustomType: "path",
     inspect.AnyType: "any",
+    inspect.EnumType: "string",
     inspect.LiteralType: "string",
 }
 
@@ -38,12 +40,12 @@ _NAMES = {
 def page() -> str:
     """Text of configuration.md."""
     parts = ["# Configuration\n"]
-    for title, cls in sections(edge.config.Config, ""):
+    for title, cls in sections(edge.config.schema.Config, ""):
         parts += [f"## {title}\n"] if title else []
         parts += [prose(doc_of(cls, cls.__name__)) + "\n", table(_HEADER, _rows(cls, title))]
-    units = prose(doc_of(edge.units, "edge.units").partition("\n\n")[2])
+    units = prose(doc_of(edge.config.units, "edge.config.units").partition("\n\n")[2])
     parts.append(sinks())
-    rules = (f"- {prose(doc_of(rule, rule.__name__))}\n" for rule in edge.config_rules.RULES)
+    rules = (f"- {prose(doc_of(rule, rule.__name__))}\n" for rule in edge.config.setting_rules.RULES)
     parts += ["## Rules between settings\n\n" + "".join(rules), f"## Sizes and durations\n\n{units}"]
     return "\n".join(parts)
 
@@ -80,7 +82,7 @@ def _rows(cls: type[msgspec.Struct], section: str) -> Iterator[tuple[str, ...]]:
             )
         if _struct_of(kind)[0] is not None:
             continue
-        unit = edge.units.unit_of(key)
+        unit = edge.config.units.unit_of(key)
         name, allowed = _type_and_range(kind, unit)
         allowed = allowed or ", ".join(code(f'"{choice}"') for choice in _choices(field.type))
         yield code(key), name, unit, _default(field, unit), allowed, prose(docs[field.name])
@@ -101,7 +103,7 @@ def _type_and_range(kind: inspect.Type, unit: str) -> tuple[str, str]:
             return f"list of {name}s", allowed
         case inspect.DictType():
             return "table", ""
-        case inspect.LiteralType():
+        case inspect.LiteralType() | inspect.EnumType():
             return _NAMES[type(kind)], ""  # See _choices().
         case inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high) if low is not None:
             return _NAMES[type(kind)], f"{amount(low, unit)} to {amount(high, unit)}"
@@ -111,7 +113,9 @@ def _type_and_range(kind: inspect.Type, unit: str) -> tuple[str, str]:
 
 
 def _choices(annotation: object) -> tuple[object, ...]:
-    """The values of a Literal in the order of the source, which msgspec does not keep."""
+    """The values of a Literal or an Enum in the order of the source, which msgspec does not keep."""
+    if isinstance(annotation, EnumType):
+        return tuple(annotation)
     if get_origin(annotation) is Literal:
         return get_args(annotation)
     return next(filter(None, map(_choices, get_args(annotation))), ())
@@ -145,9 +149,9 @@ def _toml(value: object, unit: str) -> str:
 
 def amount(value: Any, unit: str) -> str:
     """`value` in the largest unit that leaves a whole number: "64 MiB", "7 d", "5,000"."""
-    lengths = dict(edge.units.DURATIONS)
+    lengths = dict(edge.config.units.DURATIONS)
     if unit.startswith("bytes"):
-        lengths = {name: length for name, length in edge.units.SIZES.items() if "i" in name}
+        lengths = {name: length for name, length in edge.config.units.SIZES.items() if "i" in name}
     if not value or value != int(value) or unit in {"", "percent"}:
         return f"{value:,}"
     value = int(value) * lengths.get(unit, 1)

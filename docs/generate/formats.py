@@ -10,17 +10,21 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from bridge import checkpoint as bridge_checkpoint
-from bridge import drained, installation, parquet_footer
+from bridge.drain import checkpoint as bridge_checkpoint
+from bridge.drain import control_socket
+from bridge.format import drained_file, installation, parquet_footer
 from docs.generate import ROOT, MissingDescription
 from docs.generate.commands import help_text
 from docs.generate.markdown import code, table
-from edge import control, epochs, frames
-from edge.consumers import journal, messages
-from edge.state import notes
-from persistence import checkpoint, footer
-from persistence import format as segment
+from edge.consumers import append_log
+from edge.consumers import protocol as consumer_protocol
+from edge.local import protocol as control_protocol
+from edge.local import zmq_frames
+from edge.session_store import journal_records
+from edge.streams import epochs
 from persistence.archive import layout
+from persistence.segment import clean_shutdown, footer
+from persistence.segment import format as segment
 from ringbuf import FORMAT_VERSION
 
 __all__ = ["FORMATS", "Format", "page"]
@@ -47,60 +51,82 @@ def _defined(path: str, name: str) -> int:
     return int(match[1])
 
 
-_SPILL = "ringbuf/c/mqtt/spill_file.h"
+_SPILL = "ringbuf/c/mqtt/out/spill_file.h"
 FORMATS = (
-    Format("Record", ("ringbuf/c/record.h",), FORMAT_VERSION, "ringbuf/ring-v*.bin"),
-    Format("Ring and cursor file", ("ringbuf/c/layout.h",), FORMAT_VERSION, "ringbuf/*-v*.bin"),
-    Format("Segment", ("persistence/format.py",), segment.FORMAT_VERSION, "persistence/segment-v*.log"),
-    Format("Footer of a segment", ("persistence/footer.py",), footer.FOOTER_VERSION, "persistence/footer-v*"),
+    Format("Record", ("ringbuf/c/base/record.h",), FORMAT_VERSION, "ringbuf/ring-v*.bin"),
+    Format("Ring and cursor file", ("ringbuf/c/ring/layout.h",), FORMAT_VERSION, "ringbuf/*-v*.bin"),
+    Format(
+        "Segment", ("persistence/segment/format.py",), segment.FORMAT_VERSION, "persistence/segment-v*.log"
+    ),
+    Format(
+        "Footer of a segment",
+        ("persistence/segment/footer.py",),
+        footer.FOOTER_VERSION,
+        "persistence/footer-v*",
+    ),
     Format("Archive", ("persistence/archive/layout.py",), layout.ARCHIVE_VERSION, "persistence/archive-v*"),
     Format(
         "Checkpoint of a closed log",
-        ("persistence/checkpoint.py",),
-        checkpoint.CHECKPOINT_VERSION,
+        ("persistence/segment/clean_shutdown.py",),
+        clean_shutdown.CHECKPOINT_VERSION,
         "persistence/checkpoint-v*",
     ),
-    Format("Log directory", ("persistence/placement.py",), None, "persistence/log-v*"),
-    Format("Drained file", ("bridge/drained.py",), drained.VERSION, "bridge/drained-v*"),
+    Format("Log directory", ("persistence/read/directories.py",), None, "persistence/log-v*"),
+    Format("Envelope and frame", ("persistence/durable_file.py",), None),
+    Format("Drained file", ("bridge/format/drained_file.py",), drained_file.VERSION, "bridge/drained-v*"),
     Format(
         "Drained file as Parquet",
-        ("bridge/sinks/parquet.py", "bridge/parquet_footer.py"),
+        ("bridge/sinks/parquet.py", "bridge/format/parquet_footer.py"),
         parquet_footer.VERSION,
         "bridge/parquet-*",
     ),
     Format("Kafka record", ("bridge/sinks/kafka.py",), None),
     Format(
-        "Checkpoint of a bridge", ("bridge/checkpoint.py",), bridge_checkpoint.VERSION, "bridge/checkpoint-v*"
+        "Checkpoint of a bridge",
+        ("bridge/drain/checkpoint.py",),
+        bridge_checkpoint.VERSION,
+        "bridge/checkpoint-v*",
     ),
-    Format("Dead letters of a bridge", ("bridge/dead_letters.py",), None),
-    Format("Control protocol of a bridge", ("bridge/control.py",), None),
-    Format("Installation", ("bridge/installation.py",), installation.VERSION, "state/installation-v*"),
-    Format("Holder of a lease", ("bridge/sinks/holding.py", "bridge/sinks/lease.py"), None),
-    Format("Epochs", ("edge/epochs.py",), epochs.VERSION, "state/epochs-v*"),
+    Format("Dead letters of a bridge", ("bridge/drain/dead_letters.py",), None),
+    Format(
+        "Control protocol of a bridge",
+        ("bridge/drain/control_socket.py",),
+        control_socket.VERSION,
+        "control/bridge-v*",
+    ),
+    Format("Installation", ("bridge/format/installation.py",), installation.VERSION, "state/installation-v*"),
+    Format("Holder of a lease", ("bridge/sinks/lease_holder.py", "bridge/sinks/lease.py"), None),
+    Format("Epochs", ("edge/streams/epochs.py",), epochs.VERSION, "state/epochs-v*"),
     Format(
         "Session journal",
-        ("ringbuf/c/mqtt/journal.h", "edge/state/notes.py"),
-        notes.STATE_VERSION,
+        ("ringbuf/c/mqtt/durable/journal.h", "edge/session_store/journal_records.py"),
+        journal_records.STATE_VERSION,
         "state/sessions-v*.state",
     ),
     Format(
-        "Session checkpoint", ("edge/state/checkpoint.py",), notes.STATE_VERSION, "state/sessions-v*.state"
+        "Session checkpoint",
+        ("edge/session_store/checkpoint.py",),
+        journal_records.STATE_VERSION,
+        "state/sessions-v*.state",
     ),
     Format("Spill file", (_SPILL,), _defined(_SPILL, "MQ_SPILL_VERSION"), "state/sessions-v*.spill"),
-    Format("Retained store", ("edge/state/retained_file.py",), None, "state/retained-v*.state"),
-    Format("Author of a retained message", ("edge/authors.py",), None),
-    Format("ZeroMQ message", ("edge/frames.py",), frames.VERSION, "zeromq/*.bin"),
-    Format("Control protocol", ("edge/control.py",), control.VERSION),
+    Format("Retained store", ("edge/recovery/retained_store.py",), None, "state/retained-v*.state"),
+    Format("Author of a retained message", ("edge/broker/retained_authors.py",), None),
+    Format("ZeroMQ message", ("edge/local/zmq_frames.py",), zmq_frames.VERSION, "zeromq/*.bin"),
+    Format("Control protocol", ("edge/local/protocol.py",), control_protocol.VERSION, "control/broker-v*"),
     Format(
-        "Protocol of consumers", ("edge/consumers/messages.py",), messages.VERSION, "consumers/messages.txt"
+        "Protocol of consumers",
+        ("edge/consumers/protocol.py",),
+        consumer_protocol.VERSION,
+        "consumers/messages.txt",
     ),
     Format(
         "Committed offsets of consumers",
-        ("edge/consumers/journal.py", "edge/consumers/offsets.py"),
-        journal.VERSION,
+        ("edge/consumers/append_log.py", "edge/consumers/offset_store.py"),
+        append_log.VERSION,
         "consumers/journal.txt",
     ),
-    Format("MQTT 5 properties of a record", ("ringbuf/c/mqtt/properties.c",), None),
+    Format("MQTT 5 properties of a record", ("ringbuf/c/mqtt/in/properties.c",), None),
 )
 
 

@@ -1,4 +1,4 @@
-"""Page of the Prometheus metrics, from the table in edge/metric_families.py."""
+"""Page of the Prometheus metrics, from the table in edge/observe/metric_families.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from docs.generate import MissingDescription
 from docs.generate.markdown import code, prose, table
-from edge.metric_families import METRICS
+from edge.observe.metric_families import METRICS
 
 __all__ = ["page"]
 
@@ -23,7 +23,7 @@ def page() -> str:
 def _rows() -> Iterator[tuple[str, ...]]:
     for name, metric in METRICS.items():
         if not metric.about:
-            raise MissingDescription(f"edge/metric_families.py: {name} has no meaning")
+            raise MissingDescription(f"edge/observe/metric_families.py: {name} has no meaning")
         base = name.removesuffix("_total")
         unit = next((unit for unit in _UNITS if base.endswith(f"_{unit}")), "count")
         labels = ", ".join(map(code, metric.labels))

@@ -11,13 +11,14 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import Any, get_args, get_origin
 
 from docs.generate import ROOT
 from docs.generate.commands import help_text
 from docs.generate.markdown import code, prose, table
 from docs.generate.source import doc_of, field_docs
-from ringbuf import core
+from ringbuf import native
 
 __all__ = ["page", "signature"]
 
@@ -43,7 +44,10 @@ def _module(module: types.ModuleType) -> Iterator[str]:
     values: list[str] = []
     for name in module.__all__:
         item, path = getattr(module, name), f"{module.__name__}.{name}"
-        if inspect.isclass(item):
+        if inspect.isclass(item) and name.islower():
+            shown = _code(signature(item.__init__, name, item))
+            yield f"### {path}\n\n{shown}\n{help_text(doc_of(item, name))}"
+        elif inspect.isclass(item):
             yield from _class(item, name, path)
         elif inspect.isroutine(item):
             yield f"### {path}\n\n{_code(signature(item, name))}\n{help_text(doc_of(item, name))}"
@@ -65,9 +69,10 @@ def _class(cls: type, name: str, path: str) -> Iterator[str]:
         return
     if docs := field_docs(cls):
         yield table(("Field", "Meaning"), ((code(field), prose(text)) for field, text in docs.items()))
+    bound = _bound(cls)
     for member, (item, owner) in _members(cls).items():
         doc = help_text(doc_of(item, f"{name}.{member}"))
-        shown = "" if isinstance(item, _PROPERTIES) else f"{_code(signature(item, member, owner))}\n"
+        shown = "" if isinstance(item, _PROPERTIES) else f"{_code(signature(item, member, owner, bound))}\n"
         yield f"#### {name}.{member}\n\n{shown}{doc}"
 
 
@@ -79,8 +84,23 @@ def _members(cls: type) -> Mapping[str, tuple[Any, type]]:
     return {name: pair for name, pair in members.items() if isinstance(pair[0], (*_METHODS, *_PROPERTIES))}
 
 
-def signature(function: Any, name: str, owner: type | None = None) -> str:
-    """Name, arguments and result of a function as its source has them; `owner`: the class of a method."""
+def _bound(cls: type) -> dict[str, str]:
+    """Types that a class gives to the type variables of its bases, by their names."""
+    bases = [base for base in getattr(cls, "__orig_bases__", ()) if get_args(base)]
+    return {
+        variable.__name__: re.sub(r"\b[\w.]+\.(?=\w)", "", inspect.formatannotation(given))
+        for base in bases
+        for variable, given in zip(get_origin(base).__parameters__, get_args(base), strict=False)
+    }
+
+
+def signature(
+    function: Any, name: str, owner: type | None = None, bound: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Name, arguments and result of a function as its source has them.
+
+    `owner`: the class of a method; `bound`: the types of its type variables.
+    """
     function = inspect.unwrap(getattr(function, "__func__", function))
     if not inspect.isfunction(function):
         assert owner is not None
@@ -93,7 +113,8 @@ def signature(function: Any, name: str, owner: type | None = None) -> str:
     arguments = ast.unparse(node.args).removesuffix(", /")
     if owner is not None and not any(ast.unparse(line) == "staticmethod" for line in node.decorator_list):
         arguments = arguments.partition(", ")[2]
-    result = f" -> {ast.unparse(node.returns)}" if node.returns and node.name != "__init__" else ""
+    returns = ast.unparse(node.returns) if node.returns and node.name != "__init__" else ""
+    result = returns and f" -> {bound.get(returns, returns)}"
     prefix = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
     return _wrapped(f"{prefix}{name}", arguments, result)
 
@@ -102,7 +123,7 @@ def signature(function: Any, name: str, owner: type | None = None) -> str:
 def _stubs() -> dict[tuple[type, str], ast.FunctionDef]:
     """Methods of the classes that are C, by class and name, from their stub."""
     tree = ast.parse((ROOT / "ringbuf" / "_ringbuf.pyi").read_text())
-    classes = [(getattr(core, node.name), node) for node in tree.body if isinstance(node, ast.ClassDef)]
+    classes = [(getattr(native, node.name), node) for node in tree.body if isinstance(node, ast.ClassDef)]
     return {(c, f.name): f for c, node in classes for f in node.body if isinstance(f, ast.FunctionDef)}
 
 

@@ -1,11 +1,10 @@
-"""Part of the configuration page: URLs and options of the sinks of bridges, from bridge/sink.py and sinks."""
+"""Part of the configuration page: URLs and options of the sinks of bridges, from bridge/sinks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bridge import sink
-from bridge.sinks import kafka_client, mqtt, objects
+from bridge.sinks import kafka_client, mqtt, object_store, registry
 from docs.generate.markdown import code, prose, table
 from docs.generate.source import doc_of
 
@@ -14,16 +13,16 @@ __all__ = ["sinks"]
 
 def sinks() -> str:
     """Sections about `to` and `options` of a bridge."""
-    urls = doc_of(sink.open_sink, "open_sink").split("\n\n")[1]
-    stores = ", ".join(code(f"{scheme}:") for scheme in ("file", *sink.OBJECT_STORES))
-    passed = ", ".join(map(code, sorted(objects.CLIENT_OPTIONS)))
+    urls = doc_of(registry.open_sink, "open_sink").split("\n\n")[1]
+    stores = ", ".join(code(f"{scheme}:") for scheme in ("file", *registry.OBJECT_STORES))
+    passed = ", ".join(map(code, sorted(object_store.CLIENT_OPTIONS)))
     defaults = {name: f"Default: {code(str(value))}." for name, value in kafka_client.DEFAULTS.items()}
-    formats = {f'"{name}"': text for name, text in sink.FORMATS.items()}
+    formats = {f'"{name}"': text for name, text in registry.FORMATS.items()}
     fixed = ", ".join(map(code, kafka_client.FIXED))
     return "\n".join([
         "## Sinks of bridges\n", f"```\n{urls}\n```\n",
         f"### Option `format` of {stores}\n", _table("Value", formats),
-        "### Options of object stores\n", prose(doc_of(objects.ObjectSink.of_url, "of_url")) + "\n",
+        "### Options of object stores\n", prose(doc_of(object_store.ObjectSink.of_url, "of_url")) + "\n",
         f"Options of the HTTP client: {passed}. All others are options of the store.\n",
         "### Options of Kafka\n", _table("Option", defaults),
         f"Not allowed: {fixed}. All other options of librdkafka are.\n",

@@ -25,7 +25,7 @@ def page() -> str:
         parts += [f"## brim spark {name}\n", prose(about[:1].upper() + about[1:]) + ".\n"]
         parts += [help_text(doc_of(job, name)), arguments_table(parser, f"brim spark {name}")]
     parts += _modules(
-        {"verdict": "Verdicts", "options": "Options of the source", "payloads": "Payload schema"}
+        {"verdict": "Verdicts", "options": "Options of the source", "payload_schema": "Payload schema"}
     )
     return "\n".join(parts)
 

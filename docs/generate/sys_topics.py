@@ -1,12 +1,12 @@
-"""Page of the $SYS topics, from the table in edge/sys_topics.py."""
+"""Page of the $SYS topics, from the table in edge/broker/sys_topics.py."""
 
 from __future__ import annotations
 
-import edge.sys_topics
+import edge.broker.sys_topics
 from docs.generate import MissingDescription
 from docs.generate.markdown import code, prose, table
 from docs.generate.source import doc_of
-from edge.sys_topics import ROOT, TOPICS
+from edge.broker.sys_topics import ROOT, TOPICS
 
 __all__ = ["page"]
 
@@ -14,7 +14,7 @@ __all__ = ["page"]
 def page() -> str:
     """Text of sys-topics.md."""
     if missing := [name for name, about in TOPICS.items() if not about]:
-        raise MissingDescription(f"edge/sys_topics.py: {', '.join(missing)} without a meaning")
+        raise MissingDescription(f"edge/broker/sys_topics.py: {', '.join(missing)} without a meaning")
     rows = ((code(ROOT + name), prose(about)) for name, about in TOPICS.items())
-    about = doc_of(edge.sys_topics, "edge.sys_topics").split("\n\n")[2]
+    about = doc_of(edge.broker.sys_topics, "edge.broker.sys_topics").split("\n\n")[2]
     return "\n".join(["# $SYS topics\n", prose(about) + "\n", table(("Topic", "Value"), rows)])

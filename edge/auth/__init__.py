@@ -1,15 +1,15 @@
-"""Authentication and authorization from files and plug-ins: implementations of the protocols in edge.access.
+"""Authentication and authorization: the protocols, and implementations from files and plug-ins.
 
-    hashes          one stored password: its text form, making and checking it
-    password_file   the file of users: reads it and reports all mistakes, changes one line of it
-    passwords       checks passwords on separate threads, never on the one that serves MQTT
-    turns           work of many addresses for a few threads: an address with much work delays only itself
-    scram           SCRAM-SHA-256, a proof of the password without sending it
-    rules           the topics that a user may publish and receive, as trees
-    acl_file        the text form of rules
-    plugins         amqtt's plug-ins behind the same protocols; only amqtt_plugins imports amqtt
-    plugin_events   notifies those plug-ins of client events
-    guard           combines all of them by the configuration, and reloads files on demand
+    interfaces.py        protocols of authentication and authorization
+    password_hash.py     one stored password: its text form, making and checking it
+    password_file.py     the file of users: reads it and reports all mistakes, changes one line of it
+    password_checker.py  checks passwords on separate threads, never on the one that serves MQTT
+    fair_executor.py     work of many addresses for a few threads: each address delays only itself
+    scram.py             SCRAM-SHA-256, a proof of the password without sending it
+    acl.py               the topics that a user may publish and receive, as trees
+    acl_file.py          the text form of these rules
+    amqtt_compat/        amqtt's plug-ins behind the same protocols, and the client events for them
+    backend.py           combines all of them by the configuration, and reloads files on demand
 
 Importing this package loads nothing.
 """

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge.auth.errors import AuthFileError
-from edge.auth.rules import Access, Rule, Rules
+from edge.auth.acl import Access, AccessRule, AccessRules
+from edge.auth.errors import AuthFileError, text_of
 from edge.mqtt.errors import ProtocolError
-from edge.mqtt.topics import check_filter
+from edge.mqtt.topic_filters import check_filter
 
 __all__ = ["parse_rules", "read_rules"]
 
@@ -30,27 +30,21 @@ _ACCESS = {
 }
 
 
-def read_rules(file: Path) -> Rules:
+def read_rules(file: Path) -> AccessRules:
     """Read the rules in `file`. Raises AuthFileError with every mistake."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise AuthFileError([f"{file}:1: cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError as error:
-        raise AuthFileError([f"{file}:1: byte {error.start} is not UTF-8"]) from error
-    return parse_rules(text, str(file))
+    return parse_rules(text_of(file), str(file))
 
 
-def parse_rules(text: str, name: str) -> Rules:
+def parse_rules(text: str, name: str) -> AccessRules:
     """Parse the rules in `text`; `name` is the file name in messages. Raises AuthFileError."""
     problems: list[str] = []
-    rules = Rules(list(_rules(text, name, problems)))
+    rules = AccessRules(list(_rules(text, name, problems)))
     if problems:
         raise AuthFileError(problems)
     return rules
 
 
-def _rules(text: str, name: str, problems: list[str]) -> Iterator[Rule]:
+def _rules(text: str, name: str, problems: list[str]) -> Iterator[AccessRule]:
     user: str | None = None
     for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
@@ -63,7 +57,7 @@ def _rules(text: str, name: str, problems: list[str]) -> Iterator[Rule]:
             elif word in {"topic", "pattern"}:
                 yield _rule(rest.strip(), user, is_pattern=word == "pattern")
             else:
-                raise ValueError(f"{word!r} is none of user, topic, pattern")
+                raise ValueError(f"invalid keyword {word!r} (allowed: user, topic, pattern)")
         except ValueError as error:
             problems.append(f"{name}:{number}: {error}")
 
@@ -74,18 +68,18 @@ def _user(name: str) -> str:
     return name
 
 
-def _rule(text: str, user: str | None, *, is_pattern: bool) -> Rule:
+def _rule(text: str, user: str | None, *, is_pattern: bool) -> AccessRule:
     word, space, rest = text.partition(" ")
     if not space and word in _ACCESS:
-        raise ValueError(f"{word} what? a topic filter is missing")
+        raise ValueError(f"{word}: topic filter missing")
     if not space:
         access, topic_filter = Access.READWRITE, word
     elif word in _ACCESS:
         access, topic_filter = _ACCESS[word], rest.strip()
     else:
-        raise ValueError(f"{word!r} is none of {', '.join(_ACCESS)}")
+        raise ValueError(f"invalid access {word!r} (allowed: {', '.join(_ACCESS)})")
     try:
         check_filter(topic_filter)
     except ProtocolError as error:
         raise ValueError(str(error).partition("] ")[2] or str(error)) from None
-    return Rule(access, topic_filter, None if is_pattern else user, is_pattern)
+    return AccessRule(access, topic_filter, None if is_pattern else user, is_pattern)

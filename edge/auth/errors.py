@@ -8,18 +8,29 @@ EdgeError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from edge.errors import EdgeError
 
-__all__ = ["AuthFileError", "PluginError"]
+__all__ = ["AuthFileError", "PluginError", "text_of"]
 
 
 class AuthFileError(EdgeError):
     """A file cannot be used. `problems`: `file:line: ...` each, in the order of the file."""
 
-    def __init__(self, problems: Sequence[str], *, hint: str = "") -> None:
-        super().__init__("\n".join(problems), hint=hint)
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
         self.problems = tuple(problems)
+
+
+def text_of(file: Path) -> str:
+    """The text of a password or ACL file. Raises AuthFileError."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise AuthFileError([f"{file}:1: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise AuthFileError([f"{file}:1: byte {error.start} is not UTF-8"]) from error
 
 
 class PluginError(EdgeError):

@@ -1,6 +1,6 @@
 """Password file: one user a line, `name:stored password`, as mosquitto_passwd writes it.
 
-    ann:$argon2id$v=19$m=19456,t=2,p=1$...$...        see edge.auth.hashes for the kinds
+    ann:$argon2id$v=19$m=19456,t=2,p=1$...$...        see edge.auth.password_hash for the kinds
     ann:SCRAM-SHA-256$4096:SALT$STORED:SERVER         see edge.auth.scram; in addition, or instead
 
 Empty lines and lines that begin with # are skipped. A name has no colon and no control character, and at most
@@ -14,16 +14,17 @@ import logging
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge.auth.errors import AuthFileError
-from edge.auth.hashes import PasswordHash, parse_hash
+from edge.auth.errors import AuthFileError, text_of
+from edge.auth.password_hash import PasswordHash, parse_hash
 from edge.auth.scram_keys import PREFIX, ScramKeys, parse_keys
 from edge.errors import EdgeError
-from edge.logs import pairs
+from edge.logging_setup import pairs
+from persistence.durable_file import NewFile
+from persistence.files import OsFiles
 
 __all__ = ["User", "Users", "change_user", "check_name", "delete_user", "parse_users", "read_users"]
 
@@ -45,12 +46,10 @@ Users = dict[str, User]
 
 
 def read_users(file: Path) -> Users:
-    """Read the users in `file`. Raises AuthFileError with every mistake; warns if others may
-    read the file.
-    """
-    text = _text(file)
+    """Read the users in `file`; warn if others may read it. Raises AuthFileError with every mistake."""
+    text = text_of(file)
     if file.stat().st_mode & stat.S_IROTH:
-        log.warning("everybody may read the password file; run chmod o-r %s", pairs(file=file))
+        log.warning("password file is readable by all users; run chmod o-r %s", pairs(file=file))
     return parse_users(text, str(file))
 
 
@@ -109,7 +108,7 @@ def delete_user(file: Path, name: str) -> bool:
 
 
 def _rewrite(file: Path, name: str, is_old: Callable[[str], bool], line: str | None) -> bool:
-    lines = _text(file).split("\n") if file.exists() else []
+    lines = text_of(file).split("\n") if file.exists() else []
     kept: list[str] = []
     place: int | None = None
     for old in lines:
@@ -131,17 +130,10 @@ def _replace(file: Path, text: str) -> None:
     """Write a temporary file in the same directory and rename it: no reader ever sees half a file."""
     try:
         target = file.resolve()
-        descriptor, made = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # 0600
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as output:
-                output.write(text)
-                output.flush()
-                os.fsync(output.fileno())
-                _keep_owner(target, output.fileno())
-            os.replace(made, target)
-        except BaseException:
-            os.unlink(made)
-            raise
+        with NewFile(OsFiles(), str(target), mode=0o600, shared=True) as new:
+            new.write(text.encode())
+            _keep_owner(target, new.handle)
+            new.publish(sync_name=False)  # the directory may not be readable
     except OSError as error:
         raise EdgeError(
             f"{file} cannot be written: {error.strerror}", hint="check the directory and its owner"
@@ -153,12 +145,3 @@ def _keep_owner(target: Path, descriptor: int) -> None:
     if os.geteuid() == 0 and target.exists():
         was = target.stat()
         os.fchown(descriptor, was.st_uid, was.st_gid)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise AuthFileError([f"{file}:1: cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError as error:
-        raise AuthFileError([f"{file}:1: byte {error.start} is not UTF-8"]) from error

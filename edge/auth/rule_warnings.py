@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from edge.auth.guard import AuthFiles
-from edge.config import Config
+from edge.auth.backend import AuthFiles
+from edge.config.schema import Config
 
 __all__ = ["rule_warnings"]
 

@@ -19,12 +19,12 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 
-from edge.access import ClientFacts, Step
+from edge.auth.interfaces import AuthStep, ClientInfo
 from edge.auth.password_file import User, check_name
 from edge.auth.saslprep import saslprep
 from edge.auth.scram_keys import ITERATIONS, METHOD, SALT_BYTES, ScramKeys, hashed, keyed
 
-__all__ = ["Scram"]
+__all__ = ["ScramAuthenticator"]
 
 NONCE_BYTES = 24
 MESSAGE_MAX_BYTES = 8_192  # names and nonces; no honest client sends more
@@ -33,10 +33,10 @@ _FIRST = re.compile(
     r"(?P<header>[ny],(?P<other>a=[^,]*)?,)(?P<bare>n=(?P<name>[^,]*),r=(?P<nonce>[!-+\--~]+))"
 )
 _FINAL = re.compile(r"(?P<bare>c=(?P<header>[^,]*),r=(?P<nonce>[!-+\--~]+)),p=(?P<proof>[^,]+)")
-REFUSED = Step("refused")
+REFUSED = AuthStep("refused")
 
 
-class Scram:
+class ScramAuthenticator:
     """The method SCRAM-SHA-256 for the users of a password file. On the broker's thread."""
 
     def __init__(
@@ -60,12 +60,10 @@ class Scram:
         """Use `users` from now on. Exchanges under way keep their keys."""
         self._users = users
 
-    def begin(self, client: ClientFacts, method: str) -> _Exchange:
-        """Begin an exchange with `client`, which must authenticate as the user of its CONNECT, if that named
-        one.
-        """
+    def begin(self, client: ClientInfo, method: str) -> _ScramExchange:
+        """Begin an exchange with `client`, which must authenticate as the user of its CONNECT, if any."""
         assert method == METHOD
-        return _Exchange(self, client.username, self._nonce)
+        return _ScramExchange(self, client.username, self._nonce)
 
     def keys_of(self, name: str) -> tuple[ScramKeys, bool]:
         """Keys of `name`, and True if there is such a user; otherwise keys without a password."""
@@ -77,17 +75,17 @@ class Scram:
         return ScramKeys(like[made[-1] % len(like)], made[:SALT_BYTES], hashed(made), hashed(made)), False
 
 
-class _Exchange:
+class _ScramExchange:
     """Two messages of one client, in order."""
 
-    def __init__(self, scram: Scram, username: str | None, nonce: Callable[[], str]) -> None:
+    def __init__(self, scram: ScramAuthenticator, username: str | None, nonce: Callable[[], str]) -> None:
         self._scram = scram
         self._username = username
         self._make_nonce = nonce
         self._header = self._name = self._nonce = self._first = ""
         self._over = False
 
-    def answer(self, data: bytes | None) -> Step:
+    def answer(self, data: bytes | None) -> AuthStep:
         """Next step. An invalid message is refused, and ends the exchange."""
         step = REFUSED
         if not self._over and data is not None and len(data) <= MESSAGE_MAX_BYTES:
@@ -98,7 +96,7 @@ class _Exchange:
         self._over = step.verdict != "continue"
         return step
 
-    def _start(self, message: str) -> Step:
+    def _start(self, message: str) -> AuthStep:
         match = _FIRST.fullmatch(message)
         if match is None or _ESCAPE.search(
             match["name"]
@@ -115,9 +113,9 @@ class _Exchange:
         said = f"r={self._nonce},s={base64.b64encode(keys.salt).decode()},i={keys.iterations}"
         self._first = f"{match['bare']},{said}"
         self._keys = keys
-        return Step("continue", said.encode())
+        return AuthStep("continue", said.encode())
 
-    def _last(self, message: str) -> Step:
+    def _last(self, message: str) -> AuthStep:
         match = _FINAL.fullmatch(message)
         if match is None or match["nonce"] != self._nonce:
             return REFUSED
@@ -133,4 +131,4 @@ class _Exchange:
         if not hmac.compare_digest(hashed(client_key), self._keys.stored_key) or not known:
             return REFUSED
         verifier = base64.b64encode(keyed(self._keys.server_key, signed))
-        return Step("accepted", b"v=" + verifier, self._name)
+        return AuthStep("accepted", b"v=" + verifier, self._name)

@@ -56,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"brim: there is no verb {words[0]!r}; {hint}", file=sys.stderr)
         return Exit.USAGE
     if words[0] == "run":  # before anything is loaded: SIGHUP would end the process
-        from edge.cli.hangup import hangup
+        from edge.server.sighup import sighup
 
-        hangup.install()
+        sighup.install()
     return _run(words[0], words[1:])
 
 
@@ -120,9 +120,9 @@ def _is_output_full(error: Exception) -> TypeGuard[OSError]:
 
 
 def _status_of(error: Exception) -> int:
-    from bridge.errors import BadOrder, BridgeUnreachable
+    from bridge.errors import BridgeUnreachable, InvalidCommand
 
-    if isinstance(error, Refused | AccessDenied | BadOrder):
+    if isinstance(error, Refused | AccessDenied | InvalidCommand):
         return Exit.REFUSED
     return Exit.CANNOT_CONNECT if isinstance(error, BrokerUnreachable | BridgeUnreachable) else Exit.USAGE
 

@@ -9,7 +9,7 @@ import argparse
 import math
 from pathlib import Path
 
-from edge.units import InvalidUnit, milliseconds_of, size_of
+from edge.config.units import InvalidUnit, milliseconds_of, size_of
 
 __all__ = ["at_least_one", "directory", "port", "positive", "seconds", "size", "whole_seconds"]
 

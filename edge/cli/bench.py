@@ -23,26 +23,26 @@ import dataclasses
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from edge.cli.argument_types import port, seconds, size
+from edge.cli.argument_types import seconds, size
 from edge.cli.exit_status import Exit
+from edge.cli.mqtt_options import PORT, add_broker_arguments
 from edge.load import (
     SCENARIOS,
     TOUR,
     Generator,
     LoadError,
+    LoadTarget,
     Result,
     Scenario,
-    Target,
     calibrate,
     measure,
     qos_pattern,
 )
 from edge.load.histogram import time_in_words
 from edge.mqtt import Version
-from edge.terminal import escaped
+from edge.terminal_escape import escaped
 
 __all__ = ["add_arguments", "run"]
 
@@ -71,21 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_load(parser.add_argument_group("load"))
     broker = parser.add_argument_group("broker")
-    broker.add_argument(
-        "--host", default="127.0.0.1", help="name or address of the broker (default: %(default)s)"
-    )
-    broker.add_argument(
-        "-p", "--port", type=port, default=1883, help="port of the broker (default: %(default)s)"
-    )
-    broker.add_argument(
-        "--unix", metavar="PATH", type=Path, help="Unix socket to connect to, in place of host and port"
-    )
+    add_broker_arguments(broker, f"{PORT}")
     broker.add_argument(
         "--protocol", choices=VERSIONS, default="3.1.1", help="version of MQTT (default: %(default)s)"
-    )
-    broker.add_argument("--username", metavar="NAME", help="user name (default: none)")
-    broker.add_argument(
-        "--password-file", type=Path, metavar="FILE", help="file with the password in its first line"
     )
 
 
@@ -134,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(result.clean for _, result in results) else Exit.INCOMPLETE
 
 
-def _one(arguments: argparse.Namespace, target: Target, scenario: Scenario, title: str) -> Result:
+def _one(arguments: argparse.Namespace, target: LoadTarget, scenario: Scenario, title: str) -> Result:
     if arguments.self_test:
         return calibrate(scenario, target)
     tick = _Progress(title) if sys.stderr.isatty() else None
@@ -150,7 +138,7 @@ def _one(arguments: argparse.Namespace, target: Target, scenario: Scenario, titl
     return result
 
 
-def _target(arguments: argparse.Namespace) -> Target:
+def _target(arguments: argparse.Namespace) -> LoadTarget:
     password = None
     if arguments.password_file is not None:
         try:
@@ -158,9 +146,9 @@ def _target(arguments: argparse.Namespace) -> Target:
         except OSError as error:
             raise LoadError(f"--password-file {arguments.password_file}: {error.strerror}") from error
     path = arguments.unix
-    return Target(
+    return LoadTarget(
         arguments.host,
-        arguments.port,
+        arguments.port or PORT,
         path="" if path is None else str(path) if str(path).startswith("@") else str(path.absolute()),
         version=VERSIONS[arguments.protocol],
         username=arguments.username,

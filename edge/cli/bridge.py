@@ -15,31 +15,35 @@ time.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edge import logs
-from edge.cli.configuration import add_config_arguments, add_runtime_argument, configured
+from edge import logging_setup
+from edge.cli.config_options import add_config_arguments, add_runtime_argument, configured
 from edge.cli.exit_status import Exit
-from edge.cli.notify import notify
+from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
 from edge.cli.status import TROUBLED, loss_lines
-from edge.cli.words import bytes_in_words, count_in_words, seconds_in_words
-from edge.config import Bridge as BridgeConfig
-from edge.config import Config
-from edge.control import Connection, Report, Status
-from edge.directories import default_runtime_dir
+from edge.config.directories import default_runtime_dir
+from edge.config.schema import Bridge as BridgeConfig
+from edge.config.schema import Config
 from edge.errors import BrokerUnreachable, EdgeError
-from edge.logs import pairs
-from edge.telling import Telling
-from edge.terminal import escaped
+from edge.local.protocol import Connection, Report, Status
+from edge.local.upstream_reporter import UpstreamReporter
+from edge.logging_setup import pairs
+from edge.server.sd_notify import notify
+from edge.terminal_escape import escaped
+from edge.waiting import within
+
+if TYPE_CHECKING:
+    from bridge.drain.bridge import Bridge
 
 __all__ = ["add_arguments", "run"]
 
@@ -55,10 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument("name", nargs="?", help="name of the [[bridge]] (default: the only one)")
     running.add_argument("--to", metavar="URL", help="drain all streams to this URL, without a [[bridge]]")
     running.add_argument(
-        "--log-level", choices=logs.LEVELS, default="info", help="lowest level logged (default: %(default)s)"
+        "--log-level",
+        choices=logging_setup.LEVELS,
+        default="info",
+        help="lowest level logged (default: %(default)s)",
     )
     running.add_argument(
-        "--log-format", choices=logs.FORMATS, default="text", help="form of log lines (default: %(default)s)"
+        "--log-format",
+        choices=logging_setup.FORMATS,
+        default="text",
+        help="form of log lines (default: %(default)s)",
     )
     add_config_arguments(running)
     status = verbs.add_parser("status", help="show the bridges of this machine")
@@ -105,33 +115,39 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _drain(arguments: argparse.Namespace) -> int:
-    from bridge.control import Control
-    from bridge.runner import Bridge
-    from edge.cli.bridge_settings import bridge_settings
+    from bridge.drain.bridge import Bridge
+    from edge.server.bridge_settings import bridge_settings
 
-    logs.configure(arguments.log_level, arguments.log_format)
+    logging_setup.configure(arguments.log_level, arguments.log_format)
     config = configured(arguments)
     chosen = _chosen(arguments, config)
-    telling = Telling(chosen.name, config.runtime_dir)
+    telling = UpstreamReporter(chosen.name, config.runtime_dir)
     bridge = Bridge(bridge_settings(chosen, config), moved=telling.moved)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda number, _: _stop(stopping, number))
-    bridge.start()
-    control = Control(bridge)
-    control.start()
-    telling.start()
-    notify("READY=1")
-    while not stopping.wait(1.0) and bridge.state().condition != "failed":
-        pass
-    notify("STOPPING=1")
-    control.stop()
+    asyncio.run(_serve(bridge, telling))
     bridge.stop()
     telling.stop()
     return Exit.INCOMPLETE if bridge.state().condition == "failed" else 0
 
 
-def _stop(stopping: threading.Event, number: int) -> None:
+async def _serve(bridge: Bridge, telling: UpstreamReporter) -> None:
+    """Run the bridge and its command socket until a signal, or until the bridge has failed."""
+    from bridge.drain.control_socket import ControlSocket
+
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, _stop, stopping, number)
+    bridge.start()
+    control = ControlSocket(bridge)
+    await control.start()
+    telling.start()
+    notify("READY=1")
+    while not stopping.is_set() and bridge.state().condition != "failed":
+        await within(1.0, stopping.wait())
+    notify("STOPPING=1")
+    await control.stop()
+
+
+def _stop(stopping: asyncio.Event, number: int) -> None:
     """Handle the first signal; the next one has its default effect."""
     for other in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(other, signal.SIG_DFL)
@@ -157,8 +173,8 @@ def _chosen(arguments: argparse.Namespace, config: Config) -> BridgeConfig:
 
 
 def _rename_edge(arguments: argparse.Namespace) -> int:
-    from bridge.rename import rename_edge
-    from edge.cli.bridge_settings import bridge_settings
+    from bridge.drain.rename import rename_edge
+    from edge.server.bridge_settings import bridge_settings
 
     config = configured(arguments)
     if not config.bridge:
@@ -171,20 +187,26 @@ def _rename_edge(arguments: argparse.Namespace) -> int:
 
 
 def _tell(arguments: argparse.Namespace) -> int:
-    from bridge.control import ask
+    from bridge.drain.control_socket import Backfill, Command, Pause, Resume, Skip, send
 
     directory = arguments.runtime_dir or default_runtime_dir()
-    name = arguments.name or _only(directory)
-    given = {key: getattr(arguments, key, None) for key in ("stream", "partition", "first_offset")}
-    for line in ask(
-        directory, name, arguments.what, **{key: it for key, it in given.items() if it is not None}
-    ):
+    command: Command
+    match arguments.what:
+        case "pause":
+            command = Pause()
+        case "resume":
+            command = Resume()
+        case "skip":
+            command = Skip(arguments.stream, arguments.partition)
+        case _:
+            command = Backfill(arguments.stream, arguments.partition, arguments.first_offset)
+    for line in send(directory, arguments.name or _only(directory), command):
         print(escaped(line))
     return 0
 
 
 def _only(directory: Path) -> str:
-    from bridge.control import names
+    from bridge.drain.control_socket import names
 
     found = names(directory)
     if len(found) == 1:
@@ -211,7 +233,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """State of the bridges that answer, and of those that never started, which only the broker knows."""
-    from bridge.control import ask, names
+    from bridge.drain.control_socket import names, state_of
     from bridge.errors import BridgeUnreachable
 
     directory = arguments.runtime_dir or default_runtime_dir()
@@ -224,7 +246,7 @@ def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             raise
     for name in names(directory):
         with suppress(BridgeUnreachable):  # killed: only its socket file is left
-            found[name] = ask(directory, name, "state")
+            found[name] = state_of(directory, name)
     if arguments.name is not None and arguments.name not in found:
         raise EdgeError(
             f"no bridge {arguments.name} runs here", hint=f"these do: {', '.join(found) or 'none'}"

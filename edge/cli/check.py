@@ -11,13 +11,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge import config_load
+from edge.auth.backend import AuthFiles
 from edge.auth.errors import AuthFileError
-from edge.auth.guard import AuthFiles
 from edge.auth.rule_warnings import rule_warnings
 from edge.cli.exit_status import Exit
-from edge.cli.words import bytes_in_words
-from edge.config import Config
+from edge.cli.humanize import bytes_in_words
+from edge.config import loader
+from edge.config.schema import Config
 from edge.errors import ConfigError, EdgeError
 
 __all__ = ["add_arguments", "run"]
@@ -31,12 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check the file. Returns 0, or 2 with every mistake on standard error."""
     try:
-        found = config_load.load(arguments.file)
+        found = loader.load(arguments.file)
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return Exit.USAGE
-    if wrong := [*_tls_mistakes(found), *_bridge_mistakes(found)]:
+    if wrong := [*_tls_mistakes(found), *_log_mistakes(found), *_bridge_mistakes(found)]:
         print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
         return Exit.USAGE
     try:
@@ -58,10 +58,10 @@ def _tls_mistakes(found: Config) -> Iterator[str]:
     for index, listener in enumerate(found.listener):
         if listener.tls is None:
             continue
-        from edge.transports.tls import Certificates
+        from edge.transport.tls import Certificates
 
         try:
-            mistake = Certificates(listener.tls).mistake()
+            mistake = Certificates(listener.tls).problem()
         except EdgeError as error:
             yield f"listener[{index}]: {error}; {error.hint}"
         else:
@@ -69,12 +69,25 @@ def _tls_mistakes(found: Config) -> Iterator[str]:
                 yield f"listener[{index}]: tls.certificate_file {listener.tls.certificate_file}: {mistake}"
 
 
+def _log_mistakes(found: Config) -> Iterator[str]:
+    """A setting whose library is not installed."""
+    if not found.log.archive:
+        return
+    from persistence.archive import check_available
+    from persistence.errors import ArchiveUnavailable
+
+    try:
+        check_available()
+    except ArchiveUnavailable as error:
+        yield f"log.archive: {error}"
+
+
 def _bridge_mistakes(found: Config) -> Iterator[str]:
     """Mistakes that only the bridge's own code knows: a URL without a sink, a checkpoint of another edge."""
     if not found.bridge:
         return
-    from bridge.checkpoint import Checkpoint, foreign_remedy
-    from edge.cli.bridge_settings import bridge_settings
+    from bridge.drain.checkpoint import Checkpoint, foreign_remedy
+    from edge.server.bridge_settings import bridge_settings
 
     for bridge in found.bridge:
         try:
@@ -96,7 +109,7 @@ def _plugin_mistakes(found: Config) -> Iterator[str]:
     if not found.auth.plugin:
         return
     try:
-        from edge.auth.amqtt_plugins import configured
+        from edge.auth.amqtt_compat.loader import configured
     except EdgeError as error:
         yield f"{error}; {error.hint}"
         return
@@ -119,7 +132,7 @@ def _auth_summary(found: Config, files: AuthFiles) -> Iterator[str]:
 
 
 def _summary(found: Config) -> Iterator[str]:
-    from bridge.sink import shown
+    from bridge.sinks.interface import shown
 
     yield f"edge      {found.edge_id}"
     for listener in found.listener:

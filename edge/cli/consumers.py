@@ -20,9 +20,10 @@ from typing import Literal
 
 import msgspec
 
-from edge.cli.configuration import add_runtime_argument
-from edge.cli.words import count_in_words, seconds_in_words
-from edge.consumers.messages import (
+from edge.cli.config_options import add_runtime_argument
+from edge.cli.humanize import count_in_words, seconds_in_words
+from edge.consumers.client_socket import Asker
+from edge.consumers.protocol import (
     VERSION,
     Done,
     Forget,
@@ -32,9 +33,8 @@ from edge.consumers.messages import (
     PlaceFacts,
     Reset,
 )
-from edge.consumers.wire import Asker
 from edge.errors import EdgeError
-from edge.terminal import escaped
+from edge.terminal_escape import escaped
 
 __all__ = ["add_arguments", "run"]
 

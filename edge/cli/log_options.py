@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 
 from edge.cli.argument_types import directory
-from edge.cli.configuration import add_config_arguments, configured
+from edge.cli.config_options import add_config_arguments, configured
 from edge.errors import EdgeError
-from edge.log_view import Place
+from edge.log.offline_reader import LogPlace
 from edge.mqtt.errors import ProtocolError
-from edge.mqtt.topics import check_filter
-from edge.ring_files import stream_of
+from edge.mqtt.topic_filters import check_filter
+from edge.streams.ring_files import stream_of
 
 __all__ = ["add_log_arguments", "add_part_arguments", "chosen_rings", "log_directory", "place_of"]
 
@@ -72,19 +72,19 @@ def log_directory(arguments: argparse.Namespace) -> Path:
     return configured(argparse.Namespace(**ours)).log_directory
 
 
-def place_of(text: str, option: str, now_s: Callable[[], float] = time.time) -> Place:
+def place_of(text: str, option: str, now_s: Callable[[], float] = time.time) -> LogPlace:
     """Parse a place; "": no place. Raises EdgeError."""
     if not text:
-        return Place()
+        return LogPlace()
     if text.isascii() and text.isdigit():
-        return Place(offset=int(text))
+        return LogPlace(offset=int(text))
     if match := _AGO.fullmatch(text):
-        return Place(timestamp_ns=int((now_s() - float(match[1]) * _SECONDS[match[2]]) * 1e9))
+        return LogPlace(timestamp_ns=int((now_s() - float(match[1]) * _SECONDS[match[2]]) * 1e9))
     if match := _EPOCH.fullmatch(text):
-        return Place(timestamp_ns=int(match[1]) * 10**9 + int((match[2] or "").ljust(9, "0")))
+        return LogPlace(timestamp_ns=int(match[1]) * 10**9 + int((match[2] or "").ljust(9, "0")))
     try:
         when = datetime.fromisoformat(text)
-        return Place(timestamp_ns=int(when.timestamp()) * 10**9 + when.microsecond * 1000)
+        return LogPlace(timestamp_ns=int(when.timestamp()) * 10**9 + when.microsecond * 1000)
     except (ValueError, OverflowError, OSError) as error:
         raise EdgeError(f"{option} {text!r} is no place in a log", hint=f"write {PLACE_HELP}") from error
 

@@ -26,9 +26,9 @@ from edge.client import (
 )
 from edge.errors import AccessDenied, EdgeError, InvalidArgument, Refused
 from edge.mqtt import ProtocolError, Version
-from edge.terminal import escaped
+from edge.terminal_escape import escaped
 
-__all__ = ["UsageError", "add_connection_arguments", "client_of", "run_verb"]
+__all__ = ["UsageError", "add_broker_arguments", "add_connection_arguments", "client_of", "run_verb"]
 
 VERSIONS = {"3.1": Version.V31, "3.1.1": Version.V311, "5": Version.V5}
 PORT, TLS_PORT = 1883, 8883
@@ -38,26 +38,29 @@ class UsageError(EdgeError):
     """The request is impossible, independent of the broker."""
 
 
-def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the broker's address and this client's identity."""
-    group = parser.add_argument_group("broker")
+def add_broker_arguments(group: argparse._ArgumentGroup, port: str) -> None:
+    """Add --host, --port (`port`: its default, in words), --unix, --username and --password-file."""
     group.add_argument(
         "--host", default="127.0.0.1", help="name or address of the broker (default: %(default)s)"
     )
+    group.add_argument("-p", "--port", type=port_argument, help=f"port of the broker (default: {port})")
     group.add_argument(
-        "-p",
-        "--port",
-        type=port_argument,
-        help=f"port of the broker (default: {PORT}, with --tls {TLS_PORT})",
+        "--unix", type=Path, metavar="PATH", help="Unix socket to connect to, in place of host and port"
     )
     group.add_argument("--username", metavar="NAME", help="user name (default: none)")
+    group.add_argument(
+        "--password-file", type=Path, metavar="FILE", help="file with the password in its first line"
+    )
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the broker's address and this client's identity."""
+    group = parser.add_argument_group("broker")
+    add_broker_arguments(group, f"{PORT}, with --tls {TLS_PORT}")
     group.add_argument(
         "--password",
         metavar="TEXT",
         help='password; "-" prompts for it; other users can see a command line: prefer --password-file',
-    )
-    group.add_argument(
-        "--password-file", type=Path, metavar="FILE", help="file with the password in its first line"
     )
     group.add_argument("--id", default="", metavar="TEXT", help="client identifier (default: a random one)")
     group.add_argument("--tls", action="store_true", help="connect with TLS")
@@ -73,9 +76,6 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="private key of the client certificate, if it is in another file",
-    )
-    group.add_argument(
-        "--unix", type=Path, metavar="PATH", help="Unix socket to connect to, in place of host and port"
     )
     group.add_argument(
         "--protocol", choices=VERSIONS, default="3.1.1", help="version of MQTT (default: %(default)s)"

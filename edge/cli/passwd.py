@@ -14,11 +14,11 @@ import json
 import sys
 from pathlib import Path
 
-from edge.auth.hashes import HASH_KINDS, make_hash
 from edge.auth.password_file import change_user, check_name, delete_user, read_users
+from edge.auth.password_hash import HASH_KINDS, make_hash
 from edge.auth.scram_keys import make_keys
 from edge.cli.mqtt_options import UsageError
-from edge.terminal import escaped
+from edge.terminal_escape import escaped
 
 __all__ = ["add_arguments", "run"]
 

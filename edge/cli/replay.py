@@ -20,6 +20,7 @@ from pathlib import Path
 
 from edge.cli.argument_types import at_least_one, positive
 from edge.cli.exit_status import Exit
+from edge.cli.humanize import count_in_words
 from edge.cli.log_options import (
     add_log_arguments,
     add_part_arguments,
@@ -29,9 +30,8 @@ from edge.cli.log_options import (
 )
 from edge.cli.mqtt_options import UsageError, add_connection_arguments, run_verb
 from edge.cli.progress import progress
-from edge.cli.replay_to import Target, target
-from edge.cli.words import count_in_words
-from edge.log_view import Cursor, LogRecord, LogView
+from edge.cli.replay_targets import ReplayTarget, target
+from edge.log.offline_reader import LogRecord, LogView, ScanPosition
 
 __all__ = ["add_arguments", "run"]
 
@@ -93,7 +93,7 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
     first, until = place_of(arguments.first, "--from"), place_of(arguments.until, "--until")
     view = LogView(directory)
     rings = chosen_rings(arguments, view.rings())
-    cursor = Cursor(view, rings, first, until, arguments.topic)
+    cursor = ScanPosition(view, rings, first, until, arguments.topic)
     sent = 0
     async with target(arguments, directory) as to:
         with progress("replaying", cursor.ahead(), unit="records", shown=arguments.to != "stdout") as advance:
@@ -116,7 +116,9 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
     return _told(arguments, sent, cursor.missing)
 
 
-async def _records(view: LogView, cursor: Cursor, to: Target, *, follow: bool) -> AsyncIterator[LogRecord]:
+async def _records(
+    view: LogView, cursor: ScanPosition, to: ReplayTarget, *, follow: bool
+) -> AsyncIterator[LogRecord]:
     """Existing records, and new ones with `follow`."""
     while True:
         for record in cursor.records():
@@ -139,10 +141,6 @@ def _told(arguments: argparse.Namespace, sent: int, missing: int) -> Exit:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    for option in ("rate", "speed", "count", "window"):
-        value = getattr(arguments, option)
-        if value is not None and not value > 0:
-            raise UsageError(f"--{option} {value:g} is not above 0")
     if arguments.follow and arguments.until:
         raise UsageError("--follow has no end, and --until is one", hint="leave one of them out")
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 
-from edge.cli.configuration import add_config_arguments
-from edge.logs import FORMATS, LEVELS
+from edge.cli.config_options import add_config_arguments
+from edge.logging_setup import FORMATS, LEVELS
 
 __all__ = ["add_arguments", "run"]
 

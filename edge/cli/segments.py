@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from edge.cli.exit_status import Exit
-from edge.cli.export import add_export_arguments, export
+from edge.cli.humanize import bytes_in_words, count_in_words
 from edge.cli.log_options import add_log_arguments, log_directory
 from edge.cli.progress import progress
-from edge.cli.segments_check import Told, verify
-from edge.cli.segments_mend import archive, repair
-from edge.cli.words import bytes_in_words, count_in_words
-from edge.log_view import LogView
-from edge.terminal import escaped
+from edge.cli.segments_export import add_export_arguments, export
+from edge.cli.segments_repair import archive, repair
+from edge.cli.segments_verify import Told, verify
+from edge.log.offline_reader import LogView
+from edge.terminal_escape import escaped
 from persistence import LogReader
-from persistence.facts import SegmentFacts
+from persistence.segment.segment_facts import SegmentInfo
 
 __all__ = ["add_arguments", "run"]
 
@@ -97,7 +97,7 @@ def _list(view: LogView) -> Told:
     return Told({"segments": rows}, shown, well=not warnings)
 
 
-def _each(reader: LogReader, title: str) -> Iterator[SegmentFacts]:
+def _each(reader: LogReader, title: str) -> Iterator[SegmentInfo]:
     """Facts of all segments, archived ones first."""
     bases = set(reader.bases())
     yield from (it for it in reader.archive.segments() if it.base not in bases)
@@ -107,13 +107,13 @@ def _each(reader: LogReader, title: str) -> Iterator[SegmentFacts]:
                 facts = reader.segment(base)
             except OSError as error:
                 why = f"cannot be read: {error.strerror}; see the kernel's messages (dmesg)"
-                facts = SegmentFacts(base, 0, 0, "lost", 0, 0, (), (), reason=why)
+                facts = SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=why)
             if facts is not None:  # otherwise retention has removed it meanwhile
                 yield facts
             advance(1)
 
 
-def _columns(view: LogView, directory: Path, facts: SegmentFacts) -> tuple[str, ...]:
+def _columns(view: LogView, directory: Path, facts: SegmentInfo) -> tuple[str, ...]:
     names = sorted({it.name or "?" for it in facts.rings})
     more = f" and {len(names) - RINGS_SHOWN} more" if len(names) > RINGS_SHOWN else ""
     damage = f", {len(facts.damage)} damaged" if facts.damage else ""

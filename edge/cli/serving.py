@@ -1,4 +1,4 @@
-"""The process of `brim run`: starts an Assembly, serves signals and systemd, and stops in order."""
+"""The process of `brim run`: starts a BrokerServer, serves signals and systemd, and stops in order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import sys
 import time
 from functools import partial
 
-from edge import descriptors, logs
+from edge import logging_setup
 from edge.cli import version
-from edge.cli.assembly import Assembly
-from edge.cli.configuration import configured
+from edge.cli.config_options import configured
 from edge.cli.exit_status import Exit
-from edge.cli.hangup import hangup
-from edge.cli.notify import notify, watchdog_interval_s
-from edge.config import Config
+from edge.config.schema import Config
 from edge.errors import PortTaken
-from edge.logs import pairs
+from edge.logging_setup import pairs
+from edge.server.sd_notify import notify, watchdog_interval_s
+from edge.server.server import BrokerServer
+from edge.server.sighup import sighup
+from edge.transport import descriptors
 
 __all__ = ["serve"]
 
@@ -43,12 +44,12 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def serve(arguments: argparse.Namespace) -> int:
     """Run the broker until a signal ends it."""
     started_s = time.monotonic()
-    logs.configure(arguments.log_level, arguments.log_format)
+    logging_setup.configure(arguments.log_level, arguments.log_format)
     config = configured(arguments)
     gc.set_threshold(*COLLECT)
     sys.setswitchinterval(SWITCH_S)
     try:
-        with logs.detached():
+        with logging_setup.detached():
             return asyncio.run(_serve(config, arguments, started_s))
     except PortTaken as error:
         raise _with_owner(error, config) from error
@@ -78,20 +79,20 @@ async def _serve(config: Config, arguments: argparse.Namespace, started_s: float
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _stop, loop, stopping, number)
-    async with Assembly(config, version(), fail) as broker:
+    async with BrokerServer(config, version(), fail) as broker:
         gc.collect()
         gc.freeze()  # existing objects stay: later collections need not visit them
         tasks = [asyncio.create_task(it) for it in (_watch(broker), _tidy())]
         if not arguments.quiet:
             print(_ready(broker, arguments, time.monotonic() - started_s), flush=True)
         reload = partial(_reload, broker, set())
-        hangup.serve(lambda: loop.call_soon_threadsafe(reload))
+        sighup.serve(lambda: loop.call_soon_threadsafe(reload))
         notify("READY=1")
         log.info("ready %s", pairs(edge_id=config.edge_id, version=version()))
         try:
             await stopping.wait()
         finally:
-            hangup.serve(None)
+            sighup.serve(None)
         notify("STOPPING=1")
         log.info("stopping %s", pairs(because=failures[0] if failures else "a signal"))
         for task in tasks:
@@ -100,7 +101,7 @@ async def _serve(config: Config, arguments: argparse.Namespace, started_s: float
     return Exit.INCOMPLETE if failures else 0
 
 
-def _reload(broker: Assembly, running: set[asyncio.Task[None]]) -> None:
+def _reload(broker: BrokerServer, running: set[asyncio.Task[None]]) -> None:
     """Start a reload. Its task is referenced until it is done; otherwise it might be collected before."""
     if not broker.has_files:
         log.info("signal %s", pairs(name="SIGHUP", effect="none: there are no files to read again"))
@@ -127,7 +128,7 @@ def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event, number: int)
     log.info("signal %s", pairs(name=signal.Signals(number).name))
 
 
-async def _watch(broker: Assembly) -> None:
+async def _watch(broker: BrokerServer) -> None:
     """Notify systemd while the event loop and the MQTT thread run and clients are served."""
     interval_s = watchdog_interval_s()
     while interval_s is not None:
@@ -144,7 +145,7 @@ async def _tidy() -> None:
         gc.collect()
 
 
-def _ready(broker: Assembly, arguments: argparse.Namespace, seconds: float) -> str:
+def _ready(broker: BrokerServer, arguments: argparse.Namespace, seconds: float) -> str:
     """Summary of a started broker, for its user."""
     mqtt = ", ".join(map(str, broker.listener.addresses)) or "no listener"
     zmq = broker.zmq.endpoint if broker.zmq else "off"
@@ -167,7 +168,7 @@ def _ready(broker: Assembly, arguments: argparse.Namespace, seconds: float) -> s
 
 def _with_owner(error: PortTaken, config: Config) -> PortTaken:
     """The same error with the name of the port's owner."""
-    from edge.cli.port_owner import port_owner
+    from edge.server.port_owner import port_owner
 
     for listener in config.listener:
         owner = port_owner(listener.port) if str(listener.port) in str(error) else ""

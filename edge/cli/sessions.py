@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from edge.cli.configuration import add_runtime_argument
-from edge.cli.words import count_in_words
-from edge.control import Connection, Done, RemoveSession, SessionList, Sessions
+from edge.cli.config_options import add_runtime_argument
+from edge.cli.humanize import count_in_words
 from edge.errors import EdgeError
-from edge.terminal import escaped
+from edge.local.protocol import Connection, Done, RemoveSession, SessionList, Sessions
+from edge.terminal_escape import escaped
 
 __all__ = ["add_arguments", "run"]
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from edge.cli.configuration import add_runtime_argument
+from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
-from edge.cli.words import bytes_in_words, count_in_words, micros_in_words, seconds_in_words
-from edge.control import Connection, Report, Status
-from edge.terminal import escaped
+from edge.cli.humanize import bytes_in_words, count_in_words, micros_in_words, seconds_in_words
+from edge.local.protocol import Connection, Report, Status
+from edge.terminal_escape import escaped
 
 __all__ = ["add_arguments", "run"]
 

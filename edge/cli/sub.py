@@ -17,10 +17,10 @@ from contextlib import aclosing
 from typing import Any
 
 from edge.cli.argument_types import directory, seconds
-from edge.cli.arrivals import Arrival, Arrivals, from_memory, from_mqtt, from_zeromq
 from edge.cli.exit_status import Exit
 from edge.cli.mqtt_options import UsageError, add_connection_arguments, run_verb
-from edge.terminal import escaped, escaped_payload
+from edge.cli.sub_sources import Arrival, Arrivals, from_memory, from_mqtt, from_zeromq
+from edge.terminal_escape import escaped, escaped_payload
 
 __all__ = ["add_arguments", "line_form", "run"]
 

@@ -7,7 +7,7 @@
 
     client.py         Client: publishes, keeps messages in flight, reconnects
     subscriptions.py  Subscription: messages of filters in a bounded queue; Router: subscriptions by topic
-    link.py           Link: one network connection, asyncio streams around edge.mqtt.Connection
+    connection.py     Link: one network connection, asyncio streams around edge.mqtt.Connection
     options.py        options with their defaults; URLs; Reconnect
     errors.py         errors with remedies
 

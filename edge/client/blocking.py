@@ -218,7 +218,7 @@ class Subscription:
 
     def read(self, timeout_s: float = 0.0) -> Message | None:
         """The next message; None if there is none within `timeout_s`, or the subscription has ended."""
-        if not self._taken and not self._subscription.ended:
+        if not self._taken and not self._subscription._ended:
             self._taken.extend(self._client._run(self._fetch(timeout_s)))
         return self._taken.popleft() if self._taken else None
 
@@ -228,8 +228,8 @@ class Subscription:
 
     def _keep_rest(self) -> None:
         """Keep what waits, when the loop is about to end."""
-        while not self._subscription.ended and len(self._subscription):
-            self._taken.append(self._subscription.take())
+        while not self._subscription._ended and len(self._subscription):
+            self._taken.append(self._subscription._take())
 
     async def _fetch(self, timeout_s: float) -> list[Message]:
         messages: list[Message] = []
@@ -256,8 +256,8 @@ class Subscription:
 
     def __next__(self) -> Message:
         while (message := self.read(SLICE_S)) is None:
-            if self._subscription.ended:
-                self._subscription.raise_error()
+            if self._subscription._ended:
+                self._subscription._raise_error()
                 raise StopIteration
         return message
 

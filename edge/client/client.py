@@ -17,9 +17,9 @@ import random
 import ssl
 from collections import deque
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from edge.client.connection import Link
 from edge.client.errors import (
     CannotConnect,
     ClientError,
@@ -32,11 +32,10 @@ from edge.client.errors import (
     SubscribeRefused,
     TakenOver,
 )
-from edge.client.link import Link
 from edge.client.options import DEFAULT_URL, OptionFields, Options, parse_url, random_client_id
-from edge.client.subscriptions import Router, Subscription, message_of
+from edge.client.subscriptions import Subscription, SubscriptionRouter, message_of
 from edge.errors import NoAnswer
-from edge.logs import pairs
+from edge.logging_setup import pairs
 from edge.mqtt import (
     ConnAck,
     Disconnect,
@@ -121,7 +120,7 @@ class Client:
         self._identifiers = PacketIdentifiers(random.randint(1, 65_535))
         self._sending = SendWindow(options.window, self._identifiers)
         self._receiving = ReceiveWindow(options.receive_maximum)
-        self._router = Router(self.taken, self._version)
+        self._router = SubscriptionRouter(self._taken, self._version)
         self._waiting: deque[_Outgoing] = deque()
         self._outgoing: dict[int, _Outgoing] = {}
         self._requests: dict[int, _Request] = {}
@@ -217,15 +216,11 @@ class Client:
         self._task.add_done_callback(self._ended)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect normally: the broker discards the will. Subscriptions end;
-        unacknowledged messages fail.
-        """
+        """Disconnect: the broker discards the will. Subscriptions end; unacknowledged messages fail."""
         self._finish(None)
         if self._link is not None:
             await self._link.close()
@@ -263,9 +258,7 @@ class Client:
         return await Link.open(self._address, self._tls, self._options, connect_packet)
 
     async def _open_again(self, lost: Exception | None) -> tuple[Link, ConnAck] | None:
-        """Connect, with as many attempts as necessary; None if the client has ended. `lost`: cause of the
-        reconnect.
-        """
+        """Connect, with all necessary attempts; None: the client has ended. `lost`: cause of a reconnect."""
         for delay_s in self._delays:
             if lost is not None:
                 facts = pairs(broker=self._address, retry_in_s=f"{delay_s:.2f}", error=lost)
@@ -307,9 +300,7 @@ class Client:
             self._resume(*opened)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Pass an exception of the task to the callers that wait for messages: no other code
-        awaits the task.
-        """
+        """Pass an exception of the task to waiting callers: no other code awaits the task."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._finish(
@@ -395,7 +386,7 @@ class Client:
             self._router.deliver(message_of(packet), receipt)
         self._acknowledge()
 
-    def taken(self, receipt: Receipt) -> None:
+    def _taken(self, receipt: Receipt) -> None:
         """Acknowledge a message at QoS 1 or 2. Called by subscriptions."""
         self._receiving.done(receipt)
         self._acknowledge()
@@ -464,7 +455,7 @@ class Client:
 
     # ---- subscriptions --------------------------------------------------------------------------
 
-    async def begin(self, subscription: Subscription) -> None:
+    async def _begin(self, subscription: Subscription) -> None:
         """Wait until the broker has granted all filters. Raises SubscribeRefused. Called by subscriptions."""
         await self._connected_link()
         wanted = tuple(Wanted(one, qos) for one, qos in self._router.add(subscription).items())
@@ -475,11 +466,11 @@ class Client:
             raise
         refused = self._refused(wanted, answer)
         if refused is not None:
-            subscription.finish(refused)
-            await self.end(subscription)
+            subscription._finish(refused)
+            await self._end(subscription)
             raise refused
 
-    async def end(self, subscription: Subscription) -> None:
+    async def _end(self, subscription: Subscription) -> None:
         """Wait until the broker sends no more for a subscription, or has gone. Called by subscriptions."""
         filters = tuple(self._router.remove(subscription))
         if not filters or self._over is not None:

@@ -97,9 +97,7 @@ class ConnectionLost(ClientError, ConnectionError):
 
 
 class TakenOver(ConnectionLost):
-    """Another client has connected with this client identifier. A reconnect would only
-    disconnect that one.
-    """
+    """Another client has this client identifier now. A reconnect would only disconnect that one."""
 
 
 class PublishRefused(ClientError):

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, Self
 
 from edge.client.errors import SubscribeRefused
@@ -24,7 +23,7 @@ from edge.mqtt.inflight import Receipt
 from edge.mqtt.properties import NO_PROPERTIES
 from edge.waiting import within
 
-__all__ = ["Message", "Router", "Subscription"]
+__all__ = ["Message", "Subscription", "SubscriptionRouter"]
 
 UNCLAIMED_LIMIT = 1000
 ROUTES_LIMIT = 10_000  # topics whose subscriptions are cached
@@ -60,13 +59,13 @@ class Held:
 class Subscriber(Protocol):
     """The part of a client that a subscription uses."""
 
-    async def begin(self, subscription: Subscription) -> None:
+    async def _begin(self, subscription: Subscription) -> None:
         """Wait until the broker has granted all filters."""
 
-    async def end(self, subscription: Subscription) -> None:
+    async def _end(self, subscription: Subscription) -> None:
         """Wait until the broker sends no more for the subscription."""
 
-    def taken(self, receipt: Receipt) -> None:
+    def _taken(self, receipt: Receipt) -> None:
         """Report that the message may be acknowledged."""
 
 
@@ -99,7 +98,7 @@ class Subscription:
         return len(self._queue) + len(self._late)
 
     @property
-    def crowded(self) -> bool:
+    def _crowded(self) -> bool:
         """True if the queue is more than half full: its reader should run."""
         return 2 * len(self._queue) > self._limit or 2 * self._queued_bytes > self._limit_bytes
 
@@ -107,20 +106,20 @@ class Subscription:
         """Subscribe, unless done already. Raises SubscribeRefused; no messages arrive then."""
         if not self._started:
             self._started = True
-            await self._client.begin(self)
+            await self._client._begin(self)
 
     async def close(self) -> None:
         """Unsubscribe. Waiting messages may still be taken; then iteration ends."""
         if self._started and not self._over:
-            self.finish(None)
-            await self._client.end(self)
+            self._finish(None)
+            await self._client._end(self)
 
     @property
-    def ended(self) -> bool:
+    def _ended(self) -> bool:
         """True if no message waits and none will come."""
         return self._over and not self._queue
 
-    def raise_error(self) -> None:
+    def _raise_error(self) -> None:
         """Raise the error that ended the subscription, if there is one."""
         if self._error is not None:
             raise self._error
@@ -138,9 +137,7 @@ class Subscription:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __aiter__(self) -> Self:
@@ -157,9 +154,9 @@ class Subscription:
                 await self._arrival
             finally:
                 self._arrival = None
-        return self.take()
+        return self._take()
 
-    def take(self) -> Message:
+    def _take(self) -> Message:
         """The next message, without waiting. Raises IndexError if there is none."""
         message = self._queue.popleft()
         self._queued_bytes -= len(message.payload)
@@ -168,10 +165,10 @@ class Subscription:
             self._append(late)
             held.parties -= 1
             if not held.parties:
-                self._client.taken(held.receipt)
+                self._client._taken(held.receipt)
         return message
 
-    def offer(self, message: Message, held: Held | None) -> None:
+    def _offer(self, message: Message, held: Held | None) -> None:
         """Queue a message, or drop it (QoS 0), or hold it and count this queue in held.parties."""
         if not self._late and self._has_room(message):
             self._append(message)
@@ -181,13 +178,13 @@ class Subscription:
             held.parties += 1
             self._late.append((message, held))
 
-    def finish(self, error: Exception | None) -> None:
+    def _finish(self, error: Exception | None) -> None:
         """Accept no more messages. Iteration ends after the queued ones, with `error` if there is one."""
         self._over = True
         self._error = self._error or error
         self._wake()
 
-    def forget_late(self) -> None:
+    def _forget_late(self) -> None:
         """Drop held QoS 1 messages: they were not acknowledged, so the broker sends them again."""
         self._late = deque((message, held) for message, held in self._late if message.qos == 2)
 
@@ -208,7 +205,7 @@ class Subscription:
             self._arrival.set_result(None)
 
 
-class Router:
+class SubscriptionRouter:
     """Subscriptions of a client: all their filters, and the queues for each message."""
 
     def __init__(self, taken: Callable[[Receipt], None], version: Version) -> None:
@@ -222,7 +219,7 @@ class Router:
     @property
     def crowded(self) -> bool:
         """True if the reader of some subscription should run before more messages are queued."""
-        return any(subscription.crowded for subscription in self._subscriptions)
+        return any(subscription._crowded for subscription in self._subscriptions)
 
     @property
     def dropped(self) -> int:
@@ -263,7 +260,7 @@ class Router:
             return
         held = None if receipt is None else Held(receipt)
         for subscription in targets:
-            subscription.offer(message, held)
+            subscription._offer(message, held)
         if held is not None and not held.parties:
             self._taken(held.receipt)
 
@@ -271,19 +268,19 @@ class Router:
         """Drop the messages that the broker will send again, so that they do not come twice."""
         if session_present:
             for subscription in self._subscriptions:
-                subscription.forget_late()
+                subscription._forget_late()
             self._unclaimed = deque((m, r) for m, r in self._unclaimed if m.qos != 1)
 
     def refuse(self, error: SubscribeRefused) -> None:
         """End the subscriptions to a filter that the broker no longer grants."""
         for subscription in [one for one in self._subscriptions if error.topic_filter in one.filters]:
-            subscription.finish(error)
+            subscription._finish(error)
             self.remove(subscription)
 
     def finish(self, error: Exception | None) -> None:
         """End every subscription."""
         for subscription in self._subscriptions:
-            subscription.finish(error)
+            subscription._finish(error)
 
     def _targets(self, topic: str) -> tuple[Subscription, ...]:
         found = self._routes.get(topic)

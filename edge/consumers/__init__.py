@@ -1,6 +1,7 @@
 """Consumer groups: named groups of consumers that share the records of partitions and acknowledge them.
 
-The progress of a group is stored apart from the records (offsets.py, journal.py). Records that members have
-now are tracked in memory (window.py, groups.py), and are delivered again if that is lost. service.py answers
-requests (messages.py) without sockets; endpoint.py is the ZeroMQ ROUTER around it, client.py the client side.
+The progress of a group is stored apart from the records (offset_store.py, append_log.py). Records that
+members have now are tracked in memory (ack_tracker.py, groups.py), and are delivered again if that is lost.
+coordinator.py answers requests (protocol.py) without sockets; server.py is the ZeroMQ ROUTER around it,
+client.py the client side.
 """

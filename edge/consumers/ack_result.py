@@ -9,10 +9,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from edge.consumers.messages import Acked, Answer, Failed
+from edge.consumers.protocol import Acked, Answer, Failed
 from ringbuf import Record
 
-__all__ = ["AckResult", "result_of", "runs_of"]
+__all__ = ["AckResult", "Offsets", "offset_of", "result_of", "runs_of"]
 
 Offsets = Iterable["Record | int"]
 Run = tuple[int, int]
@@ -41,8 +41,8 @@ class AckResult:
     @property
     def accepted_runs(self) -> tuple[Run, ...]:
         """Exactly the accepted, (offset, count) each."""
-        refused = set(_offsets_in(self.refused_runs, map(_offset_of, self._asked)))
-        return tuple(runs_of(it for it in map(_offset_of, self._asked) if it not in refused))
+        refused = set(_offsets_in(self.refused_runs, map(offset_of, self._asked)))
+        return tuple(runs_of(it for it in map(offset_of, self._asked) if it not in refused))
 
 
 def result_of(answer: Answer | None, asked: Sequence[Record | int], *, named: bool = True) -> AckResult:
@@ -53,7 +53,7 @@ def result_of(answer: Answer | None, asked: Sequence[Record | int], *, named: bo
     if isinstance(answer, Acked):
         refused, runs = answer.refused, answer.refused_runs
         if runs and named:  # ranges may include records that match no filter
-            offsets = list(_offsets_in(runs, map(_offset_of, asked)))
+            offsets = list(_offsets_in(runs, map(offset_of, asked)))
             refused, runs = len(offsets), tuple(runs_of(offsets))
         return AckResult(answer.accepted, refused, runs, TOO_LATE if refused else "", asked)
     cause = answer.error if isinstance(answer, Failed) else LOST
@@ -64,7 +64,7 @@ def runs_of(offsets: Offsets) -> list[Run]:
     """(offset, count) of each contiguous run, in their order."""
     runs: list[Run] = []
     for it in offsets:
-        offset = _offset_of(it)
+        offset = offset_of(it)
         if runs and runs[-1][0] + runs[-1][1] == offset:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1)
         else:
@@ -80,5 +80,6 @@ def _offsets_in(runs: Sequence[Run], offsets: Iterable[int]) -> Iterable[int]:
             yield offset
 
 
-def _offset_of(it: Record | int) -> int:
+def offset_of(it: Record | int) -> int:
+    """The offset of a record, or the offset itself."""
     return it if isinstance(it, int) else it.offset

@@ -1,6 +1,6 @@
 """Consumers of a group, for programs without asyncio: one thread, no event loop.
 
-    with consumer("billing", "plant/#") as records:
+    with Consumer("billing", "plant/#") as records:
         for batch in records:
             for record in batch:
                 handle(record.key, bytes(record))
@@ -19,67 +19,34 @@ client_asyncio.py has the form for asyncio, with the same methods.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, Self
+from collections.abc import Iterator, Sequence
+from typing import Self
 
-from edge.consumers.ack_result import AckResult, Offsets
-from edge.consumers.core import ConsumerBatch
-from edge.consumers.groups import Mode
-from edge.consumers.membership import SLICE_S, Membership, offset_after
-from edge.consumers.messages import VERSION, Ack, Commit, Letter, Nack, Publish, Published
-from edge.consumers.wire import Asker, Curve, unreachable
-from edge.directories import StrPath
+from edge.config.directories import StrPath
+from edge.consumers.ack_result import AckResult
+from edge.consumers.client_socket import Asker, Curve, unreachable
+from edge.consumers.client_state import ConsumerBatch
+from edge.consumers.membership import SLICE_S, Membership
+from edge.consumers.protocol import VERSION, Acknowledgement, Letter, Publish, Published
 from edge.mqtt import check_name, payload_bytes
 from ringbuf import Record
 
-__all__ = ["AckResult", "Consumer", "ConsumerBatch", "Curve", "Letter", "consumer", "publish"]
+__all__ = ["Consumer", "publish"]
 
 LEAVE_MS = 500
 
 
-def consumer(
-    group: str,
-    filters: str | Iterable[str],
-    *,
-    mode: Mode = "ordered",
-    start: Literal["oldest", "latest"] = "latest",
-    name: str = "",
-    session_s: float = 10.0,
-    batch_bytes: int = 1 << 20,
-    ahead: int = 1,
-    connect_timeout_s: float = 5.0,
-    runtime_dir: StrPath | None = None,
-    endpoint: str = "",
-    curve: Curve | None = None,
-) -> Consumer:
-    """Create a member of `group`, which gets the records of the topics that `filters` match.
+class Consumer(Membership[AckResult]):
+    """A member of `group`, which gets the records of the topics that `filters` match.
 
-    All members have the same `mode` and filters.  `start`: the position of a group that the broker does not
-    know yet.  `name` is for people.  `session_s`: the broker gives the records of a member that is silent for
-    so long to others; a member without asyncio is silent while the program works on a batch, so choose more
-    than a batch takes.  `batch_bytes`: about as much comes at once.  `ahead`: number of batches fetched ahead
-    of their use, at least 1.  Raises InvalidArgument.
-    """
-    return Consumer(
-        group,
-        filters,
-        mode=mode,
-        start=start,
-        name=name,
-        session_s=session_s,
-        batch_bytes=batch_bytes,
-        ahead=ahead,
-        connect_timeout_s=connect_timeout_s,
-        runtime_dir=runtime_dir,
-        endpoint=endpoint,
-        curve=curve,
-    )
+    Iterate with `for` inside `with`; iteration does not end. All members have the same `mode` and filters.
+    `start`: the position of a group that the broker does not know yet. `name` is for people. `session_s`: the
+    broker gives the records of a member that is silent for so long to others; a member without asyncio is
+    silent while the program works on a batch, so choose more than a batch takes. `batch_bytes`: about as much
+    comes at once. `ahead`: number of batches fetched ahead of their use, at least 1.
 
-
-class Consumer(Membership):
-    """A member of a group.  Made by consumer().  Iterate with `for` inside `with`; iteration does not end.
-
-    Entering raises BrokerUnreachable, or Refused: the group has other filters, or is full.
+    Raises InvalidArgument. Entering raises BrokerUnreachable, or Refused: the group has other filters, or is
+    full.
     """
 
     def __enter__(self) -> Self:
@@ -126,38 +93,6 @@ class Consumer(Membership):
         self._step(0.0)  # requests the next one
         return batch
 
-    def ack(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> AckResult:
-        """Acknowledge these records of the batch (Records or offsets), or all: they are done.
-
-        The result counts the accepted and the refused records; refused: another member has or did them, or
-        the broker was lost (`cause`).  The broker does not forget what it accepted.
-        """
-        chosen = None if offsets is None else list(offsets)
-        return self._request(self._core.ack(batch, chosen), batch, chosen)
-
-    def nack(
-        self,
-        batch: ConsumerBatch,
-        offsets: Offsets | None = None,
-        *,
-        delay_s: float | None = None,
-        cause: str = "",
-    ) -> AckResult:
-        """Give these records of the batch, or all, back: they come again.
-
-        They come after `delay_s`, or a time that grows with each try.  In an ordered group all records behind
-        the first of them come again too, in order.
-        """
-        chosen = None if offsets is None else list(offsets)
-        return self._request(self._core.nack(batch, chosen, delay_s, cause), batch, chosen)
-
-    def commit(self, batch: ConsumerBatch, last: Record | int | None = None) -> AckResult:
-        """Acknowledge all records of the batch's ring up to and with `last`, or the batch (ordered groups).
-
-        The result counts the records that were not acknowledged before.
-        """
-        return self._request(self._core.commit(batch, offset_after(batch, last)), batch, None)
-
     def working(self) -> None:
         """Extend the lease of all records that this member has: to consumers.lease_ms from now."""
         request = self._core.working()
@@ -166,7 +101,7 @@ class Consumer(Membership):
             self._step(0.0)
 
     def _request(
-        self, request: Ack | Nack | Commit, batch: ConsumerBatch, chosen: list[Record | int] | None
+        self, request: Acknowledgement, batch: ConsumerBatch, chosen: list[Record | int] | None
     ) -> AckResult:
         number = self._core.queue(request, wait=True)
         try:

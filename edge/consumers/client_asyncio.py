@@ -1,6 +1,6 @@
 """Consumers of a group, for programs with asyncio: the functions and methods of client.py as coroutines.
 
-    async with consumer("billing", "plant/#") as records:
+    async with Consumer("billing", "plant/#") as records:
         async for batch in records:
             for record in batch:
                 handle(record.key, bytes(record))
@@ -12,61 +12,28 @@ A task of the consumer talks to the broker, so that the member stays in its grou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
-from typing import Literal, Self
+from typing import Any, Self
 
-from edge.consumers.ack_result import AckResult, Offsets
+from edge.consumers.ack_result import AckResult
 from edge.consumers.client import LEAVE_MS
-from edge.consumers.core import ConsumerBatch
-from edge.consumers.groups import Mode
-from edge.consumers.membership import Membership, offset_after
-from edge.consumers.messages import Ack, Commit, Nack
-from edge.consumers.wire import Curve, unreachable
-from edge.directories import StrPath
+from edge.consumers.client_socket import unreachable
+from edge.consumers.client_state import ConsumerBatch
+from edge.consumers.membership import Membership
+from edge.consumers.protocol import Acknowledgement
 from edge.errors import NotOpen
 from edge.waiting import within
 from ringbuf import Record
 
-__all__ = ["Consumer", "consumer"]
+__all__ = ["Consumer"]
 
 
-def consumer(
-    group: str,
-    filters: str | Iterable[str],
-    *,
-    mode: Mode = "ordered",
-    start: Literal["oldest", "latest"] = "latest",
-    name: str = "",
-    session_s: float = 10.0,
-    batch_bytes: int = 1 << 20,
-    ahead: int = 1,
-    connect_timeout_s: float = 5.0,
-    runtime_dir: StrPath | None = None,
-    endpoint: str = "",
-    curve: Curve | None = None,
-) -> Consumer:
-    """See client.consumer()."""
-    return Consumer(
-        group,
-        filters,
-        mode=mode,
-        start=start,
-        name=name,
-        session_s=session_s,
-        batch_bytes=batch_bytes,
-        ahead=ahead,
-        connect_timeout_s=connect_timeout_s,
-        runtime_dir=runtime_dir,
-        endpoint=endpoint,
-        curve=curve,
-    )
+class Consumer(Membership[Coroutine[Any, Any, AckResult]]):
+    """A member of a group: client.Consumer for asyncio, with the same arguments.
 
-
-class Consumer(Membership):
-    """A member of a group.  Made by consumer().  Iterate with `async for` inside `async with`.
-
-    Entering raises BrokerUnreachable, or Refused: the group has other filters, or is full.
+    Iterate with `async for` inside `async with`. Entering raises BrokerUnreachable, or Refused: the group has
+    other filters, or is full.
     """
 
     _task: asyncio.Task[None] | None = None
@@ -119,38 +86,6 @@ class Consumer(Membership):
             return await anext(self)
         return await within(timeout_s, anext(self))
 
-    async def ack(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> AckResult:
-        """Acknowledge these records of the batch (Records or offsets), or all: they are done.
-
-        The result counts the accepted and the refused records; refused: another member has or did them, or
-        the broker was lost (`cause`).  The broker does not forget what it accepted.
-        """
-        chosen = None if offsets is None else list(offsets)
-        return await self._request(self._core.ack(batch, chosen), batch, chosen)
-
-    async def nack(
-        self,
-        batch: ConsumerBatch,
-        offsets: Offsets | None = None,
-        *,
-        delay_s: float | None = None,
-        cause: str = "",
-    ) -> AckResult:
-        """Give these records of the batch, or all, back: they come again.
-
-        They come after `delay_s`, or a time that grows with each try.  In an ordered group all records behind
-        the first of them come again too, in order.
-        """
-        chosen = None if offsets is None else list(offsets)
-        return await self._request(self._core.nack(batch, chosen, delay_s, cause), batch, chosen)
-
-    async def commit(self, batch: ConsumerBatch, last: Record | int | None = None) -> AckResult:
-        """Acknowledge all records of the batch's ring up to and with `last`, or the batch (ordered groups).
-
-        The result counts the records that were not acknowledged before.
-        """
-        return await self._request(self._core.commit(batch, offset_after(batch, last)), batch, None)
-
     async def working(self) -> None:
         """Extend the lease of all records that this member has: to consumers.lease_ms from now."""
         request = self._core.working()
@@ -159,7 +94,7 @@ class Consumer(Membership):
             self._to_send.set()
 
     async def _request(
-        self, request: Ack | Nack | Commit, batch: ConsumerBatch, chosen: list[Record | int] | None
+        self, request: Acknowledgement, batch: ConsumerBatch, chosen: list[Record | int] | None
     ) -> AckResult:
         number = self._core.queue(request, wait=True)
         self._to_send.set()

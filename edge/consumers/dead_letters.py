@@ -20,15 +20,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Protocol
 
-from edge.consumers.delivery import RETRY_S, ColdThread
+from edge.consumers.ack_tracker import Span
 from edge.consumers.faults import Faults
-from edge.consumers.groups import Group, Holding
-from edge.consumers.ledger import Ledger
-from edge.consumers.source import Found, Gone
-from edge.consumers.window import Span
-from edge.logs import pairs
-from edge.mqtt.codec import Body
+from edge.consumers.fetch import RETRY_S, ColdThread
+from edge.consumers.groups import ConsumerGroup, Holding
+from edge.consumers.registry import Ledger
+from edge.consumers.ring_source import Found, Gone
+from edge.logging_setup import pairs
 from edge.mqtt.errors import ProtocolError, Version
+from edge.mqtt.primitives import Body
 from edge.mqtt.properties import NO_PROPERTIES, In, Properties, decode_properties, record_properties
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, Batch, Record
 from ringbuf.errors import Corrupt
@@ -92,7 +92,7 @@ class Burials:
             with self._guard(group, holding):
                 self._begin(group, holding, dead[0])
 
-    def _guard(self, group: Group, holding: Holding) -> AbstractContextManager[None]:
+    def _guard(self, group: ConsumerGroup, holding: Holding) -> AbstractContextManager[None]:
         """Limit an exception to this partition, which is tried again after RETRY_S."""
 
         def again(_: Exception) -> None:
@@ -100,7 +100,7 @@ class Burials:
 
         return self._faults.guard(f"dead letters of group {group.name}", again)
 
-    def _begin(self, group: Group, holding: Holding, span: Span) -> None:
+    def _begin(self, group: ConsumerGroup, holding: Holding, span: Span) -> None:
         entry = self._ledger.rings[holding.ring]
         if not self._ledger.settings.dead_letter_topic:
             holding.window.bury(span.first, span.end)
@@ -115,11 +115,15 @@ class Burials:
                 return
         self._cold.read(entry.source, holding.epoch, span.first, BATCH_BYTES, count, go_on)
 
-    def _take(self, group: Group, holding: Holding, span: Span, found: Found | OSError | None) -> None:
+    def _take(
+        self, group: ConsumerGroup, holding: Holding, span: Span, found: Found | OSError | None
+    ) -> None:
         with self._guard(group, holding):
             self._publish(group, holding, span, found)
 
-    def _publish(self, group: Group, holding: Holding, span: Span, found: Found | OSError | None) -> None:
+    def _publish(
+        self, group: ConsumerGroup, holding: Holding, span: Span, found: Found | OSError | None
+    ) -> None:
         if isinstance(found, OSError):
             holding.burying, holding.retry_s = False, self._clock() + RETRY_S
             return
@@ -150,7 +154,7 @@ class Burials:
         )
         self._outlet(letters, partial(self._done, holding, first, end))
 
-    def _letter(self, group: Group, holding: Holding, span: Span, record: Record) -> Outgoing | None:
+    def _letter(self, group: ConsumerGroup, holding: Holding, span: Span, record: Record) -> Outgoing | None:
         prefix = f"{self._ledger.settings.dead_letter_topic}/{group.name}/"
         topic = record.key.decode(errors="replace")
         if topic.startswith(prefix):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from edge.log_throttle import LogThrottle
-from edge.logs import pairs
+from edge.logging_setup import pairs
 
 __all__ = ["Faults"]
 

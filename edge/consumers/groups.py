@@ -1,4 +1,4 @@
-"""Group: its members, and the partitions of each. No I/O, no clock.
+"""Group: its members, and the assignment of partitions to members. No I/O, no clock.
 
 A member stays while it sends a request at least every session_s. An `ordered` group gives each partition to
 one member at a time; in a `queue` every member takes from every partition.
@@ -20,11 +20,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from edge.consumers.ack_tracker import AckTracker
+from edge.consumers.ring_source import Found
 from edge.consumers.selection import Selection
-from edge.consumers.source import Found
-from edge.consumers.window import Window
 
-__all__ = ["ColdAnswer", "Group", "Holding", "Member", "Mode"]
+__all__ = ["ColdAnswer", "ConsumerGroup", "Holding", "Member", "Mode"]
 
 Mode = Literal["ordered", "queue"]
 
@@ -54,7 +54,7 @@ class Holding:
 
     ring: str
     epoch: int
-    window: Window
+    window: AckTracker
     owner: str | None = None
     since: int = 0
     successor: str | None = None
@@ -66,7 +66,7 @@ class Holding:
 
 
 @dataclass(eq=False)
-class Group:
+class ConsumerGroup:
     """Members and holdings of one group."""
 
     name: str
@@ -136,7 +136,7 @@ class Group:
         """Distribute the partitions again, moving as few as possible."""
         if not self.ordered:
             return
-        wanted = self._shared_out()
+        wanted = self._assign_partitions()
         for ring, holding in self.holdings.items():
             member = wanted.get(ring)
             if holding.owner not in self.members:
@@ -161,7 +161,7 @@ class Group:
         """True if the member has owned that partition at least since that generation."""
         return not self.ordered or (holding.owner == member_id and generation >= holding.since)
 
-    def _shared_out(self) -> dict[str, str]:
+    def _assign_partitions(self) -> dict[str, str]:
         """Owner of each partition; owners keep theirs up to a fair share."""
         if not self.members:
             return {}

@@ -3,50 +3,56 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import zmq
 
-from edge.consumers.ack_result import AckResult, result_of
-from edge.consumers.core import ConsumerBatch, ConsumerCore, Settings
+from edge.config.directories import StrPath
+from edge.consumers.ack_result import AckResult, Offsets, offset_of, result_of
+from edge.consumers.client_socket import Curve, Wire, endpoint_of
+from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSettings
 from edge.consumers.groups import Mode
-from edge.consumers.messages import Acked, Answer, Asked, Commit
-from edge.consumers.wire import Curve, Wire, endpoint_of
-from edge.directories import StrPath
+from edge.consumers.protocol import Acked, Acknowledgement, Answer, Asked, Commit
 from edge.errors import InvalidArgument, NotOpen
-from edge.local_client import checked_filters
+from edge.local.filters import checked_filters
 from ringbuf import Record
 
-__all__ = ["SLICE_S", "Membership", "offset_after"]
+__all__ = ["SLICE_S", "Membership"]
 
 SLICE_S = 0.1  # the longest sleep: then the connection is looked at
 
 
-class Membership:
-    """A member of a consumer group.  Arguments: see client.consumer()."""
+Result = TypeVar("Result")  # AckResult, or a coroutine of it
+
+
+class Membership(ABC, Generic[Result]):
+    """A member of a consumer group.  Arguments: see client.Consumer."""
 
     def __init__(
         self,
         group: str,
         filters: str | Iterable[str],
         *,
-        mode: Mode,
-        start: Literal["oldest", "latest"],
-        name: str,
-        session_s: float,
-        batch_bytes: int,
-        ahead: int,
-        connect_timeout_s: float,
-        runtime_dir: StrPath | None,
-        endpoint: str,
-        curve: Curve | None,
+        mode: Mode = "ordered",
+        start: Literal["oldest", "latest"] = "latest",
+        name: str = "",
+        session_s: float = 10.0,
+        batch_bytes: int = 1 << 20,
+        ahead: int = 1,
+        connect_timeout_s: float = 5.0,
+        runtime_dir: StrPath | None = None,
+        endpoint: str = "",
+        curve: Curve | None = None,
     ) -> None:
         if ahead < 1:
             hint = "a consumer that fetches nothing ahead receives nothing"
             raise InvalidArgument(f"invalid ahead {ahead} (allowed: 1 or more)", hint=hint)
         found = checked_filters(filters)
-        self._core = ConsumerCore(Settings(group, found, mode, start, name, session_s, batch_bytes, ahead))
+        self._core = ConsumerCore(
+            ConsumerSettings(group, found, mode, start, name, session_s, batch_bytes, ahead)
+        )
         self._endpoint = endpoint_of(runtime_dir, endpoint)
         self._curve = curve
         self._connect_timeout_s = connect_timeout_s
@@ -67,6 +73,45 @@ class Membership:
     def refused(self) -> int:
         """Number of records whose acknowledgement was refused because it came too late."""
         return self._core.refused
+
+    def ack(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> Result:
+        """Acknowledge these records of the batch (Records or offsets), or all: they are done.
+
+        The result counts the accepted and the refused records; refused: another member has or did them, or
+        the broker was lost (`cause`).  The broker does not forget what it accepted.
+        """
+        chosen = None if offsets is None else list(offsets)
+        return self._request(self._core.ack(batch, chosen), batch, chosen)
+
+    def nack(
+        self,
+        batch: ConsumerBatch,
+        offsets: Offsets | None = None,
+        *,
+        delay_s: float | None = None,
+        cause: str = "",
+    ) -> Result:
+        """Give these records of the batch, or all, back: they come again.
+
+        They come after `delay_s`, or a time that grows with each try.  In an ordered group all records behind
+        the first of them come again too, in order.
+        """
+        chosen = None if offsets is None else list(offsets)
+        return self._request(self._core.nack(batch, chosen, delay_s, cause), batch, chosen)
+
+    def commit(self, batch: ConsumerBatch, last: Record | int | None = None) -> Result:
+        """Acknowledge all records of the batch's ring up to and with `last`, or the batch (ordered groups).
+
+        The result counts the records that were not acknowledged before.
+        """
+        end = batch.offset + batch.count if last is None else offset_of(last) + 1
+        return self._request(self._core.commit(batch, end), batch, None)
+
+    @abstractmethod
+    def _request(
+        self, request: Acknowledgement, batch: ConsumerBatch, chosen: list[Record | int] | None
+    ) -> Result:
+        """Send a request and wait for its answer."""
 
     def _result(
         self, request: Asked, answer: Answer | None, batch: ConsumerBatch, chosen: list[Record | int] | None
@@ -110,10 +155,3 @@ class Membership:
     def _raise_refusal(self) -> None:
         if self._core.refusal is not None:
             raise self._core.refusal
-
-
-def offset_after(batch: ConsumerBatch, last: Record | int | None) -> int:
-    """The offset after the last record of a commit; `last` None: after the batch."""
-    if last is None:
-        return batch.offset + batch.count
-    return (last if isinstance(last, int) else last.offset) + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from edge.consumers.errors import NotDone
+from edge.consumers.protocol import NotDone
 
 __all__ = ["Quota"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pyroaring import BitMap64
 
 from edge.consumers.offset_sets import range_set
-from edge.consumers.source import Found
-from ringbuf.core import ffi, lib
+from edge.consumers.ring_source import Found
+from ringbuf.native import ffi, lib
 
 __all__ = ["Scratch", "Selected", "Selection"]
 

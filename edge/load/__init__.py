@@ -9,7 +9,7 @@ from edge.load.generator import Generator
 from edge.load.histogram import Histogram
 from edge.load.result import Result
 from edge.load.runner import calibrate, measure
-from edge.load.scenario import SCENARIOS, TOUR, Scenario, Target, qos_pattern
+from edge.load.scenario import SCENARIOS, TOUR, LoadTarget, Scenario, qos_pattern
 from edge.load.sink import Sink
 
 __all__ = [
@@ -18,11 +18,11 @@ __all__ = [
     "Generator",
     "Histogram",
     "LoadError",
+    "LoadTarget",
     "NothingListens",
     "Result",
     "Scenario",
     "Sink",
-    "Target",
     "calibrate",
     "measure",
     "qos_pattern",

@@ -19,14 +19,13 @@ import socket
 import time
 from array import array
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from edge.load.errors import ClientsRefused, LoadError, NothingListens
 from edge.load.histogram import Histogram
-from edge.load.scenario import Scenario, Target
+from edge.load.scenario import LoadTarget, Scenario
 from edge.mqtt import Connect, ReasonCode, Subscribe, Subscription, Version, encode
-from ringbuf.core import ffi, lib
+from ringbuf.native import ffi, lib
 
 __all__ = ["Generator", "Tick"]
 
@@ -41,7 +40,7 @@ Tick = Callable[["Generator"], object]
 class Generator:
     """The clients of one scenario. Raises LoadError, NothingListens, if they cannot be created or connect."""
 
-    def __init__(self, target: Target, scenario: Scenario, tick: Tick | None = None) -> None:
+    def __init__(self, target: LoadTarget, scenario: Scenario, tick: Tick | None = None) -> None:
         scenario.check(target.version)
         self.target = target
         self.scenario = scenario
@@ -66,9 +65,7 @@ class Generator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -151,9 +148,7 @@ class Generator:
     # ---- phases ----
 
     def connect(self, patience_s: float = 30.0) -> None:
-        """Connect and subscribe all clients. Raises NothingListens, LoadError if that fails
-        for any of them.
-        """
+        """Connect and subscribe all clients. Raises NothingListens, LoadError if one cannot."""
         scenario = self.scenario
         clients = scenario.publishers + scenario.subscribers
         if scenario.connect_rate:

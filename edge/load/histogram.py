@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from ringbuf.core import lib
+from ringbuf.native import lib
 
 __all__ = ["Histogram", "time_in_words"]
 

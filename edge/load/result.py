@@ -11,7 +11,7 @@ from typing import Any
 from edge.load.generator import Generator
 from edge.load.histogram import Histogram, time_in_words
 from edge.load.scenario import STAMP_BYTES
-from ringbuf.core import lib
+from ringbuf.native import lib
 
 __all__ = ["Result", "result_of"]
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from edge.load.generator import Generator, Tick
 from edge.load.result import Result, result_of
-from edge.load.scenario import Scenario, Target
+from edge.load.scenario import LoadTarget, Scenario
 from edge.load.sink import Sink
 
 __all__ = ["calibrate", "measure"]
@@ -17,7 +17,7 @@ PATIENCE_S = 5.0
 
 
 def measure(
-    target: Target, scenario: Scenario, tick: Tick | None = None, *, patience_s: float = PATIENCE_S
+    target: LoadTarget, scenario: Scenario, tick: Tick | None = None, *, patience_s: float = PATIENCE_S
 ) -> Result:
     """Connect, publish, wait for the rest, disconnect.
 
@@ -39,9 +39,9 @@ def measure(
         return result_of(crowd)
 
 
-def calibrate(scenario: Scenario, target: Target | None = None) -> Result:
+def calibrate(scenario: Scenario, target: LoadTarget | None = None) -> Result:
     """Measure the generator against a sink in this process: its own limit for such a scenario."""
-    version = (target or Target()).version
+    version = (target or LoadTarget()).version
     changes: dict[str, object] = {"duration_s": CALIBRATION_S, "hold_s": 0.0, "topic_filter": ""}
     if scenario.messages:
         changes["messages"] = min(scenario.messages, 10_000)
@@ -53,5 +53,5 @@ def calibrate(scenario: Scenario, target: Target | None = None) -> Result:
     if scenario.name == "connect":
         changes["publishers"] = min(CALIBRATION_CONNECTIONS, scenario.publishers)
     with Sink() as sink:
-        there = Target("127.0.0.1", sink.port, version=version)
+        there = LoadTarget("127.0.0.1", sink.port, version=version)
         return measure(there, dataclasses.replace(scenario, **changes))  # type: ignore[arg-type]

@@ -14,10 +14,10 @@ from typing import Literal
 
 from edge.load.errors import LoadError
 from edge.mqtt import ProtocolError, Version
-from edge.mqtt.topics import check_filter, check_name
-from ringbuf.core import lib
+from edge.mqtt.topic_filters import check_filter, check_name
+from ringbuf.native import lib
 
-__all__ = ["SCENARIOS", "STAMP_BYTES", "TOUR", "Scenario", "Target", "qos_pattern"]
+__all__ = ["SCENARIOS", "STAMP_BYTES", "TOUR", "LoadTarget", "Scenario", "qos_pattern"]
 
 STAMP_BYTES = int(lib.LD_STAMP_BYTES)
 CLIENTS_MAX = 1_000_000
@@ -27,7 +27,7 @@ Pairing = Literal["nobody", "everybody", "pairs", "shared"]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LoadTarget:
     """The broker: an address and a port, or `path`, a Unix socket ("@name": an abstract one)."""
 
     host: str = "127.0.0.1"

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from types import TracebackType
 from typing import Self
 
 from edge.load.errors import LoadError
-from ringbuf.core import ffi, lib
+from ringbuf.native import ffi, lib
 
 __all__ = ["Sink"]
 
@@ -42,9 +41,7 @@ class Sink:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join()
         lib.ld_sink_close(self._sink)

@@ -3,15 +3,15 @@ flight.
 
 Imports the standard library only, opens no socket, reads no clock, writes no log. MQTT 3.1, 3.1.1 and 5.
 
-    packets.py                the control packets
-    decode.py, encode.py      bytes <-> packets; based on codec.py, properties.py, tables.py
-    connection.py             Connection: one network connection from either side, with its deadlines
-    inflight.py               state that outlives a connection: unacknowledged messages, packet identifiers
-    topics.py                 validation and matching of topic names and filters
-    errors.py, reasons.py     ProtocolError with the number of the broken statement; reason codes
+    packets.py                  the control packets
+    decode.py, encode.py        bytes <-> packets; based on primitives.py, properties.py, packet_types.py
+    connection.py               Connection: one network connection from either side, with its deadlines
+    inflight.py                 state that outlives a connection: unacknowledged messages, packet identifiers
+    topic_filters.py            validation and matching of topic names and filters
+    errors.py, reason_codes.py  ProtocolError with the number of the broken statement; reason codes
 """
 
-from edge.mqtt.connection import Connection, Role, State, farewell
+from edge.mqtt.connection import Connection, Role, State, disconnect_packet
 from edge.mqtt.decode import decode_packet, subscribe_steps, unsubscribe_steps
 from edge.mqtt.encode import encode, encode_publish_head
 from edge.mqtt.errors import ProtocolError, Rule, Version
@@ -38,8 +38,8 @@ from edge.mqtt.packets import (
     payload_bytes,
 )
 from edge.mqtt.properties import Properties
-from edge.mqtt.reasons import ReasonCode
-from edge.mqtt.topics import check_filter, check_name, matches, split_share
+from edge.mqtt.reason_codes import ReasonCode
+from edge.mqtt.topic_filters import check_filter, check_name, matches, split_share
 
 __all__ = [
     "Auth",
@@ -74,9 +74,9 @@ __all__ = [
     "check_filter",
     "check_name",
     "decode_packet",
+    "disconnect_packet",
     "encode",
     "encode_publish_head",
-    "farewell",
     "matches",
     "payload_bytes",
     "split_share",

@@ -26,14 +26,14 @@ from dataclasses import replace
 from enum import Enum
 
 from edge.mqtt import packets as p
-from edge.mqtt.codec import Buffer, decode_variable_integer, variable_integer_bytes
 from edge.mqtt.decode import decode_packet
 from edge.mqtt.encode import encode, encode_publish_head
 from edge.mqtt.errors import ProtocolError, Rule, Version
-from edge.mqtt.reasons import ReasonCode
-from edge.mqtt.tables import REASONS, PacketType, check_flags
+from edge.mqtt.packet_types import REASONS, PacketType, check_flags
+from edge.mqtt.primitives import Buffer, decode_variable_integer, variable_integer_bytes
+from edge.mqtt.reason_codes import ReasonCode
 
-__all__ = ["Connection", "Role", "State", "farewell"]
+__all__ = ["Connection", "Role", "State", "disconnect_packet"]
 
 MAX_CONNECT_BYTES = 65_536  # memory before authentication: client identifier, will, credentials
 MAX_PACKET_BYTES = 1_048_576  # mosquitto 2.1 accepts 2 MB; the specification allows 256 MiB
@@ -333,7 +333,7 @@ class Connection:
             self._peer_alias_maximum = packet.properties.topic_alias_maximum or 0
 
     def _fail(self, error: ProtocolError) -> None:
-        goodbye = farewell(error, self.state, self.role)
+        goodbye = disconnect_packet(error, self.state, self.role)
         if goodbye is not None:
             self._out.append(encode(goodbye, error.version))
             self.bytes_to_send += len(self._out[-1])
@@ -428,7 +428,7 @@ class _Timing:
 _SAID_BY_RETURN_CODE = {ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID}
 
 
-def farewell(error: ProtocolError, state: State, role: Role) -> p.ConnAck | p.Disconnect | None:
+def disconnect_packet(error: ProtocolError, state: State, role: Role) -> p.ConnAck | p.Disconnect | None:
     """The packet to send, in error.version, before closing because of `error`; None if there is none.
 
     Before it has accepted, a server answers with CONNACK: in MQTT 5 always, in older versions if a return

@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from edge.mqtt import packets as p
-from edge.mqtt.codec import UNLIMITED, Body, Buffer, PacketLimits, encode_string
 from edge.mqtt.errors import ProtocolError, Rule, Version
+from edge.mqtt.packet_types import FLAGS, PacketType, check_flags, checked_reason, checked_reasons
+from edge.mqtt.primitives import UNLIMITED, Body, Buffer, PacketLimits, encode_string
 from edge.mqtt.properties import NO_PROPERTIES, In, Properties, decode_properties
-from edge.mqtt.reasons import CONNACK_RETURN_CODES, ReasonCode
-from edge.mqtt.tables import FLAGS, PacketType, check_flags, checked_reason, checked_reasons
-from edge.mqtt.topics import check_filter, check_name, split_share
+from edge.mqtt.reason_codes import CONNACK_RETURN_CODES, ReasonCode
+from edge.mqtt.topic_filters import check_filter, check_name, split_share
 
 __all__ = ["decode_packet", "subscribe_steps", "unsubscribe_steps"]
 

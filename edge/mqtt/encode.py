@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 from edge.mqtt import packets as p
-from edge.mqtt.codec import (
+from edge.mqtt.errors import ProtocolError, Rule, Version
+from edge.mqtt.packet_types import FLAGS, PacketType, checked_reason
+from edge.mqtt.primitives import (
     encode_binary,
     encode_string,
     encode_uint16,
     encode_variable_integer,
 )
-from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.properties import NO_PROPERTIES, In, Properties, encode_properties
-from edge.mqtt.reasons import ReasonCode, connack_return_code
-from edge.mqtt.tables import FLAGS, PacketType, checked_reason
-from edge.mqtt.topics import check_filter, check_name, split_share
+from edge.mqtt.reason_codes import ReasonCode, connack_return_code
+from edge.mqtt.topic_filters import check_filter, check_name, split_share
 
 __all__ = ["encode", "encode_publish_head"]
 

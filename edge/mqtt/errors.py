@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum, unique
 from typing import Self
 
-from edge.mqtt.reasons import ReasonCode
+from edge.mqtt.reason_codes import ReasonCode
 
 __all__ = ["ProtocolError", "Rule", "Version"]
 
@@ -37,9 +37,7 @@ class Rule(Enum):
     """(number in MQTT 3.1.1, number in MQTT 5, reason code). The name is the requirement."""
 
     def __new__(cls, in_311: str, in_5: str, reason_code: ReasonCode) -> Self:
-        """Create a member whose value is its line in the table, because several requirements
-        share a number.
-        """
+        """Create a member with its line in the table as value: several requirements share a number."""
         rule = object.__new__(cls)
         rule._value_ = len(cls.__members__)
         rule.in_311 = in_311

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
-from edge.mqtt.reasons import ReasonCode
+from edge.mqtt.reason_codes import ReasonCode
 
 __all__ = ["PacketIdentifiers", "Receipt", "ReceiveWindow", "SendWindow", "Settled"]
 

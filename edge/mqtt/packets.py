@@ -26,10 +26,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from edge.mqtt.codec import Buffer
 from edge.mqtt.errors import Version
+from edge.mqtt.primitives import Buffer
 from edge.mqtt.properties import NO_PROPERTIES, Properties
-from edge.mqtt.reasons import ReasonCode
+from edge.mqtt.reason_codes import ReasonCode
 
 __all__ = [
     "Auth",
@@ -67,9 +67,7 @@ def payload_bytes(payload: Buffer | str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """Message that the server publishes when the client ends without DISCONNECT. `payload` has 0..65535
-    bytes.
-    """
+    """Message that the server publishes for a client without DISCONNECT; `payload`: 0..65535 bytes."""
 
     topic: str
     payload: bytes = b""

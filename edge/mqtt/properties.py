@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields, replace
 from enum import IntFlag, auto
 from typing import Any, NamedTuple
 
-from edge.mqtt.codec import (
+from edge.mqtt.errors import ProtocolError, Rule, Version
+from edge.mqtt.primitives import (
     VARIABLE_INTEGER_MAX,
     Body,
     encode_binary,
@@ -24,7 +25,6 @@ from edge.mqtt.codec import (
     encode_uint32,
     encode_variable_integer,
 )
-from edge.mqtt.errors import ProtocolError, Rule, Version
 
 __all__ = [
     "NO_PROPERTIES",

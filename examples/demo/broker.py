@@ -10,8 +10,8 @@ import asyncio
 import time
 from typing import Any
 
-from edge.control import Connection, Report, Status
 from edge.errors import EdgeError
+from edge.local.protocol import Connection, Report, Status
 from examples.demo.processes import Child
 from examples.demo.scene import Scene
 

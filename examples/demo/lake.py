@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bridge import drained
+from bridge.format import drained_file
 from examples.demo.device import Payload
 from examples.demo.tally import Tally
 from ringbuf.record import decode, span
@@ -116,10 +116,10 @@ def read_drained(root: Path) -> tuple[Arrived, list[Aggregate], list[Aggregate]]
     footers, length, tally = [], 0, Tally()
     minutes, seconds = Buckets(MINUTE_S), Buckets(1)
     read = msgspec.json.Decoder(Payload).decode
-    for path in sorted(root.rglob(f"*{drained.SUFFIX}")):
+    for path in sorted(root.rglob(f"*{drained_file.SUFFIX}")):
         data = path.read_bytes()
-        file = drained.parse(data, path.name)
-        drained.verify(file, path.name)
+        file = drained_file.parse(data, path.name)
+        drained_file.verify(file, path.name)
         footers.append(file.footer)
         length += len(data)
         for key, timestamp_ns, content in _records(file):
@@ -132,7 +132,7 @@ def read_drained(root: Path) -> tuple[Arrived, list[Aggregate], list[Aggregate]]
     return arrived, minutes.aggregates(), seconds.aggregates()
 
 
-def _records(file: drained.DrainedFile) -> Iterator[tuple[bytes, int, bytes]]:
+def _records(file: drained_file.ParsedFile) -> Iterator[tuple[bytes, int, bytes]]:
     """Key, timestamp and payload of each record."""
     for extent in file.extents:
         at = 0
@@ -143,7 +143,7 @@ def _records(file: drained.DrainedFile) -> Iterator[tuple[bytes, int, bytes]]:
             at = end
 
 
-def account(footers: Sequence[drained.Footer]) -> tuple[int, int, int]:
+def account(footers: Sequence[drained_file.FileFooter]) -> tuple[int, int, int]:
     """Numbers of different records, of records in more than one file, and of records in no file."""
     numbers = {footer.drain_seq for footer in footers}
     missing = max(numbers, default=0) - len(numbers)  # numbers begin at 1

@@ -19,9 +19,9 @@ import socket
 import tempfile
 from pathlib import Path
 
-from bridge.drained import SUFFIX, Name
+from bridge.format.drained_file import SUFFIX, FileName
 from brim import Ring
-from edge.config import host_edge_id
+from edge.config.schema import host_edge_id
 from examples.demo.vitals import level
 
 __all__ = ["Rings", "Scene", "Sink"]
@@ -115,7 +115,7 @@ class Sink:
         files = records = 0
         root = self.directory if self.directory.is_dir() else self._away
         for path in root.rglob(f"*{SUFFIX}"):
-            name = Name.parse(path.relative_to(root).as_posix())
+            name = FileName.parse(path.relative_to(root).as_posix())
             if name is not None:
                 files += 1
                 records += name.last_offset - name.first_offset + 1

@@ -1,26 +1,29 @@
-"""Archives: sealed segments, compressed to a tenth, read as if they were still there.
+"""Archives: sealed segments as Parquet files, a tenth of their size, read as if they were still there.
 
-    archive_segment(files, directory, base, ends_at)     # writes, proves; the segment may then go
+    archive_segment(files, directory, base, ends_at)     # writes and proves; the segment may then be removed
     archive = Archive(files, directory)
-    archive.read("telemetry-0", epoch, offset, 1 << 20)  # the ring's own bytes
+    archive.read("telemetry-0", epoch, offset, 1 << 20)  # the bytes of the ring
 
-Owns the format (layout.py) and what is made of it; decides neither when a segment is archived (upkeep.py) nor
-when an archive goes (retention.py).
+Owns the format (layout.py), writing and reading.  Decides neither when a segment is archived (maintenance.py)
+nor when an archive is removed (retention.py).  pyarrow is loaded when a record is written or read
+(library.py).
 """
 
 from persistence.archive.file import ArchiveFile
-from persistence.archive.layout import archive_name, base_of_archive
+from persistence.archive.layout import ARCHIVE_SUFFIX, archive_name, base_of_archive, earlier_name
+from persistence.archive.library import check_available, load
 from persistence.archive.store import Archive
-from persistence.archive.writing import Archived, Sizes, archive_segment
-from persistence.archive.zstd import check_available
+from persistence.archive.writing import Archived, archive_segment
 
 __all__ = [
+    "ARCHIVE_SUFFIX",
     "Archive",
     "ArchiveFile",
     "Archived",
-    "Sizes",
     "archive_name",
     "archive_segment",
     "base_of_archive",
     "check_available",
+    "earlier_name",
+    "load",
 ]

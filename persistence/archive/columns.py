@@ -1,263 +1,220 @@
-"""Windows of records into columns and back: the compiled part (ringbuf/c/archive/) with its memory.
+"""Records into Arrow columns and back, by the C core (ringbuf/c/archive/), in memory that Arrow owns.
 
-Owns the buffers that C fills, and nothing else: no files, no compression.  Each call works on a whole window
-and releases the GIL.
+Imported only where records of an archive are written or read: it loads pyarrow.  Owns the schema of the file
+(layout.py describes the columns) and no file.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-from persistence.archive.layout import BLOCK_BYTES, PAGE_BYTES, Run
-from persistence.errors import FormatError
-from ringbuf import Range
-from ringbuf.core import ffi, lib
+import pyarrow as pa
 
-__all__ = [
-    "Columns",
-    "Keys",
-    "NamePage",
-    "Needed",
-    "Wanted",
-    "WindowColumns",
-    "page_names",
-    "page_windows",
-]
+from persistence.archive.layout import TOPIC_FILTER_BYTES
+from persistence.archive.records import Records, Run
+from persistence.errors import FormatError, NotArchived
+from ringbuf.native import ffi, lib
 
-NAME_MOST_BYTES = 65535 + 10  # of a page
-RANKS_MOST = 1 << 30  # of one archive: each costs a reader 8 bytes while it opens a window
-RECORDS_MOST = 1 << 30  # of one window
+__all__ = ["COLUMNS", "SCHEMA", "Split", "records_of", "table_of"]
 
-
-class Columns(NamedTuple):
-    """A window as it is compressed: memory of its own."""
-
-    head: memoryview
-    body: memoryview
-    cuts: list[int]  # where each block of the body ends
-    first_timestamp_ns: int  # the earliest
-    last_timestamp_ns: int  # the latest
-
-
-class NamePage(NamedTuple):
-    """A page of names."""
-
-    data: bytes
-    names: int
-    first_name: bytes
+TEXTS: Final = pa.dictionary(pa.int32(), pa.string())
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("ring", TEXTS, nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp_ns", pa.int64(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("flags", pa.int32(), nullable=False),
+        pa.field("properties", pa.binary()),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("position", pa.int64()),
+        pa.field("verbatim", pa.binary()),
+    ]
+)
+# The columns that records are built from, and their types when they have been read.
+COLUMNS: Final = {it.name: TEXTS if it.name == "topic" else it.type for it in list(SCHEMA)[2:]}
+# Fields of rb_decode_columns (ringbuf/c/arrow/decode_api.h) by the buffers of a column: bitmap of rows
+# that are not null, then values, or ends and values.
+FIXED: Final = ("offset", "timestamp_ns", "flags")
+SPLIT: Final = {name: (None, name) for name in FIXED} | {
+    "topic": (None, "key_ends", "key"),
+    "properties": ("properties_there", "properties_ends", "properties"),
+    "payload": (None, "payload_ends", "payload"),
+}
+BYTES_MAX = (1 << 31) - 1  # of records in one array: its ends have 32 bits
 
 
-class Keys:
-    """The topics of a segment: enter() every run, then rank(), then split() every window."""
+class Split(NamedTuple):
+    """The rows of a row group, and facts that follow from all of them."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        seed = int.from_bytes(os.urandom(8), "little") if seed is None else seed
-        pointer = lib.rb_keys_new(seed)
-        if pointer == ffi.NULL:
-            raise MemoryError("no memory for the topics of a segment")
-        self._keys = ffi.gc(pointer, lib.rb_keys_free)
-        self.ranks = 0
-
-    def enter(self, records: memoryview, epoch: int, window: int) -> None:
-        """Takes the keys of a run of records that is in that window.  Raises FormatError: one is damaged."""
-        result = lib.rb_keys_enter(self._keys, ffi.from_buffer(records), len(records), epoch, window)
-        if result == lib.RB_INVALID:
-            raise MemoryError("no memory for the topics of a segment")
-        if result != lib.RB_OK:
-            raise FormatError("a record whose checksum does not hold")
-
-    def rank(self) -> None:
-        """Nothing is entered from here on."""
-        self.ranks = lib.rb_keys_rank(self._keys)
-
-    def pages(self) -> Iterator[NamePage]:
-        """The names, by rank."""
-        room = PAGE_BYTES + NAME_MOST_BYTES
-        page, length, first = bytearray(room), ffi.new("uint64_t *"), 0
-        while first < self.ranks:
-            memory = ffi.from_buffer(page)
-            count = lib.rb_keys_page(self._keys, first, memory, PAGE_BYTES, length)
-            if not count:  # the first is longer than that
-                count = lib.rb_keys_page(self._keys, first, memory, room, length)
-            data = bytes(page[: length[0]])
-            yield NamePage(data, count, next(page_names(data, count)))
-            first += count
-
-    def split(
-        self, records: memoryview, runs: Sequence[Run], epochs: Sequence[int], block_bytes: int = BLOCK_BYTES
-    ) -> Columns:
-        """The columns of a window, whose runs lie one behind the other in `records`.  Raises FormatError."""
-        count = sum(run.records for run in runs)
-        head, body = bytearray(count * lib.RB_ARCHIVE_HEAD_BYTES), bytearray(len(records))
-        scratch = ffi.new("uint64_t[]", 2 * count + self.ranks + 1)
-        cuts = ffi.new("uint64_t[]", len(records) // block_bytes + 2)
-        out = ffi.new("rb_archive_columns *")
-        out.scratch, out.cuts = scratch, cuts
-        out.head, out.body = ffi.from_buffer(head), ffi.from_buffer(body)
-        result = lib.rb_archive_split(
-            self._keys, self.ranks, ffi.from_buffer(records), _runs(runs, epochs), len(runs), count,
-            block_bytes, out,
-        )  # fmt: skip
-        if result != lib.RB_OK:
-            raise FormatError("records that are not what their extents say")
-        filled = memoryview(body)[: out.body_bytes]
-        times = out.first_timestamp_ns, out.last_timestamp_ns
-        return Columns(memoryview(head), filled, list(cuts[0 : out.cut_count]), *times)
+    table: pa.Table
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+    verbatim: int
+    topics: bytes  # filter, see layout.py
 
 
-def page_names(data: bytes, count: int) -> Iterator[bytes]:
-    """The names of a page, in their order.  Raises FormatError."""
-    place = count * lib.RB_ARCHIVE_NAME_BYTES
-    begin = 0
-    for end in _name_ends(data, count):
-        yield data[place + begin : place + end]
-        begin = end
+# ---- records into columns ----
 
 
-def page_windows(data: bytes, count: int, index: int) -> int:
-    """The windows that the name of that index is in: bit n for window n modulo 64."""
-    return sum(data[(2 + i) * count + index] << 8 * i for i in range(8))
+def table_of(records: memoryview, runs: Sequence[Run], ring: str, epoch: int) -> Split:
+    """Take apart records of one ring and epoch, whose runs lie one behind the other.
+
+    Raises NotArchived: a record does not verify, or its offset has more than 63 bits.
+    """
+    odd = ffi.new("rb_odd *")
+    topics = ffi.new("uint8_t[]", TOPIC_FILTER_BYTES)
+    odd.filter, odd.earliest_ns = topics, (1 << 64) - 1
+    tables, at, verbatim = [], 0, 0
+    for run in runs:
+        tables.append(_split(records[at : at + run.length], run, epoch, odd))
+        verbatim += odd.rows
+        at += run.length
+    columns = pa.concat_tables(tables)
+    rows = columns.num_rows
+    epochs = pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(array("q", [epoch]) * rows)])
+    table = columns.add_column(0, SCHEMA.field("ring"), [_ring(ring, rows)])
+    table = table.add_column(1, SCHEMA.field("epoch"), [epochs])
+    return Split(table, odd.earliest_ns, odd.latest_ns, verbatim, bytes(ffi.buffer(topics)))
 
 
-def _name_ends(data: bytes, count: int) -> Any:
-    ends = ffi.new("uint32_t[]", count)
-    if lib.rb_archive_name_ends(ffi.from_buffer(data), len(data), count, ends) != lib.RB_OK:
-        raise FormatError("a page of names that is none")
-    return ends
+def _ring(name: str, rows: int) -> pa.Array:
+    """A column of one text.  pa.array() would import pandas, to look for its types."""
+    text = name.encode()
+    ends = pa.py_buffer(array("i", [0, len(text)]))
+    names = pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(text)])
+    indexes = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(bytes(4 * rows))])
+    return pa.DictionaryArray.from_arrays(indexes, names)
 
 
-def _runs(runs: Sequence[Run], epochs: Sequence[int]) -> Any:
-    found = ffi.new("rb_archive_run[]", len(runs))
-    for it, run, epoch in zip(found, runs, epochs, strict=True):
-        it.length, it.count, it.first_offset = run.length, run.records, run.first_offset
-        it.position, it.epoch = run.position, epoch
-    return found
+def _split(records: memoryview, run: Run, epoch: int, odd: Any) -> pa.Table:
+    data, sizes = ffi.from_buffer("uint8_t[]", records), ffi.new("rb_decode_sizes *")
+    lib.rb_decode_measure(
+        data, len(records), epoch, run.first_offset, run.records, min(len(records), BYTES_MAX), sizes
+    )
+    if (sizes.rows, sizes.consumed_bytes) != (run.records, run.length):
+        raise NotArchived(f"a record from offset {run.first_offset + sizes.rows} on does not verify")
+    out = ffi.new("rb_decode_columns *")
+    buffers = _allocated(out, sizes)
+    odd.ends = ffi.NULL
+    if (
+        lib.rb_decode_fill(data, sizes, out) != lib.RB_OK
+        or lib.rb_archive_odd(data, sizes, out, odd) != lib.RB_OK
+    ):
+        raise NotArchived(f"an offset from {run.first_offset} on is too large for a Parquet file")
+    rows = run.records
+    arrays = {
+        name: pa.Array.from_buffers(SCHEMA.field(name).type, rows, [buffers.get(part) for part in parts])
+        for name, parts in SPLIT.items()
+    }
+    arrays["position"] = _first_only(run.position, rows)
+    arrays["verbatim"] = _verbatim(data, sizes, out, odd) if odd.rows else pa.nulls(rows, pa.binary())
+    return pa.table([arrays[name] for name in COLUMNS], schema=pa.schema(list(SCHEMA)[2:]))
 
 
-class Wanted(NamedTuple):
-    """Records of a window: first <= record < end, in record order; of one key, if `rank` is not negative."""
-
-    first: int
-    end: int
-    rank: int = -1
+def _first_only(value: int, rows: int) -> pa.Array:
+    """A column of one value and nulls."""
+    values, there = value.to_bytes(8, "little") + bytes(8 * rows - 8), b"\1" + bytes((rows + 7) // 8 - 1)
+    return pa.Array.from_buffers(pa.int64(), rows, [pa.py_buffer(there), pa.py_buffer(values)])
 
 
-class Needed(NamedTuple):
-    """What it takes to restore some of them."""
+def _allocated(out: Any, sizes: Any) -> dict[str | None, pa.Buffer]:
+    """Arrow memory for all columns, which `out` then points to."""
+    rows = sizes.rows
+    room = {
+        "offset": 8 * rows,
+        "timestamp_ns": 8 * rows,
+        "flags": 4 * rows,
+        "key": sizes.key_bytes,
+        "key_ends": 4 * rows + 4,
+        "properties": sizes.properties_bytes,
+        "properties_ends": 4 * rows + 4,
+        "properties_there": (rows + 7) // 8,
+        "payload": sizes.payload_bytes,
+        "payload_ends": 4 * rows + 4,
+    }
+    buffers: dict[str | None, pa.Buffer] = {}
+    for name, length in room.items():
+        buffers[name] = pa.allocate_buffer(length)
+        setattr(out, name, ffi.cast(ffi.typeof(getattr(out, name)), buffers[name].address))
+    return buffers
 
-    wanted: Wanted  # up to the limit
-    records: int
-    bytes: int
-    blocks: list[int]
-    pages: list[int]
+
+def _verbatim(data: Any, sizes: Any, columns: Any, odd: Any) -> pa.Array:
+    """The column of records that are kept whole, of which `odd` has counted the bytes."""
+    ends, there = bytearray(4 * sizes.rows + 4), bytearray((sizes.rows + 7) // 8)
+    values = bytearray(odd.bytes)
+    odd.ends = ends_view = ffi.from_buffer("int32_t[]", ends)
+    odd.there = there_view = ffi.from_buffer("uint8_t[]", there)
+    odd.verbatim = values_view = ffi.from_buffer("uint8_t[]", values)
+    result = lib.rb_archive_odd(data, sizes, columns, odd)
+    assert result == lib.RB_OK
+    del ends_view, there_view, values_view
+    return pa.Array.from_buffers(
+        pa.binary(), sizes.rows, [pa.py_buffer(there), pa.py_buffer(ends), pa.py_buffer(values)]
+    )
 
 
-class WindowColumns:
-    """The head of a window, opened: restores any of its records out of the blocks that they need."""
+# ---- columns into records ----
 
-    def __init__(
-        self,
-        head: bytes,
-        runs: Sequence[Run],
-        epochs: Sequence[int],
-        cuts: Sequence[int],
-        page_ends: Sequence[int],
-    ) -> None:
-        """`page_ends`: the rank behind the last name of each page.  Raises FormatError."""
-        self.runs = runs
-        self.epochs = epochs
-        records = sum(run.records for run in runs)
-        ranks = page_ends[-1] if page_ends else 0
-        if len(head) != records * lib.RB_ARCHIVE_HEAD_BYTES or max(ranks, records) > RECORDS_MOST:
-            raise FormatError(f"a head of {len(head)} bytes for {records} records")
-        self._window = window = ffi.new("rb_archive_window *")
-        self._kept = [
-            ffi.from_buffer(head), _runs(runs, epochs), ffi.new("uint64_t[]", list(cuts)),
-            ffi.new("uint64_t[]", list(page_ends)), ffi.new("uint32_t[]", records),
-            ffi.new("uint64_t[]", records + 1), ffi.new("uint64_t[]", records),
-        ]  # fmt: skip
-        window.records, window.ranks, window.run_count = records, ranks, len(runs)
-        window.cut_count, window.page_count = len(cuts), len(page_ends)
-        (window.head, window.runs, window.cuts, window.pages, window.order, window.bodies,
-         window.positions) = self._kept  # fmt: skip
-        if lib.rb_archive_open(window, ffi.new("uint64_t[]", ranks + 1)) != lib.RB_OK:
-            raise FormatError("a head whose columns do not fit its runs")
 
-    @property
-    def records(self) -> int:
-        """How many there are."""
-        return int(self._window.records)
+def records_of(table: pa.Table, epoch: int, topic: bytes | None = None) -> Records:
+    """Build the records of a row group, or only those of a topic, from the columns COLUMNS.
 
-    def position(self, record: int) -> int:
-        """Where a record stood in its ring."""
-        return int(self._window.positions[record])
+    Raises FormatError: the columns do not fit each other.
+    """
+    if dict(zip(table.schema.names, table.schema.types, strict=True)) != COLUMNS:
+        raise FormatError(f"a row group with the columns {', '.join(map(str, table.schema))}")
+    arrays = {name: _array(table, name) for name in COLUMNS}
+    topics = arrays["topic"].dictionary
+    if topics.offset or topics.null_count:
+        raise FormatError("a dictionary of topics that is not in one piece")
+    hashes = ffi.new("uint32_t[]", max(len(topics), 1))
+    rows, columns = ffi.new("rb_archive_rows *"), ffi.new("rb_decode_columns *")
+    rows.rows, rows.epoch, rows.columns = table.num_rows, epoch, columns
+    rows.topics, rows.topic_hash = len(topics), hashes
+    _point(rows, ("topic",), arrays["topic"].indices)
+    _point(rows, ("position_there", "position"), arrays["position"])
+    rows.verbatim_bytes = _point(rows, ("verbatim_ends", "verbatim"), arrays["verbatim"])
+    for name in FIXED:
+        _point(columns, (name,), arrays[name])
+    rows.key_bytes = _point(columns, ("key_ends", "key"), topics)
+    rows.properties_bytes = _point(columns, ("properties_ends", "properties"), arrays["properties"])
+    rows.payload_bytes = _point(columns, ("payload_ends", "payload"), arrays["payload"])
+    return _joined(rows, epoch, topic)
 
-    def needs(self, wanted: Wanted, limit_bytes: int) -> Needed:
-        """Which blocks and pages it takes to restore what fits into `limit_bytes`, at least one record."""
-        window = self._window
-        blocks, pages = bytearray(window.cut_count), bytearray(window.page_count)
-        found = ffi.new("rb_archive_needed *")
-        lib.rb_archive_needs(
-            window, ffi.new("rb_archive_wanted *", wanted), limit_bytes, ffi.from_buffer(blocks),
-            ffi.from_buffer(pages), found,
-        )  # fmt: skip
-        return Needed(
-            wanted._replace(end=found.end),
-            found.records,
-            found.bytes,
-            [index for index, marked in enumerate(blocks) if marked],
-            [index for index, marked in enumerate(pages) if marked],
-        )
 
-    def restore(
-        self, needed: Needed, blocks: Mapping[int, bytes], pages: Mapping[int, tuple[bytes, int]]
-    ) -> list[Range]:
-        """The records, as they stood in the ring, in ranges over memory of their own.
+def _joined(rows: Any, epoch: int, topic: bytes | None) -> Records:
+    key = ffi.NULL if topic is None else ffi.from_buffer("uint8_t[]", topic)
+    joined = ffi.new("rb_joined *")
+    if lib.rb_archive_join(rows, key, len(topic or b""), joined) != lib.RB_OK:
+        raise FormatError("columns of a row group that do not fit each other")
+    data = pa.allocate_buffer(joined.bytes)  # not filled with zeros first, as a bytearray is
+    places = array("I", bytes(4 * (joined.rows + 1)))
+    stretches = ffi.new("rb_stretch[]", max(joined.stretches, 1))
+    joined.out, joined.stretch = ffi.cast("uint8_t *", data.address), stretches
+    joined.place = ffi.from_buffer("uint32_t[]", places, require_writable=True)
+    if lib.rb_archive_join(rows, key, len(topic or b""), joined) != lib.RB_OK:
+        raise FormatError("columns of a row group that do not fit each other")
+    return Records(memoryview(data).cast("B").toreadonly(), epoch, places, stretches, joined.stretches)
 
-        `blocks` and `pages` (with their counts of names), decompressed, by index.  Raises FormatError.
-        """
-        window = self._window
-        kept: list[Any] = []
 
-        def pointers(kind: str, count: int, items: Mapping[int, Any]) -> Any:
-            array = ffi.new(kind, max(count, 1))
-            for index, item in items.items():
-                array[index] = item
-            kept.append(array)
-            return array
+def _array(table: pa.Table, name: str) -> Any:
+    """The column in one piece, from its first value on, with all its buffers."""
+    column = table.column(name)
+    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if not isinstance(whole, pa.Array) or whole.offset or len(whole) != table.num_rows:
+        raise FormatError(f"the column {name} of a row group is not in one piece")
+    return whole
 
-        parts = ffi.new("rb_archive_parts *")
-        ends = {index: _name_ends(data, count) for index, (data, count) in pages.items()}
-        held = {index: ffi.from_buffer(data) for index, data in blocks.items()}
-        names = {index: ffi.from_buffer(data) for index, (data, _) in pages.items()}
-        parts.blocks = pointers("const uint8_t *[]", window.cut_count, held)
-        parts.pages = pointers("const uint8_t *[]", window.page_count, names)
-        parts.name_ends = pointers("const uint32_t *[]", window.page_count, ends)
-        out = bytearray(needed.bytes)
-        stretches = ffi.new("rb_archive_stretch[]", max(needed.records, 1))
-        count = lib.rb_archive_restore(
-            window, ffi.new("rb_archive_wanted *", needed.wanted), parts, ffi.from_buffer(out), len(out),
-            stretches, needed.records,
-        )  # fmt: skip
-        if count < 0:
-            raise FormatError("columns of a window that do not fit each other")
-        view = memoryview(out).toreadonly()
-        return [self._range(stretches[index], view) for index in range(count)]
 
-    def _range(self, it: Any, view: memoryview) -> Range:
-        return Range(
-            it.position,
-            self.epochs[it.run],
-            it.first_offset,
-            it.count,
-            it.first_timestamp_ns,
-            it.last_timestamp_ns,
-            view[it.place : it.place + it.length],
-        )
-
-    @classmethod
-    def of(cls, columns: Columns, runs: Sequence[Run], epochs: Sequence[int], ranks: int) -> Self:
-        """The window that split() has just made, with all names in one page."""
-        return cls(bytes(columns.head), runs, epochs, columns.cuts, [ranks])
+def _point(struct: Any, parts: tuple[str, ...], column: pa.Array) -> int:
+    """Let fields of a C struct point to the last buffers of a column; size of the last one."""
+    buffers = column.buffers()
+    for part, buffer in zip(parts, buffers[len(buffers) - len(parts) :], strict=True):
+        address = 0 if buffer is None else buffer.address
+        setattr(struct, part, ffi.cast(ffi.typeof(getattr(struct, part)), address))
+    return 0 if buffers[-1] is None else int(buffers[-1].size)

@@ -1,106 +1,93 @@
-"""The bytes of an archive: one sealed segment, compressed.  Defined here and nowhere else; little-endian.
+"""The archive format: one sealed segment as a Parquet file.  Defined here; the columns are in columns.py.
 
-An archive is named by the base position of its segment, 20 digits, ".archive".  It holds every record of the
-segment, bit by bit; what only the segment's own layout says (extents, their checksums) is left out.
+An archive is named by the base position of its segment, 20 digits, ".parquet".  It holds every record of the
+segment, bit for bit; the layout of the segment itself (extents, their checksums) is left out.  Any program
+that reads Parquet reads it: each row is a record.
 
-    header    64 bytes: the segment's own (format.py), with magic "BRIMARCH".  Its checksum is the **seed** of
-              all checksums below, so nothing of another archive ever fits.
-    frames    one zstd frame each, in the order of the footer's index: of each window its blocks and its head,
-              then the pages of names
-    footer    one zstd frame of msgpack, see below
-    trailer   32 bytes:
+    ring          string   name of the ring, "telemetry-0"
+    epoch         int64    of the ring
+    offset        int64    of the record in its ring and epoch
+    timestamp_ns  int64    since 1970
+    topic         string
+    flags         int32    of the record (ringbuf/c/base/record.h): QoS, retain, ...
+    properties    binary   MQTT 5 properties in wire form, their length in front; null: none
+    payload       binary
+    position      int64    in the ring; null: right behind the record of the row before
+    verbatim      binary   all of a record that the other columns do not give back; null: they do
 
-    byte  size  field
-       0     8  footer_place
-       8     4  footer_length
-      12     4  plain_length     of the footer, decompressed
-      16     4  version          ARCHIVE_VERSION
-      20     4  crc32c           of the footer as it stands in the file, then of trailer bytes 0 .. 20, seeded
-      24     8  magic            "BRIMARCH"
+A row group holds records of one ring and epoch, in order: about GROUP_BYTES as they stood in the ring.
 
-Footer, a map:
+In the file's metadata stand three texts.  "brim.crc32c" is the checksum of footer, its length and the
+closing magic, eight hexadecimal digits, computed with zeros in their place.  "brim.topics" is in base64, for
+each row group, a Bloom filter of its topics in TOPIC_FILTER_BYTES: bits 0 to 12 of a topic's crc32c are the
+number of a bit that is set, and so are bits 13 to 25.  "brim.archive" is JSON:
 
-    "end"       place in the segment where its log ended
-    "opening"   {ring_id: [name, epoch, next_offset]} at the segment's begin, as in a catalogue
-    "closing"   the same at its end
-    "rings"     [[name, epoch], ...], which runs refer to by index
-    "windows"   [[head, [block, ...], [run, ...], records, first_timestamp_ns, last_timestamp_ns, crc], ...]
-                run: [ring, length, records, first_offset, ring_position], without a gap in either;
-                crc: crc32c of the window's records as they stood in the ring, run by run, seeded
-    "pages"     [[frame, rank behind its last name, first name], ...]
+    "version"  ARCHIVE_VERSION
+    "segment"  worker, base_position, generation, salt, created_ns of the segment's header
+    "end"      place in the segment where its log ended
+    "opening"  {ring_id: [name, epoch, next_offset]} at the segment's begin, as in a catalogue
+    "closing"  the same at its end
+    "groups"   one object for each row group, in their order: the fields of Group
 
-    A frame is [place, length, plain_length, crc32c]: where in the file, decompressed, of the file's bytes.
-
-A **window** is about WINDOW_BYTES of records: runs of one ring after the other.  The names of all topics
-(keys) of the segment have ranks, by their bytes.  Record order is that of the runs; key order is by rank, and
-within one topic by record order: what is alike stands together.
-
-    head    for each column, plane by plane, lowest byte first, one byte for each record:
-            4 rank of the key, record order
-            8 timestamp_ns less that of the record before (of 0 at the first), zigzag, record order
-            2 flags of the record; 0x8000: the body is all of the record's span, as it stood, key order
-            4 length of the record, key order
-            4 that length less the length of the body, modulo 2^32, key order
-    blocks  the bodies, key order: properties and payload.  A block ends with the record that takes it to
-            BLOCK_BYTES, so one topic's records are in one block, or in neighbours
-    page    lengths of its names, 2 planes; windows each is in, 8 planes: bit n for window n modulo 64; names
-
-Offsets (dense in a run), the key's hash, padding and the record's own checksum are not stored: a reader works
-them out.  A record that would not come back bit by bit is stored as it stands.
+The checksums of the footer and of each row group cover every byte of the file but the magic at its begin.
+The texts are found without a Parquet library (footer_text), so that listing archives loads none.
 
 Rule for change: any change raises ARCHIVE_VERSION and adds golden bytes under tests/golden/persistence; a
-reader keeps reading the version before.
+reader keeps reading the version before.  Bytes of an equal version may differ with the library that writes.
 """
 
 from __future__ import annotations
 
-import struct
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import msgpack
-
-from persistence.archive.zstd import compress, decompress
-from persistence.errors import FormatError
-from persistence.format import CatalogueEntry, SegmentHeader
+from persistence.errors import FormatError, FutureFormat
+from persistence.segment.format import CatalogueEntry, SegmentHeader
 from ringbuf import crc32c
+from ringbuf.native import lib
 
 __all__ = [
-    "ARCHIVE_MAGIC",
     "ARCHIVE_SUFFIX",
     "ARCHIVE_VERSION",
-    "BLOCK_BYTES",
-    "HEADER_BYTES",
-    "PAGE_BYTES",
-    "TRAILER_BYTES",
-    "WINDOW_BYTES",
-    "Footer",
-    "Frame",
-    "Page",
-    "Run",
-    "Trailer",
-    "WindowEntry",
+    "CRC_TEXT",
+    "EARLIER_SUFFIX",
+    "GROUP_BYTES",
+    "JSON_TEXT",
+    "MAGIC",
+    "TAIL_BYTES",
+    "TOPICS_TEXT",
+    "TOPIC_FILTER_BYTES",
+    "Catalogue",
+    "RowGroup",
     "archive_name",
     "base_of_archive",
-    "pack_header",
-    "unpack_header",
+    "earlier_error",
+    "earlier_name",
+    "footer_length",
+    "footer_text",
+    "may_have_topic",
+    "packed_filters",
+    "sealed_footer",
 ]
 
-ARCHIVE_VERSION = 1
-ARCHIVE_MAGIC = b"BRIMARCH"
-ARCHIVE_SUFFIX = ".archive"
-HEADER_BYTES = 64
-TRAILER_BYTES = 32
-WINDOW_BYTES = 8 << 20  # what reading a few records in the order of the ring may have to decompress
-BLOCK_BYTES = 1 << 20  # what reading one topic has to decompress of a window, beside its head
-PAGE_BYTES = 64 << 10
-FOOTER_MOST_BYTES = 1 << 30
+ARCHIVE_VERSION = 2  # 1 was a format of its own, in files named ".archive"
+ARCHIVE_SUFFIX = ".parquet"
+EARLIER_SUFFIX = ".archive"
+GROUP_BYTES = 4 << 20  # of records: reading one record decodes as much
+MAGIC = b"PAR1"
+TAIL_BYTES = 8  # of the file: length of the footer, magic
+FOOTER_MAX_BYTES = 1 << 28
+TOPIC_FILTER_BYTES: int = lib.RB_TOPIC_FILTER_BYTES
+_BIT_MASK = 8 * TOPIC_FILTER_BYTES - 1
+JSON_TEXT = "brim.archive"
+TOPICS_TEXT = "brim.topics"
+CRC_TEXT = "brim.crc32c"
+NO_CRC = b"00000000"
 
 _NAME_DIGITS = 20
-_TRAILER = struct.Struct("<QIIII8s")
-_COVERED = struct.Struct("<QIII")  # trailer bytes 0 .. 20
-
-assert _TRAILER.size == TRAILER_BYTES
 
 
 def archive_name(base: int) -> str:
@@ -108,176 +95,150 @@ def archive_name(base: int) -> str:
     return f"{base:0{_NAME_DIGITS}d}{ARCHIVE_SUFFIX}"
 
 
-def base_of_archive(name: str) -> int | None:
-    """The base position that a file name says, or None for a file that is no archive."""
-    digits = name.removesuffix(ARCHIVE_SUFFIX)
+def earlier_name(base: int) -> str:
+    """The file name of an archive of version 1, which this program neither reads nor removes."""
+    return f"{base:0{_NAME_DIGITS}d}{EARLIER_SUFFIX}"
+
+
+def earlier_error(base: int) -> str:
+    """The reason why an archive of version 1 is unreadable."""
+    return (
+        f"{earlier_name(base)} is an archive of the format before Parquet, which this program does not read; "
+        "read it with the program that wrote it, or remove it"
+    )
+
+
+def base_of_archive(name: str, suffix: str = ARCHIVE_SUFFIX) -> int | None:
+    """The base position in the name of an archive; None: the file is no archive."""
+    digits = name.removesuffix(suffix)
     if digits == name or len(digits) != _NAME_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
     return int(digits)
 
 
-def pack_header(segment: SegmentHeader) -> bytes:
-    """The first 64 bytes of the archive of that segment."""
-    return segment._replace(magic=ARCHIVE_MAGIC).pack()[:HEADER_BYTES]
+class RowGroup(NamedTuple):
+    """A row group: its records, and where they stand in the file."""
 
-
-def unpack_header(data: bytes) -> SegmentHeader:
-    """The header of an archive; its `seed` begins every checksum.  Raises FormatError."""
-    return SegmentHeader.unpack(data, ARCHIVE_MAGIC)
-
-
-class Frame(NamedTuple):
-    """Where a zstd frame is, and what it holds."""
-
+    ring: str
+    epoch: int
+    first_offset: int
+    end_offset: int  # perhaps with gaps between
+    records: int
+    position: int  # of the first record in the ring
+    end_position: int
+    bytes: int  # of the records as they stood in the ring
+    records_crc32c: int  # of these bytes
+    first_timestamp_ns: int  # the earliest
+    last_timestamp_ns: int  # the latest
+    verbatim: int  # records kept verbatim, whose topic may be missing in its column but not in "brim.topics"
     place: int
     length: int
-    plain_length: int
-    crc: int
+    file_crc32c: int  # of the file's bytes there
 
-    def open(self, data: bytes, seed: int) -> bytes:
-        """What the frame holds that reads as `data`.  Raises FormatError."""
-        if len(data) != self.length or crc32c(data, seed) != self.crc:
-            raise FormatError(f"the frame of {self.length} bytes at {self.place} is not what was written")
-        return decompress(data, self.plain_length)
-
-
-class Run(NamedTuple):
-    """Records of one ring and epoch, dense in offsets and in ring positions."""
-
-    ring: int  # index into Footer.rings
-    length: int  # bytes
-    records: int
-    first_offset: int
-    position: int
-
-
-class WindowEntry(NamedTuple):
-    """What the footer says of a window."""
-
-    head: Frame
-    blocks: list[Frame]
-    runs: list[Run]
-    records: int
-    first_timestamp_ns: int
-    last_timestamp_ns: int
-    crc: int
-
-    @property
-    def length(self) -> int:
-        """What its records take once restored."""
-        return sum(run.length for run in self.runs)
-
-
-class Page(NamedTuple):
-    """What the footer says of a page of names: ranks from the page before up to `end`."""
-
-    frame: Frame
-    end: int
-    first_name: bytes
+    def __str__(self) -> str:
+        return f"ring {self.ring}, epoch {self.epoch}, offsets {self.first_offset} to {self.end_offset - 1}"
 
 
 @dataclass
-class Footer:
-    """The index of an archive."""
+class Catalogue:
+    """The JSON text: what an archive holds."""
 
-    end: int = 0
-    opening: dict[int, CatalogueEntry] = field(default_factory=dict)
-    closing: dict[int, CatalogueEntry] = field(default_factory=dict)
-    rings: list[tuple[str, int]] = field(default_factory=list)
-    windows: list[WindowEntry] = field(default_factory=list)
-    pages: list[Page] = field(default_factory=list)
+    header: SegmentHeader
+    end: int
+    opening: dict[int, CatalogueEntry]
+    closing: dict[int, CatalogueEntry]
+    groups: list[RowGroup] = field(default_factory=list)
 
-    def pack(self) -> tuple[bytes, int]:
-        """As it goes into the file, and its bytes before compression."""
+    def pack(self) -> str:
+        """JSON text."""
+        header = self.header._asdict()
+        del header["magic"]
         fields = {
+            "version": ARCHIVE_VERSION,
+            "segment": header,
             "end": self.end,
-            "opening": {ring_id: list(entry) for ring_id, entry in self.opening.items()},
-            "closing": {ring_id: list(entry) for ring_id, entry in self.closing.items()},
-            "rings": self.rings,
-            "windows": self.windows,
-            "pages": self.pages,
+            "opening": self.opening,
+            "closing": self.closing,
+            "groups": [group._asdict() for group in self.groups],
         }
-        plain: bytes = msgpack.packb(fields)
-        return compress(plain), len(plain)
+        return json.dumps(fields)
 
     @classmethod
-    def unpack(cls, data: bytes) -> Footer:
-        """From what pack() compressed.  Raises FormatError."""
+    def unpack(cls, text: bytes) -> Catalogue:
+        """Read JSON text.  Raises FormatError; FutureFormat: a later version wrote it."""
         try:
-            fields = msgpack.unpackb(data, strict_map_key=False)
+            fields: dict[str, Any] = json.loads(text)
+            version = int(fields["version"])
+            if version > ARCHIVE_VERSION:
+                raise FutureFormat(
+                    f"archive version {version} is later than {ARCHIVE_VERSION}, the latest that this "
+                    "program reads; use the program that wrote it, or a later one"
+                )
             return cls(
+                SegmentHeader(**fields["segment"]),
                 int(fields["end"]),
-                {int(ring_id): CatalogueEntry(*entry) for ring_id, entry in fields["opening"].items()},
-                {int(ring_id): CatalogueEntry(*entry) for ring_id, entry in fields["closing"].items()},
-                [(str(name), int(epoch)) for name, epoch in fields["rings"]],
-                [_window(*entry, rings=len(fields["rings"])) for entry in fields["windows"]],
-                _pages(fields["pages"]),
+                _entries(fields["opening"]),
+                _entries(fields["closing"]),
+                [RowGroup(**group) for group in fields["groups"]],
             )
-        except (AttributeError, KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
-            raise FormatError(f"an archive's footer of {len(data)} bytes that is none: {error!r}") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"invalid archive catalogue of {len(text)} bytes: {error!r}") from error
 
 
-def _frame(fields: list[int]) -> Frame:
-    frame = Frame(*fields)
-    if any(type(it) is not int or not 0 <= it < 2**63 for it in frame):
-        raise ValueError(f"{frame} is nowhere")
-    return frame
+def _entries(fields: dict[str, Any]) -> dict[int, CatalogueEntry]:
+    return {int(ring_id): CatalogueEntry(*entry) for ring_id, entry in fields.items()}
 
 
-def _pages(fields: list[tuple[list[int], int, bytes]]) -> list[Page]:
-    pages, end = [], 0
-    for frame, behind, first_name in fields:
-        if not end < behind < 2**31:
-            raise ValueError("ranks that do not rise")
-        pages.append(Page(_frame(frame), behind, bytes(first_name)))
-        end = behind
-    return pages
+# ---- the footer ----
 
 
-def _window(
-    head: list[int],
-    blocks: list[list[int]],
-    runs: list[list[int]],
-    records: int,
-    first_ns: int,
-    last_ns: int,
-    crc: int,
-    *,
-    rings: int,
-) -> WindowEntry:
-    its = [Run(*run) for run in runs]
-    if sum(run.records for run in its) != records or any(run.ring >= rings for run in its):
-        raise ValueError("a window whose runs do not fit it")
-    if any(type(it) is not int or not 0 <= it < 2**64 for run in its for it in run):
-        raise ValueError("a run that cannot be")
-    frames = [_frame(block) for block in blocks]
-    return WindowEntry(_frame(head), frames, its, records, first_ns, last_ns, crc)
+def footer_length(tail: bytes, size: int) -> int:
+    """Bytes of the footer with its tail, from the last TAIL_BYTES of a file.  Raises FormatError."""
+    length = int.from_bytes(tail[:4], "little") + TAIL_BYTES
+    if len(tail) != TAIL_BYTES or tail[4:] != MAGIC or not 0 < length <= min(size, FOOTER_MAX_BYTES):
+        raise FormatError(f"no Parquet footer at the end of {size} bytes")
+    return length
 
 
-class Trailer(NamedTuple):
-    """The last bytes: where the footer is."""
+def footer_text(footer: bytes, name: str) -> tuple[int, int]:
+    """Begin and end of a text of the file's metadata in the footer.  Raises FormatError.
 
-    footer: Frame
+    Thrift's compact protocol has a pair of strings as 0x18, length, key, 0x18, length, value.  The last place
+    counts: only metadata, whose texts are ASCII without control characters, stands behind statistics.
+    """
+    key = name.encode()
+    at = footer.rfind(bytes([0x18, len(key)]) + key + b"\x18")
+    if at < 0:
+        raise FormatError(f"no {name} in a Parquet footer of {len(footer)} bytes")
+    begin, length, shift = at + len(key) + 3, 0, 0
+    for byte in footer[begin : begin + 5]:
+        begin, length, shift = begin + 1, length | (byte & 127) << shift, shift + 7
+        if byte < 128:
+            break
+    if not shift or begin + length > len(footer):
+        raise FormatError(f"{name} of {length} bytes in a Parquet footer of {len(footer)}")
+    return begin, begin + length
 
-    def pack(self, seed: int, footer: bytes) -> bytes:
-        """The trailer of an archive whose footer stands in the file as `footer`."""
-        covered = _COVERED.pack(self.footer.place, len(footer), self.footer.plain_length, ARCHIVE_VERSION)
-        return covered + struct.pack("<I", crc32c(covered, crc32c(footer, seed))) + ARCHIVE_MAGIC
 
-    @classmethod
-    def unpack(cls, data: bytes, size: int) -> Trailer:
-        """From the last bytes of a file of `size`; its checksum is for Footer.  Raises FormatError."""
-        if len(data) != TRAILER_BYTES or data[-8:] != ARCHIVE_MAGIC:
-            raise FormatError(f"no archive's trailer in its last {len(data)} bytes")
-        place, length, plain, version, crc, _ = _TRAILER.unpack(data)
-        if version != ARCHIVE_VERSION:
-            raise FormatError(f"an archive of version {version}, where {ARCHIVE_VERSION} is read")
-        if place + length + TRAILER_BYTES != size or plain > FOOTER_MOST_BYTES:
-            raise FormatError(f"an archive whose footer would be at {place}, {length} bytes of {size}")
-        return cls(Frame(place, length, plain, crc))
+def sealed_footer(footer: bytes) -> bytes:
+    """The footer with its own checksum in it, whatever digits stood there.  Raises FormatError."""
+    begin, end = footer_text(footer, CRC_TEXT)
+    blank = footer[:begin] + NO_CRC + footer[end:]
+    return footer[:begin] + b"%08x" % crc32c(blank) + footer[end:]
 
-    def open(self, footer: bytes, trailer: bytes, seed: int) -> Footer:
-        """The footer that stands in the file as `footer`.  Raises FormatError."""
-        if crc32c(trailer[: _COVERED.size], crc32c(footer, seed)) != self.footer.crc:
-            raise FormatError("an archive's footer is not what was written")
-        return Footer.unpack(decompress(footer, self.footer.plain_length))
+
+def may_have_topic(footer: bytes, group: int, topic: bytes) -> bool:
+    """False if the row group of that index has no record of the topic.  Raises FormatError."""
+    begin, end = footer_text(footer, TOPICS_TEXT)
+    length = len(packed_filters([bytes(TOPIC_FILTER_BYTES)]))
+    begin += group * length
+    if begin + length > end:
+        raise FormatError(f"no topics of row group {group} in {TOPICS_TEXT}")
+    bits, key_hash = b64decode(footer[begin : begin + length]), crc32c(topic)
+    numbers = (key_hash & _BIT_MASK, key_hash >> 13 & _BIT_MASK)
+    return all(bits[number >> 3] >> (number & 7) & 1 for number in numbers)
+
+
+def packed_filters(filters: Iterable[bytes]) -> str:
+    """The text TOPICS_TEXT."""
+    return b"".join(map(b64encode, filters)).decode()

@@ -1,37 +1,47 @@
-"""The archives of a log: what LogReader asks for records that no segment has any more.
+"""Archives of a log: LogReader reads records here that no segment has any more.
 
-Owns which archives there are, a few decompressed parts, and the numbers that tell how much compression saves.
-Never writes; removing is for who owns the log (remove()).
+Owns the list of archives and a few decoded row groups.  Never writes; only the owner of the log removes
+archives (remove()).
 
-What is damaged is left out and remembered, here for a whole archive, by ArchiveFile.damage for parts: a
-reader sees the gap by the offsets, as with a damaged extent.
+Damage is left out and remembered, here of a whole archive, in ArchiveFile.damage of row groups: a reader sees
+the gap by the offsets, as with a damaged extent.
 
-Threads: any; one reads at a time, since they share what is decompressed.
+Threads: any; one reads at a time, since they share the decoded row groups.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from persistence.archive.file import ArchiveFile, Cache
-from persistence.archive.layout import WINDOW_BYTES, archive_name, base_of_archive
+from persistence.archive.cache import Cache
+from persistence.archive.file import ArchiveFile
+from persistence.archive.layout import (
+    ARCHIVE_SUFFIX,
+    EARLIER_SUFFIX,
+    GROUP_BYTES,
+    RowGroup,
+    archive_name,
+    base_of_archive,
+    earlier_error,
+)
+from persistence.archive.library import release_unused
 from persistence.errors import ArchiveUnavailable, FormatError
-from persistence.facts import RingFacts, SegmentFacts
 from persistence.files import Files
-from persistence.verified import from_offset, from_time
+from persistence.segment.segment_facts import RingInfo, SegmentInfo
+from persistence.segment.verified_reader import from_offset, from_time
 from ringbuf import Range
 
 __all__ = ["Archive"]
 
-CACHE_BYTES = 24 << 20  # two windows of records, with their heads: one who reads on, and one who looks back
+CACHE_BYTES = 4 * GROUP_BYTES  # a reader that goes forward, and one that looks back
 
 
 class _Span(NamedTuple):
-    """What an archive holds of a ring and epoch: first <= offset < end, perhaps with gaps."""
+    """Span of a ring and epoch in an archive: first <= offset < end, perhaps with gaps."""
 
     first: int
     end: int
@@ -40,36 +50,37 @@ class _Span(NamedTuple):
 
 
 class Archive:
-    """The archives in `directory`.  They are looked for once, and whenever refresh() is called."""
+    """The archives in `directory`, listed at the first use and by refresh()."""
 
     def __init__(self, files: Files, directory: str, cache_bytes: int = CACHE_BYTES) -> None:
-        self.unreadable: dict[int, str] = {}  # by base: why
+        self.unreadable: dict[int, str] = {}  # by base, with the cause
+        self.earlier: set[int] = set()  # those of the format before Parquet: reported, never removed
         self.reads = 0  # calls that found something here
         self.changes = 0  # raised whenever an archive comes or goes
         self._files = files
         self._directory = directory
-        self._lock = threading.Lock()  # of what there is; held for look-ups
-        self._reading = threading.Lock()  # of what has been decompressed
+        self._lock = threading.Lock()  # of the list; held for look-ups
+        self._reading = threading.Lock()  # of the decoded row groups
         self._cache = Cache(cache_bytes)
         self._bases: set[int] | None = None
         self._opened: dict[int, ArchiveFile] = {}
         self._spans: dict[tuple[str, int], list[_Span]] = {}
 
-    # ---- what is there ----
+    # ---- list ----
 
     def refresh(self) -> None:
-        """Looks which archives there are.  Raises OSError."""
+        """List the directory again.  Raises OSError."""
         with self._lock:
             before, self._bases = self._bases, None
+            self.unreadable = {}  # the cause may have been a lack of descriptors
             now = self._listed()
             for base in set(self._opened) - now:
                 del self._opened[base]
-            self.unreadable = {}  # Perhaps only for want of descriptors.
             self.changes += before != now
             self._index()
 
     def add(self, base: int) -> None:
-        """An archive has been made."""
+        """Add a new archive."""
         with self._lock:
             self._listed().add(base)
             self._opened.pop(base, None)
@@ -78,7 +89,7 @@ class Archive:
             self.changes += 1
 
     def remove(self, base: int) -> None:
-        """Unlinks an archive.  Raises OSError: it is there yet."""
+        """Unlink an archive.  Raises OSError: it is still there."""
         with suppress(FileNotFoundError):
             self._files.unlink(os.path.join(self._directory, archive_name(base)))
         with self._lock:
@@ -91,58 +102,59 @@ class Archive:
             self._cache.forget(base)
 
     def forget(self) -> None:
-        """Lets go of what has been decompressed."""
+        """Drop the decoded row groups."""
         with self._reading:
             self._cache.forget()
+        release_unused()
 
     def all(self) -> list[ArchiveFile]:
-        """Those that can be read, in the order of the log."""
+        """Readable archives, in the order of the log."""
         with self._lock:
             here = self._known()
             return [here[base] for base in sorted(here)]
 
     def bases(self) -> list[int]:
-        """Base positions of all of them, rising."""
+        """Base positions of all archives, rising."""
         with self._lock:
             return sorted(self._listed())
 
     def end_position(self) -> int:
-        """The log position where the last of them ends; 0: there is none."""
+        """Log position at the end of the last archive; 0 without archives, or if it is unreadable."""
         with self._lock:
             last = max(self._listed(), default=None)
             found = None if last is None else self._opened.get(last) or self._open(last)
-            return 0 if found is None else found.base + found.footer.end
+            return 0 if found is None else found.base + found.catalogue.end
 
     def note(self, base: int, damage: Mapping[str, str]) -> None:
-        """Somebody has found these parts damaged."""
+        """Note damaged parts that a scrub has found."""
         with self._lock:
             if (found := self._known().get(base)) is not None:
                 found.damage.update(damage)
 
     @property
     def damaged_places(self) -> int:
-        """Archives that cannot be read, and damaged parts of the others."""
+        """Number of unreadable archives, and of damaged parts of the others."""
         with self._lock:
             return len(self.unreadable) + sum(len(it.damage) for it in self._known().values())
 
-    def segments(self) -> list[SegmentFacts]:
-        """What each archive holds, rising; also of those that cannot be read."""
+    def segments(self) -> list[SegmentInfo]:
+        """Facts of each archive, rising, with unreadable ones."""
         found = [_facts(it) for it in self.all()]
         with self._lock:
             unreadable = dict(self.unreadable)
         found += [
-            SegmentFacts(base, 0, 0, "lost", 0, 0, (), (), reason=why) for base, why in unreadable.items()
+            SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=why) for base, why in unreadable.items()
         ]
         return sorted(found, key=lambda it: it.base)
 
-    def facts(self, base: int) -> SegmentFacts | None:
-        """What one of them holds; None: it is not there, or cannot be read."""
+    def facts(self, base: int) -> SegmentInfo | None:
+        """Facts of an archive; None: it is missing or unreadable."""
         with self._lock:
             found = self._known().get(base)
         return None if found is None else _facts(found)
 
     def epochs(self, ring_name: str) -> list[tuple[int, int, int]]:
-        """Epoch, first and end offset of what is there of a ring, in the order of the log."""
+        """Epoch, first and end offset of the archived records of a ring, in the order of the log."""
         with self._lock:
             self._known()
             spans = [(its[0].base, epoch, its[0].first, its[-1].end)
@@ -155,8 +167,8 @@ class Archive:
             here = self._known()
             for span in self._spans.get((ring_name, epoch), ()):
                 if span.end > offset:
-                    runs = here[span.base].runs(ring_name, epoch)
-                    return next(max(run.first_offset, offset) for run in runs if run.end_offset > offset)
+                    groups = here[span.base].groups(ring_name, epoch)
+                    return next(max(it.first_offset, offset) for it in groups if it.end_offset > offset)
             return None
 
     def end_offset(self, ring_name: str, epoch: int) -> int:
@@ -181,10 +193,9 @@ class Archive:
         self, ring_name: str, topic: bytes, epoch: int, offset: int, limit_bytes: int
     ) -> list[Range]:
         """As read(), but only records of that topic."""
-        key = ring_name, epoch, topic
         return self._from(
             ring_name, epoch, lambda span: span.end > offset,
-            lambda it, handle: it.read_topic(handle, self._cache, key, offset, limit_bytes),
+            lambda it, handle: it.read(handle, self._cache, ring_name, epoch, offset, limit_bytes, topic),
         )  # fmt: skip
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
@@ -202,8 +213,10 @@ class Archive:
         """The offset of the first record of that time or later; None: all are earlier."""
 
         def later(it: ArchiveFile, handle: int) -> list[Range]:
-            for offset in it.not_before(ring_name, epoch, timestamp_ns):
-                for found in it.read(handle, self._cache, ring_name, epoch, offset, WINDOW_BYTES):
+            for group in it.groups(ring_name, epoch):
+                if group.last_timestamp_ns < timestamp_ns:
+                    continue
+                for found in it.read(handle, self._cache, ring_name, epoch, group.first_offset, group.bytes):
                     if (first := from_time(found, timestamp_ns)) is not None:
                         return [from_offset(found, first)]
             return []
@@ -216,12 +229,15 @@ class Archive:
     def _listed(self) -> set[int]:
         """Bases of the archives, by their names."""
         if self._bases is None:
-            found = map(base_of_archive, self._files.listdir(self._directory))
-            self._bases = {base for base in found if base is not None}
+            names = self._files.listdir(self._directory)
+            readable = _bases(names, ARCHIVE_SUFFIX)
+            self.earlier = _bases(names, EARLIER_SUFFIX) - readable
+            self.unreadable |= {base: earlier_error(base) for base in self.earlier}
+            self._bases = readable | self.earlier
         return self._bases
 
     def _known(self) -> dict[int, ArchiveFile]:
-        """Those that can be read: their footers are, when somebody asks for the first time."""
+        """Readable archives; footers that are not in memory are read."""
         missing = self._listed() - self._opened.keys() - self.unreadable.keys()
         for base in sorted(missing):
             found = self._open(base)
@@ -233,9 +249,7 @@ class Archive:
 
     def _open(self, base: int) -> ArchiveFile | None:
         try:
-            found = ArchiveFile.open(self._files, os.path.join(self._directory, archive_name(base)))
-            if found.base != base:
-                raise FormatError(f"it says that it is of {found.base}")
+            found = ArchiveFile.open(self._files, self._directory, base)
         except FileNotFoundError:
             return None
         except (ArchiveUnavailable, FormatError, OSError) as error:
@@ -249,8 +263,8 @@ class Archive:
         here = self._opened
         for base in sorted(here):
             for ring in here[base].rings():
-                runs = here[base].runs(*ring)
-                span = _Span(runs[0].first_offset, runs[-1].end_offset, runs[-1].end_position, base)
+                groups = here[base].groups(*ring)
+                span = _Span(groups[0].first_offset, groups[-1].end_offset, groups[-1].end_position, base)
                 self._spans.setdefault(ring, []).append(span)
 
     def _from(
@@ -260,7 +274,7 @@ class Archive:
         may: Callable[[_Span], bool],
         read: Callable[[ArchiveFile, int], list[Range]],
     ) -> list[Range]:
-        """What the first archive gives that gives something, of those that may."""
+        """Ranges of the first archive that has any, of those that may."""
         with self._lock:
             here = self._known()
             spans = [it for it in self._spans.get((ring_name, epoch), ()) if may(it)]
@@ -278,32 +292,36 @@ class Archive:
         return []
 
 
-def _facts(file: ArchiveFile) -> SegmentFacts:
+def _bases(names: Iterable[str], suffix: str) -> set[int]:
+    found = (base_of_archive(name, suffix) for name in names)
+    return {base for base in found if base is not None}
+
+
+def _facts(file: ArchiveFile) -> SegmentInfo:
     """An archive as a segment."""
-    lengths: dict[tuple[str, int], int] = {}
-    times: dict[tuple[str, int], tuple[int, int]] = {}
-    for window in file.footer.windows:
-        for run in window.runs:
-            ring = file.footer.rings[run.ring]
-            first, last = times.get(ring, (window.first_timestamp_ns, window.last_timestamp_ns))
-            lengths[ring] = lengths.get(ring, 0) + run.length
-            times[ring] = min(first, window.first_timestamp_ns), max(last, window.last_timestamp_ns)
-    rings = []
-    for ring in sorted(file.rings()):
-        runs = file.runs(*ring)
-        records = sum(run.end_offset - run.first_offset for run in runs)
-        rings.append(
-            RingFacts(*ring, runs[0].first_offset, runs[-1].end_offset, records, *times[ring], lengths[ring])
-        )
-    return SegmentFacts(
+    rings = tuple(_ring_facts(file.groups(*ring)) for ring in sorted(file.rings()))
+    return SegmentInfo(
         file.base,
-        file.footer.end,
+        file.catalogue.end,
         file.size,
         "archived",
         min((it.first_timestamp_ns for it in rings), default=0),
         max((it.last_timestamp_ns for it in rings), default=0),
-        tuple(rings),
+        rings,
         (),
         indexed=True,
         reason="; ".join(f"{part}: {why}" for part, why in file.damage.items()),
+    )
+
+
+def _ring_facts(groups: list[RowGroup]) -> RingInfo:
+    return RingInfo(
+        groups[0].ring,
+        groups[0].epoch,
+        groups[0].first_offset,
+        groups[-1].end_offset,
+        sum(it.records for it in groups),
+        min(it.first_timestamp_ns for it in groups),
+        max(it.last_timestamp_ns for it in groups),
+        sum(it.bytes for it in groups),
     )

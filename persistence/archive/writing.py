@@ -1,61 +1,57 @@
 """From a sealed segment to its archive, in steps that a crash may end anywhere.
 
-    write BASE.archive.PID.tmp -> fdatasync -> read it back, record by record, beside the segment
-    -> rename to BASE.archive -> dirsync
+    write BASE.parquet.PID.tmp -> fdatasync -> read it back, group by group, and compare with the segment
+    -> rename to BASE.parquet -> dirsync
 
-The segment is never touched: whoever owns the log lets it go, after this has returned.  So there is a whole
-archive or none, and until it is known to be right, and its name is on the disk, the segment is there.  What
-was on its way when a process died ends in ".tmp", which recovery removes.
+The segment is never touched: the owner of the log removes it after this has returned.  So there is a whole
+archive or none, and the segment is there until the archive is known to be right and its name is on the disk.
+A file that was not finished when a process died ends in ".tmp", which recovery removes.
 
-Memory: a few windows, whatever the segment's size.
+Memory: a few row groups, whatever the segment's size.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
-from persistence.archive.columns import Keys
 from persistence.archive.file import ArchiveFile
 from persistence.archive.layout import (
-    BLOCK_BYTES,
-    HEADER_BYTES,
-    TRAILER_BYTES,
-    WINDOW_BYTES,
-    Footer,
-    Frame,
-    Page,
-    Trailer,
-    WindowEntry,
+    CRC_TEXT,
+    GROUP_BYTES,
+    JSON_TEXT,
+    NO_CRC,
+    TOPICS_TEXT,
+    Catalogue,
+    RowGroup,
     archive_name,
-    pack_header,
+    packed_filters,
+    sealed_footer,
 )
-from persistence.archive.source import SegmentSource, SourceWindow
-from persistence.archive.zstd import check_available, compress
+from persistence.archive.library import load
+from persistence.archive.records import Run
+from persistence.archive.source import GroupRecords, GroupSource, SegmentSource
+from persistence.durable_file import TEMPORARY_SUFFIX, write_all
 from persistence.errors import FormatError, NotArchived, Stopped
-from persistence.files import Buffer, Files, size_of
-from persistence.format import segment_name
+from persistence.files import Files, size_of
+from persistence.segment.format import segment_name
 from ringbuf import crc32c
 
-__all__ = ["Archived", "Sizes", "archive_segment", "same_records"]
+if TYPE_CHECKING:
+    from persistence.archive.columns import Split
+
+__all__ = ["Archived", "archive_segment", "write_archive"]
 
 
 class Archived(NamedTuple):
-    """What has become of a segment."""
+    """The result for a segment."""
 
     base: int
     records: int
-    segment_bytes: int  # of its log: what lies behind in its file is not counted
+    segment_bytes: int  # of its log: the room behind it in the file is not counted
     archive_bytes: int
-
-
-class Sizes(NamedTuple):
-    """How a segment is cut; see layout.py."""
-
-    window_bytes: int = WINDOW_BYTES
-    block_bytes: int = BLOCK_BYTES
 
 
 def archive_segment(
@@ -64,132 +60,107 @@ def archive_segment(
     base: int,
     ends_at: int,
     *,
-    sizes: Sizes | None = None,
+    group_bytes: int = GROUP_BYTES,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Archived:
-    """Makes the archive of the sealed segment at `base` of the log in `directory`, which ends at that place.
+    """Make the archive of the sealed segment at `base` of the log in `directory`, which ends at that place.
 
-    It is whole, durable and proven when this returns; one that is there already is proven anew.  Raises
-    NotArchived: the segment is damaged; Stopped: `stopped` said so; FormatError; ArchiveUnavailable; OSError.
+    The archive is whole, durable and proven when this returns; one that exists already is verified again.
+    Raises NotArchived: the segment is damaged; Stopped: `stopped` returned true; FormatError;
+    ArchiveUnavailable; OSError.
     """
-    check_available()
-    sizes = sizes or Sizes()
+    load()
     segment = os.path.join(directory, segment_name(base))
     target = os.path.join(directory, archive_name(base))
-    with SegmentSource.opened(files, segment, base, ends_at, sizes.window_bytes) as source:
-        if not _is_there(files, target, source):
-            temporary = f"{target}.{os.getpid()}.tmp"
+    with SegmentSource.opened(files, segment, base, ends_at, group_bytes) as source:
+        if not _is_there(files, target, source, stopped):
+            temporary = f"{target}.{os.getpid()}{TEMPORARY_SUFFIX}"
             try:
-                _write(files, temporary, source, sizes, stopped)
-                if not same_records(files, temporary, source, stopped):
-                    raise NotArchived(f"{source.table.name}: what was archived reads differently")
+                proofs = write_archive(files, temporary, source, stopped)
+                if not _is_right(files, temporary, source, proofs, stopped):
+                    raise NotArchived(f"{source.name}: the archive reads differently from the segment")
                 files.rename(temporary, target)
             except BaseException:
                 with suppress(OSError):
                     files.unlink(temporary)
                 raise
         files.dirsync(directory)
-        records = sum(run.records for window in source.windows for run in window.runs)
-        return Archived(base, records, source.table.end, size_of(files, target))
+        records = sum(group.records for group in ArchiveFile.at(files, target).catalogue.groups)
+        return Archived(base, records, source.end, size_of(files, target))
 
 
-def _is_there(files: Files, target: str, source: SegmentSource) -> bool:
-    """Whether a right archive is there; a wrong one is removed."""
-    try:
-        if same_records(files, target, source):
-            return True
-    except FileNotFoundError:
+def _is_there(files: Files, target: str, source: SegmentSource, stopped: Callable[[], bool]) -> bool:
+    """True if a right archive is there.  A wrong one is replaced by the rename that follows."""
+    if size_of(files, target) == 0:
         return False
-    except FormatError:
-        pass
-    files.unlink(target)
-    return False
+    try:
+        return _is_right(files, target, source, [_proof(source.read(it)) for it in source.groups], stopped)
+    except (FileNotFoundError, FormatError):
+        return False
 
 
 # ---- writing ----
 
 
-class _Output:
-    """A file that is written from its begin to its end."""
+class Proof(NamedTuple):
+    """Checksum and runs that the records of a row group must come back with."""
 
-    def __init__(self, files: Files, handle: int, seed: int) -> None:
-        self.files, self.handle, self.seed = files, handle, seed
-        self.place = 0
-
-    def write(self, data: Buffer) -> None:
-        rest = memoryview(data)
-        while rest:
-            written = self.files.pwritev(self.handle, [rest], self.place)
-            self.place += written
-            rest = rest[written:]
-
-    def frame(self, plain: memoryview | bytes) -> Frame:
-        """Compresses, writes, and says where."""
-        data = compress(plain)
-        frame = Frame(self.place, len(data), len(plain), crc32c(data, self.seed))
-        self.write(data)
-        return frame
-
-    def truncate(self) -> None:
-        """What an earlier life of the name has left behind the end goes."""
-        self.files.ftruncate(self.handle, self.place)
+    crc32c: int
+    runs: list[Run]
 
 
-@contextmanager
-def _created(files: Files, path: str) -> Iterator[int]:
+def _proof(records: GroupRecords) -> Proof:
+    return Proof(crc32c(records.data), records.runs)
+
+
+def write_archive(
+    files: Files, path: str, source: SegmentSource, stopped: Callable[[], bool] = lambda: False
+) -> list[Proof]:
+    """Write the archive of a segment, up to its last byte on the disk; a proof for each row group.
+
+    Raises NotArchived, Stopped, ArchiveUnavailable, OSError.
+    """
+    catalogue = Catalogue(source.header, source.end, source.opening, source.closing)
+    output, proofs, filters = load().ParquetOutput(), [], []
     handle = files.open(path, create=True)
     try:
-        yield handle
+        place = write_all(files, handle, [output.begin()], 0)
+        for group in source.groups:
+            _check(stopped)
+            records = source.read(group)
+            proofs.append(_proof(records))
+            split, data = output.row_group(records.data, records.runs, group.ring, group.epoch)
+            filters.append(split.topics)
+            catalogue.groups.append(_entry(group, proofs[-1], split, place, data))
+            place = write_all(files, handle, [data], place)
+        texts = {JSON_TEXT: catalogue.pack(), TOPICS_TEXT: packed_filters(filters), CRC_TEXT: NO_CRC.decode()}
+        place = write_all(files, handle, [sealed_footer(output.footer(texts))], place)
+        files.ftruncate(handle, place)  # a file of that name may have been longer
+        files.fdatasync(handle)
     finally:
         files.close(handle)
+    return proofs
 
 
-def _write(files: Files, path: str, source: SegmentSource, sizes: Sizes, stopped: Callable[[], bool]) -> None:
-    header = pack_header(source.table.header)
-    seed = int.from_bytes(header[-4:], "little")
-    keys = Keys()
-    for number, window in enumerate(source.windows):
-        _check(stopped)
-        at, data = 0, source.read(window)
-        for run, epoch in zip(window.runs, source.epochs(window), strict=True):
-            keys.enter(data[at : at + run.length], epoch, number)
-            at += run.length
-    keys.rank()
-    table = source.table
-    footer = Footer(table.end, table.opening, dict(table.catalogue), source.rings)
-    with _created(files, path) as handle:
-        out = _Output(files, handle, seed)
-        out.write(header)
-        assert out.place == HEADER_BYTES
-        for window in source.windows:
-            _check(stopped)
-            footer.windows.append(_window(out, source, window, keys, sizes.block_bytes))
-        end = 0
-        for page in keys.pages():
-            end += page.names
-            footer.pages.append(Page(out.frame(page.data), end, page.first_name))
-        packed, plain_length = footer.pack()
-        trailer = Trailer(Frame(out.place, len(packed), plain_length, 0))
-        out.write(packed)
-        out.write(trailer.pack(seed, packed))
-        out.truncate()
-        files.fdatasync(handle)
-
-
-def _window(
-    out: _Output, source: SegmentSource, window: SourceWindow, keys: Keys, block_bytes: int
-) -> WindowEntry:
-    data = source.read(window)
-    epochs = source.epochs(window)
-    columns = keys.split(data, window.runs, epochs, block_bytes)
-    begin, blocks = 0, []
-    for cut in columns.cuts:
-        blocks.append(out.frame(columns.body[begin:cut]))
-        begin = cut
-    head = out.frame(columns.head)
-    count = sum(run.records for run in window.runs)
-    times = columns.first_timestamp_ns, columns.last_timestamp_ns
-    return WindowEntry(head, blocks, window.runs, count, *times, crc32c(data, out.seed))
+def _entry(group: GroupSource, proof: Proof, split: Split, place: int, data: bytes) -> RowGroup:
+    first, last = proof.runs[0], proof.runs[-1]
+    return RowGroup(
+        ring=group.ring,
+        epoch=group.epoch,
+        first_offset=first.first_offset,
+        end_offset=last.first_offset + last.records,
+        records=sum(run.records for run in proof.runs),
+        position=first.position,
+        end_position=last.position + last.length,
+        bytes=group.length,
+        records_crc32c=proof.crc32c,
+        first_timestamp_ns=split.first_timestamp_ns,
+        last_timestamp_ns=split.last_timestamp_ns,
+        verbatim=split.verbatim,
+        place=place,
+        length=len(data),
+        file_crc32c=crc32c(data),
+    )
 
 
 def _check(stopped: Callable[[], bool]) -> None:
@@ -200,34 +171,26 @@ def _check(stopped: Callable[[], bool]) -> None:
 # ---- proving ----
 
 
-def same_records(
-    files: Files, path: str, source: SegmentSource, stopped: Callable[[], bool] = lambda: False
+def _is_right(
+    files: Files, path: str, source: SegmentSource, proofs: list[Proof], stopped: Callable[[], bool]
 ) -> bool:
-    """Whether the archive at `path` restores every record of the segment, bit by bit, and says the same of
-    it.
+    """True if the archive at `path`, read from its file, gives back every record of the segment bit for bit,
+    and its catalogues.
 
-    Both are read from their files.  Raises FormatError: it is damaged; OSError.
+    Raises FormatError: the archive is damaged; Stopped; ArchiveUnavailable; OSError.
     """
-    archive = ArchiveFile.open(files, path)
-    table, footer = source.table, archive.footer
-    said = (footer.end, footer.opening, footer.closing, footer.rings)
-    if archive.header._replace(magic=table.header.magic) != table.header:
+    archive = ArchiveFile.at(files, path)
+    catalogue, groups = archive.catalogue, archive.catalogue.groups
+    found = (catalogue.header, catalogue.end, catalogue.opening, catalogue.closing)
+    if found != (source.header, source.end, source.opening, source.closing):
         return False
-    if said != (table.end, table.opening, table.catalogue, source.rings):
-        return False
-    if [entry.runs for entry in footer.windows] != [window.runs for window in source.windows]:
+    if [(it.ring, it.epoch) for it in groups] != [(it.ring, it.epoch) for it in source.groups]:
         return False
     with archive.opened() as handle:
-        for index, window in enumerate(source.windows):
+        for index, proof in enumerate(proofs):
             _check(stopped)
-            restored, data, at = archive.window_records(handle, index), source.read(window), 0
-            for found in restored:
-                if bytes(data[at : at + len(found.view)]) != bytes(found.view):  # views compare byte by byte
-                    return False
-                at += len(found.view)
-            if at != len(data):
+            records = archive.records(handle, index)
+            proven = Proof(groups[index].records_crc32c, [] if records is None else records.runs())
+            if proven != proof:
                 return False
     return True
-
-
-assert TRAILER_BYTES < HEADER_BYTES  # a file of a header and a trailer is longer than either

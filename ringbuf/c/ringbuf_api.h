@@ -5,7 +5,7 @@
  * The file is read twice: by the C compiler, and by cffi's cdef() in build.py.  It therefore has declarations
  * only: no preprocessor lines, inline functions or _Atomic.  cffi releases the GIL around each of these
  * functions: they are for waits and whole batches.  Functions that keep the GIL (one call per message) are in
- * calls.c.  Python sees them as the types Writer, Reader, Claim, Record, Batch and KeyFilter, which
+ * py_module.c.  Python sees them as the types Writer, Reader, Claim, Record, Batch and KeyFilter, which
  * rb_install() adds to the module.
  *
  * C includes this file through record.h or ring.h.  Other parts (mqtt/, decode.c) have an _api.h of their
@@ -21,8 +21,8 @@ enum {
     RB_LINE_BYTES = 128,
     RB_HEADER_BYTES = 16384,
     RB_CURSORS_BYTES = 12288,
-    RB_OWN_SLOTS = 8,
-    RB_FOREIGN_SLOTS = 64,
+    RB_FOREIGN_SLOTS = 64, /* of the cursor file: readers in other processes */
+    RB_OWN_SLOTS = 8,      /* of readers in the writing process */
     RB_INDEX_ENTRIES = 256,
     RB_CAPACITY_MIN_BYTES = 65536,
     RB_CHUNK_MIN_BYTES = 4096,
@@ -73,10 +73,20 @@ enum { /* causes for which a writer refuses a record */
     RB_REFUSALS = 4
 };
 
+typedef struct rb_record { /* header of a record: record.h */
+    uint32_t length;
+    uint32_t crc;
+    uint64_t offset;
+    uint64_t timestamp_ns;
+    uint32_t key_hash;
+    uint16_t key_length;
+    uint16_t flags;
+} rb_record;
+
 typedef struct rb_writer rb_writer;
 typedef struct rb_reader rb_reader;
 
-/* Add the types of calls.c to the compiled module named `module`.  Returns 0, or -1 if Python is out of
+/* Add the types of py_module.c to the compiled module named `module`.  Returns 0, or -1 if Python is out of
  * memory. */
 int rb_install(const char *module);
 
@@ -86,8 +96,8 @@ int rb_install(const char *module);
  * RB_NAME_MAX_BYTES.  RB_INVALID: capacity_bytes is not a power of two, below the minimum or above 4 GiB. */
 int rb_format(void *memory, uint64_t capacity_bytes, uint32_t epoch, uint64_t first_offset, const char *name,
               uint64_t created_ns, uint32_t identity);
-/* Format the cursor file of the ring at `ring`.  Both files carry created_ns and `identity`, a random number.
- * */
+/* Format the cursor file of the ring at `ring`.  Both files carry created_ns and `identity`, a random
+ * number. */
 int rb_format_cursors(void *memory, const void *ring);
 /* Give a ring of version 1 without a writer an identity and the current version.  1 if done; 0 for another
  * ring. */
@@ -123,10 +133,10 @@ typedef struct rb_extremes {
 int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out);
 
 /* Publish the position up to which the log has synced: stored with release, only by the writing process.
- * Wakes sleeping readers, found in `cursors`, if readers see only durable records. */
-void rb_durable_store(void *memory, void *cursors, uint64_t position);
+ * Wakes sleeping readers, found in `cursors` and `own`, if readers see only durable records. */
+void rb_durable_store(void *memory, void *cursors, void *own, uint64_t position);
 /* Show readers only durable records (yes), or all committed records. */
-void rb_shows_durable_set(void *memory, int yes);
+void rb_visible_when_durable_set(void *memory, int yes);
 
 /* Request the writer of `memory`, in any process, to refuse records since `now_ns` of the monotonic clock,
  * for cause `why`.  RB_REFUSAL_FULL permits records again.  The writer obeys after its queue timeout. */
@@ -192,19 +202,18 @@ typedef struct rb_slot_facts {
     char name[32];
 } rb_slot_facts;
 
-/* `memory` is the ring's (own) or the cursor file's.  Each word is read once. */
-int rb_slot_read(const void *memory, int own, int slot, rb_slot_facts *out);
-void rb_slot_name(void *memory, int own, int slot, const char *name, uint32_t pid);
-void rb_slot_free(void *memory, int own, int slot);
+/* `cursors` is the cursor file, or private memory with the same layout for readers in the writing process.
+ * Each word is read once. */
+int rb_slot_read(const void *cursors, int slot, rb_slot_facts *out);
+void rb_slot_name(void *cursors, int slot, const char *name, uint32_t pid);
+void rb_slot_free(void *cursors, int slot);
 
-/* Select the foreign slots that may block a writer: all that gate (the default, for readers of the same
- * trust), or only those listed by rb_writer_admit().  rb_writer_evict() ends it for a slot until it is
- * admitted or freed. */
-void rb_writer_heed(rb_writer *writer, int only_listed);
+/* Let a foreign slot block a writer for which only listed slots do (rb_writer_heed()).  rb_writer_evict()
+ * ends it for a slot, until the slot is admitted or freed. */
 int rb_writer_admit(rb_writer *writer, int slot);
 int rb_writer_evict(rb_writer *writer, int slot);
 
-/* ---- waiting (wait.c): the only system calls of ringbuf ---------------------------------------- */
+/* ---- waiting (futex.c) --------------------------------------------------------------------------- */
 
 /* Sleep until one of `count` readers has a record, *doorbell differs from `seen`, the time is over, or a
  * signal comes.  Returns the index of the reader, `count` for the doorbell, RB_TIMEOUT, RB_INTERRUPTED.
@@ -216,38 +225,43 @@ void rb_doorbell_ring(uint32_t *doorbell);
  * the writing process. */
 int rb_durable_wait(void *memory, uint64_t position, int64_t timeout_ns);
 
-/* ---- bell (bell.c): one thread that sleeps on many rings of this process ------------------------- */
+/* ---- wakeup (wakeup.c): one thread that sleeps on many rings of this process ------------------------- */
 
-/* Depth of a sleep: SLEEPS is ended by every ring, NAPS by urgent rings and writers without room, WAITS only
- * by rb_bell_call(). */
-enum { RB_BELL_AWAKE = 0, RB_BELL_SLEEPS = 1, RB_BELL_NAPS = 2, RB_BELL_WAITS = 3, RB_BELL_RINGS = 4096 };
+/* Depth of a sleep: SLEEPS is ended by every ring, BACKOFF by urgent rings and writers without room, WAITS
+ * only by rb_wakeup_call(). */
+enum {
+    RB_WAKEUP_AWAKE = 0,
+    RB_WAKEUP_SLEEPS = 1,
+    RB_WAKEUP_BACKOFF = 2,
+    RB_WAKEUP_WAITS = 4,
+    RB_WAKEUP_RINGS = 4096
+};
 
-typedef struct rb_bell rb_bell;
-rb_bell *rb_bell_new(void); /* NULL: no memory */
-void rb_bell_free(rb_bell *bell);
+typedef struct rb_wakeup rb_wakeup;
+rb_wakeup *rb_wakeup_new(void); /* NULL: no memory */
+void rb_wakeup_free(rb_wakeup *wakeup);
 
-/* Have the writer of a ring, in this process, ring the bell as number `index` at each publish; NULL ends
- * this.  The bell must live as long as the writer. */
-void rb_writer_bell(rb_writer *writer, rb_bell *bell, uint32_t index);
-/* Commit index (trail.h) that a writer fills for a gating reader in this process.  It must live as long as
- * both. */
-typedef struct rb_trail rb_trail;
-rb_trail *rb_trail_new(void); /* NULL: no memory */
-void rb_trail_free(rb_trail *trail);
-void rb_writer_trail(rb_writer *writer, rb_trail *trail);
-void rb_reader_trail(rb_reader *reader, const rb_trail *trail);
-void rb_bell_urgent(rb_bell *bell, uint32_t index, int urgent);
+/* Have the writer of a ring, in this process, signal the wakeup as number `index` at each publish; NULL ends
+ * this.  The wakeup must live as long as the writer. */
+void rb_writer_wakeup(rb_writer *writer, rb_wakeup *wakeup, uint32_t index);
+/* Commit index (commit_index.h) that a writer fills for a gating reader in this process.  It must live as
+ * long as both. */
+typedef struct rb_commit_index rb_commit_index;
+rb_commit_index *rb_commit_index_new(void); /* NULL: no memory */
+void rb_commit_index_free(rb_commit_index *commit_index);
+void rb_writer_commit_index(rb_writer *writer, rb_commit_index *commit_index);
+void rb_reader_commit_index(rb_reader *reader, const rb_commit_index *commit_index);
 
-/* End the sleep, or the next one, and make rb_bell_called() true once. */
-void rb_bell_call(rb_bell *bell);
-int rb_bell_called(rb_bell *bell);
+/* End the sleep, or the next one, and make rb_wakeup_called() true once. */
+void rb_wakeup_call(rb_wakeup *wakeup);
+int rb_wakeup_called(rb_wakeup *wakeup);
 
-/* Sleep until one of the rings rings, rb_bell_call() is called, or the time is over.  Returns at once if that
- * has already happened. */
-void rb_bell_sleep(rb_bell *bell, uint32_t how, int64_t timeout_ns);
+/* Sleep until one of the rings signals, rb_wakeup_call() is called, or the time is over.  Returns at once if
+ * that has already happened. */
+void rb_wakeup_sleep(rb_wakeup *wakeup, uint32_t how, int64_t timeout_ns);
 
 /* Clear all bits, before a check of all rings. */
-void rb_bell_drain(rb_bell *bell);
+void rb_wakeup_drain(rb_wakeup *wakeup);
 
 /* ---- whole batches: ranges of ring memory, and records in bytes ------------------------------- */
 
@@ -261,18 +275,6 @@ typedef struct rb_range {
     uint64_t first_timestamp_ns, last_timestamp_ns;
 } rb_range;
 
-/* Get ranges from the reader's cursor on: at most `room` ranges, about limit_bytes together, at least one
- * record if the ring has one.  Moves the read cursor past them.  A gating reader holds them until
- * rb_reader_release().  Returns the number of ranges, or RB_OVERRUN (the cursor then stands at the oldest
- * record), RB_EVICTED, RB_CORRUPT. */
-int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int room);
-
-/* Release everything below `position`. */
-void rb_reader_release(rb_reader *reader, uint64_t position);
-
-/* skip.c.  Move the cursor, after RB_CORRUPT or of a stuck reader, to the next record that verifies, or to
- * the end.  Skipped records count as lost.  Returns RB_OVERRUN, or RB_EMPTY if no record follows. */
-int rb_reader_skip(rb_reader *reader);
 /* True if the end of the ring is ahead although no record stands at the cursor. */
 int rb_reader_is_stuck(const rb_reader *reader);
 

@@ -1,29 +1,15 @@
 """Programs without asyncio: an MQTT client, and subscriptions, by `brim`."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import brim
 from brim import errors
-from ringbuf import Bell
 from tests.support.brim_process import BrimProcess
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture(autouse=True)
-def _bell() -> Iterator[None]:
-    yield
-    Bell.of_process().close()
-
-
-@pytest.fixture
-def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
-    with BrimProcess(runtime_directory, tmp_path, bridge=False) as process:
-        yield process
 
 
 def url(broker: BrimProcess) -> str:
@@ -125,8 +111,11 @@ def test_an_unreachable_broker_is_a_connection_error(tmp_path: Path) -> None:
         pass
 
 
-def test_a_message_that_nobody_acknowledges_is_a_timeout(broker: BrimProcess) -> None:
-    with brim.connect(url(broker), reconnect=brim.Reconnect()) as client:
+def test_a_message_that_nobody_acknowledges_is_a_timeout(runtime_directory: Path, tmp_path: Path) -> None:
+    with (
+        BrimProcess(runtime_directory, tmp_path, bridge=False) as broker,
+        brim.connect(url(broker), reconnect=brim.Reconnect()) as client,
+    ):
         broker.kill()
         wait_until(lambda: not client.connected)
         with pytest.raises(TimeoutError, match=r"no acknowledgement of a message to 'a' in 0\.1 s"):
@@ -167,7 +156,7 @@ def test_records_come_by_shared_memory_and_by_zeromq_without_asyncio(broker: Bri
 async def test_a_producer_with_asyncio_never_waits_for_readers(broker: BrimProcess) -> None:
     async with (
         brim.asyncio.subscribe("cam/#", runtime_dir=broker.runtime_dir) as memory,
-        brim.asyncio.producer("cam", runtime_dir=broker.runtime_dir) as writer,
+        brim.asyncio.producer("other", runtime_dir=broker.runtime_dir) as writer,
     ):
         assert await memory.read() is None
         assert writer.publish(b"frame", key="cam/1") == 0

@@ -81,7 +81,7 @@ def test_the_check_reads_no_metadata_when_all_is_well() -> None:
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(found.stdout.splitlines()[-1].split())
     assert "edge.cli" in loaded
-    assert not {"importlib.metadata", "asyncio", "edge.broker", "msgspec", "zmq"} & loaded
+    assert not {"importlib.metadata", "asyncio", "edge.broker.dispatcher", "msgspec", "zmq"} & loaded
 
 
 def test_the_command_of_the_wheel_begins_with_the_check() -> None:

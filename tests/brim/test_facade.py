@@ -5,7 +5,6 @@ import doctest
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,26 +12,17 @@ import pytest
 import brim
 import brim.asyncio
 import brim.errors
-from ringbuf import Bell
 from tests.support.brim_process import BrimProcess
 from tests.support.house import ROOT
 
 MODULES = [brim, brim.asyncio, brim.errors]
-PAIRS = ["Client", "Consumer", "Subscription", "ZmqSubscription"]
+PAIRS = ["Client", "Consumer", "MessageSubscription", "Subscription", "ZmqSubscription"]
+PLAIN = {  # attributes of the forms for asyncio
+    "Client": {"client_id", "session_present", "reconnects"},
+    "MessageSubscription": {"dropped", "filters", "qos"},
+}
 FUNCTIONS = ["connect", "consumer", "producer", "subscribe", "subscribe_zmq"]
 LATE = {"asyncio", "edge.errors", "msgpack", "msgspec", "ringbuf", "ringbuf._ringbuf", "ssl", "zmq"}
-
-
-@pytest.fixture(autouse=True)
-def _bell() -> Iterator[None]:
-    yield
-    Bell.of_process().close()
-
-
-@pytest.fixture
-def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
-    with BrimProcess(runtime_directory, tmp_path, bridge=False) as process:
-        yield process
 
 
 def loaded(code: str) -> set[str]:
@@ -85,9 +75,7 @@ def public(kind: type) -> dict[str, object]:
 @pytest.mark.parametrize("name", PAIRS)
 def test_both_forms_of_a_class_have_equal_methods(name: str) -> None:
     blocking, waiting = public(getattr(brim, name)), public(getattr(brim.asyncio, name))
-    waiting = {name: it for name, it in waiting.items() if name not in {"begin", "end", "taken"}}
-    plain = {"client_id", "session_present", "reconnects"} if name == "Client" else set()  # attributes there
-    assert blocking.keys() - plain == waiting.keys()
+    assert blocking.keys() - PLAIN.get(name, set()) == waiting.keys()
     for method, found in waiting.items():
         if inspect.isfunction(found):
             assert parameters(found) == parameters(blocking[method]), method
@@ -97,15 +85,6 @@ def test_both_forms_of_a_class_have_equal_methods(name: str) -> None:
     assert hasattr(other, "__aenter__")
     assert not hasattr(other, "__enter__")
     assert hasattr(kind, "__iter__") == hasattr(other, "__aiter__")
-
-
-def test_both_forms_of_a_subscription_of_mqtt_have_equal_methods() -> None:
-    waiting = public(brim.asyncio.MessageSubscription)
-    for method, found in public(brim.MessageSubscription).items():
-        if inspect.isfunction(found):
-            assert parameters(found) == parameters(waiting[method])
-        else:
-            assert method in waiting or method in {"dropped", "filters", "qos"}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

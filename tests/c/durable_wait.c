@@ -5,8 +5,8 @@
  *     durable_wait between    everything becomes durable between a waiter's look and its sleep
  *     durable_wait many N     N steps, three waiters, who look on or sleep, as their last waits took
  *
- * To be compiled with a wait.c that looks again after an hour instead of a second, so that a wake-up that is
- * lost is for good; and that calls before_sleep() where it is about to sleep.  A waiter that is not woken
+ * To be compiled with an eventcount.c that sleeps for up to an hour instead of a second, so that a lost
+ * wake-up is not repaired, and that calls before_sleep() before its system call.  A waiter that is not woken
  * ends the program by SIGALRM.
  */
 #include <pthread.h>
@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ring.h"
+#include "ring/ring.h"
 
 #ifndef PATIENCE_S
 #define PATIENCE_S 30 /* of a machine under load, for what takes a second */
@@ -28,14 +28,15 @@
 
 void before_sleep(void);
 
-static _Alignas(4096) uint8_t ring[RB_HEADER_BYTES + RB_CAPACITY_MIN_BYTES], cursors[RB_CURSORS_BYTES];
+static _Alignas(4096) uint8_t ring[RB_HEADER_BYTES + RB_CAPACITY_MIN_BYTES], cursors[RB_CURSORS_BYTES],
+    own[RB_CURSORS_BYTES];
 static _Atomic uint64_t sleeps, done[WAITERS];
 static uint64_t steps;
 static bool between;
 
 static void *make_durable(void *unused)
 {
-    rb_durable_store(ring, cursors, STEP);
+    rb_durable_store(ring, cursors, own, STEP);
     return unused;
 }
 
@@ -75,7 +76,7 @@ static void move_on(void)
         struct timespec pause = {.tv_nsec = (long)(step * 7919 % 40) * 1000};
         if (step % 3)
             nanosleep(&pause, NULL);
-        rb_durable_store(ring, cursors, step * STEP);
+        rb_durable_store(ring, cursors, own, step * STEP);
         for (int i = 0; i < WAITERS; i++)
             while (atomic_load(&done[i]) < step)
                 sched_yield();

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ring.h"
+#include "ring/ring.h"
 
 /* Once more, to be asked for the ways of making a checksum that this machine does not choose. */
 #define rb_crc32c way_crc32c
@@ -22,7 +22,7 @@ uint32_t rb_crc32c(uint32_t seed, const void *data, size_t length);
 uint32_t rb_crc32c_copy(uint32_t seed, void *to, const void *from, size_t length);
 uint32_t rb_crc32c_of(uint32_t seed, const uint8_t *bytes, uint64_t length);
 uint64_t rb_crc32_fold(uint32_t *crc, const uint8_t *bytes, uint64_t length);
-#include "crc32c.c"
+#include "base/crc32c.c"
 #undef rb_crc32c
 #undef rb_crc32c_copy
 #undef rb_crc32c_of
@@ -45,6 +45,7 @@ uint64_t rb_crc32_fold(uint32_t *crc, const uint8_t *bytes, uint64_t length);
     } while (0)
 
 static _Alignas(4096) uint8_t memory[DUMP_BYTES], other[DUMP_BYTES];
+static rb_cursors own_slots;
 static rb_writer writer;
 
 static uint8_t *cursors_of(uint8_t *at)
@@ -57,7 +58,7 @@ static void begin(void)
     memset(memory, 0, sizeof memory);
     CHECK(rb_format(memory, CAPACITY, EPOCH, FIRST, "golden-0", MADE_NS, IDENTITY) == RB_OK);
     CHECK(rb_format_cursors(cursors_of(memory), memory) == RB_OK);
-    CHECK(rb_writer_open(&writer, memory, RB_HEADER_BYTES + CAPACITY, cursors_of(memory)) == RB_OK);
+    CHECK(rb_writer_open(&writer, memory, RING_BYTES, cursors_of(memory), &own_slots) == RB_OK);
 }
 
 static rb_key key_of(const char *text, const char *properties, uint32_t properties_length)
@@ -106,7 +107,7 @@ static void read_every_kind(uint8_t *from)
     rb_reader reader;
     rb_view view;
     static const uint32_t lengths[] = {0, 4, 4, 42, 33, 4500, 3};
-    CHECK(rb_reader_open(&reader, from, RING_BYTES, NULL, false, -1, false) == RB_OK);
+    CHECK(rb_reader_open(&reader, from, RING_BYTES, NULL, -1, false) == RB_OK);
     reader.verify = true;
     rb_seek_oldest(&reader);
     for (uint32_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -124,7 +125,7 @@ static void go_round(void)
     rb_reader reader;
     rb_view view;
     uint8_t payload[700];
-    rb_reader_open(&reader, memory, RING_BYTES, NULL, false, -1, false);
+    rb_reader_open(&reader, memory, RING_BYTES, NULL, -1, false);
     uint64_t from = reader.offset;
     for (uint32_t i = 0; i < 1000; i++) {
         memset(payload, (int)(writer.offset & 0xff), sizeof payload);
@@ -152,8 +153,8 @@ static void hold_back(void)
     rb_reader own, foreign;
     rb_view view;
     rb_key key = key_of("gate", NULL, 0);
-    CHECK(rb_reader_open(&own, memory, RING_BYTES, memory, true, 3, true) == RB_OK);
-    CHECK(rb_reader_open(&foreign, memory, RING_BYTES, cursors_of(memory), false, 63, true) == RB_OK);
+    CHECK(rb_reader_open(&own, memory, RING_BYTES, &own_slots, 3, true) == RB_OK);
+    CHECK(rb_reader_open(&foreign, memory, RING_BYTES, (rb_cursors *)cursors_of(memory), 63, true) == RB_OK);
     uint64_t first = own.offset;
     while (rb_append(&writer, &key, "x", 1, 0, 1) == RB_OK)
         ;
@@ -176,7 +177,7 @@ static void take_over(void)
     CHECK(rb_claim(&writer, &key, 100, 0, 1, &payload) == RB_OK);
     memset(payload, 0xff, 100);
     /* as after a kill */
-    CHECK(rb_writer_open(&writer, memory, RB_HEADER_BYTES + CAPACITY, cursors_of(memory)) == RB_OK);
+    CHECK(rb_writer_open(&writer, memory, RING_BYTES, cursors_of(memory), &own_slots) == RB_OK);
     CHECK(writer.offset == offset + 1);
     put("", NULL, 0, "next", 4, 0);
 }
@@ -184,7 +185,7 @@ static void take_over(void)
 static void wait_a_little(void)
 {
     rb_reader reader;
-    CHECK(rb_reader_open(&reader, memory, RING_BYTES, memory, true, 0, false) == RB_OK);
+    CHECK(rb_reader_open(&reader, memory, RING_BYTES, &own_slots, 0, false) == RB_OK);
     CHECK(rb_reader_wait(&reader, 1000, 1000000) == RB_TIMEOUT);
     put("", NULL, 0, "x", 1, 0);
     CHECK(rb_reader_wait(&reader, 0, INT64_MAX) == RB_OK);

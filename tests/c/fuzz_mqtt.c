@@ -15,14 +15,13 @@
 #include <string.h>
 
 #include "mqtt/mqtt.h"
+#include "mqtt/in/reason_codes.h"
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
 #define MADE_NS 1700000000000000000u
-#define NAME_INVALID 0x90
-#define QUOTA 0x97
 
 static _Alignas(4096) uint8_t ring[RB_HEADER_BYTES + CAPACITY];
-static _Alignas(4096) uint8_t cursors[RB_CURSORS_BYTES];
+static _Alignas(4096) uint8_t cursors[RB_CURSORS_BYTES], own[RB_CURSORS_BYTES];
 
 typedef struct play {
     mq_engine *engine;
@@ -64,7 +63,7 @@ static void route(mq_engine *engine, mq_topic *topic, const mq_connection *conne
 
 static void skip(mq_connection *connection, uint8_t reason)
 {
-    connection->judged = true;
+    connection->answered = true;
     connection->skip_reason = reason;
 }
 
@@ -78,7 +77,7 @@ static void answer_topic(play *play, mq_connection *connection, const mq_event *
         length = connection->aliases[event->detail - 1].length;
     }
     if (asked % 11 == 0) {
-        skip(connection, NAME_INVALID);
+        skip(connection, MQ_REASON_TOPIC_NAME_INVALID);
         return;
     }
     mq_topic *topic = mq_topic_find(play->engine, name, length);
@@ -88,13 +87,13 @@ static void answer_topic(play *play, mq_connection *connection, const mq_event *
         mq_topic *old = mq_topic_recyclable(play->engine);
         if (old != NULL)
             mq_topic_free(play->engine, old);
-        skip(connection, QUOTA);
+        skip(connection, MQ_REASON_QUOTA_EXCEEDED);
         return;
     }
     route(play->engine, topic, play->other, asked % 3);
     if (asked % 2)
         route(play->engine, topic, play->sender, asked % 3 | MQ_TAG_RETAIN_AS_PUBLISHED);
-    mq_judge(play->engine, connection, topic, asked % 7 != 0);
+    mq_authorize(play->engine, connection, topic, asked % 7 != 0);
 }
 
 static void answer(play *play)
@@ -113,7 +112,7 @@ static void pull(play *play, mq_connection *connection)
 {
     if (connection->stop == MQ_STOP_CLOSING)
         return;
-    while (mq_fill(play->engine, connection) && connection->stop != MQ_STOP_CLOSING)
+    while (mq_fill_output(play->engine, connection) && connection->stop != MQ_STOP_CLOSING)
         connection->out.start = connection->out.end = 0;
     mq_bytes_free(play->engine, &connection->out);
     connection->listed = false;
@@ -182,12 +181,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memset(ring, 0, RB_HEADER_BYTES);
     must(rb_format(ring, CAPACITY, 1, 0, "fuzz-0", MADE_NS, 1) == RB_OK, "the ring is formatted");
     must(rb_format_cursors(cursors, ring) == RB_OK &&
-             rb_writer_open(&writer, ring, sizeof ring, cursors) == RB_OK,
+             rb_writer_open(&writer, ring, sizeof ring, cursors, own) == RB_OK,
          "the ring has a writer");
     play play = {.engine = mq_engine_new(&limits, seed)};
     play.engine->now_ms = 1000;
     play.engine->now_ns = MADE_NS;
-    play.source = (uint16_t)mq_source_add(play.engine, (mq_source){.kind = MQ_SOURCE_OWN, .writer = &writer});
+    play.source = (uint16_t)mq_ring_add(play.engine, (mq_ring){.kind = MQ_SOURCE_OWN, .writer = &writer});
     play.sender = client(&play, versions[data[0] & 3], data[0] & 4, 4);
     play.other = client(&play, data[0] & 8 ? 5 : 4, true, 65535);
     const uint8_t *at = data + 2, *end = data + size;

@@ -29,7 +29,8 @@
 #define LOG_BYTES (64u * CAPACITY)
 #define LOGGED 1 /* the ring with a log */
 
-static _Alignas(4096) uint8_t rings[RINGS][RB_HEADER_BYTES + CAPACITY], cursors[RINGS][RB_CURSORS_BYTES];
+static _Alignas(4096) uint8_t rings[RINGS][RB_HEADER_BYTES + CAPACITY], cursors[RINGS][RB_CURSORS_BYTES],
+    own[RINGS][RB_CURSORS_BYTES];
 static uint8_t log_bytes[LOG_BYTES];
 
 typedef struct client {
@@ -104,14 +105,15 @@ static uint32_t tag_of(world *world, mq_session *group, uint8_t options)
     const uint8_t identifier[2] = {0x0b, (uint8_t)(options >> 4 | 1)};
     uint32_t tag = options % 3 | (options & 8 ? MQ_TAG_RETAIN_AS_PUBLISHED : 0), grant = 0;
     if (group != NULL || options & 4)
-        grant = mq_grant_take(world->engine, group == NULL ? 0 : mq_handle(&group->item), identifier, 2);
-    return tag | grant << MQ_TAG_GRANT_SHIFT;
+        grant = mq_subscription_ids_take(world->engine, group == NULL ? 0 : mq_handle(&group->item),
+                                         identifier, 2);
+    return tag | grant << MQ_TAG_IDS_SHIFT;
 }
 
 static void tag_done(world *world, uint32_t tag)
 {
-    if (tag >> MQ_TAG_GRANT_SHIFT)
-        mq_grant_drop(world->engine, tag >> MQ_TAG_GRANT_SHIFT);
+    if (tag >> MQ_TAG_IDS_SHIFT)
+        mq_subscription_ids_drop(world->engine, tag >> MQ_TAG_IDS_SHIFT);
 }
 
 static void subscribe(world *world, client *client, uint8_t number, uint8_t options)
@@ -254,7 +256,7 @@ static void pull(world *world, const client *client, uint32_t most)
     bool more = true;
     connection->listed = false;
     for (uint32_t i = 0; more && i < most && connection->stop != MQ_STOP_CLOSING; i++) {
-        more = mq_fill(world->engine, connection);
+        more = mq_fill_output(world->engine, connection);
         connection->out.start = connection->out.end = 0;
     }
     mq_bytes_free(world->engine, &connection->out);
@@ -465,7 +467,7 @@ static void all_go(world *world)
          "what is retained is counted");
     for (uint32_t i = 0; i < TOPICS; i++)
         mq_topic_free(engine, topic_of(world, i));
-    must(engine->grants.live == 0, "nobody names a grant");
+    must(engine->subscription_ids.live == 0, "nobody names a grant");
     must(engine->counters.retained_bytes == 0 && engine->counters.held == 0, "nothing is retained or held");
 }
 
@@ -514,15 +516,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memset(rings[i], 0, RB_HEADER_BYTES);
         must(rb_format(rings[i], CAPACITY, 1, 0, "fuzz", MADE_NS, 1) == RB_OK &&
                  rb_format_cursors(cursors[i], rings[i]) == RB_OK &&
-                 rb_writer_open(&world.writers[i], rings[i], sizeof rings[i], cursors[i]) == RB_OK,
+                 rb_writer_open(&world.writers[i], rings[i], sizeof rings[i], cursors[i], own[i]) == RB_OK,
              "the ring has a writer");
-        mq_source source = {.kind = MQ_SOURCE_OWN,
-                            .writer = &world.writers[i],
-                            .logged = i == LOGGED,
-                            .ring = "fuzz",
-                            .ring_length = 4,
-                            .epoch = i + 1};
-        world.sources[i] = (uint16_t)mq_source_add(world.engine, source);
+        mq_ring source = {.kind = MQ_SOURCE_OWN,
+                          .writer = &world.writers[i],
+                          .logged = i == LOGGED,
+                          .ring = "fuzz",
+                          .ring_length = 4,
+                          .epoch = i + 1};
+        world.sources[i] = (uint16_t)mq_ring_add(world.engine, source);
     }
     spill_open(world.engine);
     for (uint32_t i = 0; i < CLIENTS; i++) {

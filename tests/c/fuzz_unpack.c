@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Payloads from anyone through unpack.c, by paths from anywhere.  For libFuzzer.
+ * Payloads from anyone through msgpack.c, by paths from anywhere.  For libFuzzer.
  *
  *   input   byte 0: how many fields, and then for each its type and a path of up to three bytes; the rest is
  *           payloads, each with its length in one byte in front
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "unpack.h"
+#include "arrow/msgpack.h"
 
 #define FIELDS 6u
 #define ROWS 64u

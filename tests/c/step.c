@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ring.h"
+#include "ring/ring.h"
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
 #define RING_BYTES (RB_HEADER_BYTES + CAPACITY)
@@ -34,6 +34,7 @@
 #define AHEAD 8 /* payloads made before the steps are counted */
 
 static uint8_t *ring, *cursors;                                /* shared with the child */
+static rb_cursors own;                                         /* only a reader of prepare_gate() writes it */
 static uint8_t base_ring[RING_BYTES], base_cursors[RB_CURSORS_BYTES]; /* as each child finds them */
 static uint64_t base_offset, final_offset;                     /* before and after an undisturbed run */
 static uint64_t place_of[4096],
@@ -120,7 +121,7 @@ static void run_claim(rb_writer *writer)
 
 static void run_takeover(rb_writer *writer)
 {
-    if (rb_writer_open(writer, ring, RING_BYTES, cursors) != RB_OK)
+    if (rb_writer_open(writer, ring, RING_BYTES, cursors, &own) != RB_OK)
         wrong("take-over refused");
 }
 
@@ -174,14 +175,14 @@ static void prepare_gate(rb_writer *writer)
 {
     rb_reader reader;
     laps(writer, CAPACITY + 20000);
-    rb_reader_open(&reader, writer->header, RING_BYTES, writer->header, true, 0, true);
+    rb_reader_open(&reader, writer->header, RING_BYTES, &own, 0, true);
     laps(writer, reader.cursor + CAPACITY - 1800);
 }
 
 static void prepare_wake(rb_writer *writer)
 {
     laps(writer, 1000);
-    writer->header->own_sleepers = 1;
+    writer->own->sleepers = 1;
     writer->cursors->sleepers = 1ull << 63 | 1;
 }
 
@@ -233,7 +234,7 @@ static void walk(rb_reader *reader, const char *who)
 static rb_reader reader_at(bool oldest)
 {
     rb_reader reader;
-    if (rb_reader_open(&reader, ring, RING_BYTES, NULL, false, -1, false) != RB_OK)
+    if (rb_reader_open(&reader, ring, RING_BYTES, NULL, -1, false) != RB_OK)
         wrong("a reader cannot open the ring");
     if (oldest)
         rb_seek_oldest(&reader);
@@ -265,7 +266,7 @@ static void check_held(const rb_reader *holder, const rb_view *held)
 
 static void check_gate(void)
 {
-    const rb_slot *slot = &((rb_header *)ring)->own[0];
+    const rb_slot *slot = &own.slot[0];
     if (slot->state != RB_SLOT_GATING)
         return;
     rb_reader reader = reader_at(false);
@@ -277,7 +278,7 @@ static void check_gate(void)
 static void check_after(uint64_t committed, const rb_reader *watcher)
 {
     rb_writer writer;
-    int result = rb_writer_open(&writer, ring, RING_BYTES, cursors);
+    int result = rb_writer_open(&writer, ring, RING_BYTES, cursors, &own);
     if (result != RB_OK)
         wrong("the ring cannot be taken over: %d", result);
     if (writer.offset != committed || writer.tail != watcher->cursor)
@@ -332,7 +333,8 @@ static pid_t start(const struct scenario *scenario)
         wrong("no child");
     if (child == 0) {
         rb_writer writer;
-        if (scenario->run != run_takeover && rb_writer_open(&writer, ring, RING_BYTES, cursors) != RB_OK)
+        if (scenario->run != run_takeover &&
+            rb_writer_open(&writer, ring, RING_BYTES, cursors, &own) != RB_OK)
             _exit(1);
         payloads_ready(base_offset);
         heed_few(&writer);
@@ -447,7 +449,7 @@ static void rehearse(const struct scenario *scenario)
     rb_writer writer;
     rb_view view;
     restore();
-    if (rb_writer_open(&writer, ring, RING_BYTES, cursors) != RB_OK)
+    if (rb_writer_open(&writer, ring, RING_BYTES, cursors, &own) != RB_OK)
         wrong("the rehearsal cannot begin");
     restore();
     payloads_ready(base_offset);
@@ -468,9 +470,10 @@ static void build(const struct scenario *scenario)
     uint64_t unused;
     memset(ring, 0, RING_BYTES);
     memset(cursors, 0, RB_CURSORS_BYTES);
+    memset(&own, 0, sizeof own);
     rb_format(ring, CAPACITY, EPOCH, 0, "step", 1, 1);
     rb_format_cursors(cursors, ring);
-    if (rb_writer_open(&writer, ring, RING_BYTES, cursors) != RB_OK)
+    if (rb_writer_open(&writer, ring, RING_BYTES, cursors, &own) != RB_OK)
         wrong("the ring cannot be written");
     scenario->prepare(&writer);
     rb_end_read((rb_header *)ring, &unused, &base_offset);

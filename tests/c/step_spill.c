@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "mqtt.h"
+#include "mqtt/mqtt.h"
 
 #define COPIES 4096
 #define EPOCH 77
@@ -41,7 +41,7 @@ static mq_blob *blobs[COPIES];            /* the child's */
 static uint8_t *file, image[IMAGE_BYTES]; /* the file, shared; and as it was last looked at */
 static int descriptor, copied;            /* of the file, and of a copy of it */
 static mq_engine *engine;
-static mq_source source;
+static mq_ring source;
 static size_t image_bytes;
 static uint8_t ready[READY][RECORD_MAX];
 static long states;
@@ -351,7 +351,7 @@ static void run_scenario(const struct scenario *scenario)
 int main(int count, char **arguments)
 {
     ledger = mmap(NULL, sizeof *ledger, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    source = (mq_source){.kind = MQ_SOURCE_OWN, .ring = "plant-0", .ring_length = 7, .epoch = EPOCH};
+    source = (mq_ring){.kind = MQ_SOURCE_OWN, .ring = "plant-0", .ring_length = 7, .epoch = EPOCH};
     int done = 0;
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         if (count < 2 || strcmp(arguments[1], scenarios[i].name) == 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Threads on one ring, for sanitizers: a writer, gating readers that must see all, one that takes runs by the
- * writer's trail, plain readers that come and go, and one that joins in the past while the writer advances.
+ * writer's commit index, plain readers that come and go, and one that joins in the past meanwhile.
  *
  *     stress RECORDS [gating]      with `gating`, no reader is ever lapped
  *
@@ -14,17 +14,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ring.h"
+#include "ring/ring.h"
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
-#define FOLLOWS_AT 3 /* own slot of the reader that follows the trail */
+#define FOLLOWS_AT 3 /* own slot of the reader that follows the commit_index */
 #define RING_BYTES (RB_HEADER_BYTES + CAPACITY)
 #define GATING 3
 #define PLAIN 2
 #define PAYLOAD_MOST 500
 
 static _Alignas(4096) uint8_t ring[RING_BYTES], cursors[RB_CURSORS_BYTES];
-static rb_trail trail;
+static rb_cursors own;
+static rb_commit_index commit_index;
 static uint64_t records;
 static _Atomic bool over;
 static _Atomic uint64_t lost, joined;
@@ -47,9 +48,9 @@ static void *write_all(void *unused)
     rb_writer writer;
     rb_key key = {.bytes = "key", .length = 3};
     uint8_t payload[PAYLOAD_MOST];
-    if (rb_writer_open(&writer, ring, RING_BYTES, cursors) != RB_OK)
+    if (rb_writer_open(&writer, ring, RING_BYTES, cursors, &own) != RB_OK)
         wrong("no writer", 0);
-    rb_writer_trail(&writer, &trail);
+    rb_writer_commit_index(&writer, &commit_index);
     while (writer.offset < records) {
         uint32_t length = payload_make(writer.offset, payload);
         int result = rb_append(&writer, &key, payload, length, 0, writer.offset);
@@ -79,7 +80,7 @@ static void *read_gating(void *number)
     rb_reader reader;
     rb_view view;
     int slot = (int)(intptr_t)number;
-    rb_reader_open(&reader, ring, RING_BYTES, slot % 2 ? ring : cursors, slot % 2, slot, true);
+    rb_reader_open(&reader, ring, RING_BYTES, slot % 2 ? &own : (rb_cursors *)cursors, slot, true);
     if (reader.offset != 0)
         wrong("joined late", reader.offset);
     joined++;
@@ -102,8 +103,8 @@ static void *follow(void *unused)
 {
     rb_reader reader;
     rb_range found[4];
-    rb_reader_open(&reader, ring, RING_BYTES, ring, true, FOLLOWS_AT, true);
-    rb_reader_trail(&reader, &trail);
+    rb_reader_open(&reader, ring, RING_BYTES, &own, FOLLOWS_AT, true);
+    rb_reader_commit_index(&reader, &commit_index);
     joined++;
     for (uint64_t offset = 0; offset < records;) {
         int count = rb_reader_ranges(&reader, RB_CHUNK_MIN_BYTES / 2 + offset % 8192, found, 4);
@@ -130,7 +131,7 @@ static void *read_plain(void *unused)
 {
     rb_reader reader;
     rb_view view;
-    rb_reader_open(&reader, ring, RING_BYTES, NULL, false, -1, false);
+    rb_reader_open(&reader, ring, RING_BYTES, NULL, -1, false);
     for (uint64_t turns = 0; !over; turns++) {
         uint64_t before = reader.offset;
         int result = rb_read(&reader, &view);
@@ -151,7 +152,7 @@ static void *replay(void *unused)
     rb_reader reader;
     rb_view view;
     while (!over) {
-        rb_reader_open(&reader, ring, RING_BYTES, ring, true, 7, true);
+        rb_reader_open(&reader, ring, RING_BYTES, &own, 7, true);
         rb_seek_oldest(&reader);
         for (int i = 0; i < 50; i++) {
             int result = rb_read(&reader, &view);

@@ -21,8 +21,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from edge.control import Connection, Report, Status
 from edge.errors import BrokerUnreachable
+from edge.local.protocol import Connection, Report, Status
 from tests.campaigns.cuts import PowerCuts
 from tests.campaigns.running import Campaign, Outcome
 from tests.support.directories import memory_directory

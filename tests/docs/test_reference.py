@@ -32,9 +32,9 @@ from docs.generate import (
 from docs.generate.source import doc_of, field_docs
 from edge import cli
 from edge.cli.exit_status import Exit
-from edge.config import Config
-from edge.config_load import parse
-from edge.metric_families import Metric
+from edge.config.loader import parse
+from edge.config.schema import Config
+from edge.observe.metric_families import Metric
 from ringbuf import Ring, Writer
 
 
@@ -177,7 +177,7 @@ def test_a_format_without_its_golden_bytes_is_an_error() -> None:
 
 
 def test_the_comment_of_a_c_file_comes_without_its_margin_and_licence() -> None:
-    record, gap = formats._texts(["ringbuf/c/record.h"])
+    record, gap = formats._texts(["ringbuf/c/base/record.h"])
     assert record.startswith("Format of a record in a ring")
     assert "\n  byte  size  field\n" in record
     assert gap.startswith("Gap marker")

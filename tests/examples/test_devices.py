@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.local_client import subscribe_shm
+from brim import subscribe as subscribe_shm
 from examples.demo.device import Payload
 from examples.demo.journal import JournalFile
 from examples.demo.tally import Tally

@@ -37,7 +37,7 @@ def test_the_camera_publishes_frames_that_are_read_where_they_were_drawn(broker:
     with frames:
         status, out, log = frames.wait()
     assert (status, out) == (0, "published 5 frames of 640 x 480\n"), log
-    from edge.local_client import subscribe_shm
+    from brim import subscribe as subscribe_shm
 
     with subscribe_shm("frames/#", runtime_dir=broker.runtime_dir, start="oldest") as subscription:
         seen = [bytes(record) for batch in iter(subscription.read, None) for record in batch]
@@ -113,7 +113,7 @@ def test_drained_files_are_an_arrow_table(broker: BrimProcess) -> None:
 def test_a_lake_to_try_spark_on_has_something_to_find(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="needs pyarrow, which the spark extra brings")
     from bridge.spark.jobs.gaps import landing_account
-    from bridge.spark.payloads import Payloads
+    from bridge.spark.payload_schema import Payloads
 
     lake = tmp_path / "lake"
     with ModuleChild("examples.sample_lake", lake, "--seconds", "1") as child:

@@ -2,7 +2,7 @@
 
 import psutil
 
-from edge.mqtt.topics import check_name
+from edge.mqtt.topic_filters import check_name
 from examples.demo.burst import record
 from examples.demo.vitals import KINDS, Vitals, level
 

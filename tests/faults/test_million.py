@@ -11,13 +11,13 @@ pytest.importorskip("moto", reason="needs moto: pip install 'moto[s3,server]'")
 pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]'")
 pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'brim[kafka]'")
 
-from bridge.sink import RecordSink, open_sink
+from bridge.sinks.interface import RecordSink
+from bridge.sinks.registry import open_sink
 from tests.campaigns.million import SINKS, WINDOW, history, toll_of
-from tests.faults.test_pipeline import check
 from tests.support import kafka_connector
 from tests.support.cut_kafka import CutKafka
 from tests.support.drained_files import records_of, unit_of
-from tests.support.pipeline import Pipeline
+from tests.support.pipeline import Pipeline, check
 from tests.support.upstreams import Lake
 
 EACH = 500  # records of a publisher

@@ -20,17 +20,15 @@ from tests.campaigns.pipeline import check_table  # noqa: E402
 from tests.support.cut_line import KINDS  # noqa: E402
 from tests.support.lake_ledger import (  # noqa: E402
     COLUMNS,
-    Missing,
     Place,
     check_complete,
     check_report,
     lost_of,
     missing_in,
-    table_of,
 )
 from tests.support.mass_publisher import Ledger, payloads  # noqa: E402
 from tests.support.outside_client import Lost  # noqa: E402
-from tests.support.pipeline import AGAIN, Form, Pipeline  # noqa: E402
+from tests.support.pipeline import AGAIN, Form, Pipeline, check  # noqa: E402
 from tests.support.s3_server import s3_server  # noqa: E402
 from tests.support.upstreams import CutDisk, CutS3, may_mount  # noqa: E402
 
@@ -50,19 +48,6 @@ def made(runtime_directory: Path, tmp_path: Path, s3: str) -> Callable[..., Pipe
         return Pipeline(form, runtime_directory, tmp_path, CutS3(s3), settings=SMALL_UNITS, bridge=how)
 
     return make
-
-
-def check(pipeline: Pipeline) -> Missing:
-    """The drained files, by the ledger; what was lost, and declared.  Raises Lost."""
-    table, report = table_of(pipeline.upstream.contents()), pipeline.report()
-    if pipeline.form == "kept":
-        check_complete(table, pipeline.ledgers)
-        missing = missing_in(table)
-        assert not any(missing.values()) or report["lost"] == 0
-    else:
-        missing = dict(lost_of(table, it) for it in pipeline.ledgers)
-    check_report(report, missing, in_table=False)
-    return missing
 
 
 def test_cut_in_every_way_and_killed_the_bridge_drains_each_record_once(

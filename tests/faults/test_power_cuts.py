@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.directories import make_directory
+from edge.config.directories import make_directory
 from tests.campaigns.cuts import PowerCuts
 from tests.support.lossy_mount import LossyMount, missing
 from tests.support.outside_client import Lost

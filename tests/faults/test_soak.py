@@ -3,7 +3,7 @@
 from pathlib import Path
 from random import Random
 
-from edge.consumers.client import Letter, publish
+from brim import Letter, publish
 from tests.campaigns.soak import GROWTH_MAX_KIB_PER_MINUTE, Sample, Terms, growth_of, run_soak
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild

@@ -2,12 +2,12 @@
 
 import pytest
 
-from persistence.stats import Histogram, LogStats, disk_usage
+from persistence.stats import LatencyHistogram, LogStats, disk_usage
 from tests.support.logs import Written, read_all
 
 
 def test_a_duration_is_counted_below_the_bounds_above_it_and_not_below_the_one_under_it():
-    found = Histogram()
+    found = LatencyHistogram()
     for duration_us in (0, 1, 3, 3, 1000):
         found.add(duration_us * 1000)
     below = found.below_us()
@@ -17,7 +17,7 @@ def test_a_duration_is_counted_below_the_bounds_above_it_and_not_below_the_one_u
 
 
 def test_what_is_beyond_every_bound_is_in_the_count_alone():
-    found = Histogram()
+    found = LatencyHistogram()
     found.add(3600 * 10**9)
     assert found.count == 1
     assert set(found.below_us().values()) == {0}

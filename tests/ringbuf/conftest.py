@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ringbuf import Bell, Ring
+from ringbuf import Ring, WakeupThread
 from tests.support.rings import new_ring
 
 
@@ -18,6 +18,6 @@ def ring(runtime_directory: Path) -> Iterator[Ring]:
 
 @pytest.fixture
 def silent_bell() -> Iterator[None]:
-    """The bell's thread ends with the test."""
+    """The WakeupThread ends with the test."""
     yield
-    Bell.of_process().close()
+    WakeupThread.of_process().close()

@@ -12,20 +12,25 @@ from tests.support.c_programs import compiled
 from tests.support.house import ROOT
 
 MAIN = ROOT / "tests" / "c" / "durable_wait.c"
-SLEEP = "int slept = rb_futex_wait(rb_low_half(&header->durable), (uint32_t)durable,"
-INSTRUMENTED = (
+SLEEP = "    long result = syscall("
+CHANGE = tuple[str, str, str]  # source, text, replacement
+INSTRUMENTED: Sequence[CHANGE] = (
     (
+        "base/eventcount",
         "#define RECHECK_NS 1000000000ll",
         "#define RECHECK_NS 3600000000000ll\nextern void before_sleep(void);",
     ),
-    (SLEEP, f"before_sleep();\n{SLEEP}"),
+    ("base/eventcount", SLEEP, f"    before_sleep();\n{SLEEP}"),
 )
-NEVER_LOOKS_ON = ("#define LOOK_NS 250000ll", "#define LOOK_NS -1ll")
+NEVER_LOOKS_ON: CHANGE = ("ring/futex", "#define LOOK_NS 250000ll", "#define LOOK_NS -1ll")
 ALARM = -14
 
 
-def made(directory: Path, *changes: tuple[str, str], flags: Sequence[str] = ()) -> Path:
-    return compiled(directory, MAIN, "-O2", *flags, planted={"wait": [*INSTRUMENTED, *changes]})
+def made(directory: Path, *changes: CHANGE, flags: Sequence[str] = ()) -> Path:
+    planted: dict[str, list[tuple[str, str]]] = {}
+    for source, old, new in (*INSTRUMENTED, *changes):
+        planted.setdefault(source, []).append((old, new))
+    return compiled(directory, MAIN, "-O2", *flags, planted=planted)
 
 
 def run(program: Path, *arguments: object) -> tuple[int, str]:
@@ -39,23 +44,33 @@ def test_what_becomes_durable_between_a_look_and_the_sleep_ends_the_wait(tmp_pat
 
 
 @pytest.mark.parametrize("changes", [(), (NEVER_LOOKS_ON,)], ids=["looking on", "asleep"])
-def test_every_waiter_is_woken_at_every_step(tmp_path: Path, changes: Sequence[tuple[str, str]]) -> None:
+def test_every_waiter_is_woken_at_every_step(tmp_path: Path, changes: Sequence[CHANGE]) -> None:
     status, said = run(made(tmp_path, *changes), "many", 4000)
     assert (status, said.split()[1:]) == (0, ["sleeps"]), said
     if changes:
         assert int(said.split()[0]) > 0
 
 
-MISTAKES = {
+MISTAKES: dict[str, tuple[str, Sequence[CHANGE]]] = {
     "it sleeps on what it has not seen": (
         "between",
-        [(SLEEP, SLEEP.replace("(uint32_t)durable", "(uint32_t)header->durable"))],
+        [("base/eventcount", "FUTEX_WAIT, seen,", "FUTEX_WAIT, seen * 0 + *epoch,")],
     ),
     "it does not say that it sleeps": (
         "many",
         [
-            ("atomic_fetch_add_explicit(&header->durable_waiters, 1, memory_order_seq_cst);", ""),
-            ("atomic_fetch_sub_explicit(&header->durable_waiters, 1, memory_order_seq_cst);", ""),
+            (
+                "ring/futex",
+                "rb_prepare(&header->durable_wake, &header->durable_sleepers, 1);",
+                "header->durable_wake;",
+            ),
+            NEVER_LOOKS_ON,
+        ],
+    ),
+    "it is not woken": (
+        "many",
+        [
+            ("base/eventcount", "    syscall(SYS_futex, epoch, FUTEX_WAKE", "    (void)0; // syscall("),
             NEVER_LOOKS_ON,
         ],
     ),

@@ -371,6 +371,14 @@ def test_slots_say_who_reads_and_how_far(ring: Ring) -> None:
     assert ring.slots() == []
 
 
+def test_no_other_process_has_the_slots_of_the_writer(ring: Ring) -> None:
+    with Ring.attach(ring.path) as attached, ring.reader(own=True, gating=True, name="log"):
+        assert [slot.name for slot in ring.slots()] == ["log"]
+        assert attached.slots() == []
+        for file in (ring_file(ring.path), cursor_file(ring.path)):
+            assert b"log" not in file.read_bytes()
+
+
 def test_the_registry_is_full_when_all_readers_live(ring: Ring) -> None:
     readers = [ring.reader(own=True) for _ in range(OWN_SLOTS)]
     with pytest.raises(errors.RegistryFull, match="all 8 reader slots"):

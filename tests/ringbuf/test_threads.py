@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ringbuf import Bell, KeyFilter, Reader, Ring
+from ringbuf import KeyFilter, Reader, Ring, WakeupThread
 from ringbuf.errors import ClaimPending, ReaderBusy, RingClosed
 from tests.support.children import Child
 from tests.support.rings import drained, new_ring, payload_of
@@ -111,11 +111,11 @@ from ringbuf import Ring, errors
 sys.setswitchinterval(5e-6)
 uses = [
     lambda ring: ring.extremes(), lambda ring: ring.slots(), lambda ring: ring.durable(0),
-    lambda ring: ring.refused(), lambda ring: (ring.sweep(), ring.pointer),
+    lambda ring: ring.refused(), lambda ring: (ring.sweep(), ring.pointers),
     lambda ring: ring.show_durable(False), lambda ring: ring.writer().publish(b"x"),
     lambda ring: ring.reader().poll(),
     lambda ring: ring.reader(start="oldest").ranges(1000), lambda ring: ring.wait_durable(1, 0),
-    lambda ring: ring.admit(0), lambda ring: ring.pointer,
+    lambda ring: ring.admit(0), lambda ring: ring.pointers,
 ]
 Ring.create(sys.argv[1], capacity_bytes=65536, epoch=1).close()
 def work(ring, barrier, use):
@@ -239,7 +239,7 @@ def test_a_wait_for_what_is_there_lets_no_other_thread_run(ring: Ring) -> None:
 async def asleep(reader: Reader) -> asyncio.Task[None]:
     """A task that waits for `reader`, and has begun to."""
     task = asyncio.create_task(reader.arrival())
-    await until(lambda: reader in Bell.of_process()._asleep)
+    await until(lambda: reader in WakeupThread.of_process()._asleep)
     return task
 
 
@@ -273,7 +273,7 @@ async def test_a_task_that_awaits_a_closed_reader_is_told_at_once(ring: Ring, si
 
 async def test_closing_the_ring_ends_every_task_that_awaits_it(ring: Ring, silent_bell: None) -> None:
     tasks = [asyncio.ensure_future(anext(ring.reader().batches())) for _ in range(20)]
-    await until(lambda: len(Bell.of_process()._asleep) == 20)
+    await until(lambda: len(WakeupThread.of_process()._asleep) == 20)
     ring.close()
     async with asyncio.timeout(20):
         for error in await asyncio.gather(*tasks, return_exceptions=True):
@@ -283,7 +283,7 @@ async def test_closing_the_ring_ends_every_task_that_awaits_it(ring: Ring, silen
 async def test_two_tasks_that_await_one_reader_are_both_woken(ring: Ring, silent_bell: None) -> None:
     reader = ring.reader()
     tasks = [asyncio.create_task(reader.arrival()) for _ in range(3)]
-    await until(lambda: reader in Bell.of_process()._asleep)
+    await until(lambda: reader in WakeupThread.of_process()._asleep)
     tasks.pop().cancel()
     await asyncio.sleep(0)
     ring.writer().publish(b"x")
@@ -294,13 +294,13 @@ async def test_two_tasks_that_await_one_reader_are_both_woken(ring: Ring, silent
 async def test_the_wake_up_thread_outlives_a_callback_that_raises(
     ring: Ring, silent_bell: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bell, thrower, reader = Bell.of_process(), ring.reader(), ring.reader()
+    wakeup, thrower, reader = WakeupThread.of_process(), ring.reader(), ring.reader()
 
     def throw() -> None:
         raise ValueError("by the callback")
 
-    bell.watch(thrower, throw)
-    with caplog.at_level(logging.ERROR, "ringbuf.bell"):
+    wakeup.watch(thrower, throw)
+    with caplog.at_level(logging.ERROR, "ringbuf.wakeup"):
         thrower.close()
         await until(lambda: "by the callback" in caplog.text)
     caplog.clear()  # A traceback holds what it was about.
@@ -314,31 +314,31 @@ async def test_a_wake_up_thread_that_ends_is_reported_and_replaced(
     ring: Ring, silent_bell: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever ends it: here an exception that another thread sends it."""
-    bell, reader = Bell.of_process(), ring.reader()
+    wakeup, reader = WakeupThread.of_process(), ring.reader()
     task = await asleep(reader)
-    first = bell._thread
+    first = wakeup._thread
     assert first is not None
-    with caplog.at_level(logging.ERROR, "ringbuf.bell"):
+    with caplog.at_level(logging.ERROR, "ringbuf.wakeup"):
         ident, error = ctypes.c_ulong(first.ident or 0), ctypes.py_object(SystemExit)
         assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error) == 1
-        Bell.closed(reader)
+        WakeupThread.closed(reader)
         await until(lambda: not first.is_alive())
     assert "wake-up thread failed" in caplog.text
     caplog.clear()
     ring.writer().publish(b"x")
     async with asyncio.timeout(20):
         await task
-    assert bell._thread is not first
+    assert wakeup._thread is not first
 
 
 def test_a_bell_that_is_closed_and_used_again_has_one_thread(ring: Ring) -> None:
-    bell, reader, rung = Bell(), ring.reader(), threading.Semaphore(0)
+    wakeup, reader, rung = WakeupThread(), ring.reader(), threading.Semaphore(0)
     before = threading.active_count()
     for _ in range(ROUNDS):
-        bell.watch(reader, rung.release)
-        bell.close()
-    bell.watch(reader, rung.release)
+        wakeup.watch(reader, rung.release)
+        wakeup.close()
+    wakeup.watch(reader, rung.release)
     assert threading.active_count() == before + 1
     ring.writer().publish(b"x")
     assert rung.acquire(timeout=20)
-    bell.close()
+    wakeup.close()

@@ -16,7 +16,7 @@ import pytest
 
 from ringbuf import Batch, KeyFilter, Reader, Ring, crc32c, errors
 from ringbuf.constants import CURSORS_BYTES, HEADER_BYTES
-from ringbuf.core import CReader, Record, Writer
+from ringbuf.native import CReader, Record, Writer
 from tests.support.children import Child
 from tests.support.colliding import colliding_topics
 from tests.support.leaks import Holdings
@@ -249,23 +249,24 @@ def test_flags_whose_number_closes_the_writer_publish_nothing(ring: Ring) -> Non
         assert again.extremes().end_offset == 0
 
 
-@pytest.mark.parametrize("what", ["ring", "cursors"])
+@pytest.mark.parametrize("what", ["ring", "cursors", "own"])
 def test_a_writer_refuses_memory_that_is_too_short(what: str) -> None:
     parts = {"ring": pages(HEADER_BYTES + CAPACITY_BYTES), "cursors": pages(CURSORS_BYTES)}
+    parts["own"] = pages(CURSORS_BYTES)
     parts[what] = parts[what][:-1]
     with pytest.raises((errors.Corrupt, ValueError)):
-        Writer(parts["ring"], parts["cursors"], print, False, 0, False)
+        Writer(parts["ring"], parts["cursors"], parts["own"], print, False, 0, False)
 
 
 def test_a_reader_refuses_memory_that_is_too_short(ring: Ring) -> None:
     memory = pages(HEADER_BYTES + CAPACITY_BYTES)
     memory[:] = Path(f"{ring.path}.ring").read_bytes()
     with pytest.raises((errors.Corrupt, ValueError)):
-        CReader(memory, pages(CURSORS_BYTES)[:-1], False, 63, True, False, False, False, 0)
+        CReader(memory, pages(CURSORS_BYTES)[:-1], 63, True, False, False, False, 0)
     with pytest.raises((errors.Corrupt, ValueError)):
-        CReader(memory[:-1], None, False, -1, False, False, False, False, 0)
+        CReader(memory[:-1], None, -1, False, False, False, False, 0)
     with pytest.raises(ValueError, match="spin_ns"):
-        CReader(memory, None, False, -1, False, False, False, False, 2**63 - 1)
+        CReader(memory, None, -1, False, False, False, False, 2**63 - 1)
 
 
 def pages(size: int) -> memoryview:

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ringbuf import Bell, KeyFilter, Ring
-from ringbuf.bell import Sleeper
+from ringbuf import KeyFilter, Ring, WakeupThread
 from ringbuf.errors import Overrun, RingClosed
+from ringbuf.wakeup import Sleeper
 from tests.support.children import Child
 from tests.support.rings import drained, payload_of, publish_to_lap
 
@@ -259,63 +259,63 @@ async def test_an_async_reader_is_told_of_an_overrun(ring: Ring, silent_bell: No
         await task
 
 
-# ---- Bell ----
+# ---- WakeupThread ----
 
 
 def test_a_bell_calls_once_for_each_watch(ring: Ring) -> None:
-    bell, writer, rung = Bell(), ring.writer(), threading.Semaphore(0)
+    wakeup, writer, rung = WakeupThread(), ring.writer(), threading.Semaphore(0)
     reader = ring.reader()
     try:
         for i in range(20):
-            bell.watch(reader, rung.release)
+            wakeup.watch(reader, rung.release)
             writer.publish(payload_of(i))
             assert rung.acquire(timeout=30)
             assert drained(reader) == [payload_of(i)]
         writer.publish(b"nobody watches")
         assert not rung.acquire(blocking=False)
     finally:
-        bell.close()
+        wakeup.close()
 
 
 def test_a_bell_rings_at_once_when_something_is_there_already(ring: Ring) -> None:
-    bell, rung = Bell(), threading.Event()
+    wakeup, rung = WakeupThread(), threading.Event()
     reader = ring.reader()
     ring.writer().publish(b"x")
     try:
-        bell.watch(reader, rung.set)
+        wakeup.watch(reader, rung.set)
         assert rung.wait(30)
     finally:
-        bell.close()
+        wakeup.close()
 
 
 def test_what_is_no_longer_watched_is_not_touched(ring: Ring) -> None:
-    bell = Bell()
+    wakeup = WakeupThread()
     readers = [ring.reader() for _ in range(10)]
     try:
         for _ in range(50):
             for reader in readers:
-                bell.watch(reader, lambda: None)
+                wakeup.watch(reader, lambda: None)
             for reader in readers:
-                bell.unwatch(reader)
+                wakeup.unwatch(reader)
         for reader in readers:
             reader.close()
     finally:
-        bell.close()
-    bell.close()
+        wakeup.close()
+    wakeup.close()
 
 
 def test_a_bell_takes_120_readers_and_says_so(runtime_directory) -> None:
-    bell = Bell()
+    wakeup = WakeupThread()
     rings = [Ring.create(runtime_directory / f"r{i}", capacity_bytes=1 << 16, epoch=1) for i in range(2)]
     readers = [rings[i % 2].reader() for i in range(121)]
     try:
         for reader in readers[:120]:
-            bell.watch(reader, lambda: None)
-        bell.watch(readers[0], lambda: None)
+            wakeup.watch(reader, lambda: None)
+        wakeup.watch(readers[0], lambda: None)
         with pytest.raises(RuntimeError, match="at most 120 readers"):
-            bell.watch(readers[120], lambda: None)
+            wakeup.watch(readers[120], lambda: None)
     finally:
-        bell.close()
+        wakeup.close()
         for ring in rings:
             ring.close()
 

@@ -30,7 +30,7 @@ from edge.mqtt import (
     Will,
     encode,
 )
-from edge.mqtt.codec import encode_variable_integer
+from edge.mqtt.primitives import encode_variable_integer
 
 __all__ = ["ABUSES", "UNDO", "connected"]
 

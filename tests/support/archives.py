@@ -1,23 +1,23 @@
-"""Archives to try things on: made of small logs on a simulated disk, and read back."""
+"""Archives for tests: made of small logs on a simulated disk, and read back."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-from persistence.archive import Archive, Archived, Sizes, archive_name, archive_segment
-from persistence.format import base_of_name, segment_name
-from persistence.scan import read_table
+from persistence.archive import Archive, Archived, archive_name, archive_segment
+from persistence.files import Files
+from persistence.segment.format import base_of_name, segment_name
+from persistence.segment.scan import read_table
 from tests.support.log_simulation import records_in
 from tests.support.logs import DIRECTORY, Written
-from tests.support.simfiles import SimFiles
 
 __all__ = ["SMALL", "archive_all", "archived_records", "ends_of", "path_of"]
 
-SMALL = Sizes(window_bytes=4096, block_bytes=1024)  # so that a little log has several of each
+SMALL = 4096  # bytes of a row group, so that a small log has several
 
 
-def ends_of(files: SimFiles, directory: str = DIRECTORY) -> dict[int, int]:
-    """Where each segment of a closed log ends, by base."""
+def ends_of(files: Files, directory: str = DIRECTORY) -> dict[int, int]:
+    """The end of each segment of a closed log, by base."""
     bases = sorted(base for base in map(base_of_name, files.listdir(directory)) if base is not None)
     ends = {base: following - base for base, following in pairwise(bases)}
     if bases:
@@ -28,11 +28,11 @@ def ends_of(files: SimFiles, directory: str = DIRECTORY) -> dict[int, int]:
     return ends
 
 
-def archive_all(written: Written, sizes: Sizes = SMALL) -> list[Archived]:
-    """Archives every segment of a closed log, and removes the segments."""
+def archive_all(written: Written, group_bytes: int = SMALL) -> list[Archived]:
+    """Archive every segment of a closed log, and remove the segments."""
     made = []
     for base, end in ends_of(written.files).items():
-        made.append(archive_segment(written.files, DIRECTORY, base, end, sizes=sizes))
+        made.append(archive_segment(written.files, DIRECTORY, base, end, group_bytes=group_bytes))
         written.files.unlink(f"{DIRECTORY}/{segment_name(base)}")
     return made
 
@@ -59,5 +59,5 @@ def archived_records(
 
 
 def path_of(base: int) -> str:
-    """Where the archive of the segment at `base` is."""
+    """The path of the archive of the segment at `base`."""
     return f"{DIRECTORY}/{archive_name(base)}"

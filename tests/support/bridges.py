@@ -1,21 +1,26 @@
 """Rings, sinks and drains for tests of the bridge."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bridge.checkpoint import Checkpoint
-from bridge.clock import SYSTEM, Clock
-from bridge.drain import Drain
+from bridge.drain.bridge import Bridge as RunningBridge
+from bridge.drain.checkpoint import Checkpoint
+from bridge.drain.clock import SYSTEM, DrainClock
+from bridge.drain.control_socket import ControlSocket
+from bridge.drain.drain import Drain
+from bridge.drain.lag import LagMeter
+from bridge.drain.settings import BridgeSettings
 from bridge.errors import SinkError
-from bridge.lag import LagMeter
-from bridge.settings import BridgeSettings
-from bridge.sink import Sink
+from bridge.format.file_builder import DrainedFile
 from bridge.sinks.directory import DirectorySink
-from bridge.source import ColdLog
-from bridge.unit import Unit
+from bridge.sinks.interface import Sink
+from bridge.source.partition_source import RecordLog
+from edge.config.schema import Bridge
+from edge.server.bridge_settings import copied_settings
 from ringbuf import Ring
 
 EPOCH = 1_700_000_000
@@ -47,9 +52,10 @@ def publish(made: Ring, count: int, *, size: int = 20, topic: str = "plant/1") -
 def settings(runtime: Path, root: Path, **changes: object) -> BridgeSettings:
     """Of a bridge that cuts a unit whenever anything waits."""
     values: dict[str, object] = {
-        "name": "lake",
+        **copied_settings(Bridge(name="lake", to=(root / "lake").as_uri())),
         "edge_id": "edge-1",
-        "to": (root / "lake").as_uri(),
+        "options": {},
+        "spool_bytes": {},
         "runtime_dir": runtime,
         "state_dir": root / "state",
         "linger_ms": 0,
@@ -59,6 +65,22 @@ def settings(runtime: Path, root: Path, **changes: object) -> BridgeSettings:
         "scan_interval_ms": 10,
     }
     return BridgeSettings(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@contextmanager
+def commanded(bridge: RunningBridge) -> Iterator[ControlSocket]:
+    """The command socket of a bridge, served by a thread."""
+    loop, control = asyncio.new_event_loop(), ControlSocket(bridge)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(control.start(), loop).result(20)
+        yield control
+        asyncio.run_coroutine_threadsafe(control.stop(), loop).result(20)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 class SteppedDrain(Drain):
@@ -73,8 +95,8 @@ class SteppedDrain(Drain):
 def drain(
     chosen: BridgeSettings,
     sink: Sink | None = None,
-    cold: ColdLog | None = None,
-    clock: Clock = SYSTEM,
+    cold: RecordLog | None = None,
+    clock: DrainClock = SYSTEM,
 ) -> Iterator[SteppedDrain]:
     """A drain that the test steps itself; at the end it is gone as a process is: nothing is saved."""
     target = sink or DirectorySink(chosen.state_dir.parent / "lake")
@@ -113,7 +135,7 @@ class FailingSink:
     def url(self) -> str:
         return self.inner.url
 
-    def put(self, unit: Unit) -> None:
+    def put(self, unit: DrainedFile) -> None:
         self.puts.append(unit.name)
         if self.before and (error := self.before.pop(0)) is not None:
             raise error
@@ -129,3 +151,23 @@ class FailingSink:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class Gates(FailingSink):
+    """A lake that stores a unit when its number is let through."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.open = {number: threading.Event() for number in range(1, 9)}
+        self.there: set[int] = set()
+
+    def put(self, unit: DrainedFile) -> None:
+        number = unit.footer.drain_seq
+        assert self.open[number].wait(20)
+        super().put(unit)
+        self.there.add(number)
+
+
+def begin_all(made: SteppedDrain, count: int) -> None:
+    while made.in_flight < count:
+        made.step()

@@ -6,8 +6,10 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,20 @@ import pytest
 from tests.support.house import ROOT
 
 CORE = ROOT / "ringbuf" / "c"
-RING = ("writer", "reader", "ring", "record", "crc32c", "wait", "bell", "trail")
+_BASE = ("base/record", "base/crc32c")
+RING = (
+    *(f"ring/{stem}" for stem in ("writer", "reader", "ring", "futex", "wakeup", "commit_index")),
+    *_BASE,
+    "base/eventcount",
+)
 # Of the hot path all but sockets, and what needs an interpreter.
-_PLAIN = (it.stem for it in sorted((CORE / "mqtt").glob("*.c")) if not it.stem.endswith("_calls"))
-MQTT = (*RING, *(f"mqtt/{stem}" for stem in _PLAIN if stem != "loop"))
-SCAN = ("record", "crc32c", *(f"scan/{it.stem}" for it in sorted((CORE / "scan").glob("*.c"))))
-UNPACK = ("unpack", "mqtt/utf8")
+_PLAIN = (str(it.relative_to(CORE).with_suffix("")) for it in sorted((CORE / "mqtt").rglob("*.c")))
+MQTT = (*RING, "base/utf8", *(stem for stem in _PLAIN if stem != "mqtt/event_loop"))
+SCAN = (*_BASE, *(f"scan/{it.stem}" for it in sorted((CORE / "scan").glob("*.c"))))
+UNPACK = ("arrow/msgpack", "base/utf8")
 FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror")
-_OBJECTS = tempfile.TemporaryDirectory(prefix="brim-test-objects-")
+KEPT = ROOT / "build" / "test-objects"
+KEPT_S = 7 * 86_400.0
 
 
 def compiler_or_skip(command: str = "", package: str = "gcc") -> list[str]:
@@ -47,43 +55,60 @@ def compiled(
     sources: Sequence[str] = RING,
     planted: Mapping[str, Sequence[tuple[str, str]]] | None = None,
 ) -> Path:
-    """The program of `main` and `sources` (RING or MQTT), in `directory`.
+    """The program of `main` and `sources` (RING or MQTT); `directory` takes changed sources.
 
     `planted`: for one of the sources, texts that are replaced by others; each must occur once,
     so that a plant that no longer fits fails the test.
     """
-    command = (
-        *(compiler or compiler_or_skip()),
-        *FLAGS,
-        *flags,
-        f"-I{CORE}",
-        f"-I{CORE / 'mqtt'}",
-        f"-I{CORE / 'scan'}",
-    )
+    command = (*(compiler or compiler_or_skip()), *FLAGS, *flags, f"-I{CORE}")
     parts = [main]
     for stem in sources:
         source = CORE / f"{stem}.c"
-        changes = (planted or {}).get(stem, ())
-        if not changes:
-            parts.append(_object(command, source))
-            continue
-        text = source.read_text()
-        for old, new in changes:
-            assert text.count(old) == 1, f"not once in {source.name}: {old}"
-            text = text.replace(old, new)
-        parts.append(directory / source.name)
-        parts[-1].write_text(text)
-    target = directory / main.stem
-    _run([*command, *map(str, parts), "-Wl,-z,now", "-o", str(target)])
+        if changes := (planted or {}).get(stem, ()):
+            text = source.read_text()
+            for old, new in changes:
+                assert text.count(old) == 1, f"not once in {source.name}: {old}"
+                text = text.replace(old, new)
+            source = directory / f"planted-{source.name}"
+            source.write_text(text)
+        parts.append(source)
+    objects = [_made((*command, "-c"), part) for part in parts]
+    return _made((*command, "-Wl,-z,now"), *objects)
+
+
+def _made(command: tuple[str, ...], *inputs: Path) -> Path:
+    """Output of `command` for `inputs`, kept between runs under a digest of everything that it depends on."""
+    digest = sha256("\0".join([_version(command[0]), *command]).encode() + _headers())
+    for it in inputs:
+        digest.update(sha256(it.read_bytes()).digest())
+    target = KEPT / digest.hexdigest()
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=_kept()) as place:
+            _run([*command, *map(str, inputs), "-o", f"{place}/made"])
+            Path(place, "made").replace(target)
+    target.touch()
     return target
 
 
 @cache
-def _object(command: tuple[str, ...], source: Path) -> Path:
-    """What `source` compiles to, once for all tests of a run."""
-    target = Path(_OBJECTS.name) / f"{len(os.listdir(_OBJECTS.name))}-{source.stem}.o"
-    _run([*command, "-c", str(source), "-o", str(target)])
-    return target
+def _kept() -> Path:
+    """The folder of what was compiled, without what no test has used for KEPT_S."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    for old in [it for it in KEPT.iterdir() if it.is_file() and it.stat().st_mtime < time.time() - KEPT_S]:
+        old.unlink(missing_ok=True)
+    return KEPT
+
+
+@cache
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+@cache
+def _headers() -> bytes:
+    """Of all that a source may include; functional.c includes a source of base/."""
+    included = (*CORE.rglob("*.h"), *(CORE / "base").glob("*.c"))
+    return sha256(b"".join(it.read_bytes() for it in sorted(included))).digest()
 
 
 def _run(command: Sequence[str]) -> None:

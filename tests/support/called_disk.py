@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from persistence.files import Files, OsFiles
-from persistence.rounds import STEP_BYTES
-from ringbuf.core import ffi, lib
+from persistence.log.native_commit import STEP_BYTES
+from ringbuf.native import ffi, lib
 
 __all__ = ["CalledDisk", "CalledFiles", "QueuedFiles"]
 
@@ -31,7 +31,7 @@ class QueuedFiles(Files, Protocol):
         """The slot of the write that is done next."""
 
     def result(self, slot: int) -> int:
-        """What came of it: its bytes.  Raises OSError."""
+        """Number of bytes written.  Raises OSError."""
 
 
 class CalledDisk:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge.access import ClientFacts
+from edge.auth.interfaces import ClientInfo
 
 __all__ = ["Clerk"]
 
@@ -11,9 +11,9 @@ class Clerk:
     """`seen`: who has come, in order."""
 
     def __init__(self) -> None:
-        self.seen: list[ClientFacts] = []
+        self.seen: list[ClientInfo] = []
 
-    def authenticate(self, client: ClientFacts, password: bytes | None) -> bool:
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
         """Yes."""
         self.seen.append(client)
         return True

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from edge.consumers.core import ConsumerBatch, ConsumerCore
-from edge.consumers.core import Settings as CoreSettings
+from edge.config.schema import Durability
+from edge.consumers.append_log import Journal
+from edge.consumers.client_state import ConsumerBatch, ConsumerCore
+from edge.consumers.client_state import ConsumerSettings as CoreSettings
+from edge.consumers.coordinator import Service
 from edge.consumers.dead_letters import Fate, Outgoing
-from edge.consumers.journal import Journal
-from edge.consumers.ledger import Durability, Ledger, RingEntry, Settings
-from edge.consumers.messages import VERSION, Answer, Asked, Message, decode_answer, encode
-from edge.consumers.offsets import OffsetStore
-from edge.consumers.service import Service
-from edge.consumers.source import ColdLog, Source
+from edge.consumers.offset_store import OffsetStore
+from edge.consumers.protocol import PROTOCOL, VERSION, Answer, Asked, Message
+from edge.consumers.registry import GroupSettings, Ledger, RingEntry
+from edge.consumers.ring_source import ColdLog, RingSource
+from edge.consumers.server import ConsumersEndpoint
+from edge.rpc.protocol import encode
 from persistence.files import Files, OsFiles
 from ringbuf import Batch, Ring
 
@@ -31,18 +35,18 @@ class Desk:
         directory: Path,
         *,
         rings: int = 1,
-        settings: Settings | None = None,
+        settings: GroupSettings | None = None,
         files: Files | None = None,
         journal: Path | None = None,
         cold: ColdLog | None = None,
-        durability: Durability = "process",
+        durability: Durability = Durability.PROCESS,
     ) -> None:
         self.now_s = 1000.0
         self.published: list[Outgoing] = []
         self.fates: Callable[[Outgoing], Fate] = lambda _: "stored"
         self.directory = directory
         self.journal = journal or directory
-        self._arguments = (settings or Settings(), files or OsFiles(), cold, durability)
+        self._arguments = (settings or GroupSettings(), files or OsFiles(), cold, durability)
         self.rings = [
             Ring.create(directory / f"some-{index}", capacity_bytes=1 << 16, epoch=1)
             for index in range(rings)
@@ -64,7 +68,7 @@ class Desk:
         ledger = Ledger(store, settings, lambda: int(self.now_s * 1e9))
         self._service = Service(ledger, self._publish, clock=lambda: self.now_s)
         for ring in self.rings:
-            self.service.add_ring(RingEntry(Source(ring, cold), "some", ("a/#",), durability, 1_000))
+            self.service.add_ring(RingEntry(RingSource(ring, cold), "some", ("a/#",), durability, 1_000))
 
     def end(self) -> None:
         """kill -9: nothing is written that has not been."""
@@ -111,7 +115,7 @@ class Desk:
         found = None
         while self.service.outbox:
             _, (first, *self.frames) = self.service.outbox.popleft()
-            answer = decode_answer(first)
+            answer = PROTOCOL.decode_answer(first)
             if answer.id == number:
                 found = answer
         return found
@@ -173,7 +177,7 @@ class Talker:
         mine = [it for it in self.desk.service.outbox if it[0] == self.peer]
         for it in mine:
             self.desk.service.outbox.remove(it)
-            self.core.take(decode_answer(it[1][0]), it[1][1:], self.desk.now_s)
+            self.core.take(PROTOCOL.decode_answer(it[1][0]), it[1][1:], self.desk.now_s)
         return len(mine)
 
     def take(self) -> ConsumerBatch | None:
@@ -213,3 +217,18 @@ class Talker:
         assert leave is not None
         self.desk.service.receive(self.peer, encode(leave))
         self.desk.turn()
+
+
+def endpoint_over(ring: Ring, directory: Path, where: str, **keys: Path) -> ConsumersEndpoint:
+    """A real endpoint over one ring, with real sockets."""
+
+    def make(wake: Callable[[], None]) -> Service:
+        store = OffsetStore(Journal(OsFiles(), str(directory), "offsets"))
+        ledger = Ledger(store, GroupSettings(), time.time_ns)
+        return Service(
+            ledger, lambda messages, done: done(["stored" for _ in messages]), clock=time.monotonic, wake=wake
+        )
+
+    made = ConsumersEndpoint(where, make, **keys)
+    made.add(RingEntry(RingSource(ring), "some", ("a/#",)), ring.reader(name="consumers", own=True))
+    return made

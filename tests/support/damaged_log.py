@@ -1,6 +1,7 @@
-"""A small log, whole and closed, and what is lost of it when a bit flips or a file is cut short.
+"""A small log, whole and closed, and its losses when a bit flips or a file is cut short.
 
-Who owns which byte is known before: so what may be lost is known, too.
+Half of the logs have archives of their first segments.  The records of each byte are known before, and so are
+the records that may be lost with it: of an archive those of a row group, or all if the footer is damaged.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
-from persistence.format import EXTENT_HEADER_BYTES, HEADER_PAGE_BYTES, unpack_extent
+from persistence.archive import ARCHIVE_SUFFIX, ArchiveFile, archive_segment
+from persistence.segment.format import EXTENT_HEADER_BYTES, HEADER_PAGE_BYTES, segment_name, unpack_extent
 from ringbuf.record import span
+from tests.support.archives import ends_of
 from tests.support.logs import DIRECTORY, Written, read_all, recovered
 from tests.support.simfiles import SimFiles
 
@@ -19,6 +22,7 @@ __all__ = ["DamagedLog", "LostTooMuch"]
 
 SEGMENT_BYTES = 9216
 IN_PLACE_BYTES = 4500
+GROUP_BYTES = 1024  # of an archive
 ROUNDS = 9
 
 Record = tuple[str, int, int]  # ring, epoch, offset
@@ -67,11 +71,19 @@ class DamagedLog:
             written.sync()
             written.log.tend()
         written.log.close()
+        self._archive(written.files)
         return written
+
+    def _archive(self, files: SimFiles) -> None:
+        ends = ends_of(files)
+        for base in sorted(ends)[: self.random.choice((0, 0, 1, len(ends) - 1))]:
+            archive_segment(files, DIRECTORY, base, ends[base], group_bytes=GROUP_BYTES)
+            files.unlink(f"{DIRECTORY}/{segment_name(base)}")
+            files.dirsync(DIRECTORY)
 
     def _find(self) -> list[Room]:
         """Of every record.  The payloads are random, so bytes tell which is which."""
-        rooms = []
+        rooms = [it for path in self.paths if path.endswith(ARCHIVE_SUFFIX) for it in self._archived(path)]
         for (name, epoch), its in self.written.records.items():
             for offset, data in its.items():
                 for path in self.paths:
@@ -82,6 +94,17 @@ class DamagedLog:
                         run_end = next(it for it in self._run_ends(path) if it >= end)
                         rooms.append(Room(path, at - alone, end, (name, epoch, offset), run_end))
         return rooms
+
+    def _archived(self, path: str) -> Iterator[Room]:
+        """Of the records of an archive: each is in its row group, and in the footer."""
+        archive = ArchiveFile.at(self.written.files, path)
+        groups = archive.catalogue.groups
+        footer = max(it.place + it.length for it in groups)
+        for group in groups:
+            for offset in self.written.records[group.ring, group.epoch]:
+                if group.first_offset <= offset < group.end_offset:
+                    for begin, end in ((group.place, group.place + group.length), (footer, archive.size)):
+                        yield Room(path, begin, end, (group.ring, group.epoch, offset), archive.size)
 
     def _run_ends(self, path: str) -> Iterator[int]:
         """Of the extents of a whole segment."""

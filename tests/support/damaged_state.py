@@ -19,9 +19,12 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from persistence.footer import FOOTER_MAGIC
-from persistence.format import EXTENT_HEADER_BYTES, HEADER_PAGE_BYTES, unpack_extent
+from persistence.archive import ArchiveFile, archive_segment
+from persistence.files import OsFiles
+from persistence.segment.footer import FOOTER_MAGIC
+from persistence.segment.format import EXTENT_HEADER_BYTES, HEADER_PAGE_BYTES, segment_name, unpack_extent
 from ringbuf.constants import HEADER_BYTES
+from tests.support.archives import ends_of
 from tests.support.state_base import READERS, RINGS, Base, Ending, make_base, says_the_truth
 from tests.support.state_life import LAST, Seen, live
 
@@ -36,6 +39,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "installation": ("state/installation", "state/installation.copy", "run/installation"),
     "segments": ("state/log/*.log",),
     "footers": ("state/log/*.log",),
+    "archives": ("state/log/*.parquet",),
     "session snapshot": ("state/sessions.state*",),
     "session journal": ("run/sessions.ring", "state/log/sessions/*.log"),
     "spill file": ("run/sessions.spill",),
@@ -55,6 +59,7 @@ DAMAGES = {  # how, and how often
     "grown": 10,
     "removed": 5,
 }
+ROW_GROUP_BYTES = 32 << 10
 STOPS, LIVES_AGAIN = 0.2, 0.1  # shares of the cases
 ZEROS_MAX, BLOCK_BYTES, GROWTH_MAX, PAGE_BYTES = 4096, 512, 20_000, 4096
 HEADER_MAX = 100  # before a payload: headers of its record and, alone in a run, of the extent; its topic
@@ -67,6 +72,14 @@ class Hit(NamedTuple):
     path: Path
     begin: int
     end: int
+
+
+class _Archived(NamedTuple):
+    """A part of an archive, and the records that cannot be read if it is damaged."""
+
+    begin: int
+    end: int
+    records: bytes
 
 
 @dataclass
@@ -106,6 +119,7 @@ class DamagedState:
         """One case of that kind; the same seed is the same damage to the same layout."""
         rng = Random(f"{kind} {seed}")
         self._copy()
+        archived = self._archive(rng) if kind == "archives" else []
         try:
             files = sorted(it for glob in KINDS[kind] for it in self._place.glob(glob))
             if kind == "footers":
@@ -118,7 +132,7 @@ class DamagedState:
             }
             damage = rng.choices([*choices], [*choices.values()])[0]
             hit = self._damage(path, damage, first, rng)
-            permitted = self._permitted(kind, damage, hit)
+            permitted = self._permitted(kind, damage, hit) if not archived else self._archived(archived, hit)
             text = f"{kind} {seed}: {damage} of {path.relative_to(self._place)} at {hit.begin} to {hit.end}"
             seen = live(self._place, len(self.base.retained), stops=rng.random() < STOPS)
             wrong = self._wrong(seen, permitted)
@@ -133,6 +147,23 @@ class DamagedState:
 
     def _copy(self) -> None:
         shutil.copytree(self._image, self._place)
+
+    def _archive(self, rng: Random) -> list[_Archived]:
+        """Archive a sealed segment; the parts of the new file with their records."""
+        files, directory = OsFiles(), str(self._place / "state/log")
+        ends = ends_of(files, directory)
+        base = rng.choice(sorted(ends)[:-1])
+        archive_segment(files, directory, base, ends[base], group_bytes=ROW_GROUP_BYTES)
+        (self._place / "state/log" / segment_name(base)).unlink()
+        archive = ArchiveFile.open(files, directory, base)
+        parts = []
+        with archive.opened() as handle:
+            for index, group in enumerate(archive.catalogue.groups):
+                records = archive.records(handle, index)
+                assert records is not None
+                parts.append(_Archived(group.place, group.place + group.length, bytes(records.view)))
+        footer = _Archived(parts[-1].end, archive.size + 1, b"".join(it.records for it in parts))
+        return [*parts, footer]
 
     def _live(self, *, stops: bool) -> Seen:
         self._copy()
@@ -189,6 +220,10 @@ class DamagedState:
         if kind == "offsets":
             return _Permitted(offsets=True, silent=damage in ("removed", "cut"))  # as if it was never there
         return _Permitted()
+
+    def _archived(self, parts: list[_Archived], hit: Hit) -> _Permitted:
+        records = b"".join(it.records for it in parts if it.begin < hit.end and hit.begin < it.end)
+        return _Permitted(messages=frozenset(it for it in self._published if it[1] in records))
 
     def _last_of_rings(self, hit: Hit) -> set[Pair]:
         """Messages in the last extents of each ring in that segment, and of each round of a ring, if the

@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from bridge.records import Records
+from bridge.format.drained_file import FileName, parse, verify
+from bridge.format.file_builder import DrainedFile, RecordBatch, RecordRun, WriteIntent, build
+from bridge.format.record_batch import SinkBatch
 from bridge.sinks.directory import DirectorySink
-from bridge.unit import Batch, Intent, Run, Unit, build
 from ringbuf import FLAG_RETAIN, FLAG_UNCHECKED, scan_records
 from ringbuf import Batch as Columns
-from ringbuf.record import HEADER, encode, payload_position
+from ringbuf.record import RecordHeader, encode, payload_position
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bridge"
 
 EPOCH = 1_700_000_000
 CREATED_NS = 1_700_000_123_456_789_000  # 2023-11-14
@@ -40,23 +43,23 @@ def record(
     )
 
 
-def runs_of(records: Iterable[bytes]) -> tuple[Run, ...]:
+def runs_of(records: Iterable[bytes]) -> tuple[RecordRun, ...]:
     """As a source hands them on: checked neighbours are one run."""
-    runs: list[Run] = []
+    runs: list[RecordRun] = []
     for unchecked, group in itertools.groupby(records, key=lambda data: bool(data[30] & FLAG_UNCHECKED)):
         if unchecked:
-            runs += [Run(memoryview(data), True) for data in group]
+            runs += [RecordRun(memoryview(data), True) for data in group]
         else:
-            runs.append(Run(memoryview(b"".join(group)), False))
+            runs.append(RecordRun(memoryview(b"".join(group)), False))
     return tuple(runs)
 
 
-def batch_of(records: Iterable[bytes], *, epoch: int = EPOCH) -> Batch:
+def batch_of(records: Iterable[bytes], *, epoch: int = EPOCH) -> RecordBatch:
     """The batch of these records, which are in order."""
     runs = runs_of(records)
     first, last = scan_records(runs[0].records, epoch), scan_records(runs[-1].records, epoch)
     stamps = first.first_timestamp_ns, last.last_timestamp_ns
-    return Batch(epoch, first.first_offset, last.last_offset, *stamps, runs)
+    return RecordBatch(epoch, first.first_offset, last.last_offset, *stamps, runs)
 
 
 def unit_of(
@@ -75,28 +78,28 @@ def unit_of(
     created_ns: int = CREATED_NS,
     earlier_lost: tuple[tuple[int, int, int], ...] = (),
     earlier_skipped: tuple[tuple[int, int, int], ...] = (),
-) -> Unit:
+) -> DrainedFile:
     """A unit of the records first .. last."""
     batch = batch_of(
         (record(offset, payload(offset), epoch=epoch) for offset in range(first, last + 1)), epoch=epoch
     )
     place = (drain_seq, created_ns, stream, partition, epoch, 0, previous, first, last)
-    intent = Intent(*place, lost, skipped, earlier_lost=earlier_lost, earlier_skipped=earlier_skipped)
+    intent = WriteIntent(*place, lost, skipped, earlier_lost=earlier_lost, earlier_skipped=earlier_skipped)
     return build(edge, intent, batch)
 
 
-def records_of(unit: Unit) -> Records:
+def records_of(unit: DrainedFile) -> SinkBatch:
     """As the drain hands them to a record sink."""
     footer, offset, batches = unit.footer, unit.footer.first_offset, []
     for run in unit.runs:
         batches.append(Columns.of(run.records, footer.epoch, offset, None))
         offset += len(batches[-1])
     place = (footer.edge, footer.stream, footer.partition, footer.epoch)
-    columns = cast(tuple[Sequence[Any], ...], tuple(batches))
-    return Records(*place, footer.first_offset, footer.last_offset, unit.length, columns)
+    columns = cast("tuple[Sequence[Any], ...]", tuple(batches))
+    return SinkBatch(*place, footer.first_offset, footer.last_offset, unit.length, columns)
 
 
-def store(root: Path, *units: Unit) -> list[Path]:
+def store(root: Path, *units: DrainedFile) -> list[Path]:
     """Put units into a directory; where each is."""
     sink = DirectorySink(root)
     for unit in units:
@@ -137,6 +140,26 @@ def payloads_drained(root: Path) -> Iterator[bytes]:
             length = int.from_bytes(data[at : at + 4], "little")
             record_at, at = at + 32, at + 32 + length
             while record_at < at:
-                record_bytes, key_bytes = HEADER.unpack_from(data, record_at)[0:6:5]
+                record_bytes, key_bytes = RecordHeader.of(data, record_at)[0:6:5]
                 yield data[record_at + payload_position(key_bytes, 0) : record_at + record_bytes]
                 record_at += -(-record_bytes // 32) * 32
+
+
+def golden_unit() -> DrainedFile:
+    """Five records, the third with a payload that no checksum of its own covers, behind a loss."""
+    records = [record(100 + number, b"payload %d" % number) for number in range(5)]
+    records[2] = record(102, b"in place" * 10, flags=FLAG_UNCHECKED)
+    intent = WriteIntent(
+        7, CREATED_NS, "default", 3, EPOCH, 90, (EPOCH - 1, 55), 100, 104, ((95, 99),), ((90, 94),)
+    )
+    return build("edge-1", intent, batch_of(records))
+
+
+def footers(root: Path):
+    """Of every file below `root`, each verified, in the order of draining."""
+    files = sorted((root / "lake").rglob("[0-9]*.brim"), key=lambda path: path.name)
+    for path in files:
+        file = parse(path.read_bytes(), path.name)
+        verify(file, path.name)
+        assert FileName.parse(str(path)) == file.name
+        yield file.footer

@@ -9,8 +9,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -19,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from edge.cli import main
-from edge.control import Connection, Report, Status
+from edge.local.protocol import Connection, Report, Status
 from tests.support.brim_process import BrimProcess
-from tests.support.fleet_table import FleetTable
-from tests.support.house import ROOT
+from tests.support.fleet_table import FleetTable, spark_command
 from tests.support.lake_ledger import table_of
 from tests.support.paho_client import Paho
 from tests.support.waiting import wait_until
@@ -63,10 +60,8 @@ class Lake:
 
     def verdict(self) -> tuple[int, dict[str, Any]]:
         """Exit status and answer of `brim spark gaps`."""
-        command = [sys.executable, "-m", "edge", "spark", "gaps", str(self.copy()), "--json"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-        assert done.stdout, done.stderr
-        return done.returncode, json.loads(done.stdout)
+        status, answer = spark_command("gaps", str(self.copy()), "--json")
+        return status, json.loads(answer)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import Any
 from edge.cli import main
 from tests.support.lake_ledger import table_at
 
-__all__ = ["FleetTable"]
+__all__ = ["FleetTable", "spark_command"]
 
 IDENTITY = ["edge", "stream", "partition", "epoch", "offset"]
 COMPLETE = 0  # exit status of `brim spark gaps` and `brim spark report`
@@ -34,7 +34,7 @@ class FleetTable:
 
     def ingest(self) -> None:
         """Add the files that are new in the lake."""
-        status, said = _spark("bronze", self.root, "--to", str(self.path), "--json")
+        status, said = spark_command("bronze", self.root, "--to", str(self.path), "--json")
         assert (status, json.loads(said)["quarantined"]) == (0, 0), said
 
     def check(self, acknowledged: Sequence[str], copied: Sequence[str] = ()) -> None:
@@ -68,20 +68,20 @@ class FleetTable:
         self._check_report()
 
     def _gaps(self) -> tuple[int, dict[str, Any]]:
-        status, said = _spark("gaps", self.root, "--table", str(self.path), "--json")
+        status, said = spark_command("gaps", self.root, "--table", str(self.path), "--json")
         found: dict[str, Any] = json.loads(said)
         return status, found
 
     def _check_report(self) -> None:
         page = self.path.with_suffix(".html")
         table = ["--table", str(self.path), "--to", str(page), "--json"]
-        status, said = _spark("report", self.root, *table)
+        status, said = spark_command("report", self.root, *table)
         assert (status, json.loads(said)["verdict"]) == (COMPLETE, "complete"), said
         assert '<p class="good">complete' in page.read_text(encoding="utf-8")
 
 
-def _spark(*words: str) -> tuple[int, str]:
-    """Exit status and last line of `brim spark`, in the session of the tests."""
+def spark_command(*words: str) -> tuple[int, str]:
+    """Exit status and last line of `brim spark`, run in this process."""
     with redirect_stdout(io.StringIO()) as out:
         status = main(["spark", *words])
     return status, out.getvalue().rstrip().rpartition("\n")[2]

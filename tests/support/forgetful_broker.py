@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from edge import ring_files
 from edge.cli import main
+from edge.streams import ring_files
 from ringbuf.ring import cursor_file, ring_file
 
 

@@ -21,7 +21,7 @@ from random import Random
 
 import msgpack
 
-from persistence.format import pack_extent
+from persistence.segment.format import pack_extent
 from ringbuf.record import encode
 from tests.support.c_programs import MQTT, SCAN, UNPACK, compiled
 from tests.support.fuzz_control import campaign

@@ -26,10 +26,10 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from edge.engine import EngineLimits
-from edge.limits import BrokerLimits
+from edge.broker.limits import BrokerLimits
+from edge.engine.engine import EngineLimits
 from edge.mqtt import Connect, ProtocolError, Version, decode_packet
-from edge.mqtt.codec import UNLIMITED, PacketLimits, decode_variable_integer, encode_variable_integer
+from edge.mqtt.primitives import UNLIMITED, PacketLimits, decode_variable_integer, encode_variable_integer
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_vectors import vectors
 

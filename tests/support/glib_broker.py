@@ -4,16 +4,16 @@ import sys
 from typing import Any
 
 from edge.cli import main
-from edge.state import home
-from edge.state.keeper import Place
+from edge.recovery import state_files
+from edge.session_store.journal import JournalTarget
 
 
-def hasty(ring: Any, writer: Any, files: Any, vows: bool, *bounds: Any) -> Place:
+def hasty(ring: Any, writer: Any, files: Any, gates_output: bool, *bounds: Any) -> JournalTarget:
     """Nobody is to wait."""
-    del vows
-    return Place(ring, writer, files, False, *bounds)
+    del gates_output
+    return JournalTarget(ring, writer, files, False, *bounds)
 
 
 if __name__ == "__main__":
-    vars(home)["Place"] = hasty
+    vars(state_files)["JournalTarget"] = hasty
     sys.exit(main())

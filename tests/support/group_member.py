@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from edge.consumers.client import consumer
+from brim import consumer
 from edge.errors import BrokerUnreachable
 
 

@@ -2,8 +2,8 @@
 
 import sys
 
-from edge import log_set
 from edge.cli import main
+from edge.log import log_set
 from tests.support.called_disk import CalledFiles
 
 

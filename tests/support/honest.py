@@ -22,7 +22,7 @@ import sys
 import time
 
 from edge.mqtt import Connect, PubAck, Publish, Subscribe, Subscription, decode_packet, encode
-from edge.mqtt.codec import decode_variable_integer
+from edge.mqtt.primitives import decode_variable_integer
 
 PATIENCE_S = 10.0
 STAMP = struct.Struct("<Qd")

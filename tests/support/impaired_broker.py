@@ -17,9 +17,9 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from edge.broker import Broker
+from edge.broker.counters import Counters
+from edge.broker.dispatcher import Broker
 from edge.cli import main
-from edge.stats import Stats
 
 TOPIC = b"plain/c"
 PAUSE_S = 1.5
@@ -30,7 +30,7 @@ _kept: list[bytearray] = []
 
 def loss(broker: Broker, on_its_thread: Callable[[Callable[[], object]], None]) -> None:
     """Lose one message, at least, of a topic that has subscribers."""
-    engine, stats = broker.engine, Stats(broker.engine)
+    engine, stats = broker.engine, Counters(broker.engine)
     topic = engine.topic_find(TOPIC)
     routes = engine.routes_of(topic)
     assert routes, "nobody subscribes to the topic"
@@ -69,7 +69,7 @@ def impair(broker: Broker) -> None:
         broker.call(called)
         assert done.wait(60)
 
-    stats = Stats(broker.engine)
+    stats = Counters(broker.engine)
     while stats.totals()["published"] < PUBLISHED:
         time.sleep(0.01)
     mistakes = {"loss": loss, "pause": pause, "leak": leak}

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
@@ -57,3 +58,7 @@ def messages(servers: str, topic: str, count: int) -> list[Message]:
     finally:
         consumer.close()
     return sorted(found, key=lambda message: (message.partition() or 0, message.offset() or 0))
+
+
+def headers_of(message: Message) -> dict[str, Any]:
+    return dict(message.headers() or {})

@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from edge.state.keeper import Place
-from edge.state.restoring import Found, Restored, find, restore
-from edge.state.spill import SpillFile
+from edge.recovery.restore_sessions import Restored, SavedState, find, restore
+from edge.session_store.journal import JournalTarget
+from edge.session_store.spill_file import SpillFile
 from ringbuf import Ring
 from ringbuf.ring import ring_file
 from tests.support.directories import memory_directory
@@ -32,24 +32,24 @@ class Lives:
         self,
         *,
         journal_bytes: int = JOURNAL_BYTES,
-        vows: bool = False,
+        gates_output: bool = False,
         in_log_bytes: int = 0,
         spill: bool = True,
         **bench: Any,
     ) -> None:
-        """`vows`: a log syncs the journal, when synced() says so; `in_log_bytes`: as Place has it; `spill`:
-        there is a spill file.
+        """`gates_output`: a log syncs the journal, when synced() says so; `in_log_bytes`: as Place has it;
+        `spill`: there is a spill file.
         """
         self._spill = spill
         self._in_log_bytes = in_log_bytes
-        self._vows = vows
+        self._gates_output = gates_output
         self._options = bench
         self._journal_bytes = journal_bytes
         self._stack = ExitStack()
         self.directory: Path = self._stack.enter_context(memory_directory())
         self.now_ms = BEGIN_MS
         self.restored: Restored | None = None
-        self.found = Found()
+        self.found = SavedState()
         self.past: Any = None
         self.bench: Bench | None = None
         self._ring: Ring | None = None
@@ -79,7 +79,9 @@ class Lives:
             now_s=bench.now_ms / 1000,
             now_ns=bench.now_ns,
         )
-        bench.broker.keep(Place(ring, writer, ((file, False),), self._vows, self._in_log_bytes))
+        bench.broker.keep(
+            JournalTarget(ring, writer, ((file, False),), self._gates_output, self._in_log_bytes)
+        )
         bench.settle()
         return bench
 

@@ -32,7 +32,7 @@ def keep(
     directory: Path, ring: str, records: Iterable[Kept], *, first: int = 0, segment_bytes: int = 1 << 20
 ) -> None:
     """Puts these behind what the ring has in the log of `directory`, each in a run of its own."""
-    with Log(directory, segment_bytes=segment_bytes, retain_bytes=0) as log:
+    with Log(directory, segment_bytes=segment_bytes, retain_bytes=0, direct=False) as log:
         log.recover()
         end = log.ends().get(ring)
         offset = first if end is None else end.end_offset

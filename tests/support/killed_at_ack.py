@@ -18,8 +18,9 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from bridge.errors import SinkUnavailable
-from bridge.records import Records, Rejected
-from bridge.sink import RecordSink, Sink, open_sink
+from bridge.format.record_batch import Rejected, SinkBatch
+from bridge.sinks.interface import RecordSink, Sink
+from bridge.sinks.registry import open_sink
 from tests.support.bridges import drain, run_dry, settings
 
 BEGINS_MOST = 50
@@ -46,7 +47,7 @@ def begin(sink: Sink, edge: str) -> None:
 
 
 class _Records:
-    """Passes all records on, and dies before the drain hears of it."""
+    """Pass all records on, and kill this process before the drain gets the acknowledgement."""
 
     def __init__(self, inner: RecordSink, countdown: _Countdown) -> None:
         self._inner, self._countdown, self.url = inner, countdown, inner.url
@@ -54,7 +55,7 @@ class _Records:
     def begin(self, edge: str) -> None:
         begin(self._inner, edge)
 
-    def send(self, records: Records) -> Future[Sequence[Rejected]]:
+    def send(self, records: SinkBatch) -> Future[Sequence[Rejected]]:
         future = self._inner.send(records)
         future.add_done_callback(self._countdown)  # before the one of the drain
         return future

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from edge.config import Config, Stream
-from edge.epochs import Epochs
-from edge.local import LocalEndpoint
-from edge.producers import Producers
-from edge.streams import Streams
-from edge.zeromq import ZmqPublisher
+from edge.config.schema import Config, Stream
+from edge.local.control_server import LocalEndpoint
+from edge.local.producers import Producers
+from edge.local.zmq_publisher import ZmqPublisher
+from edge.streams.epochs import Epochs
+from edge.streams.streams import Streams
 
 
 class LocalBroker:

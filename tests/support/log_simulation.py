@@ -28,11 +28,11 @@ from random import Random
 from typing import Any
 
 from persistence import Log, LogWriter, Source
-from persistence.checkpoint import CHECKPOINT_NAME
-from persistence.idle import Here
-from persistence.upkeep import Upkeep, UpkeepRules
+from persistence.maintenance.background_process import Here
+from persistence.maintenance.maintenance import Upkeep, UpkeepRules
+from persistence.segment.clean_shutdown import CHECKPOINT_NAME
 from ringbuf import Range, scan_records
-from ringbuf.record import HEADER, encode, span
+from ringbuf.record import RecordHeader, encode, span
 from tests.support.ring_model import Life, RingModel
 from tests.support.simfiles import PowerCut, SimFiles
 
@@ -74,8 +74,7 @@ class Simulation:
         self.failures = 0.3 if self.kind == "large" else 0.12  # Share of steps whose disk fails soon.
         self.bad_starts = 0.2  # Share of lives whose disk fails at the start.
         self.cuts = 0.5  # Share of lives that end with a power cut.
-        self.in_c = seed % 2 == 1  # Rounds in C, or the same step by step in Python.
-        self.direct = self.random.random() < 0.5  # Past the page cache, where rounds are C's.
+        self.direct = self.random.random() < 0.5  # Past the page cache.
         self.block_bytes = self.random.choice((512, 512, 512, 4096))
         self.segment_bytes = self.random.choice((1, 1, 4)) * SEGMENT_BYTES
         self.world = self._world()
@@ -164,7 +163,7 @@ class Simulation:
             self._tend(logs.values(), upkeeps)
             self._pass_time()
             for writer in self.random.sample(writers, len(writers)):
-                self._step(writer)
+                writer.step()
         if self.random.random() < 0.3:
             for writer in writers:
                 writer.finish()
@@ -205,12 +204,6 @@ class Simulation:
     def monotonic_s(self) -> float:
         """As upkeep's clock, which goes fast: what has failed is tried again in this life."""
         return self.now / 10_000_000
-
-    def _step(self, writer: LogWriter) -> None:
-        if self.in_c:
-            writer.round()
-        else:
-            writer.step()
 
     def _start(self, log: Log) -> None:
         """As often as it takes: a disk that fails may keep a log from starting, but not from being whole."""
@@ -396,11 +389,10 @@ class Simulation:
         end = shown[model.name]
         epoch = model.life.epoch + 1
         made = b"".join(encode(end + i, b"new" * i, epoch=epoch) for i in range(3))
-        ring_id = log.join(model.name, epoch, end)
-        log.append(ring_id, [run_of(made, epoch)])
+        log.append(log.join(model.name, epoch, end), [run_of(made, epoch)])
         log.write()
         log.sync()
-        if log.take_durable().get(ring_id, (0, 0))[0] != end + 3:
+        if log.queued or log.ends()[model.name] != (epoch, end + 3):
             raise Violation("what was appended after recovery was not said to be durable")
         later = self.log(files.crash(), model.directory)
         report = later.recover()
@@ -438,7 +430,7 @@ def records_in(data: bytes) -> list[tuple[int, int, int]]:
     """Offset, begin and end of each record in a run, the padding behind it left out."""
     found, at = [], 0
     while at < len(data):
-        length, _, offset, *_ = HEADER.unpack_from(data, at)
+        length, _, offset, *_ = RecordHeader.of(data, at)
         found.append((offset, at, at + length))
         at += span(length)
     return found

@@ -1,4 +1,4 @@
-"""`brim run` with streams of all levels, to be killed and started again; and what its rings and logs hold.
+"""`brim run` with streams of each durability, to be killed and started again; reads of its rings and logs.
 
 What is read here is read without the broker: rings as any local process may, logs by recovering a copy.
 """
@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge.control import Connection
+from edge.local.protocol import Connection
 from persistence import Log
-from persistence.placement import logs_in
+from persistence.read.directories import logs_in
 from ringbuf import Ring, scan_records
-from ringbuf.record import HEADER, payload_position, span
+from ringbuf.record import RecordHeader, payload_position, span
 from tests.support.children import ModuleChild
 from tests.support.outside_client import Lost, number_of
 from tests.support.ports import free_port
@@ -28,7 +28,7 @@ Found = list[tuple[int, int]]  # epoch and offset made one number that rises, an
 
 
 class LoggedBroker:
-    """A broker process.  `levels`: durability by stream name; the stream has the topic "NAME/#".
+    """A broker process.  `durability`: by stream name; the stream has the topic "NAME/#".
 
     `module` is what runs, with the arguments of `brim`: another one may have a mistake planted.
     """
@@ -37,7 +37,7 @@ class LoggedBroker:
         self,
         runtime_dir: Path,
         state_dir: Path,
-        levels: dict[str, str],
+        durability: dict[str, str],
         *,
         module: str = "edge",
         settings: str = "",
@@ -47,7 +47,7 @@ class LoggedBroker:
     ) -> None:
         self.port = free_port()
         self.runtime_dir, self.state_dir = runtime_dir, state_dir
-        self.levels = levels
+        self.durability = durability
         self._module = module
         self._config = runtime_dir.parent / f"{runtime_dir.name}.toml"
         self._child: ModuleChild | None = None
@@ -65,14 +65,14 @@ class LoggedBroker:
         lines += [f"direct = {json.dumps(direct)}"]
         # What is acknowledged is kept: a disk that is full is for the writer to find out.
         lines += [f"disk_{limit}_percent = 101" for limit in ("warn", "delete", "read_only")]
-        for name, level in levels.items():
+        for name, value in durability.items():
             lines += [
                 "[[stream]]",
                 f'name = "{name}"',
                 f'topics = ["{name}/#"]',
                 f"ring_bytes = {ring_bytes}",
             ]
-            lines += [f'durability = "{level}"', "sync_interval_ms = 20", "sync_bytes = 65536"]
+            lines += [f'durability = "{value}"', "sync_interval_ms = 20", "sync_bytes = 65536"]
         self._config.write_text("\n".join([*lines, settings]))
 
     def spawn(self) -> None:
@@ -171,6 +171,6 @@ def _messages(run: bytes, epoch: int) -> Iterator[tuple[int, int]]:
     assert scan_records(run, epoch).good_bytes == len(run)
     at = 0
     while at < len(run):
-        length, _, offset, _, _, key_length, _ = HEADER.unpack_from(run, at)
+        length, _, offset, _, _, key_length, _ = RecordHeader.of(run, at)
         yield epoch << 64 | offset, number_of(run[at + payload_position(key_length, 0) : at + length])
         at += span(length)

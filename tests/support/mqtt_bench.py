@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from edge.access import ListenerPolicy
-from edge.broker import Broker, BrokerLimits
-from edge.config import Durability
-from edge.engine import Engine, EngineLimits, EventKind, engine_of
+from edge.auth.interfaces import ListenerPolicy
+from edge.broker.counters import Counters
+from edge.broker.dispatcher import Broker, BrokerLimits
+from edge.config.schema import Durability
+from edge.engine.engine import Engine, EngineLimits, EventKind, engine_of
 from edge.mqtt import (
     ConnAck,
     Connect,
@@ -36,9 +37,8 @@ from edge.mqtt import (
     decode_packet,
     encode,
 )
-from edge.mqtt.codec import decode_variable_integer
+from edge.mqtt.primitives import decode_variable_integer
 from edge.mqtt.properties import NO_PROPERTIES
-from edge.stats import Stats
 from ringbuf import Ring, Writer
 from ringbuf.ring import ring_file
 from tests.support.directories import memory_directory
@@ -57,7 +57,7 @@ class OwnPartition:
     name: str
     ring: Ring
     writer: Writer
-    durability: Durability = "process"
+    durability: Durability = Durability.PROCESS
 
 
 def packets_of(data: bytes, version: Version = Version.V311) -> list[Packet]:
@@ -143,7 +143,7 @@ class Bench:
         *,
         engine: EngineLimits | None = None,
         limits: BrokerLimits | None = None,
-        durability: Durability = "process",
+        durability: Durability = Durability.PROCESS,
         capacity_bytes: int = 1 << 20,
         writer: dict[str, Any] | None = None,
         directory: Path | None = None,
@@ -171,7 +171,7 @@ class Bench:
         )
         self.broker.policies[0] = ListenerPolicy("test", allow_anonymous=True)
         self.broker.policies[1] = ListenerPolicy("strict", allow_anonymous=False)
-        self.stats = Stats(self.engine)
+        self.stats = Counters(self.engine)
         self.settle()
 
     def _partition_of(self, topic: str) -> OwnPartition:
@@ -181,7 +181,7 @@ class Bench:
         self,
         directory: Path,
         name: str,
-        durability: Durability = "process",
+        durability: Durability = Durability.PROCESS,
         capacity_bytes: int = 1 << 20,
         writer: dict[str, Any] | None = None,
     ) -> OwnPartition:
@@ -209,7 +209,7 @@ class Bench:
             total += len(events) + calls
             if self.engine.step(self.now_ms, self.now_ns) or self.calls:
                 continue
-            if not self.broker.keeper.writing:
+            if not self.broker.journal.writing:
                 return total
             wait_until(lambda: bool(self.calls))
 

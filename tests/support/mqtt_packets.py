@@ -31,8 +31,8 @@ from edge.mqtt import (
     Version,
     Will,
 )
-from edge.mqtt.reasons import CONNACK_RETURN_CODES
-from edge.mqtt.tables import REASONS, PacketType
+from edge.mqtt.packet_types import REASONS, PacketType
+from edge.mqtt.reason_codes import CONNACK_RETURN_CODES
 
 identifiers = st.integers(1, 65_535)
 strings = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)

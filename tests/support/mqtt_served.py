@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from edge.broker import Broker
-from edge.config import Durability
-from edge.config_listener import Listener as Settings
-from edge.engine import engine_of
-from edge.listener import Listener
+from edge.broker.counters import Counters
+from edge.broker.dispatcher import Broker
+from edge.config.listener import Listener as Settings
+from edge.config.schema import Durability
+from edge.engine.engine import engine_of
 from edge.mqtt import ConnAck, Connect, Packet, Publish, Version, decode_packet, encode
-from edge.mqtt.codec import decode_variable_integer
-from edge.stats import Stats
+from edge.mqtt.primitives import decode_variable_integer
+from edge.transport.listener import Listener
 from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import OwnPartition
@@ -35,7 +35,7 @@ class Served:
         self.partition = partition
         engine = engine_of(broker.pop("engine", None))
         self.engine = engine
-        self.stats = Stats(engine)
+        self.stats = Counters(engine)
         self.listener = Listener(engine, Broker(engine, self.partition_of, **broker))
         self.port = self.listener.listen("127.0.0.1", 0)[1]
         try:
@@ -139,7 +139,7 @@ class RawClient:
 @contextmanager
 def served(
     *,
-    durability: Durability = "process",
+    durability: Durability = Durability.PROCESS,
     capacity_bytes: int = 1 << 22,
     **broker: Any,
 ) -> Iterator[Served]:

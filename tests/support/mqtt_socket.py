@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from edge.mqtt import ConnAck, Connect, Packet, Version, decode_packet, encode
-from edge.mqtt.codec import decode_variable_integer
+from edge.mqtt.primitives import decode_variable_integer
 from tests.support.waiting import PATIENCE_S
 
 __all__ = ["SocketClient"]

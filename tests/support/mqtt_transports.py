@@ -32,9 +32,9 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from edge.config_listener import Listener as Settings
-from edge.config_listener import Tls
-from edge.engine import listener_of
+from edge.config.listener import Listener as Settings
+from edge.config.listener import Tls
+from edge.engine.engine import listener_of
 from edge.mqtt import ConnAck, Connect
 from tests.support.directories import memory_directory
 from tests.support.mqtt_served import PATIENCE_S, RawClient, Served, served

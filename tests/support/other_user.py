@@ -18,5 +18,5 @@ def as_other_user(code: str, user: int = USER) -> str:
 
     Modules are imported before that: the checkout may be closed to others.
     """
-    modules = "import os, edge.local_client, ringbuf"
+    modules = "import os, edge.local.producer_ring, edge.local.shm_subscription, ringbuf"
     return f"{modules}\nos.setgroups([]); os.setgid({GROUP}); os.setuid({user})\n{code}"

@@ -20,17 +20,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from bridge.control import ask
+from bridge.drain.control_socket import state_of
 from bridge.errors import BridgeUnreachable
-from edge.local_client import producer
+from brim import producer
 from tests.support.children import ModuleChild
 from tests.support.house import ROOT
+from tests.support.lake_ledger import (
+    Missing,
+    check_complete,
+    check_report,
+    lost_of,
+    missing_in,
+    table_of,
+)
 from tests.support.mass_publisher import Ledger, MassProducer, MassPublisher
 from tests.support.outside_client import drain, pump
 from tests.support.ports import free_port
 from tests.support.upstreams import Upstream
 
-__all__ = ["AGAIN", "Form", "Pipeline", "Stuck"]
+__all__ = ["AGAIN", "Form", "Pipeline", "Stuck", "check"]
 
 Form = Literal["kept", "small"]
 
@@ -253,8 +261,7 @@ class Pipeline:
     def state(self) -> dict[str, Any] | None:
         """What the bridge says of itself; None: it does not, yet."""
         with suppress(BridgeUnreachable):
-            said: dict[str, Any] = ask(self._memory, BRIDGE, "state")
-            return said
+            return state_of(self._memory, BRIDGE)
         return None
 
     def until_state(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
@@ -372,3 +379,16 @@ class Pipeline:
 def brief() -> dict[str, str]:
     """The environment of a Spark that lives for less than a minute: Java optimises less."""
     return {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+def check(pipeline: Pipeline) -> Missing:
+    """The drained files, by the ledger; what was lost, and declared.  Raises Lost."""
+    table, report = table_of(pipeline.upstream.contents()), pipeline.report()
+    if pipeline.form == "kept":
+        check_complete(table, pipeline.ledgers)
+        missing = missing_in(table)
+        assert not any(missing.values()) or report["lost"] == 0
+    else:
+        missing = dict(lost_of(table, it) for it in pipeline.ledgers)
+    check_report(report, missing, in_table=False)
+    return missing

@@ -17,27 +17,27 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from bridge import drain, runner
-from bridge.checkpoint import Checkpoint
-from bridge.cursor import Cursor
+from bridge.drain import bridge, drain
+from bridge.drain.checkpoint import Checkpoint
+from bridge.drain.sender import FileDelivery, Shipment
 from bridge.errors import SinkError
-from bridge.shipping import Parcel, UnitShipping
-from bridge.unit import Unit
+from bridge.format.cursor import Cursor
+from bridge.format.file_builder import DrainedFile
 from edge.cli import main
 
-_put = UnitShipping._put
+_put = FileDelivery._put
 _at = Cursor.at
 _range = drain._range
 
 
 def careless() -> None:
-    def put(self: UnitShipping, parcel: Parcel, built: Future[Unit]) -> Sequence[Any]:
+    def put(self: FileDelivery, parcel: Shipment, built: Future[DrainedFile]) -> Sequence[Any]:
         try:
             return _put(self, parcel, built)
         except SinkError:
             return ()
 
-    UnitShipping._put = put  # type: ignore[method-assign]
+    FileDelivery._put = put  # type: ignore[method-assign]
 
 
 def renaming() -> None:
@@ -50,7 +50,7 @@ def renaming() -> None:
                 checkpoint.intents[number] = replace(it, last_offset=last)
             return checkpoint
 
-    vars(runner)["Checkpoint"] = Renaming
+    vars(bridge)["Checkpoint"] = Renaming
 
 
 def miscounting() -> None:
@@ -62,12 +62,12 @@ def hopping() -> None:
 
 
 def dying() -> None:
-    def put(self: UnitShipping, parcel: Parcel, built: Future[Unit]) -> Sequence[Any]:
+    def put(self: FileDelivery, parcel: Shipment, built: Future[DrainedFile]) -> Sequence[Any]:
         _put(self, parcel, built)
         os.kill(os.getpid(), signal.SIGKILL)
         return ()
 
-    UnitShipping._put = put  # type: ignore[method-assign]
+    FileDelivery._put = put  # type: ignore[method-assign]
 
 
 MISTAKES: dict[str, Callable[[], None]] = {

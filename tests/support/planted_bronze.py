@@ -23,4 +23,4 @@ def write(frame: "DataFrame", table: str, batch: int, schema: "StructType | None
 
 if __name__ == "__main__":
     vars(bronze)["_write"] = write
-    sys.exit(bronze.main())
+    sys.exit(bronze.main(None))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ringbuf import Reader, Ring, Writer
 from ringbuf.constants import HEADER_BYTES
-from ringbuf.ring import cursor_file, ring_file
+from ringbuf.ring import ring_file
 
 CAPACITY_BYTES = 1 << 16  # the smallest there is: laps come soon
 
@@ -58,11 +58,6 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
 def ring_bytes(path: Path) -> bytes:
     """The whole ring file, header first."""
     return ring_file(path).read_bytes()
-
-
-def cursor_bytes(path: Path) -> bytes:
-    """The whole cursor file."""
-    return cursor_file(path).read_bytes()
 
 
 def records_of(path: Path) -> bytes:

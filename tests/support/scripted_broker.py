@@ -15,7 +15,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from edge.mqtt import ConnAck, Connect, Connection, Packet, Properties, ReasonCode, Role
+import edge.client
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    Connection,
+    Packet,
+    Properties,
+    ReasonCode,
+    Role,
+    Version,
+)
 from edge.mqtt.properties import NO_PROPERTIES
 
 PATIENCE_S = 10.0
@@ -125,3 +135,16 @@ async def scripted() -> AsyncIterator[ScriptedBroker]:
         broker.close()
         await server.wait_closed()
         await asyncio.sleep(0)
+
+
+async def connect_packet(broker: ScriptedBroker, url: str, **options: object) -> Connect:
+    async def connect() -> None:
+        async with edge.client.connect(url, **options):  # type: ignore[arg-type]
+            pass
+
+    connecting = asyncio.create_task(connect())
+    peer = await broker.connection()
+    connect_packet = await peer.expect(Connect)
+    peer.send_bytes(bytes.fromhex("20020000" if connect_packet.version < Version.V5 else "2003000000"))
+    await connecting
+    return connect_packet

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from edge.consumers.client import Consumer, consumer
+from brim import Consumer, consumer
 from edge.errors import BrokerUnreachable
 from tests.support.outside_client import number_of
 

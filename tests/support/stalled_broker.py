@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from edge import watchdog
-from edge.broker import Broker
+from edge.broker.dispatcher import Broker
 from edge.cli import main
-from edge.engine import EventKind
-from edge.state import keeper
-from edge.state.checkpoint import write_checkpoint
+from edge.engine.engine import EventKind
+from edge.server import watchdog
+from edge.session_store import journal
+from edge.session_store.checkpoint import write_checkpoint
 
 TICKS = watchdog.Ticks(tick_ms=50, serve=5, report=10, exit=40)
 NOD_S = 1.2  # between Ticks.report and Ticks.exit
@@ -66,11 +66,11 @@ def plant(mistake: str) -> None:
     if mistake == "deaf":
         Broker._handle = deaf(Broker._handle)  # type: ignore[method-assign]
     elif mistake == "mute":
-        keeper.Keeper.checkpoint = lambda self, *, at_once=False: None  # type: ignore[method-assign]
+        journal.SessionJournal.checkpoint = lambda self, *, at_once=False: None  # type: ignore[method-assign]
     elif mistake in sleeps:
         Broker._topic = sleeping(Broker._topic, sleeps[mistake])  # type: ignore[method-assign]
     elif mistake == "no disk":
-        keeper.write_checkpoint = failing(write_checkpoint)  # type: ignore[attr-defined]
+        journal.write_checkpoint = failing(write_checkpoint)  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

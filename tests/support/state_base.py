@@ -22,12 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-from edge.config import Config
-from edge.config_load import parse
-from edge.consumers.client import consumer
-from edge.control import Connection, Report, Status
+from brim import consumer
+from edge.config.loader import parse
+from edge.config.schema import Config
+from edge.local.protocol import Connection, Report, Status
 from edge.mqtt import Properties, PubAck, PubComp, Publish, PubRec, PubRel, Subscribe, Subscription
-from persistence.footer import FOOTER_MAGIC
+from persistence.segment.footer import FOOTER_MAGIC
 from tests.support.children import ModuleChild
 from tests.support.drained_files import offsets_drained
 from tests.support.mqtt_socket import SocketClient

@@ -1,7 +1,7 @@
 """One life of a broker on a damaged state, in a process of its own, and all that its users can see.
 
 The process is forked from one that has imported everything, and puts the broker together as `brim run` does
-(edge/cli/assembly.py).  Different from a real process: no command line, no signals, no log on standard error
+(edge/server/server.py).  Different from a real process: no command line, no signals, no log on standard error
 (lines are collected), and Python's modules are loaded already.  Segments are checked in this process: another
 one would import all modules again, which takes as long as all the rest.
 
@@ -29,15 +29,14 @@ from typing import Any, NoReturn
 
 import msgspec
 
-import bridge.control
-import bridge.runner
+import bridge.drain.bridge
+import bridge.drain.control_socket
 import bridge.sinks.directory  # noqa: F401
-import edge.cli.found_epochs
-import edge.cli.holds
-import edge.cli.with_consumers
-import edge.log_upkeep
-from edge.cli.assembly import Assembly
-from edge.control import Connection, Report, Status
+import edge.log.maintenance
+import edge.server.consumers
+import edge.server.epoch_traces
+import edge.server.retention_holds
+from edge.local.protocol import Connection, Report, Status
 from edge.mqtt import (
     PingReq,
     PingResp,
@@ -50,8 +49,9 @@ from edge.mqtt import (
     Subscribe,
     Subscription,
 )
+from edge.server.server import BrokerServer
 from persistence.files import FreshFiles
-from persistence.idle import Here
+from persistence.maintenance.background_process import Here
 from ringbuf import Batch, Ring
 from ringbuf.errors import RingError
 from tests.support.drained_files import offsets_drained
@@ -139,7 +139,7 @@ def _live_and_exit(place: Path, retained: int, writing: int, *, stops: bool) -> 
     stacks = _stacks_of(place).open("w")
     faulthandler.enable(stacks)  # dump_traceback_later() would wait for a thread that only the parent has
     try:
-        vars(edge.log_upkeep)["IdleProcess"] = partial(Here, FreshFiles())
+        vars(edge.log.maintenance)["IdleProcess"] = partial(Here, FreshFiles())
         logging.getLogger().handlers = [_Collected(seen)]
         logging.getLogger().setLevel(logging.WARNING)
         asyncio.run(_life(place, retained, seen, writing if not stops else -1))
@@ -171,7 +171,7 @@ class _Collected(logging.Handler):
 async def _life(place: Path, retained: int, seen: Seen, writing: int) -> None:
     """Ends the process, with a word to `writing`, or stops the broker where that is -1."""
     failures: list[str] = []
-    broker = Assembly(config_of(place), "test", lambda: failures.append("the MQTT thread died"))
+    broker = BrokerServer(config_of(place), "test", lambda: failures.append("the MQTT thread died"))
     await broker.__aenter__()
     await asyncio.to_thread(_Users(place, retained, broker, seen).look)
     seen.trouble += failures
@@ -183,7 +183,7 @@ async def _life(place: Path, retained: int, seen: Seen, writing: int) -> None:
 class _Users:
     """What users do, on a thread beside the broker's."""
 
-    def __init__(self, place: Path, retained: int, broker: Assembly, seen: Seen) -> None:
+    def __init__(self, place: Path, retained: int, broker: BrokerServer, seen: Seen) -> None:
         self._place, self._retained, self._broker, self._seen = place, retained, broker, seen
         self._port = broker.listener.addresses[0].port
 

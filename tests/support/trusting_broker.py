@@ -3,7 +3,8 @@
 import sys
 
 from edge.cli import main
-from persistence import Log, writer
+from persistence import Log
+from persistence.log import group_commit
 from ringbuf import Range, Reader, Ring
 
 
@@ -15,5 +16,5 @@ def from_its_end(log: Log, ring: Ring) -> tuple[Reader, list[Range]]:
 
 
 if __name__ == "__main__":
-    vars(writer)["_behind"] = from_its_end
+    vars(group_commit)["_behind"] = from_its_end
     sys.exit(main())

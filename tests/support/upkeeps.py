@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from persistence.idle import Here
-from persistence.retention import Floor, StreamRules
-from persistence.upkeep import Upkeep, UpkeepRules
+from persistence.log.retention import Floor, StreamRules
+from persistence.maintenance.background_process import Here
+from persistence.maintenance.maintenance import Upkeep, UpkeepRules
 from tests.support.logs import Written
 
 __all__ = ["SECOND_NS", "Clocks", "Kept", "stream_of"]

@@ -10,7 +10,6 @@ from pathlib import Path
 __all__ = ["VECTORS", "Scenario", "Step", "scenarios"]
 
 VECTORS = Path(__file__).parent.parent / "golden" / "mqtt" / "vectors"
-IDENTIFIER_LENGTH = 4  # of {id}
 
 _STEP = re.compile(r"(?P<who>[a-z]\d?) (?P<verb>joins|>|<|closed|refused|silent|drops)(?: (?P<rest>.*))?$")
 _STATEMENT = re.compile(r"\[MQTT-[\d.]+-\d+\]|\[\d+\.\d[\d.]*\]")

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from edge.engine import EngineLimits
+from edge.engine.engine import EngineLimits
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_transports import Stream, Transports
 from tests.support.vector_run import Line, Silence

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bridge.unit import Batch, Intent, Run, build
+from bridge.format.file_builder import RecordBatch, RecordRun, WriteIntent, build
 from ringbuf.record import encode
 
 EPOCH = 7
@@ -24,8 +24,8 @@ def drain(root: Path, drain_seq: int, first: int, count: int) -> Path:
         for n in range(first, first + count)
     )
     last, stamps = first + count - 1, (MINUTE + first * SECOND, MINUTE + (first + count - 1) * SECOND)
-    batch = Batch(EPOCH, first, last, *stamps, (Run.of(memoryview(records)),))
-    intent = Intent(drain_seq, MINUTE, "vitals", 0, EPOCH, 0, None, first, last, (), ())
+    batch = RecordBatch(EPOCH, first, last, *stamps, (RecordRun.of(memoryview(records)),))
+    intent = WriteIntent(drain_seq, MINUTE, "vitals", 0, EPOCH, 0, None, first, last, (), ())
     unit = build("edge", intent, batch)
     path = root / unit.name
     path.parent.mkdir(parents=True, exist_ok=True)

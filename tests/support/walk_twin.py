@@ -1,18 +1,19 @@
-"""The walk of ringbuf/c/scan/walk.c once more, in plain Python: the oracle of its tests, and a place where a
-mistake can be planted.
+"""The walk of ringbuf/c/scan/extents.c once more, in plain Python: the oracle of its tests, and a place where
+a mistake can be planted.
 
-Takes the place of `lib` in persistence.walk; what it does not do itself, the compiled one does.
+Takes the place of `lib` in persistence.segment.scan_native; what it does not do itself, the compiled one
+does.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from persistence.format import EXTENT_HEADER_BYTES, ExtentHeader, extent_checks, unpack_extent
+from persistence.segment.format import EXTENT_HEADER_BYTES, ExtentHeader, extent_checks, unpack_extent
 from ringbuf.constants import FLAGS_CRITICAL
-from ringbuf.core import ffi, lib
 from ringbuf.errors import Corrupt
-from ringbuf.record import HEADER, decode
+from ringbuf.native import ffi, lib
+from ringbuf.record import RecordHeader, decode
 
 __all__ = ["WalkTwin"]
 
@@ -111,7 +112,7 @@ def _enter_records(walk: Any, extent: Any, body: bytes) -> None:
         if not times:
             extent.first_offset = record.offset
         times.append(record.timestamp_ns)
-        key_hash = HEADER.unpack_from(body, at)[4]
+        key_hash = RecordHeader.of(body, at).key_hash
         collected.append((key_hash, (extent.place + EXTENT_HEADER_BYTES + at) // 32))
         at += its_span
     extent.count = len(times)

@@ -4,7 +4,7 @@
     spark-submit .../bronze.py s3://bucket/lake --to s3a://bucket/bronze --every 60
 
 The table is Parquet with one directory per batch: TABLE/batch=000000012/part-*.parquet, with the columns of
-bridge/spark/columns.py and `batch`. A batch that is run again replaces its directory. The files that it reads
+bridge/arrow/schema.py and `batch`. A batch that is run again replaces its directory. The files that it reads
 are fixed by its offsets, which Spark saves first. So a record is in the table once, after any number of
 crashes, and for every reader: Spark, duckdb, polars, pandas. (Spark's own Parquet sink is exactly once only
 for Spark: files of interrupted batches stay, and other readers count them.) While a batch is being written a
@@ -15,8 +15,8 @@ The default checkpoint is TABLE/_checkpoint: the table is the state. A new check
 batches is refused, because numbers of batches would be given twice.
 
 Records that do not verify go to TABLE/_quarantine, with the reason, and the job continues. Files that hold
-the same records are distinguished by name (plan.py). Late files have a higher drain_seq and come with a later
-batch.
+the same records are distinguished by name (task_planning.py). Late files have a higher drain_seq and come
+with a later batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -32,21 +32,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as f
 
+from bridge.arrow.schema import CORRUPT
 from bridge.errors import SourceOptionError
-from bridge.spark.columns import CORRUPT
-from bridge.spark.evolution import fitted
 from bridge.spark.jobs.common import (
     add_format_argument,
     add_spark_arguments,
     add_stream_arguments,
     check_source,
+    command,
     follow,
     pairs,
     reason_of,
-    run,
+    spark_of,
 )
-from bridge.spark.payloads import RAW, UNDECODED
-from bridge.spark.session import session
+from bridge.spark.payload_schema import RAW, UNDECODED
+from bridge.spark.schema_evolution import fitted
 from bridge.spark.tables import FORMATS, DeltaLog, is_delta, is_there, opened
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPRESSION",
     "IDENTITY",
-    "Outcome",
-    "check_checkpoint",
+    "BronzeResult",
+    "checkpoint_of",
     "directory_of",
     "finish",
     "follow_batches",
@@ -77,7 +77,7 @@ Prepare = Callable[["DataFrame", int], "DataFrame"]
 
 
 @dataclass
-class Outcome:
+class BronzeResult:
     """Result of one run."""
 
     table: str
@@ -95,14 +95,13 @@ def ingest(
     checkpoint: str = "",
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
-) -> tuple[StreamingQuery, Outcome]:
+) -> tuple[StreamingQuery, BronzeResult]:
     """The running query, and its result so far.
 
     The query ends when it has read all present files, or, with `every_s`, continues to look. Raises
     SourceOptionError.
     """
-    checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
-    check_checkpoint(table, checkpoint)
+    checkpoint = checkpoint_of(table, checkpoint)
     log = log_of(table, checkpoint, form)
     source = spark.readStream.format("brim").options(mode="PERMISSIVE", **dict(options or {})).load(root)
     return start(source, table, checkpoint, every_s, log=log)
@@ -116,11 +115,9 @@ def start(
     *,
     prepare: Prepare | None = None,
     log: DeltaLog | None = None,
-) -> tuple[StreamingQuery, Outcome]:
-    """Start the query that writes a stream into `table` by batches, after `prepare` has changed each,
-    if given.
-    """
-    outcome = Outcome(table)
+) -> tuple[StreamingQuery, BronzeResult]:
+    """Start the query that writes a stream into `table` by batches, after `prepare` has changed each."""
+    outcome = BronzeResult(table)
 
     def write(frame: DataFrame, batch: int) -> None:
         made = prepare(frame, batch) if prepare else frame
@@ -139,9 +136,7 @@ def start(
 def follow_batches(
     source: DataFrame, take: Callable[[DataFrame, int], None], checkpoint: str, every_s: float | None
 ) -> StreamingQuery:
-    """Start the query that passes each batch of a stream to `take`, with its number; once, or forever
-    with `every_s`.
-    """
+    """Start the query that passes each batch and its number to `take`; once, or forever with `every_s`."""
     writer = source.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
     if every_s is None:
         return writer.trigger(availableNow=True).start()
@@ -149,10 +144,7 @@ def follow_batches(
 
 
 def _write(frame: DataFrame, table: str, batch: int, schema: StructType | None) -> tuple[int, int]:
-    """Numbers of records written, and of records in quarantine.
-
-    `schema`: the columns of the table, if it has any.
-    """
+    """Numbers of records written and quarantined. `schema`: the columns of the table, if any."""
     from pyspark.sql import Observation
 
     frame.sparkSession.conf.set(*TIMES)
@@ -181,10 +173,7 @@ def directory_of(batch: int) -> str:
 
 
 def log_of(table: str, checkpoint: str, form: str) -> DeltaLog | None:
-    """The Delta log to write; None: a table without one.
-
-    Raises SourceOptionError: the table is of the other kind.
-    """
+    """The Delta log; None: a table without one. Raises SourceOptionError: it is of the other kind."""
     if form == "parquet" and is_delta(table):
         raise SourceOptionError(f"{table} is a Delta table", hint="--format delta")
     if form == "delta" and not is_delta(table) and is_there(f"{checkpoint.rstrip('/')}/commits"):
@@ -193,13 +182,18 @@ def log_of(table: str, checkpoint: str, form: str) -> DeltaLog | None:
     return DeltaLog(table) if form == "delta" else None
 
 
-def check_checkpoint(table: str, checkpoint: str) -> None:
-    """Raise SourceOptionError if the table has batches and this checkpoint is new."""
+def checkpoint_of(table: str, checkpoint: str) -> str:
+    """Directory of the checkpoint; default: TABLE/_checkpoint.
+
+    Raises SourceOptionError: the table has batches, and the checkpoint is new.
+    """
+    checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
     if is_there(table, "batch=") and not is_there(f"{checkpoint.rstrip('/')}/offsets"):
         raise SourceOptionError(
             f"{table} has batches already, and {checkpoint} is new: numbers of batches would be given twice",
             hint="use the checkpoint that the table was made with, or write another table",
         )
+    return checkpoint
 
 
 def forget(directory: str, name: str) -> None:
@@ -221,19 +215,16 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(argv: Sequence[str] | None) -> int:
-    """See main()."""
-    return ingest_as("brim bronze", arguments().parse_args(argv))
+def job(given: argparse.Namespace) -> int:
+    """Run the job, and return its exit status."""
+    return ingest_as("brim bronze", given)
 
 
 def ingest_as(application: str, given: argparse.Namespace, **options: str) -> int:
-    """Run the job for the arguments of a command line, with more options of the source.
-
-    Returns the exit status.
-    """
+    """Run the job for a command line, with more options of the source; return the exit status."""
     options = {**pairs(given.option, "--option"), **options}
     check_source(given.root, options)
-    spark = session(application, master=given.master, settings=pairs(given.conf, "--conf"))
+    spark = spark_of(given, application)
     query, outcome = ingest(
         spark,
         given.root,
@@ -246,7 +237,7 @@ def ingest_as(application: str, given: argparse.Namespace, **options: str) -> in
     return finish(query, outcome, as_json=given.json)
 
 
-def finish(query: StreamingQuery, outcome: Outcome, *, as_json: bool, what: str = "records") -> int:
+def finish(query: StreamingQuery, outcome: BronzeResult, *, as_json: bool, what: str = "records") -> int:
     """Wait for the end of the query, and print its result. Returns the exit status."""
     follow(query)
     if as_json:
@@ -257,10 +248,7 @@ def finish(query: StreamingQuery, outcome: Outcome, *, as_json: bool, what: str 
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 2 for a mistake in the arguments."""
-    return run(job, argv)
-
+main = command(arguments, job)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

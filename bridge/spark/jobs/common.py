@@ -10,26 +10,30 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from bridge.arrow.schema import CORRUPT
 from bridge.errors import BridgeError, SourceOptionError
-from bridge.spark.columns import CORRUPT
-from bridge.spark.landing import Landing
-from bridge.spark.options import Options
-from bridge.spark.payloads import RAW, UNDECODED
+from bridge.spark.landing_zone import Landing
+from bridge.spark.options import SourceOptions
+from bridge.spark.payload_schema import RAW, UNDECODED
+from bridge.spark.session import session
 from bridge.spark.tables import FORMATS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = [
+    "add_copy_arguments",
     "add_format_argument",
+    "add_landing_arguments",
     "add_spark_arguments",
     "add_stream_arguments",
     "check_source",
+    "command",
     "follow",
     "pairs",
     "reason_of",
-    "run",
+    "spark_of",
 ]
 
 PROGRESS_S = 1
@@ -48,9 +52,38 @@ def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
+def add_landing_arguments(parser: argparse.ArgumentParser, table: str) -> None:
+    """Arguments of a job that examines drained files. `table`: help of --table."""
+    parser.add_argument("root", help="root of the drained files: path or URL")
+    parser.add_argument("--table", default="", help=table)
+    parser.add_argument(
+        "--edge",
+        action="append",
+        default=[],
+        help="only edges of this name; * matches anything; may be repeated",
+    )
+    parser.add_argument(
+        "--retained",
+        action="store_true",
+        help="accept missing files at the beginning: they were deleted on purpose",
+    )
+
+
+def add_copy_arguments(parser: argparse.ArgumentParser) -> None:
+    """--to and --option, of a job that reads a source into a table."""
+    parser.add_argument("--to", required=True, metavar="TABLE", help="table to write: path or URL for Spark")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="option of the source; may be repeated",
+    )
+
+
 def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of a job that reads a stream into a table."""
-    parser.add_argument("--to", required=True, metavar="TABLE", help="table to write: path or URL for Spark")
+    add_copy_arguments(parser)
     parser.add_argument(
         "--checkpoint", default="", help="directory of the checkpoint (default: TABLE/_checkpoint)"
     )
@@ -59,13 +92,6 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="SECONDS",
         help="run without end, a batch at this interval (default: one batch)",
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="option of the source; may be repeated",
     )
 
 
@@ -107,11 +133,8 @@ def pairs(given: Sequence[str], what: str) -> dict[str, str]:
 
 
 def check_source(root: str, options: Mapping[str, str]) -> None:
-    """Check path and options before Spark is started, because its start takes seconds.
-
-    Raises SourceOptionError.
-    """
-    Options.read({"path": root, **options})
+    """Check path and options before the slow start of Spark. Raises SourceOptionError."""
+    SourceOptions.read({"path": root, **options})
     Landing(root).check()
 
 
@@ -122,10 +145,30 @@ def reason_of(frame: DataFrame) -> Column:
     return f.coalesce(CORRUPT, f.when(f.col(RAW).isNotNull(), f.col(UNDECODED)))
 
 
-def run(job: Callable[[Sequence[str] | None], int], argv: Sequence[str] | None) -> int:
-    """The exit status of a job. An error that the user can correct is one line, with status 2."""
+def spark_of(
+    given: argparse.Namespace, application: str, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Spark session for --master and --conf, which overrides `settings`. Raises SparkUnavailable."""
+    return session(
+        application, master=given.master, settings={**(settings or {}), **pairs(given.conf, "--conf")}
+    )
+
+
+def command(
+    arguments: Callable[[], argparse.ArgumentParser], job: Callable[[argparse.Namespace], int]
+) -> Callable[[Sequence[str] | None], int]:
+    """The main() of a job: returns the exit status of `job` for the arguments of a command line."""
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        return _status(job, arguments().parse_args(argv))
+
+    return main
+
+
+def _status(job: Callable[[argparse.Namespace], int], given: argparse.Namespace) -> int:
+    """Exit status of a job. An error that the user can correct is one line, with status 2."""
     try:
-        return job(argv)
+        return job(given)
     except BridgeError as error:
         said = str(error), error.hint
     except OSError as error:

@@ -36,22 +36,21 @@ import pyarrow as pa
 from pyarrow import fs
 
 from bridge.errors import BridgeError, SourceOptionError
-from bridge.spark.jobs.common import add_spark_arguments, pairs, run
-from bridge.spark.session import session
+from bridge.spark.jobs.bronze import IDENTITY
+from bridge.spark.jobs.common import add_spark_arguments, command, spark_of
 from bridge.spark.tables import DeltaLog, is_delta, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Outcome", "compact", "main", "replaced"]
+__all__ = ["CompactResult", "compact", "main", "replaced"]
 
-KEEP_LEAST = 2
-SORTED_BY = ("edge", "stream", "partition", "epoch", "offset")
+KEEP_MIN = 2
 WORK, NOTE = "_compact", "replaces.json"
 
 
 @dataclass
-class Outcome:
+class CompactResult:
     """Result of one run."""
 
     table: str
@@ -62,22 +61,19 @@ class Outcome:
 
 
 def compact(
-    spark: SparkSession, table: str, *, keep: int = KEEP_LEAST, file_bytes: int = 128 << 20
-) -> Outcome:
-    """Compact a table.
-
-    Raises SourceOptionError; BridgeError if the written records are not those that were read.
-    """
+    spark: SparkSession, table: str, *, keep: int = KEEP_MIN, file_bytes: int = 128 << 20
+) -> CompactResult:
+    """Compact a table. Raises SourceOptionError; BridgeError: the written records differ."""
     try:
         filesystem, root = opened(table)
     except (pa.ArrowInvalid, OSError) as error:
         raise SourceOptionError(f"table {table!r} cannot be opened: {error}") from error
-    outcome = Outcome(table)
+    outcome = CompactResult(table)
     if is_delta(table):
         outcome.batches, outcome.files = DeltaLog(table).compact(file_bytes)
         return outcome
     outcome.finished = replaced(filesystem, root)
-    batches = _batches(filesystem, root)[: -max(keep, KEEP_LEAST)]
+    batches = _batches(filesystem, root)[: -max(keep, KEEP_MIN)]
     if len(batches) < 2 or not _worth(filesystem, root, batches):
         return outcome
     target = f"{table.rstrip('/')}/{WORK}/{batches[-1]}"
@@ -85,7 +81,7 @@ def compact(
     length = sum(_length(filesystem, f"{root}/{batch}") for batch in batches)
     frame = spark.read.option("mergeSchema", True).parquet(*paths)  # otherwise later columns are lost
     parts = max(1, -(-length // file_bytes))
-    ordered = frame.repartitionByRange(parts, *SORTED_BY).sortWithinPartitions(*SORTED_BY)
+    ordered = frame.repartitionByRange(parts, *IDENTITY).sortWithinPartitions(*IDENTITY)
     ordered.write.mode("overwrite").option("compression", "zstd").parquet(target)
     before, after = frame.count(), spark.read.parquet(target).count()
     if before != after:
@@ -160,7 +156,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep",
         type=int,
-        default=KEEP_LEAST,
+        default=KEEP_MIN,
         metavar="N",
         help="number of newest batches to keep as they are (default: %(default)s)",
     )
@@ -175,12 +171,11 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(argv: Sequence[str] | None) -> int:
-    """See main()."""
-    given = arguments().parse_args(argv)
-    if given.keep < KEEP_LEAST or given.file_mib < 1:
-        raise SourceOptionError(f"--keep is {KEEP_LEAST} at least, and --file-mib 1")
-    spark = session("brim compact", master=given.master, settings=pairs(given.conf, "--conf"))
+def job(given: argparse.Namespace) -> int:
+    """Run the job, and return its exit status."""
+    if given.keep < KEEP_MIN or given.file_mib < 1:
+        raise SourceOptionError(f"--keep is {KEEP_MIN} at least, and --file-mib 1")
+    spark = spark_of(given, "brim compact")
     outcome = compact(spark, given.table, keep=given.keep, file_bytes=given.file_mib << 20)
     if given.json:
         print(json.dumps(asdict(outcome)))
@@ -190,10 +185,7 @@ def job(argv: Sequence[str] | None) -> int:
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 2 for a mistake in the arguments."""
-    return run(job, argv)
-
+main = command(arguments, job)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

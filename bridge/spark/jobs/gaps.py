@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.errors import DrainedFileError
 from bridge.rangeset import Ranges, count, subtract, union
-from bridge.spark.account import Account, Epoch, FileFacts, account
-from bridge.spark.jobs.common import add_spark_arguments, pairs, run
-from bridge.spark.landing import Landing, StoredFile
+from bridge.spark.completeness import Account, EpochKey, FileInfo, account
+from bridge.spark.jobs.common import add_landing_arguments, add_spark_arguments, command, spark_of
+from bridge.spark.landing_zone import Landing, StoredFile
 from bridge.spark.tables import read_table
-from bridge.spark.verdict import Verdict, sentence, verdict_of
+from bridge.spark.verdict import LakeVerdict, sentence, verdict_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ SHOWN = 20  # ranges of a kind
 class TableAccount(NamedTuple):
     """One epoch of one partition in the table, compared with the files."""
 
-    epoch: Epoch
+    epoch: EpochKey
     records: int
     quarantined: int
     missing: Ranges  # in files, and neither in the table nor in quarantine
@@ -56,18 +56,18 @@ def landing_account(root: str, edges: Sequence[str] = (), *, retained: bool = Fa
     return account(facts_of(root, edges), retained=retained)
 
 
-def facts_of(root: str, edges: Sequence[str] = ()) -> list[FileFacts]:
+def facts_of(root: str, edges: Sequence[str] = ()) -> list[FileInfo]:
     """Name and footer of each file below `root`."""
     landing = Landing(root)
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda it: _facts(landing, it), landing.files(edges)))
 
 
-def _facts(landing: Landing, file: StoredFile) -> FileFacts:
+def _facts(landing: Landing, file: StoredFile) -> FileInfo:
     try:
-        return FileFacts(file, landing.footer(file.path, file.length))
+        return FileInfo(file, landing.footer(file.path, file.length))
     except (DrainedFileError, OSError) as error:
-        return FileFacts(file, None, str(error))
+        return FileInfo(file, None, str(error))
 
 
 def table_account(spark: SparkSession, table: str, files: Account) -> list[TableAccount]:
@@ -96,7 +96,7 @@ def table_account(spark: SparkSession, table: str, files: Account) -> list[Table
     return found
 
 
-def _islands(frame: DataFrame) -> tuple[dict[Epoch, int], dict[Epoch, Ranges]]:
+def _islands(frame: DataFrame) -> tuple[dict[EpochKey, int], dict[EpochKey, Ranges]]:
     """Rows, and contiguous ranges of different offsets, by epoch. Only ranges are sent to the driver."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -109,10 +109,10 @@ def _islands(frame: DataFrame) -> tuple[dict[Epoch, int], dict[Epoch, Ranges]]:
         .groupBy(*keys, "island")
         .agg(f.min("offset").alias("first"), f.max("offset").alias("last"), f.sum("rows").alias("rows"))
     )
-    rows: dict[Epoch, int] = defaultdict(int)
-    found: dict[Epoch, Ranges] = defaultdict(list)
+    rows: dict[EpochKey, int] = defaultdict(int)
+    found: dict[EpochKey, Ranges] = defaultdict(list)
     for row in ranges.collect():
-        epoch = Epoch(row["edge"], row["stream"], row["partition"], row["epoch"])
+        epoch = EpochKey(row["edge"], row["stream"], row["partition"], row["epoch"])
         rows[epoch] += row["rows"]
         found[epoch].append((row["first"], row["last"]))
     return rows, {epoch: union(ranges) for epoch, ranges in found.items()}
@@ -127,7 +127,7 @@ def _shown(ranges: Ranges) -> str:
     return f"{count(ranges)} ({', '.join(parts)}{more})"
 
 
-def _called(epoch: Epoch) -> str:
+def _called(epoch: EpochKey) -> str:
     return f"{epoch.edge} {epoch.stream}/{epoch.partition} epoch {epoch.epoch}"
 
 
@@ -169,7 +169,7 @@ def _table_lines(row: TableAccount) -> Iterator[str]:
         yield f"    in the table, and in no file: {_shown(row.unknown)}"
 
 
-def _as_json(files: Account, table: Sequence[TableAccount] | None, verdict: Verdict) -> dict[str, Any]:
+def _as_json(files: Account, table: Sequence[TableAccount] | None, verdict: LakeVerdict) -> dict[str, Any]:
     return {
         "verdict": verdict.value,
         "records": sum(it.records for it in files.epochs),
@@ -204,35 +204,20 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="brim spark gaps", description="What is missing between the edges and the table."
     )
-    parser.add_argument("root", help="root of the drained files: path or URL")
-    parser.add_argument("--table", default="", help="bronze table to compare with the files")
-    parser.add_argument(
-        "--edge",
-        action="append",
-        default=[],
-        help="only edges of this name; * matches anything; may be repeated",
-    )
-    parser.add_argument(
-        "--retained",
-        action="store_true",
-        help="accept missing files at the beginning: they were deleted on purpose",
-    )
+    add_landing_arguments(parser, table="bronze table to compare with the files")
     add_spark_arguments(parser)
     return parser
 
 
-def job(argv: Sequence[str] | None) -> int:
-    """See main()."""
-    given = arguments().parse_args(argv)
+def job(given: argparse.Namespace) -> int:
+    """Run the job, and return its exit status."""
     files = landing_account(given.root, given.edge, retained=given.retained)
     table = None
     if given.table:
-        from bridge.spark.session import session
-
-        spark = session("brim gaps", master=given.master, settings=pairs(given.conf, "--conf"))
+        spark = spark_of(given, "brim gaps")
         table = table_account(spark, given.table, files)
     verdict = verdict_of(files, table_is_wrong=any(row.missing or row.doubled for row in table or ()))
-    proves_nothing = verdict is Verdict.COMPLETE and not files.epochs
+    proves_nothing = verdict is LakeVerdict.COMPLETE and not files.epochs
     if given.json:
         print(json.dumps(_as_json(files, table, verdict)))
     elif not proves_nothing:
@@ -245,10 +230,7 @@ def job(argv: Sequence[str] | None) -> int:
     return verdict.status
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """See the module for the exit status."""
-    return run(job, argv)
-
+main = command(arguments, job)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

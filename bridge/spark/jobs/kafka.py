@@ -21,25 +21,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql import functions as f
 
+from bridge.arrow.schema import CORRUPT, DDL
 from bridge.errors import SourceOptionError
 from bridge.rangeset import Ranges, overlap, union
-from bridge.spark.columns import CORRUPT, DDL
 from bridge.spark.jobs import bronze
 from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import (
     add_format_argument,
     add_spark_arguments,
     add_stream_arguments,
+    command,
     pairs,
-    run,
+    spark_of,
 )
-from bridge.spark.session import session
 from bridge.spark.tables import FORMATS, is_delta, read_table
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ SOURCE, RECORD, PROPERTIES = "brim-source", "brim-record", "mqtt-properties"
 WHOSE = ("edge", "stream", "partition", "epoch")
 MARKED = f"{DDL.partition(', offset ')[0]}, first long, last long"
 MARKS_KEPT = 3  # batches
-RANGES_MOST = 16  # of one source; above this number neighbours are joined, and more of the table is read
-ASKED_MOST = 32  # ranges in the condition of a table scan; above this number only their ends
+RANGES_MAX = 16  # of one source; above this number neighbours are joined, and more of the table is read
+ASKED_MAX = 32  # ranges in the condition of a table scan; above this number only their ends
 
 Whose: TypeAlias = tuple[str, str, int, int]
 Marks: TypeAlias = dict[Whose, Ranges]
@@ -67,7 +67,7 @@ def records(kafka: DataFrame) -> DataFrame:
     said = f.split(_header(RECORD).cast("string"), " ")
     flags = said[2].try_cast("int")
     made = {
-        **_whose(),
+        **_source_columns(),
         "offset": said[0].try_cast("bigint"),
         "timestamp": f.timestamp_micros(f.call_function("div", said[1].try_cast("bigint"), f.lit(1000))),
         "topic": f.col("key").cast("string"),
@@ -78,11 +78,11 @@ def records(kafka: DataFrame) -> DataFrame:
     }
     assert list(made) == [column.split()[0] for column in DDL.split(", ")]
     rows = kafka.select(*(column.alias(name) for name, column in made.items()))
-    known = _all_there(*IDENTITY, "timestamp")
+    known = _all_present(*IDENTITY, "timestamp")
     return rows.withColumn(CORRUPT, f.when(~known, "a Kafka record without the headers of Brim"))
 
 
-def _whose() -> dict[str, Column]:
+def _source_columns() -> dict[str, Column]:
     source = f.split(_header(SOURCE).cast("string"), "/")
     return {
         "edge": source[0],
@@ -92,7 +92,7 @@ def _whose() -> dict[str, Column]:
     }
 
 
-def _all_there(*names: str) -> Column:
+def _all_present(*names: str) -> Column:
     known = f.lit(True)
     for name in names:
         known &= f.col(name).isNotNull()
@@ -138,7 +138,7 @@ def _known(spark: SparkSession, came: Marks, before: Marks, table: str, batch: i
         there = spark.read.schema(f"{schema}, batch int").parquet(table).where(f.col("batch") < batch)
     ranges = [it for _, it in asked]
     near = f.col("offset").between(min(ranges)[0], max(last for _, last in ranges))
-    if len(asked) <= ASKED_MOST:
+    if len(asked) <= ASKED_MAX:
         near = f.lit(False)
         for whose, (first, last) in asked:
             same = f.col("offset").between(first, last)
@@ -157,9 +157,9 @@ def _marks(rows: DataFrame) -> Marks:
 
 
 def few(ranges: Ranges) -> Ranges:
-    """At most RANGES_MOST ranges that cover all; the nearest are joined."""
+    """At most RANGES_MAX ranges that cover all; the nearest are joined."""
     found = union(ranges)
-    while len(found) > RANGES_MOST:
+    while len(found) > RANGES_MAX:
         gaps = [after[0] - it[1] for it, after in pairwise(found)]
         at = gaps.index(min(gaps))
         found[at : at + 2] = [(found[at][0], found[at + 1][1])]
@@ -176,12 +176,11 @@ def ingest(
     form: str = FORMATS[0],
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
-) -> tuple[StreamingQuery, bronze.Outcome]:
+) -> tuple[StreamingQuery, bronze.BronzeResult]:
     """As bronze.ingest(), from a Kafka topic.  Raises SourceOptionError: no connector."""
     from pyspark.errors import AnalysisException
 
-    checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
-    bronze.check_checkpoint(table, checkpoint)
+    checkpoint = bronze.checkpoint_of(table, checkpoint)
     log = bronze.log_of(table, checkpoint, form)
     settings = {
         "startingOffsets": "earliest",
@@ -219,10 +218,9 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(argv: Sequence[str] | None) -> int:
-    """See main()."""
-    given = arguments().parse_args(argv)
-    spark = session("brim kafka", master=given.master, settings=pairs(given.conf, "--conf"))
+def job(given: argparse.Namespace) -> int:
+    """Run the job, and return its exit status."""
+    spark = spark_of(given, "brim kafka")
     query, outcome = ingest(
         spark,
         given.servers,
@@ -236,10 +234,7 @@ def job(argv: Sequence[str] | None) -> int:
     return bronze.finish(query, outcome, as_json=given.json)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 2 for a mistake in the arguments."""
-    return run(job, argv)
-
+main = command(arguments, job)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

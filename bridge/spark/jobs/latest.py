@@ -16,13 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from bridge.spark.jobs.common import add_spark_arguments, pairs, run
-from bridge.spark.session import session
+from bridge.spark.jobs.common import add_spark_arguments, command, spark_of
 from bridge.spark.tables import read_table
 
 if TYPE_CHECKING:
@@ -58,10 +56,9 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(argv: Sequence[str] | None) -> int:
-    """See main()."""
-    given = arguments().parse_args(argv)
-    spark = session("brim latest", master=given.master, settings=pairs(given.conf, "--conf"))
+def job(given: argparse.Namespace) -> int:
+    """Run the job, and return its exit status."""
+    spark = spark_of(given, "brim latest")
     records = read_table(spark, given.table, merge=True)
     if given.edge:
         records = records.where(f.col("edge").like(given.edge.replace("_", r"\_").replace("*", "%")))
@@ -82,10 +79,7 @@ def _plain(value: object) -> str:
     return bytes(value).decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 2 for a mistake in the arguments."""
-    return run(job, argv)
-
+main = command(arguments, job)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -28,7 +28,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,14 +36,20 @@ from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
 from bridge.spark.jobs import bronze, windows
-from bridge.spark.jobs.common import add_spark_arguments, add_stream_arguments, check_source, pairs, run
-from bridge.spark.session import session
+from bridge.spark.jobs.common import (
+    add_spark_arguments,
+    add_stream_arguments,
+    check_source,
+    command,
+    pairs,
+    spark_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["OPEN", "Outcome", "Step", "ingest", "main", "shown", "step"]
+__all__ = ["OPEN", "LiveResult", "WindowStep", "ingest", "main", "shown", "step"]
 
 DELAY_S = 600.0
 AHEAD_S = 60.0  # of an edge's clock before the driver's: more than clocks that are kept right differ by
@@ -56,7 +62,7 @@ MARKS = "edge string, seen timestamp"
 KEY = ("edge", "device", "minute", "over")
 
 
-class Step(NamedTuple):
+class WindowStep(NamedTuple):
     """Result of one batch."""
 
     ended: int  # closed minutes
@@ -64,10 +70,10 @@ class Step(NamedTuple):
 
 
 @dataclass
-class Outcome(bronze.Outcome):
+class LiveResult(bronze.BronzeResult):
     """Result of one run; `records` are closed minutes."""
 
-    ahead: int = 0  # values; see Step
+    ahead: int = 0  # values; see WindowStep
 
 
 def ingest(
@@ -81,19 +87,15 @@ def ingest(
     checkpoint: str = "",
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
-) -> tuple[StreamingQuery, Outcome]:
-    """As bronze.ingest(). The result counts closed minutes, without late ones.
-
-    Raises SourceOptionError.
-    """
+) -> tuple[StreamingQuery, LiveResult]:
+    """As bronze.ingest(). The result counts closed minutes, without late ones. Raises SourceOptionError."""
     if delay_s < 0:
         raise SourceOptionError(f"delay is {delay_s:g} s, and cannot be less than 0")
-    checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
-    bronze.check_checkpoint(table, checkpoint)
+    checkpoint = bronze.checkpoint_of(table, checkpoint)
     source = spark.readStream.format("brim").options(**{**dict(options or {}), "mode": "DROPMALFORMED"})
     records = source.load(root).select("edge", "topic", "timestamp", "payload")
     values = windows.with_value(records, payload, field)
-    outcome = Outcome(table)
+    outcome = LiveResult(table)
 
     def take(frame: DataFrame, batch: int) -> None:
         done = step(spark, frame, table, batch, delay_s)
@@ -104,7 +106,7 @@ def ingest(
     return bronze.follow_batches(values, take, checkpoint, every_s), outcome
 
 
-def step(spark: SparkSession, values: DataFrame, table: str, batch: int, delay_s: float) -> Step:
+def step(spark: SparkSession, values: DataFrame, table: str, batch: int, delay_s: float) -> WindowStep:
     """One batch of values with the columns edge, topic, timestamp, value."""
     where = _Places(table, batch)
     latest = f.timestamp_micros(f.lit(round((time.time() + AHEAD_S) * 1e6)))
@@ -140,7 +142,9 @@ def step(spark: SparkSession, values: DataFrame, table: str, batch: int, delay_s
         where.write(shown(judged.where("is_over")), "")
         ended = judged.where("is_over").count()
         judged.unpersist()
-        return Step(ended, sum(it.ahead or 0 for it in parts.agg(f.sum("ahead").alias("ahead")).collect()))
+        return WindowStep(
+            ended, sum(it.ahead or 0 for it in parts.agg(f.sum("ahead").alias("ahead")).collect())
+        )
     finally:
         parts.unpersist()
 
@@ -201,15 +205,7 @@ def arguments() -> argparse.ArgumentParser:
         description="Count, minimum, mean and maximum by device and minute, as files come.",
     )
     parser.add_argument("root", help="root of the drained files: path or URL")
-    parser.add_argument(
-        "--payload",
-        default="json",
-        choices=windows.PAYLOADS,
-        help="format of payloads (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--field", default="value", help="path of the number in an object (default: %(default)s)"
-    )
+    windows.add_payload_arguments(parser)
     parser.add_argument(
         "--delay",
         type=float,
@@ -222,12 +218,11 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(argv: Sequence[str] | None) -> int:
-    """See main()."""
-    given = arguments().parse_args(argv)
+def job(given: argparse.Namespace) -> int:
+    """Run the job, and return its exit status."""
     options = pairs(given.option, "--option")
     check_source(given.root, options)
-    spark = session("brim live", master=given.master, settings=pairs(given.conf, "--conf"))
+    spark = spark_of(given, "brim live")
     query, outcome = ingest(
         spark,
         given.root,
@@ -248,10 +243,7 @@ def job(argv: Sequence[str] | None) -> int:
     return status
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 2 for a mistake in the arguments."""
-    return run(job, argv)
-
+main = command(arguments, job)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

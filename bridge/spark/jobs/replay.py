@@ -20,16 +20,23 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from bridge.arrow.schema import CORRUPT
 from bridge.errors import SourceOptionError
-from bridge.spark.columns import CORRUPT
-from bridge.spark.jobs.common import add_spark_arguments, check_source, pairs, reason_of, run
-from bridge.spark.payloads import RAW
-from bridge.spark.session import session
+from bridge.spark.jobs.common import (
+    add_copy_arguments,
+    add_spark_arguments,
+    check_source,
+    command,
+    pairs,
+    reason_of,
+    spark_of,
+)
+from bridge.spark.payload_schema import RAW
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,30 +70,22 @@ def arguments() -> argparse.ArgumentParser:
         prog="brim spark replay", description="A range of drained files into a table."
     )
     parser.add_argument("root", help="root of the drained files: path or URL")
-    parser.add_argument("--to", required=True, metavar="TABLE", help="table to write: path or URL for Spark")
+    add_copy_arguments(parser)
     parser.add_argument("--since", default="", metavar="TIME", help="first ISO date or time, UTC")
     parser.add_argument("--until", default="", metavar="TIME", help="end: ISO date or time, UTC, exclusive")
     parser.add_argument("--payloads", default="", metavar="FILE", help="payload schema, for typed columns")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="option of the source; may be repeated",
-    )
     add_spark_arguments(parser)
     return parser
 
 
-def job(argv: Sequence[str] | None) -> int:
-    """See main()."""
-    given = arguments().parse_args(argv)
+def job(given: argparse.Namespace) -> int:
+    """Run the job, and return its exit status."""
     named = {"since": given.since, "until": given.until, "payloads": given.payloads}
     options = {**pairs(given.option, "--option"), **{key: value for key, value in named.items() if value}}
     if not options:
         raise SourceOptionError("no range is given", hint="--since, --until or --option; bronze reads all")
     check_source(given.root, options)
-    spark = session("brim replay", master=given.master, settings=pairs(given.conf, "--conf"))
+    spark = spark_of(given, "brim replay")
     target, records, left_out = replay(spark, given.root, given.to, options)
     if given.json:
         print(json.dumps({"range": target, "records": records, "left_out": left_out}))
@@ -95,10 +94,7 @@ def job(argv: Sequence[str] | None) -> int:
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 2 for a mistake in the arguments."""
-    return run(job, argv)
-
+main = command(arguments, job)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

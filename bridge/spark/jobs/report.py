@@ -24,12 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bridge.rangeset import count
-from bridge.spark import page
-from bridge.spark.account import Account, FileFacts, account
-from bridge.spark.jobs.common import add_spark_arguments, pairs, run
+from bridge.spark.completeness import Account, FileInfo, account
+from bridge.spark.jobs import report_html
+from bridge.spark.jobs.common import add_landing_arguments, add_spark_arguments, command, spark_of
 from bridge.spark.jobs.gaps import facts_of
+from bridge.spark.jobs.report_html import count_in_words
 from bridge.spark.tables import read_table
-from bridge.spark.verdict import Verdict, sentence, verdict_of
+from bridge.spark.verdict import LakeVerdict, sentence, verdict_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["Device", "devices_of", "main", "report"]
 
 _CLASSES = {
-    Verdict.COMPLETE: "good",
-    Verdict.SKIPPED: "skipped",
-    Verdict.LOST: "lost",
-    Verdict.MISSING: "bad",
-}  # of CSS, in bridge.spark.page
+    LakeVerdict.COMPLETE: "good",
+    LakeVerdict.SKIPPED: "skipped",
+    LakeVerdict.LOST: "lost",
+    LakeVerdict.MISSING: "bad",
+}  # of CSS, in bridge.spark.jobs.report_html
 BUCKETS = 120  # points of a line
 EDGES_DRAWN, STRIPS_DRAWN, DEVICES_SHOWN = 8, 60, 25
 LATE_S = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (86400, "1 day"))
@@ -79,28 +80,26 @@ def devices_of(spark: SparkSession, table: str) -> tuple[list[Device], int]:
 
 def report(
     root: str,
-    files: Sequence[FileFacts],
+    files: Sequence[FileInfo],
     made: Account,
     devices: tuple[list[Device], int] | None = None,
-    now: datetime | None = None,
 ) -> str:
     """The page."""
-    now = now or datetime.now(UTC)
     known = [it for it in files if it.footer is not None]
-    parts = [*_verdict(root, files, made, now), *_coverage(made), *_volume(known), *_lag(known)]
+    parts = [*_verdict(root, files, made), *_coverage(made), *_volume(known), *_lag(known)]
     if devices is not None:
         parts += _devices(*devices)
-    return page.page("Brim: what has arrived", parts)
+    return report_html.page("Brim: what has arrived", parts)
 
 
-def _verdict(root: str, files: Sequence[FileFacts], made: Account, now: datetime) -> Iterator[str]:
+def _verdict(root: str, files: Sequence[FileInfo], made: Account) -> Iterator[str]:
     verdict = verdict_of(made)
-    yield f'<p class="{_CLASSES[verdict]}">{escape(_said(made, verdict))}</p>'
-    yield page.table(
+    yield f'<p class="{_CLASSES[verdict]}">{escape(_completeness(made, verdict))}</p>'
+    yield report_html.table(
         ("", ""),
         (
             ("landing zone", root),
-            ("as of", f"{now:%Y-%m-%d %H:%M:%S} UTC"),
+            ("as of", f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"),
             ("edges", len(made.edges)),
             ("files", len(files)),
             ("bytes", sum(it.file.length for it in files)),
@@ -112,11 +111,11 @@ def _verdict(root: str, files: Sequence[FileFacts], made: Account, now: datetime
     )
     if made.unreadable:
         shown = ((it.file.path, it.error) for it in made.unreadable[:DEVICES_SHOWN])
-        yield page.table(("file", "why it cannot be read"), shown)
+        yield report_html.table(("file", "why it cannot be read"), shown)
 
 
-def _said(made: Account, verdict: Verdict) -> str:
-    if verdict is not Verdict.MISSING:
+def _completeness(made: Account, verdict: LakeVerdict) -> str:
+    if verdict is not LakeVerdict.MISSING:
         return sentence(made, verdict)
     records, units, twice = (
         sum(count(it.missing) for it in made.epochs),
@@ -137,24 +136,24 @@ def _coverage(made: Account) -> Iterator[str]:
         if not it.expected:
             continue
         kinds = (
-            (it.present, page.GOOD),
-            (it.skipped, page.SKIPPED),
-            (it.lost, page.LOST),
-            (it.missing, page.BAD),
+            (it.present, report_html.GOOD),
+            (it.skipped, report_html.SKIPPED),
+            (it.lost, report_html.LOST),
+            (it.missing, report_html.BAD),
         )
         parts = [(first, last, colour) for ranges, colour in kinds for first, last in ranges]
-        said = f"{page.count_in_words(it.records)} records"
+        said = f"{count_in_words(it.records)} records"
         said += f", {count(it.missing):,} missing" if it.missing else ""
         said += f", {count(it.lost):,} lost" if it.lost else ""
         epoch = it.epoch
         label = f"{epoch.edge} {epoch.stream}/{epoch.partition} e{epoch.epoch}"
         rows.append((label, it.expected[0], parts, said))
-    yield page.strip(rows[:STRIPS_DRAWN])
+    yield report_html.strip(rows[:STRIPS_DRAWN])
     if len(rows) > STRIPS_DRAWN:
         yield f"<p class=note>and {len(rows) - STRIPS_DRAWN:,} more without a gap or with one</p>"
 
 
-def _volume(known: Sequence[FileFacts]) -> Iterator[str]:
+def _volume(known: Sequence[FileInfo]) -> Iterator[str]:
     """Records of each edge by the time at which the broker took them."""
     yield "<h2>Volume</h2><p class=note>records by the time the broker took them</p>"
     times = [
@@ -174,9 +173,9 @@ def _volume(known: Sequence[FileFacts]) -> Iterator[str]:
         for edge in largest[:EDGES_DRAWN]
     ]
     most = max(y for _, points in series for _, y in points)
-    yield page.lines(series, (_moment(low), _moment(high)), f"{page.count_in_words(most)} records/s")
-    rows = [(edge, totals[edge], f"{page.count_in_words(totals[edge])} records") for edge in largest]
-    yield page.bars(rows[:DEVICES_SHOWN])
+    yield report_html.lines(series, (_moment(low), _moment(high)), f"{count_in_words(most)} records/s")
+    rows = [(edge, totals[edge], f"{count_in_words(totals[edge])} records") for edge in largest]
+    yield report_html.bars(rows[:DEVICES_SHOWN])
 
 
 def _spread(buckets: list[float], first: float, last: float, records: int) -> None:
@@ -189,7 +188,7 @@ def _spread(buckets: list[float], first: float, last: float, records: int) -> No
         buckets[bucket] += records * share / (last - first)
 
 
-def _lag(known: Sequence[FileFacts]) -> Iterator[str]:
+def _lag(known: Sequence[FileInfo]) -> Iterator[str]:
     """Time from taking a record to the arrival of its file."""
     yield "<h2>Lag and late data</h2>"
     yield "<p class=note>from when a record was taken to when its file was there</p>"
@@ -211,16 +210,16 @@ def _lag(known: Sequence[FileFacts]) -> Iterator[str]:
     drawn = sorted(worst, key=lambda edge: (-worst[edge], edge))[:EDGES_DRAWN]
     came = [it.file.modified_s for it in dated]
     series = [(edge, _thinned(by_edge[edge])) for edge in drawn]
-    yield page.lines(
-        series, (_moment(min(came)), _moment(max(came))), page.seconds_in_words(max(worst.values()))
+    yield report_html.lines(
+        series, (_moment(min(came)), _moment(max(came))), report_html.seconds_in_words(max(worst.values()))
     )
     names = [*(name for _, name in LATE_S), ""]
     labels = [f"within {name}" if name else f"later than {LATE_S[-1][1]}" for name in names]
     rows = [
-        (label, late[name], f"{page.count_in_words(late[name])} records")
+        (label, late[name], f"{count_in_words(late[name])} records")
         for label, name in zip(labels, names, strict=True)
     ]
-    yield page.bars(rows, page.COLOURS[1])
+    yield report_html.bars(rows, report_html.COLOURS[1])
 
 
 def _devices(devices: Sequence[Device], total: int) -> Iterator[str]:
@@ -229,12 +228,12 @@ def _devices(devices: Sequence[Device], total: int) -> Iterator[str]:
         (
             f"{it.edge} {it.topic}",
             it.payload_bytes,
-            f"{page.count_in_words(it.records)} records, {page.count_in_words(it.payload_bytes)} bytes",
+            f"{count_in_words(it.records)} records, {count_in_words(it.payload_bytes)} bytes",
         )
         for it in devices
     ]
-    yield page.bars(rows, page.COLOURS[2])
-    yield page.table(
+    yield report_html.bars(rows, report_html.COLOURS[2])
+    yield report_html.table(
         ("device", "records", "payload bytes", "last seen"),
         (
             (f"{it.edge} {it.topic}", it.records, it.payload_bytes, f"{it.last:%Y-%m-%d %H:%M:%S}")
@@ -243,7 +242,7 @@ def _devices(devices: Sequence[Device], total: int) -> Iterator[str]:
     )
 
 
-def _records(facts: FileFacts) -> int:
+def _records(facts: FileInfo) -> int:
     return facts.file.name.last_offset - facts.file.name.first_offset + 1
 
 
@@ -268,19 +267,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="brim spark report", description="One page: is it all there, how much, how late."
     )
-    parser.add_argument("root", help="root of the drained files: path or URL")
-    parser.add_argument("--table", default="", help="bronze or silver table, for statistics of devices")
-    parser.add_argument(
-        "--edge",
-        action="append",
-        default=[],
-        help="only edges of this name; * matches anything; may be repeated",
-    )
-    parser.add_argument(
-        "--retained",
-        action="store_true",
-        help="accept missing files at the beginning: they were deleted on purpose",
-    )
+    add_landing_arguments(parser, table="bronze or silver table, for statistics of devices")
     parser.add_argument(
         "--to", type=Path, default=Path("report.html"), help="file to write (default: %(default)s)"
     )
@@ -288,16 +275,13 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(argv: Sequence[str] | None) -> int:
-    """See main()."""
-    given = arguments().parse_args(argv)
+def job(given: argparse.Namespace) -> int:
+    """Run the job, and return its exit status."""
     files = facts_of(given.root, given.edge)
     made = account(files, retained=given.retained)
     devices = None
     if given.table:
-        from bridge.spark.session import session
-
-        spark = session("brim report", master=given.master, settings=pairs(given.conf, "--conf"))
+        spark = spark_of(given, "brim report")
         devices = devices_of(spark, given.table)
     verdict = verdict_of(made)
     given.to.write_text(report(given.root, files, made, devices), encoding="utf-8")
@@ -309,10 +293,7 @@ def job(argv: Sequence[str] | None) -> int:
     return verdict.status
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """See the module for the exit status."""
-    return run(job, argv)
-
+main = command(arguments, job)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

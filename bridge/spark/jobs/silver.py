@@ -4,8 +4,8 @@
     spark-submit .../silver.py s3://bucket/lake --to s3a://bucket/silver --payloads payloads.toml --every 60
 
 Each record exactly once, as in bronze.py: the same directories of batches, checkpoint and quarantine. The
-columns are those of a record without properties and payload, those of the schema (payloads.py: JSON, msgpack,
-CBOR, Sparkplug B, text), and _undecoded.
+columns are those of a record without properties and payload, those of the schema (payload_schema.py: JSON,
+msgpack, CBOR, Sparkplug B, text), and _undecoded.
 
 A value that does not fit its column goes to _undecoded, with the name of the column and the reason. The
 record stays in the table with its other fields.
@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from bridge.spark.jobs import bronze
-from bridge.spark.jobs.common import add_format_argument, add_spark_arguments, add_stream_arguments, run
+from bridge.spark.jobs.common import add_format_argument, add_spark_arguments, add_stream_arguments, command
 
 __all__ = ["main"]
 
@@ -41,16 +40,12 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(argv: Sequence[str] | None) -> int:
-    """See main()."""
-    given = arguments().parse_args(argv)
+def job(given: argparse.Namespace) -> int:
+    """Run the job, and return its exit status."""
     return bronze.ingest_as("brim silver", given, payloads=given.payloads)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 2 for a mistake in the arguments."""
-    return run(job, argv)
-
+main = command(arguments, job)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

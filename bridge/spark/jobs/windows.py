@@ -29,14 +29,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
 from bridge.errors import SourceOptionError
-from bridge.spark.jobs.common import add_spark_arguments, pairs, run
-from bridge.spark.session import session
+from bridge.spark.jobs.common import add_spark_arguments, command, spark_of
 from bridge.spark.tables import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["by_minute", "main", "with_value"]
+__all__ = ["add_payload_arguments", "by_minute", "main", "with_value"]
 
 PAYLOADS = ("json", "msgpack", "text")
 WINDOW = "1 minute"
@@ -63,10 +62,7 @@ def by_minute(
 
 
 def with_value(records: DataFrame, payload: str, field: str) -> DataFrame:
-    """`records` with a column value double instead of payload; null without a number.
-
-    Raises SourceOptionError.
-    """
+    """`records` with a column value double, maybe null, for payload. Raises SourceOptionError."""
     if payload not in PAYLOADS:
         raise SourceOptionError(f"payload is {payload!r}, and must be one of {', '.join(PAYLOADS)}")
     if not _FIELD.fullmatch(field):
@@ -112,6 +108,16 @@ def _packed_number(payload: bytes | None, path: Sequence[str]) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def add_payload_arguments(parser: argparse.ArgumentParser) -> None:
+    """--payload and --field, of a job that reads one number from each payload."""
+    parser.add_argument(
+        "--payload", default="json", choices=PAYLOADS, help="format of payloads (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--field", default="value", help="path of the number in an object (default: %(default)s)"
+    )
+
+
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -122,12 +128,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--to", default="", metavar="TABLE", help="table to write (default: none, only print)"
     )
-    parser.add_argument(
-        "--payload", default="json", choices=PAYLOADS, help="format of payloads (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--field", default="value", help="path of the number in an object (default: %(default)s)"
-    )
+    add_payload_arguments(parser)
     parser.add_argument("--since", default="", metavar="YYYY-MM-DD", help="first day")
     parser.add_argument(
         "--show", type=int, default=20, metavar="N", help="number of rows to print (default: %(default)s)"
@@ -136,13 +137,11 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(argv: Sequence[str] | None) -> int:
-    """See main()."""
-    given = arguments().parse_args(argv)
+def job(given: argparse.Namespace) -> int:
+    """Run the job, and return its exit status."""
     if given.since and not re.fullmatch(r"\d{4}-\d\d-\d\d", given.since):
         raise SourceOptionError(f"--since {given.since!r} is no date, as in 2026-01-31")
-    settings = {"spark.sql.sources.partitionOverwriteMode": "dynamic", **pairs(given.conf, "--conf")}
-    spark = session("brim windows", master=given.master, settings=settings)
+    spark = spark_of(given, "brim windows", {"spark.sql.sources.partitionOverwriteMode": "dynamic"})
     records = read_table(spark, given.table)
     if given.since:
         records = records.where(f.col("timestamp") >= f.lit(given.since).cast("timestamp"))
@@ -165,10 +164,7 @@ def _print(result: DataFrame, rows: int, as_json: bool) -> None:
         ordered.show(rows, truncate=False)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 2 for a mistake in the arguments."""
-    return run(job, argv)
-
+main = command(arguments, job)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

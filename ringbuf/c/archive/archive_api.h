@@ -1,123 +1,82 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What Python sees of archive/: records into the columns of a window, and back.  Declarations only, as in
- * ringbuf_api.h.
+ * Declarations for Python of archive/: records of a segment into columns, beyond those of decode_api.h, and
+ * columns back into records.  Declarations only, as in ringbuf_api.h.
  *
- * A window is some megabytes of records.  Its runs, and the records in them, keep the order of the ring
- * ("record order"); its bodies (properties and payload) stand by key, and within a key in record order ("key
- * order").  Both follow from the column of keys alone.  The layout of the columns is persistence/archive's:
- * layout.py.
+ * A record is rebuilt from its columns: length, checksum, key hash and zero padding follow from them.  A
+ * record that differs from this is kept whole in one more column, "verbatim".
  */
 
-enum {
-    RB_ARCHIVE_HEAD_BYTES = 22, /* of a record in the columns of a head */
-    RB_ARCHIVE_NAME_BYTES = 10, /* of a name in a page of names, besides itself */
-    RB_ARCHIVE_VERBATIM = 32768 /* 0x8000 in the column of flags: the body is all of the record's span */
-};
+/* ---- extents into records (source.c) ------------------------------------------------------------ */
 
-/* ---- keys of a segment (archive_keys.c) ---- */
+typedef struct rb_run { /* records without a gap in their offsets and ring positions */
+    uint64_t first_offset, count, position, length;
+} rb_run;
 
-typedef struct rb_keys rb_keys;
+typedef struct rb_bodies {
+    uint64_t row, row_end; /* the next row; the row behind the last */
+    uint8_t *out;          /* bodies, one behind the other */
+    uint64_t filled, room;
+    rb_run *run; /* room for row_end - row of them */
+    uint64_t runs;
+} rb_bodies;
 
-/* NULL: no memory.  `seed` keeps others from making up keys that collide. */
-rb_keys *rb_keys_new(uint64_t seed);
-void rb_keys_free(rb_keys *keys);
+/* Copy the bodies of rows whose extents lie whole in `bytes`, which stand at the place `begin` of a segment
+ * with that seed, and add them to runs.  Stops at the first extent that does not; `state` says where.
+ * RB_OK, or RB_CORRUPT: an extent does not verify, or there is no room for it. */
+int rb_bodies_copy(const struct rb_rows *rows, const uint8_t *bytes, uint64_t length, uint64_t begin,
+                   uint32_t seed, rb_bodies *state);
 
-/* Enters the key of each record of a run as being in that window.
- * RB_OK, RB_CORRUPT: a record does not verify, RB_INVALID: no memory, or keys have their ranks already. */
-int rb_keys_enter(rb_keys *keys, const uint8_t *bytes, uint64_t length, uint32_t epoch, uint32_t window);
+/* ---- records into columns (split.c) ------------------------------------------------------------- */
 
-/* Gives each key its rank, in the order of their bytes.  How many there are; nothing is entered any more. */
-uint64_t rb_keys_rank(rb_keys *keys);
+#define RB_TOPIC_FILTER_BYTES 1024
 
-/* Writes the page of names from rank `first` on: as many as fit into `room`, at least one if there is one and
- * it fits.  *length: bytes of the page.  How many names. */
-uint64_t rb_keys_page(const rb_keys *keys, uint64_t first, uint8_t *page, uint64_t room, uint64_t *length);
+typedef struct rb_odd {
+    uint64_t rows, bytes; /* kept verbatim, and their spans */
+    uint64_t earliest_ns, latest_ns; /* in and out */
+    uint8_t *filter;   /* Bloom filter of the keys: of the crc32c of each, bits 0 to 12 and 13 to 25 are the
+                        * numbers of two bits that are set; RB_TOPIC_FILTER_BYTES, which only grow in bits */
+    int32_t *ends;     /* rows + 1 of all records; NULL: only count */
+    uint8_t *verbatim; /* `bytes` */
+    uint8_t *there;    /* bitmap */
+} rb_odd;
 
-/* ---- writing a window (archive_split.c) ---- */
+/* Find records that rb_archive_join() would build differently, among those that rb_decode_fill() has taken
+ * apart; fill the column if `out->ends` is set.  In `columns` an invalid UTF-8 key is masked by '?', and a
+ * time beyond 63 bits becomes the highest.  RB_OK, or RB_INVALID: an offset is beyond 63 bits. */
+int rb_archive_odd(const uint8_t *bytes, const struct rb_decode_sizes *sizes,
+                   const struct rb_decode_columns *columns, rb_odd *out);
 
-/* Records of one ring and epoch without a gap between their offsets or positions. */
-typedef struct rb_archive_run {
-    uint64_t length; /* bytes of records; runs lie one behind the other */
-    uint64_t count;  /* records */
-    uint64_t first_offset;
-    uint64_t position; /* of the first in its ring */
+/* ---- columns into records (join.c) --------------------------------------------------------------- */
+
+typedef struct rb_archive_rows {
+    uint64_t rows;
     uint32_t epoch;
-} rb_archive_run;
+    const struct rb_decode_columns *columns; /* offset, timestamp_ns, flags; properties, payload with their
+                                              * ends; key, key_ends: of the different topics */
+    const int32_t *topic;                    /* of each row, the index among the different ones */
+    uint64_t topics;
+    uint32_t *topic_hash; /* room for `topics`; filled here */
+    uint64_t key_bytes, properties_bytes, payload_bytes, verbatim_bytes; /* of their buffers */
+    const int32_t *verbatim_ends;
+    const uint8_t *verbatim;
+    const int64_t *position;       /* in the ring, of the first record and where there is a gap */
+    const uint8_t *position_there; /* bitmap, or NULL: all rows have one */
+} rb_archive_rows;
 
-typedef struct rb_archive_columns {
-    uint64_t *scratch; /* room for 2 * records + ranks + 1 */
-    uint8_t *head;     /* room for RB_ARCHIVE_HEAD_BYTES * records */
-    uint8_t *body;     /* room for the bytes of all runs */
-    uint64_t *cuts;    /* where each block of the body ends: room for bytes / block_bytes + 1 */
-    uint64_t body_bytes;
-    uint64_t cut_count;
-    uint64_t first_timestamp_ns, last_timestamp_ns; /* the earliest and the latest */
-} rb_archive_columns;
+/* Records without a gap, either all covered by their own checksums or a single one with flag UNCHECKED. */
+typedef struct rb_stretch {
+    uint64_t row, count; /* the first, among those joined */
+    uint64_t first_offset, position;
+} rb_stretch;
 
-/* Fills the columns of a window.  A block ends with the record that takes it to `block_bytes`, or the last.
- * RB_OK, or RB_CORRUPT: a record does not verify, or its key has not been entered, or the runs are not what
- * they say. */
-int rb_archive_split(const rb_keys *keys, uint64_t ranks, const uint8_t *bytes, const rb_archive_run *runs,
-                     uint64_t run_count, uint64_t records, uint64_t block_bytes, rb_archive_columns *out);
+typedef struct rb_joined {
+    uint64_t rows, bytes, stretches; /* in: the rooms, if `out` is set; out: how many there are */
+    uint8_t *out;                    /* NULL: only count */
+    uint32_t *place;                 /* rows + 1: where each record begins in `out`, in units of 32 bytes */
+    rb_stretch *stretch;
+} rb_joined;
 
-/* ---- reading a window (archive_join.c) ---- */
-
-/* A window that is read.  What it points to is the caller's, and stays while it is used. */
-typedef struct rb_archive_window {
-    uint64_t records;
-    uint64_t ranks; /* of the whole archive */
-    const uint8_t *head;
-    const rb_archive_run *runs;
-    uint64_t run_count;
-    const uint64_t *cuts; /* where each block of the body ends */
-    uint64_t cut_count;
-    const uint64_t *pages; /* the rank behind the last name of each page */
-    uint64_t page_count;
-    uint32_t *order;     /* made by rb_archive_open(): by record, its place in key order */
-    uint64_t *bodies;    /* by place in key order, where the body begins; records + 1 */
-    uint64_t *positions; /* by record, its ring position */
-} rb_archive_window;
-
-/* Works out order, bodies and positions.  `scratch` has room for ranks + 1.  RB_OK, or RB_CORRUPT. */
-int rb_archive_open(rb_archive_window *window, uint64_t *scratch);
-
-/* Which records are wanted: first <= record < end, and if `rank` is not negative, of that key alone. */
-typedef struct rb_archive_wanted {
-    uint64_t first, end;
-    int64_t rank;
-} rb_archive_wanted;
-
-typedef struct rb_archive_needed {
-    uint64_t records, bytes; /* how many, and what they take once restored */
-    uint64_t end;            /* the record behind the last of them */
-} rb_archive_needed;
-
-/* Those of the wanted records that fit into `limit_bytes`, at least one; and marks, in one byte for each
- * block and for each page of names, which of them they need. */
-void rb_archive_needs(const rb_archive_window *window, const rb_archive_wanted *wanted, uint64_t limit_bytes,
-                      uint8_t *blocks, uint8_t *pages, rb_archive_needed *out);
-
-/* Writes where each name of a page ends, counted from the first name's first byte.  RB_OK, or RB_CORRUPT. */
-int rb_archive_name_ends(const uint8_t *page, uint64_t length, uint64_t count, uint32_t *ends);
-
-/* A stretch of restored records: dense, and either all checked or a single one with flag UNCHECKED. */
-typedef struct rb_archive_stretch {
-    uint64_t place, length; /* in what has been restored */
-    uint64_t run;           /* its index */
-    uint64_t first_offset, count, position;
-    uint64_t first_timestamp_ns, last_timestamp_ns;
-} rb_archive_stretch;
-
-typedef struct rb_archive_parts { /* decompressed; NULL for what is not needed, or damaged */
-    const uint8_t *const *blocks;
-    const uint8_t *const *pages;
-    const uint32_t *const *name_ends;
-} rb_archive_parts;
-
-/* Writes the records into `out` of `room` bytes, as they stood in the ring, and what they are into at most
- * `stretch_room` stretches; those whose block or page is NULL are left out.  How many stretches, or
- * RB_CORRUPT: columns, blocks or rooms do not fit each other. */
-int64_t rb_archive_restore(const rb_archive_window *window, const rb_archive_wanted *wanted,
-                           const rb_archive_parts *parts, uint8_t *out, uint64_t room,
-                           rb_archive_stretch *stretches, uint64_t stretch_room);
+/* Build the records, or only those with the key, if it is not NULL.  RB_OK, or RB_CORRUPT: the columns do
+ * not fit their buffers or each other, or there is more than room for. */
+int rb_archive_join(const rb_archive_rows *rows, const uint8_t *key, uint32_t key_length, rb_joined *joined);

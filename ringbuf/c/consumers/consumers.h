@@ -5,8 +5,8 @@
 #ifndef BRIM_CONSUMERS_H
 #define BRIM_CONSUMERS_H
 
-#include "record.h"
+#include "base/record.h"
 
-#include "consumers_api.h"
+#include "consumers/consumers_api.h"
 
 #endif

@@ -4,12 +4,12 @@
  *
  * Every record is verified, including those left out: a damaged topic must not decide about a record.
  */
-#include "consumers.h"
+#include "consumers/consumers.h"
 
 #include <string.h>
 
-#include "mqtt/packets.h"
-#include "mqtt/topics.h"
+#include "mqtt/in/packets.h"
+#include "mqtt/route/topics.h"
 
 static bool matches(const rb_selection *selection, const uint8_t *key, uint32_t length)
 {

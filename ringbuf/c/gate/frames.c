@@ -4,7 +4,7 @@
  *
  * Costs one step for each frame, and none for bytes of a body.
  */
-#include "gate.h"
+#include "gate/gate.h"
 
 #define SIGNATURE_FIRST 0xFFu
 #define SIGNATURE_LAST_AT 9u
@@ -18,7 +18,7 @@ enum {
     COMMAND = 4
 };
 
-static gt_verdict greeting_read(gt_frames *it, uint8_t byte)
+static gt_decision greeting_read(gt_frames *it, uint8_t byte)
 {
     bool fine = it->position == 0                   ? byte == SIGNATURE_FIRST
                 : it->position == SIGNATURE_LAST_AT ? byte == SIGNATURE_LAST
@@ -41,7 +41,7 @@ static void frame_end(gt_frames *it)
     }
 }
 
-static gt_verdict header_end(gt_frames *it, const gt_limits *limits)
+static gt_decision header_end(gt_frames *it, const gt_limits *limits)
 {
     uint8_t flags = it->header[0];
     uint64_t length = it->header[1];
@@ -67,7 +67,7 @@ static gt_verdict header_end(gt_frames *it, const gt_limits *limits)
     return GT_FINE;
 }
 
-static gt_verdict header_read(gt_frames *it, uint8_t byte, const gt_limits *limits)
+static gt_decision header_read(gt_frames *it, uint8_t byte, const gt_limits *limits)
 {
     it->header[it->header_bytes++] = byte;
     if (it->header_bytes == 1)
@@ -77,9 +77,9 @@ static gt_verdict header_read(gt_frames *it, uint8_t byte, const gt_limits *limi
     return whole ? header_end(it, limits) : GT_FINE;
 }
 
-gt_verdict gt_frames_read(gt_frames *frames, const uint8_t *bytes, size_t length, const gt_limits *limits)
+gt_decision gt_frames_read(gt_frames *frames, const uint8_t *bytes, size_t length, const gt_limits *limits)
 {
-    gt_verdict found = GT_FINE;
+    gt_decision found = GT_FINE;
     for (size_t at = 0; at < length && found == GT_FINE;) {
         if (frames->position < GT_GREETING_BYTES) {
             found = greeting_read(frames, bytes[at++]);

@@ -10,7 +10,8 @@
  * The limits are those of gt_limits.  If the total of unfinished messages is too large, the link with the
  * oldest one is closed: an honest message ends soon.
  */
-#include "gate.h"
+#include "gate/gate.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,6 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BUFFER_BYTES (128u * 1024)
@@ -74,13 +74,6 @@ struct gt_gate {
     _Atomic uint32_t connections_max; /* at most the value in `limits`, which is the room for links */
     uint8_t buffer[BUFFER_BYTES];
 };
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 /* ---- links ---- */
 
@@ -188,7 +181,7 @@ static void end_oldest(gt_gate *gate)
 static bool may_pass(gt_gate *gate, gt_link *link, size_t length, uint64_t now)
 {
     uint64_t before = link->frames.message;
-    gt_verdict found = gt_frames_read(&link->frames, gate->buffer, length, &gate->limits);
+    gt_decision found = gt_frames_read(&link->frames, gate->buffer, length, &gate->limits);
     gate->unfinished += link->frames.message - before;
     if (found != GT_FINE) {
         link_refuse(gate, link, found == GT_TOO_LONG ? &gate->counts.too_long : &gate->counts.malformed);
@@ -278,7 +271,7 @@ static void link_begin(gt_gate *gate, int fd)
     settle(gate, link);
 }
 
-static void listen_to(gt_gate *gate, bool listening)
+static void set_listening(gt_gate *gate, bool listening)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = LISTENER};
     if (listening != gate->listening &&
@@ -294,7 +287,7 @@ static void accept_all(gt_gate *gate)
             link_begin(gate, fd);
         else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
             atomic_fetch_add_explicit(&gate->counts.refused, 1, memory_order_relaxed);
-            listen_to(gate, false); /* until the next sweep */
+            set_listening(gate, false); /* until the next sweep */
             return;
         } else if (errno != EINTR && errno != ECONNABORTED)
             return;
@@ -319,7 +312,7 @@ static void sweep(gt_gate *gate, uint64_t now)
         else if (link->rest[PEER] && limits->unread_max_ms && now - link->stuck_ms > limits->unread_max_ms)
             link_refuse(gate, link, &gate->counts.unread);
     }
-    listen_to(gate, !atomic_load_explicit(&gate->stopping, memory_order_relaxed));
+    set_listening(gate, !atomic_load_explicit(&gate->stopping, memory_order_relaxed));
 }
 
 /* Pause or resume the peers according to the messages that libzmq's socket has not returned yet. */
@@ -364,18 +357,18 @@ static void on_event(gt_gate *gate, const struct epoll_event *event, uint64_t no
 int gt_run(gt_gate *gate)
 {
     struct epoll_event events[EVENTS_MAX];
-    uint64_t end_ms = UINT64_MAX, now = now_ms();
+    uint64_t end_ms = UINT64_MAX, now = rb_now_ms();
     for (;;) {
         if (end_ms == UINT64_MAX && atomic_load(&gate->stopping)) {
             end_ms = now + atomic_load(&gate->linger_ms);
-            listen_to(gate, false);
+            set_listening(gate, false);
         }
         if (now >= end_ms || (end_ms != UINT64_MAX && atomic_load(&gate->counts.open) == 0))
             return 0;
         int count = epoll_wait(gate->epoll, events, EVENTS_MAX, timeout_ms(gate, end_ms, now));
         if (count < 0 && errno != EINTR)
             return errno;
-        now = now_ms();
+        now = rb_now_ms();
         for (int i = 0; i < count; i++)
             on_event(gate, &events[i], now);
         pace(gate);
@@ -451,7 +444,7 @@ gt_gate *gt_open(int listener, const char *inner, uint32_t length, const gt_limi
         errno = why;
         return NULL;
     }
-    listen_to(gate, true);
+    set_listening(gate, true);
     return gate;
 }
 

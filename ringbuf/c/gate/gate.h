@@ -19,16 +19,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gate_api.h"
+#include "gate/gate_api.h"
 
 #define GT_GREETING_BYTES 64u
 #define GT_HEADER_MAX_BYTES 9u
 
-typedef enum gt_verdict {
+typedef enum gt_decision {
     GT_FINE,
     GT_MALFORMED,
     GT_TOO_LONG
-} gt_verdict;
+} gt_decision;
 
 /* One direction of one connection. */
 typedef struct gt_frames {
@@ -44,6 +44,6 @@ typedef struct gt_frames {
 } gt_frames;
 
 /* Count `length` more bytes. */
-gt_verdict gt_frames_read(gt_frames *frames, const uint8_t *bytes, size_t length, const gt_limits *limits);
+gt_decision gt_frames_read(gt_frames *frames, const uint8_t *bytes, size_t length, const gt_limits *limits);
 
 #endif

@@ -40,8 +40,8 @@ gt_gate *gt_open(int listener, const char *inner, uint32_t length, const gt_limi
 /* Serve until gt_stop().  0, or an errno of epoll. */
 int gt_run(gt_gate *gate);
 
-/* End gt_run(): no connection is accepted, and output of libzmq is still passed on for at most `linger_ms`.
- * */
+/* End gt_run(): no connection is accepted, and output of libzmq is still passed on for at most
+ * `linger_ms`. */
 void gt_stop(gt_gate *gate, uint32_t linger_ms);
 
 /* Limit the connections from now on, up to gt_limits.connections_max.  Open ones stay. */

@@ -8,9 +8,9 @@
 
 #include <sys/types.h>
 
-#include "record.h"
+#include "base/record.h"
 
-#include "kafka_api.h"
+#include "kafka/kafka_api.h"
 
 /* Tags of the arguments of rd_kafka_producev(). */
 enum {

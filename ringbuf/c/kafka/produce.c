@@ -5,7 +5,7 @@
  * Never decides to send or to repeat, and keeps no state: the library copies each message, and returns the
  * address of its mark at its end.
  */
-#include "kafka.h"
+#include "kafka/kafka.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Creation and end of a run: clients, topics, groups, windows; and the histograms.
  */
-#include "load.h"
+#include "load/load.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -24,7 +24,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "load_api.h"
+#include "load/load_api.h"
 
 #define LD_RECEIVE_BYTES (256u * 1024)
 #define LD_STALL_NS UINT64_C(1000000000)
@@ -37,6 +37,13 @@ typedef enum ld_state {
     LD_READY,
     LD_GONE
 } ld_state;
+
+/* As in the payload, see load_api.h; ringbuf/c/base/record.h excludes big-endian machines. */
+typedef struct ld_stamp {
+    uint32_t run, stream;
+    uint64_t sequence, due_ns;
+} ld_stamp;
+_Static_assert(sizeof(ld_stamp) == LD_STAMP_BYTES, "a stamp has no padding");
 
 typedef struct ld_buffer { /* bytes from `start` to `end` are in use */
     uint8_t *at;
@@ -135,6 +142,16 @@ static inline int ld_varint(const uint8_t *at, uint32_t length, uint32_t *value)
             return (int)i + 1;
     }
     return -1;
+}
+
+/* Position behind the properties at `at`; 0: invalid or incomplete. */
+static inline uint32_t ld_properties_end(const uint8_t *bytes, uint32_t at, uint32_t length)
+{
+    uint32_t properties;
+    int taken = at <= length ? ld_varint(bytes + at, length - at, &properties) : 0;
+    if (taken <= 0 || properties > length - at - (uint32_t)taken)
+        return 0;
+    return at + (uint32_t)taken + properties;
 }
 
 static inline uint8_t *ld_varint_put(uint8_t *to, uint32_t value)

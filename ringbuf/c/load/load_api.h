@@ -32,7 +32,6 @@ enum {                     /* failures; the first detail of each kind is kept */
     LD_FAIL_MEMORY = 6,
     LD_FAIL_PUBLISH = 7, /* reason code of PUBACK, PUBREC or PUBCOMP; the
                             connection stays */
-    LD_FAIL_KINDS = 8
 };
 
 enum {

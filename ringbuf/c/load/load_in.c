@@ -2,7 +2,8 @@
  *
  * Input from the broker: acknowledgements advance windows, and messages are compared with the sent ones.
  */
-#include "load.h"
+#include "load/load.h"
+#include "mqtt/in/reason_codes.h"
 
 #include <stdlib.h>
 
@@ -16,16 +17,6 @@ enum {
     PINGRESP = 0xd0,
     DISCONNECT = 0xe0
 };
-
-static uint32_t get_u32(const uint8_t *at)
-{
-    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
-
-static uint64_t get_u64(const uint8_t *at)
-{
-    return get_u32(at) | (uint64_t)get_u32(at + 4) << 32;
-}
 
 static int answer(ld_run *run, ld_client *client, uint8_t head, uint16_t id)
 {
@@ -76,38 +67,38 @@ static bool track(ld_group *group, ld_tracker *tracker, uint64_t sequence, uint3
 
 static void message(ld_run *run, ld_client *client, const uint8_t *payload, uint32_t length)
 {
-    uint32_t stream = length < LD_STAMP_BYTES ? UINT32_MAX : get_u32(payload + 4);
+    ld_stamp stamp = {.stream = UINT32_MAX};
     run->counters.received++;
     run->counters.moved_ns = run->now_ns;
     if (run->settings.payload_bytes < LD_STAMP_BYTES && length == run->settings.payload_bytes) {
         run->counters.delivered++; /* only its arrival is known */
         return;
     }
-    if (length < LD_STAMP_BYTES || get_u32(payload) != run->settings.run || client->group == LD_NO_GROUP ||
-        stream / 3 >= run->topic_count) {
+    if (length >= LD_STAMP_BYTES)
+        memcpy(&stamp, payload, sizeof stamp);
+    if (stamp.run != run->settings.run || client->group == LD_NO_GROUP ||
+        stamp.stream / 3 >= run->topic_count) {
         run->counters.foreign++;
         return;
     }
     ld_group *group = &run->groups[client->group];
-    ld_tracker *tracker = tracker_of(run, group, stream);
+    ld_tracker *tracker = tracker_of(run, group, stamp.stream);
     if (tracker == NULL) {
         ld_fail(run, LD_FAIL_MEMORY, 0);
         return;
     }
-    if (run->settings.latency) {
-        uint64_t due_ns = get_u64(payload + 16);
-        ld_record(run, LD_LATENCY, run->now_ns > due_ns ? run->now_ns - due_ns : 0);
-    }
-    if (track(group, tracker, get_u64(payload + 8), stream % 3)) {
+    if (run->settings.latency)
+        ld_record(run, LD_LATENCY, run->now_ns > stamp.due_ns ? run->now_ns - stamp.due_ns : 0);
+    if (track(group, tracker, stamp.sequence, stamp.stream % 3)) {
         run->counters.delivered++;
         run->delivered_ns = run->now_ns;
-        run->clients[run->topics[stream / 3].publisher].delivered++;
+        run->clients[run->topics[stamp.stream / 3].publisher].delivered++;
     }
 }
 
 static int on_publish(ld_run *run, ld_client *client, uint8_t head, const uint8_t *body, uint32_t length)
 {
-    uint32_t qos = head >> 1 & 3, skipped;
+    uint32_t qos = head >> 1 & 3;
     if (length < 2 || qos == 3)
         return -1;
     uint32_t at = 2u + ld_u16(body);
@@ -115,12 +106,8 @@ static int on_publish(ld_run *run, ld_client *client, uint8_t head, const uint8_
     at += qos ? 2 : 0;
     if (at > length)
         return -1;
-    if (run->settings.version == 5) {
-        int taken = ld_varint(body + at, length - at, &skipped);
-        if (taken <= 0 || skipped > length - at - (uint32_t)taken)
-            return -1;
-        at += (uint32_t)taken + skipped;
-    }
+    if (run->settings.version == 5 && (at = ld_properties_end(body, at, length)) == 0)
+        return -1;
     message(run, client, body + at, length - at);
     return qos == 0 ? 0 : answer(run, client, qos == 1 ? PUBACK : PUBREC, ld_u16(body + id_at));
 }
@@ -135,9 +122,9 @@ static int on_acknowledgement(ld_run *run, ld_client *client, uint8_t type, cons
     if (id == 0 || id > client->window || client->flights[id].waits_for != type)
         return -1;
     run->counters.moved_ns = run->now_ns;
-    if (reason >= 0x80)
+    if (reason >= MQ_REASON_UNSPECIFIED_ERROR)
         ld_fail(run, LD_FAIL_PUBLISH, reason);
-    if (type == PUBREC && reason < 0x80) {
+    if (type == PUBREC && reason < MQ_REASON_UNSPECIFIED_ERROR) {
         client->flights[id].waits_for = PUBCOMP;
         return answer(run, client, PUBREL | 2, id);
     }
@@ -173,11 +160,10 @@ static uint32_t property_length(uint8_t id, const uint8_t *at, uint32_t left)
 static uint32_t receive_maximum(const uint8_t *at, uint32_t length)
 {
     uint32_t all;
-    int taken = ld_varint(at, length, &all);
-    if (taken <= 0 || all > length - (uint32_t)taken)
+    const uint8_t *end = at + ld_properties_end(at, 0, length);
+    if (end == at)
         return 65535;
-    const uint8_t *end = at + taken + all;
-    for (at += taken; at < end;) {
+    for (at += ld_varint(at, length, &all); at < end;) {
         uint8_t id = *at++;
         uint32_t of_it = property_length(id, at, (uint32_t)(end - at));
         if (of_it == 0)
@@ -224,15 +210,11 @@ static int on_connack(ld_run *run, ld_client *client, const uint8_t *body, uint3
 
 static int on_suback(ld_run *run, ld_client *client, const uint8_t *body, uint32_t length)
 {
-    uint32_t at = 2, skipped = 0;
+    uint32_t at = 2;
     if (client->state != LD_SUBSCRIBING || length < 3)
         return -1;
-    if (run->settings.version == 5) {
-        int taken = ld_varint(body + at, length - at, &skipped);
-        if (taken <= 0 || skipped > length - at - (uint32_t)taken)
-            return -1;
-        at += (uint32_t)taken + skipped;
-    }
+    if (run->settings.version == 5 && (at = ld_properties_end(body, at, length)) == 0)
+        return -1;
     for (; at < length; at++)
         if (body[at] >= 0x80) {
             ld_fail(run, LD_FAIL_SUBSCRIBE, body[at]);
@@ -282,9 +264,7 @@ int64_t ld_packets(ld_run *run, ld_client *client, const uint8_t *bytes, uint32_
     while (length - at >= 2) {
         uint32_t of_it;
         int taken = ld_varint(bytes + at + 1, length - at - 1, &of_it);
-        if (taken == 0)
-            break;
-        if (taken > 0 && length - at - 1 - (uint32_t)taken < of_it)
+        if (taken >= 0 && (taken == 0 || length - at - 1 - (uint32_t)taken < of_it))
             break;
         int result = taken < 0 ? -1 : packet(run, client, bytes[at], bytes + at + 1 + taken, of_it);
         if (result == -1)

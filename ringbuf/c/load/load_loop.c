@@ -7,7 +7,8 @@
  * the wait `spin_us` before the next message is due.  From then on the loop stays awake, so that neither the
  * message nor its arrival is late; that delay would be counted as the broker's time.
  */
-#include "load.h"
+#include "load/load.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -16,20 +17,12 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BATCH 256
 #define TAG_TIMER UINT32_MAX
 #define SPINS_UNDER_WAY 4 /* times spin_us: time awake for a message in flight */
 #define OPEN_BATCH 64      /* connect() calls in one round */
-
-static uint64_t clock_ns(clockid_t which)
-{
-    struct timespec now;
-    clock_gettime(which, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 static void interest_set(ld_run *run, ld_client *client, uint32_t interest)
 {
@@ -176,7 +169,7 @@ static void receive(ld_run *run, ld_client *client)
     }
     if (kept > 0)
         memcpy(run->receive, client->rest.at + client->rest.start, kept);
-    run->now_ns = clock_ns(CLOCK_MONOTONIC);
+    run->now_ns = (uint64_t)rb_now_ns();
     run->counters.bytes_in += (uint64_t)count;
     uint32_t length = kept + (uint32_t)count;
     int64_t used = ld_packets(run, client, run->receive, length);
@@ -323,7 +316,7 @@ static void schedule(ld_run *run)
 void ld_begin(ld_run *run, int phase)
 {
     run->phase = phase;
-    run->now_ns = clock_ns(CLOCK_MONOTONIC);
+    run->now_ns = (uint64_t)rb_now_ns();
     run->counters.begun_ns = run->counters.moved_ns = run->start_ns = run->delivered_ns = run->now_ns;
     run->counters.cpu_ns = 0;
     for (uint32_t i = 0; i < run->publishers.count; i++) {
@@ -376,8 +369,8 @@ static int sleep_until(ld_run *run, uint64_t slice_ns)
 int ld_poll(ld_run *run, int slice_ms)
 {
     struct epoll_event events[BATCH];
-    uint64_t cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    run->now_ns = clock_ns(CLOCK_MONOTONIC);
+    uint64_t cpu_ns = (uint64_t)rb_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    run->now_ns = (uint64_t)rb_now_ns();
     uint64_t slice_ns = run->now_ns + (uint64_t)slice_ms * 1000000;
     int result = 0;
     for (;;) {
@@ -393,11 +386,11 @@ int ld_poll(ld_run *run, int slice_ms)
             result = -errno;
             break;
         }
-        run->now_ns = clock_ns(CLOCK_MONOTONIC);
+        run->now_ns = (uint64_t)rb_now_ns();
         for (int i = 0; i < count; i++)
             serve(run, &events[i]);
     }
-    run->counters.cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
+    run->counters.cpu_ns += (uint64_t)rb_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
     return result;
 }
 

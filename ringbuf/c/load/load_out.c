@@ -2,29 +2,9 @@
  *
  * Send permission of publishers, and their PUBLISH packets.
  */
-#include "load.h"
+#include "load/load.h"
 
 #include <stdlib.h>
-
-static bool is_little_endian(void)
-{
-    const uint16_t one = 1;
-    uint8_t low;
-    memcpy(&low, &one, 1);
-    return low == 1;
-}
-
-static void put_u32(uint8_t *to, uint32_t value)
-{
-    value = is_little_endian() ? value : __builtin_bswap32(value);
-    memcpy(to, &value, sizeof value);
-}
-
-static void put_u64(uint8_t *to, uint64_t value)
-{
-    value = is_little_endian() ? value : __builtin_bswap64(value);
-    memcpy(to, &value, sizeof value);
-}
 
 static bool is_finished(const ld_run *run, const ld_client *client)
 {
@@ -127,10 +107,8 @@ static void packet_put(ld_run *run, ld_client *client)
         *to++ = 0; /* no properties */
     uint64_t sequence = topic->sequence[qos]++;
     if (settings->payload_bytes >= LD_STAMP_BYTES) {
-        put_u32(to, settings->run);
-        put_u32(to + 4, 3 * number + qos);
-        put_u64(to + 8, sequence);
-        put_u64(to + 16, due_ns(run, client));
+        ld_stamp stamp = {settings->run, 3 * number + qos, sequence, due_ns(run, client)};
+        memcpy(to, &stamp, sizeof stamp);
         memset(to + LD_STAMP_BYTES, 'x', settings->payload_bytes - LD_STAMP_BYTES);
     } else {
         memset(to, 'x', settings->payload_bytes);

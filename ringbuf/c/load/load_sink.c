@@ -5,7 +5,8 @@
  * It knows no topics: each message goes to all clients with any subscription, as QoS 0 and in the sender's
  * version.  A send waits for the socket for at most a second: the generator always reads.
  */
-#include "load.h"
+#include "load/load.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BATCH 256
@@ -37,13 +37,6 @@ struct ld_sink {
     uint8_t *receive;
     uint32_t receive_room;
 };
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 static void peer_close(peer *it)
 {
@@ -95,16 +88,12 @@ static bool on_publish(ld_sink *sink, uint8_t head, const uint8_t *body, uint32_
 static bool on_subscribe(ld_sink *sink, peer *it, const uint8_t *body, uint32_t length)
 {
     static const uint8_t none[1] = {0};
-    uint32_t properties = it->version == 5, filters = 0, skipped = 0;
+    uint32_t properties = it->version == 5, filters = 0;
     if (length < 3)
         return false;
     uint32_t at = 2;
-    if (properties) {
-        int taken = ld_varint(body + at, length - at, &skipped);
-        if (taken <= 0 || skipped > length - at - (uint32_t)taken)
-            return false;
-        at += (uint32_t)taken + skipped;
-    }
+    if (properties && (at = ld_properties_end(body, at, length)) == 0)
+        return false;
     for (; length - at >= 3 && 3u + ld_u16(body + at) <= length - at; at += 3u + ld_u16(body + at))
         filters++;
     uint8_t start[5] = {0x90};
@@ -227,8 +216,8 @@ static void accept_all(ld_sink *sink)
 int ld_sink_poll(ld_sink *sink, int slice_ms)
 {
     struct epoll_event events[BATCH];
-    uint64_t until_ms = now_ms() + (uint64_t)slice_ms;
-    for (uint64_t now = until_ms - (uint64_t)slice_ms; now < until_ms; now = now_ms()) {
+    uint64_t until_ms = rb_now_ms() + (uint64_t)slice_ms;
+    for (uint64_t now = until_ms - (uint64_t)slice_ms; now < until_ms; now = rb_now_ms()) {
         int count = epoll_wait(sink->epoll, events, BATCH, (int)(until_ms - now));
         if (count < 0 && errno != EINTR)
             return -errno;

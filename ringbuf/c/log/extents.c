@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Extents: from a run in a ring to bytes in the segment, and to a durable position.
+ * Extents: from a run in a ring to bytes in the segment.  sync.c makes them durable.
  */
-#include "log.h"
+#include "log/log.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LIST_FIRST 256
+#define SECTOR_BYTES 512
 
 static const uint8_t zeros[RB_DISK_PAGE_BYTES + EXTENT_HEADER_BYTES];
 
 bool rb_log_reserve(rb_log *log, uint64_t count)
 {
     rb_log_inside *in = log->inside;
-    if (log->extents_queued + count <= in->room)
+    uint64_t needed = log->extents_queued - in->first + count, room = in->room;
+    if (needed <= room)
         return true;
-    uint64_t room = in->room == 0 ? LIST_FIRST : 2 * in->room;
+    while (room < needed)
+        room = room == 0 ? LIST_FIRST : 2 * room;
     pthread_mutex_lock(&in->lock);
     rb_log_extent *list = realloc(in->list, room * sizeof *list);
     if (list != NULL) {
@@ -29,10 +32,17 @@ bool rb_log_reserve(rb_log *log, uint64_t count)
     return list != NULL;
 }
 
+static void push(rb_log *log, const rb_log_extent *extent)
+{
+    *rb_log_extent_at(log, log->extents_queued++) = *extent;
+    log->unsynced_bytes += extent_bytes(extent);
+    if (log->inside->oldest_at == 0)
+        log->inside->oldest_at = rb_now_ns();
+}
+
 void rb_log_push(rb_log *log, rb_log_ring *ring, const rb_range *range)
 {
-    rb_log_extent *extent = &log->inside->list[log->extents_queued++];
-    *extent = (rb_log_extent){
+    const rb_log_extent extent = {
         .body = ring->reader->data + (range->position & ring->reader->mask),
         .length = range->length,
         .position = range->position,
@@ -41,15 +51,54 @@ void rb_log_push(rb_log *log, rb_log_ring *ring, const rb_range *range)
         .first_timestamp_ns = range->first_timestamp_ns,
         .last_timestamp_ns = range->last_timestamp_ns,
         .ring = ring,
+        .ring_end = range->position + range->length,
+        .offset_end = range->first_offset + range->count,
         .ring_id = ring->ring_id,
         .epoch = ring->epoch,
     };
-    log->unsynced_bytes += extent_bytes(extent);
-    if (log->inside->oldest_at == 0)
-        log->inside->oldest_at = rb_log_now();
+    push(log, &extent);
+    ring->taken = extent.ring_end;
+    ring->taken_offset = extent.offset_end;
 }
 
-static void add_time(rb_log_times *times, int64_t took_ns)
+int rb_log_append(rb_log *log, const rb_log_extent *extents, int count, int64_t now)
+{
+    if (!rb_log_reserve(log, (uint64_t)count))
+        return 0;
+    for (int i = 0; i < count; i++) {
+        push(log, &extents[i]);
+        rb_log_ring *ring = extents[i].ring;
+        if (ring == NULL)
+            continue;
+        ring->taken = extents[i].ring_end;
+        ring->taken_offset = extents[i].offset_end;
+        rb_log_note_taken(log, ring, now);
+    }
+    return 1;
+}
+
+void rb_log_drop(rb_log *log, uint32_t ring_id)
+{
+    rb_log_inside *in = log->inside;
+    uint64_t kept = log->extents_settled;
+    pthread_mutex_lock(&in->lock);
+    for (uint64_t i = kept; i < log->extents_queued; i++) {
+        rb_log_extent *extent = rb_log_extent_at(log, i);
+        if (extent->ring != NULL && extent->ring->ring_id == ring_id)
+            extent->ring = NULL;
+        if (extent->ring_id == ring_id)
+            log->unsynced_bytes -= extent_bytes(extent);
+        else
+            *rb_log_extent_at(log, kept++) = *extent;
+    }
+    log->extents_queued = kept;
+    pthread_mutex_unlock(&in->lock);
+    if (kept == log->extents_settled)
+        in->oldest_at = 0;
+    rb_log_note_dues(log);
+}
+
+void rb_log_add_time(rb_log_times *times, int64_t took_ns)
 {
     uint64_t took = took_ns < 0 ? 0 : (uint64_t)took_ns, us = took / 1000;
     int bucket = us == 0 ? 0 : 64 - __builtin_clzll(us);
@@ -76,20 +125,19 @@ static void header_of(const rb_log *log, const rb_log_extent *extent, extent_hea
     header->crc = rb_crc32c(log->seed, &header->ring_id, covered);
 }
 
-/* Number of extents for the next write, and their bytes. */
-static int batch_of(const rb_log *log, uint64_t *bytes)
+/* Number of extents for the next write; 0: the next one does not fit. */
+static int batch_of(const rb_log *log)
 {
     int count = 0;
     uint64_t size = 0, left = log->room > log->end ? log->room - log->end : 0;
     for (uint64_t i = log->extents_written; i < log->extents_queued && count < RB_LOG_EXTENTS_MOST; i++) {
-        uint64_t next = extent_bytes(&log->inside->list[i]);
+        uint64_t next = extent_bytes(rb_log_extent_at(log, i));
         bool alone = count == 0 && log->end == log->first_place; /* an extent larger than any segment */
         if ((size + next > left && !alone) || (count > 0 && size + next > log->write_bytes))
             break;
         size += next;
         count++;
     }
-    *bytes = size;
     return count;
 }
 
@@ -130,32 +178,33 @@ static int64_t write_staged(rb_log *log, const rb_log_extent *batch, int count)
     return result;
 }
 
-static int failed(rb_log *log, int64_t result, bool sync)
+/* Write extents behind the last one; the new end is `end`.  0, or a negative errno. */
+static int64_t put(rb_log *log, const rb_log_extent *batch, int count, uint64_t end)
 {
-    log->error = (int32_t)-result;
-    log->failed_sync = sync;
-    return RB_LOG_FAILED;
+    int64_t result = rb_direct(log) ? write_staged(log, batch, count) : write_pieces(log, batch, count, end);
+    if (result < 0)
+        return result;
+    log->written_bytes += end - log->end;
+    log->end = end;
+    return 0;
 }
 
-static int write_batch(rb_log *log, int count, uint64_t bytes)
+static int write_batch(rb_log *log, int count)
 {
-    rb_log_extent *batch = &log->inside->list[log->extents_written];
+    rb_log_extent *batch = rb_log_extent_at(log, log->extents_written);
     uint64_t place = log->end;
     for (int i = 0; i < count; i++) {
         batch[i].place = place;
         place += extent_bytes(&batch[i]);
     }
-    int64_t started = rb_log_now();
-    int64_t result = rb_direct(log) ? write_staged(log, batch, count)
-                                    : write_pieces(log, batch, count, place);
+    int64_t started = rb_now_ns();
+    int64_t result = put(log, batch, count, place);
     if (result < 0)
-        return failed(log, result, false);
-    add_time(&log->write, rb_log_now() - started);
+        return rb_log_failed(log, result, false);
+    rb_log_add_time(&log->write, rb_now_ns() - started);
     log->extents_written += (uint64_t)count;
-    log->end = place;
     log->proven = log->durable_position;
     log->extents += (uint64_t)count;
-    log->written_bytes += bytes;
     return RB_LOG_DONE;
 }
 
@@ -164,7 +213,7 @@ static const uint8_t filler_body[2 * RB_DISK_PAGE_BYTES] = {
 
 /* End a direct sync at a block boundary, so that no block is written twice and durable bytes are never
  * written again.  A catalogue fills the block; zeros do if none fits before the end of the segment. */
-static int finish_block(rb_log *log)
+int rb_log_finish_block(rb_log *log)
 {
     uint64_t bytes = log->base + log->end - log->durable_position;
     uint64_t align = bytes < RB_DISK_BATCH_BYTES ? log->inside->disk.block_bytes : RB_DISK_PAGE_BYTES;
@@ -174,143 +223,56 @@ static int finish_block(rb_log *log)
     if (fill == 0 || log->end + fill > log->room)
         return rb_direct_flush(log);
     const rb_log_extent filler = {.body = filler_body, .length = fill - EXTENT_HEADER_BYTES};
-    int result = (int)write_staged(log, &filler, 1);
-    if (result != 0)
-        return result;
-    log->end += fill;
-    log->written_bytes += fill;
-    return rb_direct_flush(log);
+    int result = (int)put(log, &filler, 1, log->end + fill);
+    return result == 0 ? rb_direct_flush(log) : result;
 }
 
-int rb_log_write_all(rb_log *log)
+/* Two extents without news.  One damaged sector then does not destroy the proof. */
+static const rb_log_extent proof[] = {
+    {.body = filler_body, .length = SECTOR_BYTES - EXTENT_HEADER_BYTES},
+    {.body = filler_body, .length = EXTENT_HEADER_BYTES},
+};
+
+int rb_log_prove(rb_log *log, const rb_log_extent *catalogues, int count)
+{
+    if (log->descriptor < 0)
+        return RB_LOG_FULL;
+    const rb_log_extent *batch = count > 0 ? catalogues : proof;
+    int most = count > 0 ? count : (int)(sizeof proof / sizeof *proof);
+    uint64_t end = log->end;
+    for (int i = 0; i < most; i++)
+        end += extent_bytes(&batch[i]);
+    int64_t result = put(log, batch, most, end);
+    if (result == 0)
+        result = rb_direct_flush(log);
+    if (result < 0)
+        return rb_log_failed(log, result, false);
+    log->proven = log->durable_position;
+    return RB_LOG_DONE;
+}
+
+int rb_log_flush(rb_log *log)
+{
+    int result = rb_direct_flush(log);
+    return result < 0 ? rb_log_failed(log, result, false) : RB_LOG_DONE;
+}
+
+int rb_log_write(rb_log *log)
 {
     if (log->inside->short_of_memory)
-        return failed(log, -ENOMEM, false);
+        return rb_log_failed(log, -ENOMEM, false);
     while (log->extents_written < log->extents_queued) {
-        uint64_t bytes;
-        int count = batch_of(log, &bytes);
+        int count = log->descriptor < 0 ? 0 : batch_of(log);
         if (count == 0)
             return RB_LOG_FULL;
-        int result = write_batch(log, count, bytes);
+        int result = write_batch(log, count);
         if (result != RB_LOG_DONE)
             return result;
     }
     return RB_LOG_DONE;
 }
 
-/* ---- effects of a sync ---- */
-
-/* Update the list before the durable positions: a reader of a durable position finds the records in the log.
- * */
-static void settle_list(rb_log *log)
+rb_log_extent *rb_log_waiting(rb_log *log, uint64_t number)
 {
-    rb_log_inside *in = log->inside;
-    pthread_mutex_lock(&in->lock);
-    log->durable_position = log->base + log->end;
-    log->extents_settled = log->extents_written;
-    in->settled_end = log->end;
-    pthread_mutex_unlock(&in->lock);
-}
-
-/* Publish the ring's durable position.  The ring is released in whole chunks: offsets are found by the first
- * record of each chunk. */
-static void settle_ring(rb_log_ring *ring, int64_t now)
-{
-    ring->waits_since = ring->taken == ring->durable ? -1 : now;
-    rb_durable_store(ring->memory, ring->cursors, ring->durable);
-    rb_reader_release(ring->reader, ring->durable - ring->durable % ring->reader->chunk);
-}
-
-static void settle_rings(rb_log *log, uint32_t moved, int64_t now)
-{
-    for (uint32_t i = 0; i < moved; i++)
-        settle_ring(log->inside->moved[i], now);
-}
-
-/* Add the ring to the list for settling.  Returns the new count.  A ring usually has few extents in a round,
- * in a row.  Otherwise it may be in the list several times; a full list is settled and restarted. */
-static uint32_t note_moved(rb_log *log, rb_log_ring *ring, uint32_t moved, int64_t now)
-{
-    rb_log_ring **rings = log->inside->moved;
-    for (uint32_t i = moved; i-- > (moved > 4 ? moved - 4 : 0);)
-        if (rings[i] == ring)
-            return moved;
-    if (moved == RB_BELL_RINGS) {
-        settle_rings(log, moved, now);
-        moved = 0;
-    }
-    rings[moved] = ring;
-    return moved + 1;
-}
-
-static uint32_t settle_extents(rb_log *log, uint64_t first, int64_t now)
-{
-    uint32_t moved = 0;
-    for (uint64_t i = first; i < log->extents_settled; i++) {
-        rb_log_extent *extent = &log->inside->list[i];
-        rb_log_ring *ring = extent->ring;
-        log->unsynced_bytes -= extent_bytes(extent);
-        log->records += extent->count;
-        log->record_bytes += extent->length;
-        moved = note_moved(log, ring, moved, now);
-        ring->durable = extent->position + extent->length;
-        ring->durable_offset = extent->first_offset + extent->count;
-    }
-    settle_rings(log, moved, now);
-    return moved;
-}
-
-int rb_log_sync_all(rb_log *log, int64_t now)
-{
-    if (log->extents_settled == log->extents_written && log->base + log->end == log->durable_position)
-        return RB_LOG_DONE;
-    int64_t started = rb_log_now();
-    int result = rb_direct(log) ? finish_block(log) : 0;
-    if (result < 0)
-        return failed(log, result, false);
-    result = rb_disk_sync(log);
-    if (result < 0)
-        return failed(log, result, true);
-    int64_t finished = rb_log_now();
-    add_time(&log->fsync, finished - started);
-    if (log->inside->oldest_at != 0)
-        add_time(&log->commit, finished - log->inside->oldest_at);
-    log->inside->oldest_at = log->extents_written < log->extents_queued ? started : 0;
-    log->syncs++;
-    log->synced_bytes += log->base + log->end - log->durable_position;
-    uint64_t first = log->extents_settled;
-    settle_list(log);
-    uint32_t moved = settle_extents(log, first, now);
-    log->due_ns = log->extents_written < log->extents_queued ? 0 : INT64_MAX;
-    if (moved == 0)
-        return RB_LOG_DONE;
-    rb_disk_wake(log->wake_descriptor);
-    return log->tells ? RB_LOG_MOVED : RB_LOG_DONE;
-}
-
-/* ---- for Python ---- */
-
-static int copied(rb_log *log, uint64_t first, uint64_t behind, rb_log_extent *out, int room)
-{
-    uint64_t count = first < behind ? behind - first : 0;
-    if (count > (uint64_t)room)
-        count = (uint64_t)room;
-    if (count > 0)
-        memcpy(out, &log->inside->list[first], count * sizeof *out);
-    return (int)count;
-}
-
-int rb_log_settled(rb_log *log, uint64_t first, rb_log_extent *out, int room, uint64_t *end)
-{
-    rb_log_inside *in = log->inside;
-    pthread_mutex_lock(&in->lock);
-    int count = copied(log, first, log->extents_settled, out, room);
-    *end = in->settled_end;
-    pthread_mutex_unlock(&in->lock);
-    return count;
-}
-
-int rb_log_waiting(rb_log *log, uint64_t first, rb_log_extent *out, int room)
-{
-    return copied(log, log->extents_settled + first, log->extents_queued, out, room);
+    return rb_log_extent_at(log, number);
 }

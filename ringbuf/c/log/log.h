@@ -1,22 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Log rounds ("native commit"): the repeated work of persistence/writer.py without Python.
+ * Native commit: the queue of a log's extents, its water marks, and the only writer of its segments.
  *
  * A round takes runs of complete records from all rings with new ones.  It puts a header in front of each
- * (the extents of persistence/format.py) and writes them.  If a sync is due, it syncs and publishes the
- * durable positions.  Python begins and seals segments, handles failures, and adds and removes rings.  For
- * this, every call returns a code; Python then writes again the records that are not durable
- * (rb_log_waiting()).
+ * (the extents of persistence/segment/format.py) and writes them.  If a sync is due, it syncs and publishes
+ * the durable positions.  Python begins and seals segments, adds and removes rings, and appends catalogues
+ * and copied records to the same queue.
  *
- *     rings.c    selection of rings with new records, and the records taken from them
- *     extents.c  headers, writes, effects of a sync
- *     rounds.c   times of writes, syncs and sleeps
- *     disk.c     system calls for writes through the page cache, and for syncs
- *     direct.c   writes past the page cache
+ * States, and the code that leads from one to the next:
+ *
+ *     no segment   rb_log_enter() -> segment; a round with extents in the queue returns RB_LOG_FULL
+ *     segment      rounds write and sync; RB_LOG_FULL: synced up to its end; RB_LOG_FAILED: content unknown
+ *     both codes   Python calls rb_log_end() -> no segment, creates a file and enters again
+ *
+ * rb_log_end() puts the mark `written` back to `settled`, so the next segment gets every extent that is not
+ * settled, from the memory of the rings.  No call is repeated on a file whose write or sync has failed.
+ *
+ *     collect.c       selection of rings with new records, and the records taken from them
+ *     extents.c       headers and writes
+ *     sync.c          syncs and their effects: durable positions
+ *     log_schedule.c  times of writes, syncs and sleeps
+ *     buffered_io.c   system calls for writes through the page cache, and for syncs
+ *     direct_io.c     writes past the page cache
  *
  * Invariants
- *   1. Extents are in the order taken, written, settled: settled <= written <= queued.
- *   2. A durable position changes only in settle(), which is called only after a sync has returned.
+ *   1. Extents are in the order queued, written, settled: settled <= written <= queued.
+ *   2. A durable position changes only in settle_list() (sync.c), after a sync has returned.
  *   3. After a failed write or sync nothing more is written: the round returns, and the caller enters another
  *      segment.
  *
@@ -31,13 +40,14 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "ring.h"
+#include "ring/ring.h"
+#include "base/clock.h"
 
-#include "log_api.h"
+#include "log/log_api.h"
 
 #define EXTENT_HEADER_BYTES 32
 
-typedef struct extent_header { /* persistence/format.py, "Extent" */
+typedef struct extent_header { /* persistence/segment/format.py, "Extent" */
     uint32_t length, crc, ring_id, ring_epoch;
     uint64_t ring_position, durable_position;
 } extent_header;
@@ -50,10 +60,9 @@ _Static_assert(sizeof(extent_header) == EXTENT_HEADER_BYTES, "an extent's header
 
 typedef struct rb_disk {
     uint64_t started; /* page cache: write-back was started up to here */
-    /* direct I/O (direct.c) */
+    /* direct I/O (direct_io.c) */
     int descriptor; /* O_DIRECT, or -1 */
-    int of;         /* the segment's other descriptor, and its seed */
-    uint32_t of_seed, block_bytes, chunk_bytes;
+    uint32_t block_bytes, chunk_bytes;
     int error; /* a negative errno: no more writes to this segment */
     uint8_t *stage;
     uint64_t begin, end, flushed;                             /* positions: submitted, staged, flushed */
@@ -64,18 +73,18 @@ typedef struct rb_disk {
 } rb_disk;
 
 struct rb_log_inside {
-    rb_bell *bell;
-    rb_log_ring *rings[RB_BELL_RINGS];
-    uint64_t hungry[RB_BELL_RINGS / 64]; /* rings that have rung, or have more records than were taken */
+    rb_wakeup *wakeup;
+    rb_log_ring *rings[RB_WAKEUP_RINGS];
+    uint64_t pending[RB_WAKEUP_RINGS / 64]; /* signalled, or with more records than were taken */
     uint32_t highest;                    /* highest index of a ring */
     uint32_t turn;                       /* index of the ring that is next in turn */
 
     pthread_mutex_t lock; /* protects the list, its numbers and settled_end */
-    rb_log_extent *list;
-    uint64_t room;
+    rb_log_extent *list;  /* from number `first` on */
+    uint64_t first, room;
     uint64_t settled_end; /* position after the last settled extent */
 
-    rb_log_ring **moved; /* rings with a settled extent, in one settle() */
+    rb_log_ring **moved; /* rings with a settled extent, in one settle_extents() */
 
     rb_log_calls calls;
     rb_disk disk;
@@ -83,37 +92,52 @@ struct rb_log_inside {
     extent_header headers[RB_LOG_EXTENTS_MOST];
     rb_log_piece pieces[2 * RB_LOG_EXTENTS_MOST + 1];
 
-    int64_t nap_ns;
+    int64_t backoff_ns;
     int64_t lazy_at, urgent_at; /* time of the last records from a ring of either kind */
-    uint64_t largest_share;     /* largest part of a ring, in 1/256, taken at once since the last nap */
+    uint64_t largest_share;     /* largest part of a ring, in 1/256, taken at once since the last backoff */
     int64_t oldest_at;          /* lower bound of the time when the oldest unsettled extent was taken */
     bool short_of_memory;
 };
+
+static inline rb_log_extent *rb_log_extent_at(const rb_log *log, uint64_t number)
+{
+    return log->inside->list + (number - log->inside->first);
+}
 
 static inline uint64_t extent_bytes(const rb_log_extent *extent)
 {
     return EXTENT_HEADER_BYTES + extent->length;
 }
 
-/* rings.c.  Take up to about `limit` bytes.  Returns the number of bytes. */
+/* collect.c.  Take up to about `limit` bytes.  Returns the number of bytes. */
 uint64_t rb_log_take(rb_log *log, int64_t now_ns, uint64_t limit);
-bool rb_log_hungry(const rb_log *log);
-/* update the time of the next sync for a ring with waiting records */
-void rb_log_note_due(rb_log *log, const rb_log_ring *ring);
+bool rb_log_pending(const rb_log *log);
+/* update ring and log after records up to the ring's `taken` were queued */
+void rb_log_note_taken(rb_log *log, rb_log_ring *ring, int64_t now_ns);
+/* compute the time of the next sync from all waiting extents */
+void rb_log_note_dues(rb_log *log);
 
 /* extents.c */
 bool rb_log_reserve(rb_log *log, uint64_t count); /* reserve room in the list; false: no memory */
 void rb_log_push(rb_log *log, rb_log_ring *ring, const rb_range *range);
-int rb_log_write_all(rb_log *log);
-int rb_log_sync_all(rb_log *log, int64_t now_ns);
+void rb_log_add_time(rb_log_times *times, int64_t took_ns);
+/* End a direct sync at a block boundary.  0, or a negative errno. */
+int rb_log_finish_block(rb_log *log);
+/* Store the error of a write or a sync; `result` is a negative errno.  Returns RB_LOG_FAILED. */
+static inline int rb_log_failed(rb_log *log, int64_t result, bool sync)
+{
+    log->error = (int32_t)-result;
+    *(sync ? &log->failed_syncs : &log->failed_writes) += 1;
+    return RB_LOG_FAILED;
+}
 
-/* disk.c */
+/* buffered_io.c */
 int64_t rb_disk_write(rb_log *log, rb_log_piece *pieces, int count, uint64_t place);
 int rb_disk_sync(rb_log *log);
 void rb_disk_enter(rb_log *log);
 void rb_disk_wake(int descriptor);
 
-/* direct.c.  All return 0 or a negative errno.  Bytes of the first two are visible to others only after a
+/* direct_io.c.  All return 0 or a negative errno.  Bytes of the first two are visible to others only after a
  * flush. */
 static inline bool rb_direct(const rb_log *log)
 {
@@ -125,8 +149,8 @@ int rb_direct_extent(rb_log *log, extent_header *header, const uint8_t *body);
 int rb_direct_stage(rb_log *log, const void *bytes, uint64_t length, uint32_t *crc);
 int rb_direct_flush(rb_log *log);
 void rb_direct_enter(rb_log *log);
+void rb_direct_close(rb_log *log); /* wait for the writes in flight, and close the file */
 void rb_direct_free(rb_log *log);
 
-int64_t rb_log_now(void);
 
 #endif

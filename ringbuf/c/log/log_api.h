@@ -12,37 +12,40 @@ enum {
 
 enum { /* result of a call; the first two need no action */
     RB_LOG_DONE = 0,
-    RB_LOG_CALLED = 1,  /* rb_bell_call() was called */
+    RB_LOG_CALLED = 1,  /* rb_wakeup_call() was called */
     RB_LOG_MOVED = 2,   /* durable positions have changed, and `tells` is set */
-    RB_LOG_FULL = 3,    /* the next extent does not fit; the segment is synced up to its end */
-    RB_LOG_FAILED = 4,  /* the disk failed: `error` is the errno, `failed_sync` 1 for a sync */
-    RB_LOG_TROUBLE = 5, /* a ring cannot be read further: it is `leaving`, with the cause in `trouble` */
-    RB_LOG_IDLE = 6     /* the end of the log is not proven yet, and there are no new records */
+    RB_LOG_FULL = 3,    /* there is no segment, or it is full and synced up to its end: begin the next one */
+    RB_LOG_FAILED = 4,  /* the disk failed: `error` is the errno; end this segment */
+    RB_LOG_TROUBLE = 5  /* a ring cannot be read further: it is `leaving`, with the cause in `trouble` */
 };
 
-/* A ring that is logged.  Python allocates it and keeps it while it is added; both sides write it, in turn.
- * */
+/* A ring that is logged.  Python allocates it and keeps it while it is added; both sides write it, in
+ * turn. */
 typedef struct rb_log_ring {
     rb_reader *reader; /* gating; its read position is `taken` */
-    void *memory;      /* of the ring, to store its durable position */
+    void *memory;      /* of the ring, to store its durable position; NULL: no position is published */
     void *cursors;     /* its cursor file: readers to wake if they see only durable records */
+    void *own;         /* the same for readers in this process */
     uint32_t ring_id, epoch, index;
     int32_t on_disk; /* 1: synced in the round that writes it; 0: after interval_ns or sync_bytes */
     int32_t leaving; /* no more records are taken */
     int32_t trouble; /* RB_CORRUPT, ... */
+    int32_t catches_up; /* 1: read again until nothing is found, because a gap may end a run of records */
     int64_t interval_ns;
     int64_t waits_since; /* time when its first non-durable record was taken; -1: none */
     uint64_t sync_bytes;
     uint64_t taken, durable;               /* positions in the ring */
-    uint64_t taken_offset, durable_offset; /* the offsets there, for records taken by rounds; otherwise 0 */
+    uint64_t taken_offset, durable_offset; /* the offsets there; 0 before the first records */
 } rb_log_ring;
 
-/* A run of records in flight to the disk, or on it: an extent. */
+/* A run of records or a catalogue, in flight to the disk, or on it: an extent. */
 typedef struct rb_log_extent {
     const uint8_t *body;
     uint64_t length, position, first_offset, count, first_timestamp_ns, last_timestamp_ns;
-    uint64_t place; /* position of its header in the file, once written */
-    rb_log_ring *ring;
+    uint64_t place;    /* position of its header in the file, once written */
+    rb_log_ring *ring; /* NULL: its sync changes no ring */
+    uint64_t ring_end, offset_end; /* position and offset below which the ring is durable after its sync */
+    uint64_t tag;      /* of an extent that Python appended, rising; 0: records that were taken here */
     uint32_t ring_id, epoch;
 } rb_log_extent;
 
@@ -64,27 +67,31 @@ typedef struct rb_log {
     uint64_t base, end, room, first_place; /* positions in the file, except base */
     uint32_t seed;
     int32_t descriptor; /* -1: none */
-    uint64_t durable_position, proven;
+    /* the water marks: log positions, and numbers of extents since the log was opened */
+    uint64_t durable_position; /* everything below is on the disk */
+    uint64_t proven;           /* the highest durable position that has been written */
+    uint64_t extents_queued, extents_written, extents_settled; /* each includes the ones after it */
+    uint64_t settled_tag;                                      /* the highest tag of a settled extent */
+    uint64_t unsynced_bytes;                                   /* of extents that are not settled */
     /* bounds */
     uint64_t extent_bytes, round_bytes, step_bytes, write_bytes;
     int64_t prove_after_ns, spin_ns;
     int32_t tells;           /* 1: return with RB_LOG_MOVED */
     int32_t wake_descriptor; /* an eventfd written when durable positions change; -1: none */
     /* results */
-    int32_t error, failed_sync;
-    int32_t troubles;                                          /* a ring has been left because of an error */
-    int64_t active_at;                                         /* time of the last taken records */
-    int64_t due_ns;                                            /* time of the next sync */
-    uint64_t extents_queued, extents_written, extents_settled; /* of this segment; each includes the
-                                                                  ones after it */
-    uint64_t unsynced_bytes;
+    int32_t error;
+    int32_t moved;     /* durable positions have changed, and `tells` is set; the caller clears it */
+    int32_t troubles;  /* a ring has been left because of an error */
+    int64_t active_at; /* time of the last taken records */
+    int64_t due_ns;    /* time of the next sync */
     /* counters */
-    uint64_t rounds, records, record_bytes, extents, written_bytes, synced_bytes, syncs, naps, sleeps;
+    uint64_t rounds, records, record_bytes, extents, written_bytes, synced_bytes, syncs, backoffs, sleeps;
+    uint64_t rewritten_bytes, failed_writes, failed_syncs;
     rb_log_times write, fsync, commit; /* commit: from taken to durable, of the oldest extent of a sync */
 } rb_log;
 
 /* A new log, or NULL without memory. */
-rb_log *rb_log_new(rb_bell *bell);
+rb_log *rb_log_new(rb_wakeup *wakeup);
 void rb_log_free(rb_log *log);
 
 /* Replacements for the operating system's calls, for tests.  They return the results of pwritev(), pread()
@@ -113,31 +120,46 @@ void rb_log_files(rb_log *log, const rb_log_calls *calls);
 int rb_log_add(rb_log *log, rb_log_ring *ring);
 void rb_log_remove(rb_log *log, rb_log_ring *ring);
 
-/* Begin rounds in the segment given by the fields.  No extent waits, and all rings are checked.  The state of
- * the last segment is discarded. */
-void rb_log_enter(rb_log *log, int64_t now_ns);
-/* Continue after RB_LOG_FULL in the segment given by the fields, with the extents that did not fit in the
- * last one. */
-void rb_log_go_on(rb_log *log);
+/* Take records of a `leaving` ring again. */
+void rb_log_resume(rb_log *log, rb_log_ring *ring);
 
-/* Make all written bytes visible before other code writes to the segment.  0, or a negative errno; then no
- * other code may write. */
-int rb_log_leave(rb_log *log);
+/* Use the segment given by the fields from now on.  Extents that are not settled are written to it; settled
+ * ones are discarded from the list. */
+void rb_log_enter(rb_log *log);
+/* End the segment: nothing is written to it after this call, and no write is in flight.  Extents that are not
+ * settled wait for the next segment, including written ones. */
+void rb_log_end(rb_log *log);
 
-/* Run one round: take records of the rings, write them, and sync if that is due or `sync` is set. */
-int rb_log_round(rb_log *log, int64_t now_ns, int sync);
+/* Queue extents, whose memory must not change until they are settled.  Returns 0 if there is no memory; then
+ * none is queued. */
+int rb_log_append(rb_log *log, const rb_log_extent *extents, int count, int64_t now_ns);
+/* Remove the waiting records of a ring from the queue.  Only without a segment. */
+void rb_log_drop(rb_log *log, uint32_t ring_id);
+/* A waiting extent; `number` from extents_settled to extents_queued. */
+rb_log_extent *rb_log_waiting(rb_log *log, uint64_t number);
 
+/* Write the queue.  A write is visible to other programs only after a flush or a sync. */
+int rb_log_write(rb_log *log);
+int rb_log_flush(rb_log *log);
+/* Put everything written on the disk, and publish durable positions. */
+int rb_log_sync(rb_log *log, int64_t now_ns);
+/* Write the proof of the end (persistence/segment/format.py): these catalogues, or two empty ones if there is
+ * none.  The next sync covers them.  Only if no extent waits. */
+int rb_log_prove(rb_log *log, const rb_log_extent *catalogues, int count);
+
+/* Run one round: take records of the rings if `take` is set, write everything that waits, and sync if that is
+ * due or `sync` is set. */
+int rb_log_round(rb_log *log, int64_t now_ns, int take, int sync);
+/* Time in ns until the next round is due. */
+int64_t rb_log_pause_ns(const rb_log *log, int64_t now_ns);
 /* Run rounds, and sleep between them, until Python must act or `timeout_ns` are over. */
 int rb_log_run(rb_log *log, int64_t timeout_ns);
 
-/* Copy the durable extents of this segment from number `first` on to `out`.  Returns their number.  *end is
- * the position after the last durable one.  From any thread. */
+/* Copy the settled extents of this segment from number `first` on to `out`.  Returns their number.  *end is
+ * the position after the last settled one.  From any thread. */
 int rb_log_settled(rb_log *log, uint64_t first, rb_log_extent *out, int room, uint64_t *end);
-/* Likewise for extents that are not durable, from number `first` on (counted from extents_settled); not
- * during rounds. */
-int rb_log_waiting(rb_log *log, uint64_t first, rb_log_extent *out, int room);
 
-/* ---- the disk (direct.c, disk.c) --------------------------------------------------------------- */
+/* ---- the disk (direct_io.c, buffered_io.c) --------------------------------------------------- */
 
 /* Write this segment past the page cache from now on, in blocks of the device.  Returns the block size, or a
  * negative errno if the file system refuses; then writes go through the cache. */

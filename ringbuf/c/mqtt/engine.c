@@ -2,7 +2,7 @@
  *
  * Common parts of the engine: memory, handles, rings, time, and the life of a connection.
  */
-#include "mqtt.h"
+#include "mqtt/mqtt.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,6 @@
 #define SPARE_BLOCKS 64u
 #define SPARE_SMALLS 1024u
 #define RETRY_MS 5         /* interval of retries of paused publishers: readers cannot wake the loop */
-#define EXPIRE_STEP_MS 250 /* shortest interval of deadline checks */
 
 /* ---- lists ---- */
 
@@ -131,7 +130,7 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
     engine->topics.item_bytes = sizeof(mq_topic);
     engine->sessions.item_bytes = sizeof(mq_session);
     engine->connections.item_bytes = sizeof(mq_connection);
-    engine->grants.item_bytes = sizeof(mq_grant);
+    engine->subscription_ids.item_bytes = sizeof(mq_subscription_ids);
     engine->owners.item_bytes = sizeof(mq_owner);
     engine->receive = malloc(MQ_CARRY_BYTES + MQ_READ_BYTES);
     if (engine->receive == NULL) {
@@ -145,14 +144,14 @@ static void connection_release(mq_engine *engine, mq_connection *connection)
 {
     engine->counters.held -= connection->held_count;
     connection->held_count = connection->held_room = 0;
-    connection->verdict_count = connection->verdict_room = 0;
+    connection->acl_count = connection->acl_room = 0;
     free(connection->held);
-    free(connection->verdicts);
+    free(connection->acl_cache);
     mq_aliases_free(connection);
     free(connection->aliases_out);
     connection->aliases_out = NULL;
     connection->held = NULL;
-    connection->verdicts = NULL;
+    connection->acl_cache = NULL;
     mq_input_free(engine, connection);
 }
 
@@ -178,7 +177,7 @@ void mq_engine_free(mq_engine *engine)
     for (uint32_t i = 1; i < engine->source_count; i++)
         if (engine->sources[i] != NULL) {
             free(engine->sources[i]->name);
-            free(engine->sources[i]->level.unshown);
+            free(engine->sources[i]->ack_gate.pending_visibility);
             free(engine->sources[i]);
         }
     spares_free(&engine->blocks);
@@ -187,12 +186,12 @@ void mq_engine_free(mq_engine *engine)
     mq_slab_free(&engine->connections);
     mq_slab_free(&engine->sessions);
     mq_slab_free(&engine->topics);
-    mq_slab_free(&engine->grants);
+    mq_slab_free(&engine->subscription_ids);
     mq_owners_free(engine);
     mq_list *lists[] = {&engine->touched,           &engine->ready,         &engine->holding,
                         &engine->blocked,           &engine->closing,       &engine->published,
                         &engine->passing,           &engine->limited,       &engine->watched,
-                        &engine->retained_changed,  &engine->cold,          &engine->vowing,
+                        &engine->retained_changed,  &engine->cold,          &engine->sync_waiters,
                         &engine->retained_sweeping, &engine->lines[0].list, &engine->lines[1].list,
                         &engine->lines[2].list};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
@@ -200,7 +199,7 @@ void mq_engine_free(mq_engine *engine)
     mq_journal_close(engine);
     mq_spill_free(engine);
     free(engine->table);
-    free(engine->grant_table);
+    free(engine->ids_table);
     free(engine->scratch);
     free(engine->foreign);
     free(engine->receive);
@@ -209,7 +208,7 @@ void mq_engine_free(mq_engine *engine)
 
 /* ---- sources ---- */
 
-int mq_source_add(mq_engine *engine, mq_source source)
+int mq_ring_add(mq_engine *engine, mq_ring source)
 {
     uint32_t index = 1;
     while (index < engine->source_count && engine->sources[index] != NULL &&
@@ -225,13 +224,13 @@ int mq_source_add(mq_engine *engine, mq_source source)
     if (index == engine->source_count)
         engine->source_count++;
     engine->sources_pending |= source.kind == MQ_SOURCE_FOREIGN;
-    engine->hides |= source.level.hides;
+    engine->visible_when_durable |= source.ack_gate.visible_when_durable;
     return (int)index;
 }
 
-void mq_source_remove(mq_engine *engine, uint32_t index)
+void mq_ring_remove(mq_engine *engine, uint32_t index)
 {
-    mq_source *source = index < engine->source_count ? engine->sources[index] : NULL;
+    mq_ring *source = index < engine->source_count ? engine->sources[index] : NULL;
     if (source == NULL || source->kind == MQ_SOURCE_NONE)
         return;
     for (uint32_t i = 0; i < engine->sessions.made; i++) {
@@ -243,14 +242,14 @@ void mq_source_remove(mq_engine *engine, uint32_t index)
             mq_connection_touch(engine, session->connection);
     }
     free(source->name);
-    free(source->level.unshown);
-    *source = (mq_source){.kind = MQ_SOURCE_NONE};
+    free(source->ack_gate.pending_visibility);
+    *source = (mq_ring){.kind = MQ_SOURCE_NONE};
 }
 
 void mq_end_publish(mq_engine *engine)
 {
     for (uint32_t i = 0; i < engine->published.count; i++) {
-        mq_source *source = engine->sources[engine->published.at[i]];
+        mq_ring *source = engine->sources[engine->published.at[i]];
         if (source->dirty)
             rb_end_publish(source->writer);
         source->dirty = false;
@@ -331,7 +330,7 @@ void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t 
     if (connection->stop == MQ_STOP_CLOSING)
         return;
     connection->stop = MQ_STOP_CLOSING;
-    mq_farewell(engine, connection, cause);
+    mq_disconnect_packet(engine, connection, cause);
     connection->cause = (uint8_t)cause;
     mq_session *session = connection->session;
     connection->session = NULL;
@@ -393,55 +392,8 @@ void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 
 /* ---- time ---- */
 
-/* True if the client was silent for too long.  Input of a client paused by the broker is not read, so it
- * cannot expire. */
-static bool expired(const mq_engine *engine, const mq_connection *connection)
-{
-    bool here = connection->stop == MQ_STOP_HELD || connection->stop == MQ_STOP_INPUT;
-    bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
-                  (here && connection->version != 0);
-    return connection->idle_max_ms > 0 && !paused &&
-           connection->last_seen_ms + connection->idle_max_ms < engine->heard_ms;
-}
-
-/* Record that sockets readable at `began_ms` have been read, `all` of them.  Input sent before is then known,
- * even if the process was stopped in between.  If more input arrives than a round reads, every connection has
- * had its turn after a number of rounds. */
-void mq_heard(mq_engine *engine, uint64_t began_ms, bool all)
-{
-    if (engine->journal.full) /* no socket is read */
-        return;
-    if (engine->unheard_rounds == 0)
-        engine->unheard_ms = began_ms;
-    all = all && !mq_events_full(engine);
-    if (!all && ++engine->unheard_rounds <= engine->connections.live / 16 + 1)
-        return;
-    engine->heard_ms = all ? began_ms : engine->unheard_ms;
-    engine->unheard_rounds = 0;
-}
-
-/* Close expired connections.  Before CONNECT, last_seen_ms stays at the time of accept: single bytes do not
- * extend the time. */
-static void expire(mq_engine *engine)
-{
-    uint64_t next = MQ_NEVER;
-    for (uint32_t i = 0; i < engine->connections.made; i++) {
-        mq_connection *connection = mq_slab_at(&engine->connections, i);
-        if (!(connection->item.generation & 1) || connection->stop == MQ_STOP_CLOSING ||
-            connection->idle_max_ms == 0)
-            continue;
-        if (expired(engine, connection))
-            mq_connection_close(engine, connection,
-                                connection->version == 0 ? MQ_CLOSE_CONNECT_TIMEOUT : MQ_CLOSE_KEEP_ALIVE);
-        else if (connection->last_seen_ms + connection->idle_max_ms + 1 < next)
-            next = connection->last_seen_ms + connection->idle_max_ms + 1;
-    }
-    uint64_t soonest = engine->now_ms + EXPIRE_STEP_MS;
-    engine->next_deadline_ms = next < soonest ? soonest : next;
-}
-
 /* Continue the connections of `list`; those added meanwhile wait for the next call. */
-static void go_on(mq_engine *engine, mq_list *list)
+static void continue_connections(mq_engine *engine, mq_list *list)
 {
     mq_list walked = *list;
     *list = engine->passing;
@@ -476,26 +428,26 @@ static void detached_over(mq_engine *engine)
 void mq_engine_step(mq_engine *engine)
 {
     if (engine->sources_moved)
-        mq_sources_tell(engine);
+        mq_rings_tell(engine);
     if (engine->sources_pending)
-        mq_sources_pump(engine);
-    if (engine->hides)
-        mq_show(engine);
+        mq_rings_pump(engine);
+    if (engine->visible_when_durable)
+        mq_make_durable_visible(engine);
     if (engine->now_ms >= engine->refusal_due_ms)
         engine->refusal_due_ms = MQ_NEVER;
     if (engine->holding.count > 0)
         mq_held_release(engine);
-    mq_vows_look(engine);
+    mq_reap_barrier(engine);
     if (engine->ready.count > 0)
-        go_on(engine, &engine->ready);
+        continue_connections(engine, &engine->ready);
     if (engine->blocked.count > 0)
-        go_on(engine, &engine->blocked);
+        continue_connections(engine, &engine->blocked);
     if (engine->now_ms >= engine->limited_due_ms) {
         engine->limited_due_ms = MQ_NEVER;
-        go_on(engine, &engine->limited);
+        continue_connections(engine, &engine->limited);
     }
     if (engine->heard_ms >= engine->next_deadline_ms)
-        expire(engine);
+        mq_keep_alive_expire(engine);
     mq_input_step(engine);
     if (engine->closing.count > 0)
         detached_over(engine);
@@ -518,8 +470,8 @@ uint64_t mq_engine_due(const mq_engine *engine)
 {
     if (engine->journal.stalled)
         return RETRY_MS;
-    if (mq_events_waiting(engine) || engine->sources_pending || engine->show_pending || engine->ready.count ||
-        engine->touched.count || engine->closing.count || engine->cold.count)
+    if (mq_events_waiting(engine) || engine->sources_pending || engine->visible_pending ||
+        engine->ready.count || engine->touched.count || engine->closing.count || engine->cold.count)
         return 0;
     uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms
                                                                     : engine->limited_due_ms;

@@ -16,7 +16,7 @@
  *             repeated after REMIND_MS (mq_request), so that a failure in Python delays it but does not end
  *             it.
  */
-#include "mqtt.h"
+#include "mqtt/mqtt.h"
 
 #define REMIND_MS 1000u
 
@@ -67,7 +67,7 @@ uint32_t mq_events_waiting(const mq_engine *engine)
 static bool source_take(mq_engine *engine, uint32_t *at, mq_event *out)
 {
     for (; *at < engine->source_count; ++*at) {
-        mq_source *source = engine->sources[*at];
+        mq_ring *source = engine->sources[*at];
         if (source == NULL || source->reported || !(source->waiting || source->bad))
             continue;
         source->reported = true;
@@ -118,7 +118,7 @@ bool mq_event_take(mq_engine *engine, uint64_t end, uint32_t *source, mq_event *
 static void sources_resume(mq_engine *engine)
 {
     for (uint32_t i = 1; i < engine->source_count; i++) {
-        mq_source *source = engine->sources[i];
+        mq_ring *source = engine->sources[i];
         if (source == NULL || !source->waiting || !source->reported)
             continue;
         source->waiting = source->reported = false;
@@ -133,8 +133,8 @@ static void connection_resume(mq_engine *engine, const mq_event *event, uint64_t
     if (connection == NULL || connection->stop != MQ_STOP_PYTHON || connection->event != number)
         return;
     connection->stop = MQ_RUN;
-    if (event->kind == MQ_EVENT_TOPIC && !connection->judged)
-        mq_connection_close(engine, connection, MQ_CLOSE_UNJUDGED);
+    if (event->kind == MQ_EVENT_TOPIC && !connection->answered)
+        mq_connection_close(engine, connection, MQ_CLOSE_NOT_AUTHORIZED_YET);
     else
         mq_continue(engine, connection);
 }

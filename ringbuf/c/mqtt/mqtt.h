@@ -2,58 +2,64 @@
  *
  * MQTT in C: work that is done once per message.  Python does the work per client, subscription or topic.
  *
- *   connection.c  parser: bytes -> packets.  Stops at each packet other than PUBLISH, acknowledgements and
- *                 pings, and at a topic that is unknown or not yet authorized; queues that packet as an event
- *                 for Python
- *   input.c       memory of incomplete packets
- *   publish.c     PUBLISH -> record; with verdicts.c, acks.c, rate.c, properties.c, utf8.c: see packets.h
- *   topics.c      topic table: names -> topics; append to the rings of topics, and reading of source rings
- *   routes.c      routes: the sessions that a record of a topic goes to
- *   grants.c      sets of subscription identifiers, which routes and queue entries reference by number
- *   share.c       shared subscriptions: selects the group member that gets a record
- *   retained.c    retained messages, kept outside any ring
- *   replay.c      delivery of retained messages to new subscriptions
- *   purge.c       removal of queued messages that the session may not receive any more
- *   queue.c       queues of positions
- *   levels.c      durability: acknowledgements that wait for the log or for a sink
- *   spill.c       copies of records that rings are about to overwrite; spill_file.c, spill_index.c and
- *                 spill_compact.c: the file with these copies
- *   cold.c        backfill of records from the log
- *   journal.c     journal of session state for a restart; journal_replay.c: the restart
- *   vows.c        output barrier: output that waits until the journal's log has synced
- *   session.c     in-flight windows, received QoS 2 identifiers
- *   deliver.c     delivery: selects the next messages for a connection
- *   frame.c       a position -> a PUBLISH frame in a connection's output
- *   aliases.c     topic aliases of those frames
- *   owners.c      use of each shared table per user or address
- *   slab.c        items that never move, and their handles
- *   events.c      events for Python, and requests with retries
- *   watch.c       watchdog: checks that the polling thread runs and that clients are served
- *   engine.c      memory, rings, sources, time
- *   loop.c        sockets.  Only this file, spill_file.c and watch.c make system calls
- *   peer.c        addresses of clients
- *   engine_calls.c  the Python type Engine
+ *   parser.c                parser: bytes -> packets.  Stops at each packet other than PUBLISH,
+ *                           acknowledgements and pings, and at a topic that is unknown or not yet
+ *                           authorized; queues that packet as an event for Python
+ *   input.c                 memory of incomplete packets
+ *   publish.c               PUBLISH -> record; with acl_cache.c, acks.c, rate_limit.c, properties.c, utf8.c:
+ *                           see packets.h
+ *   topics.c                topic table: names -> topics
+ *   append.c                append of a message to the ring of its topic
+ *   producer_rings.c        reading of rings that other processes write
+ *   routes.c                routes: the sessions that a record of a topic goes to
+ *   subscription_ids.c      sets of subscription identifiers, which routes and queue entries reference by
+ *                           number
+ *   shared_subscriptions.c  shared subscriptions: selects the group member that gets a record
+ *   retained.c              retained messages, kept outside any ring
+ *   retained_delivery.c     delivery of retained messages to new subscriptions
+ *   purge.c                 removal of queued messages that the session may not receive any more
+ *   queue.c                 queues of positions
+ *   ack_gate.c              durability: acknowledgements that wait for the log or for a sink
+ *   spill.c                 copies of records that rings are about to overwrite; spill_file.c, spill_index.c
+ *                           and spill_compact.c: the file with these copies
+ *   log_backfill.c          backfill of records from the log
+ *   journal.c               journal of session state for a restart; journal_replay.c: the restart
+ *   output_barrier.c        output barrier: output that waits until the journal's log has synced
+ *   inflight.c              in-flight windows, received QoS 2 identifiers
+ *   output.c                output of acknowledgements and other packets of the server
+ *   deliver.c               delivery: selects the next messages for a connection
+ *   frame.c                 a position -> a PUBLISH frame in a connection's output
+ *   topic_aliases.c         topic aliases of those frames
+ *   owners.c                use of each shared table per user or address
+ *   slab.c                  items that never move, and their handles
+ *   events.c                events for Python, and requests with retries
+ *   watch.c                 watchdog: checks that the polling thread runs and that clients are served
+ *   engine.c                memory, rings, sources, time
+ *   keep_alive.c            end of silent connections
+ *   event_loop.c            sockets.  Only this file, spill_file.c and watch.c make system calls
+ *   peer.c                  addresses of clients
+ *   py_engine.c             the Python type Engine
  *
  * Only one thread at a time uses an engine and its loop: the polling thread.  These files never call Python.
  *
  * Ownership.  The engine owns topics, sessions, connections and blobs.  All are in slabs whose items never
  * move and keep their addresses, so a pointer to one always points to memory of its type.  A handle or a
  * route also has the generation, which identifies a stale one.  Rings belong to their Python objects, which
- * engine_calls.c keeps alive.
+ * py_engine.c keeps alive.
  *
  * A queue holds positions, never payloads.  A ring may overwrite the record at a position.  A record of QoS 1
- * or 2 is copied out before that (spill.c) or read back from the log later (cold.c), within the limits.
- * Other overwritten records are counted as dropped.
+ * or 2 is copied out before that (spill.c) or read back from the log later (log_backfill.c), within the
+ * limits. Other overwritten records are counted as dropped.
  */
 #ifndef BRIM_MQTT_H
 #define BRIM_MQTT_H
 
 #include <string.h>
 
-#include "ring.h"
+#include "ring/ring.h"
 
-#include "levels.h"
-#include "mqtt_api.h"
+#include "mqtt/durable/ack_gate.h"
+#include "mqtt/mqtt_api.h"
 
 #define MQ_BLOCK_BYTES 65536u       /* output buffer of a connection with much output */
 #define MQ_SMALL_BYTES 256u         /* output buffer for little output: an acknowledgement, one message */
@@ -74,11 +80,11 @@
 #define MQ_ALLOCATOR_BYTES 8u /* overhead of malloc() per chunk */
 #define MQ_CHUNK_ROOM(bytes) \
     (uint16_t)(((bytes)-MQ_ALLOCATOR_BYTES - offsetof(mq_chunk, entries) - 1) / MQ_ENTRY_BYTES)
-#define MQ_VERDICTS_MAX 65536   /* cached topics per connection; a full cache is cleared */
+#define MQ_ACL_CACHE_MAX 65536 /* cached topics per connection; a full cache is cleared */
 #define MQ_ALIASES_OUT_MAX 128u /* topic aliases towards one client, even if it accepts more */
 #define MQ_NEVER UINT64_MAX
 
-#include "slab.h"
+#include "mqtt/slab.h"
 
 /* ---- session state ---- */
 
@@ -109,7 +115,8 @@ typedef struct mq_owner mq_owner;
 typedef struct mq_author mq_author;
 
 /* A message kept outside any ring: a retained message, or a record that its ring has overwritten (spill.c,
- * cold.c).  References are counted for the topic that retains it and for each entry that points to it.
+ * log_backfill.c).  References are counted for the topic that retains it and for each entry that points to
+ * it.
  */
 typedef struct mq_blob {
     uint32_t references;
@@ -128,7 +135,7 @@ typedef struct mq_blob {
 
 typedef struct mq_connection mq_connection;
 typedef struct mq_session mq_session;
-typedef struct mq_source mq_source;
+typedef struct mq_ring mq_ring;
 
 /* Input of mq_append(): a message that is to be written to a ring. */
 typedef struct mq_message {
@@ -144,17 +151,17 @@ typedef struct mq_message {
 
 typedef struct mq_member { /* of a group */
     mq_session *session;
-    uint32_t generation, tag; /* the grant in its tag identifies the group */
+    uint32_t generation, tag; /* the subscription ids in its tag identify the group */
 } mq_member;
 
-typedef struct mq_group { /* of a shared subscription: share.c */
+typedef struct mq_group { /* of a shared subscription: shared_subscriptions.c */
     mq_member *members;
     uint32_t count, room, next; /* next: index of the next member in turn */
     mq_session *again;          /* queue of records taken back from members, served first; NULL: none yet */
 } mq_group;
 
 typedef struct mq_replay mq_replay;
-struct mq_replay { /* delivery of retained messages: replay.c */
+struct mq_replay { /* delivery of retained messages: retained_delivery.c */
     mq_replay *next;
     uint32_t *topics;   /* NULL: all topics that the filter matches */
     uint32_t at, count; /* index of the next, in `topics` or in the table; number of them */
@@ -201,7 +208,7 @@ struct mq_session {
     uint64_t dropped[MQ_DROP_CAUSES];
 };
 
-#include "topic.h"
+#include "mqtt/route/topic.h"
 
 /* ---- connections ---- */
 
@@ -218,17 +225,18 @@ typedef enum mq_stop { /* reason why parsing of a connection has stopped */
 } mq_stop;
 
 typedef struct mq_ack { /* an acknowledgement that waits */
-    uint64_t durable;   /* waits until its source is durable to here (levels.h); 0: only for earlier ones */
+    /* position (disk) or offset (upstream) that the gate must reach; 0: no wait of its own */
+    uint64_t waits_for;
     uint16_t source, identifier;
     uint8_t first;  /* byte of the packet: PUBACK or PUBREC */
     uint8_t reason; /* MQTT 5 reason code */
 } mq_ack;
 
-typedef struct mq_verdict {
+typedef struct mq_acl_entry {
     uint32_t topic; /* index + 1; 0: free */
     uint32_t
         generation; /* the topic's; bit 0: the client may publish (topic generations are odd) */
-} mq_verdict;
+} mq_acl_entry;
 
 typedef struct mq_alias { /* meaning of a topic alias set by a client; all zero: not set */
     mq_topic *topic;      /* topic found at the last look-up, valid for that generation */
@@ -252,7 +260,7 @@ struct mq_connection {
     bool conversing;     /* CONNECT was received; enhanced authentication (AUTH) continues */
     bool trusted;        /* may publish to any topic that is not reserved */
     bool known;          /* Python got an event of it, and will get its end */
-    bool judged;         /* Python answered the TOPIC event */
+    bool answered;       /* Python answered the TOPIC event */
     uint8_t skip_reason; /* alternative answer: reason code for not storing the PUBLISH; 0: none */
     bool listed;         /* in engine->touched */
     bool is_ready;       /* in engine->ready */
@@ -260,10 +268,10 @@ struct mq_connection {
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
     bool last_allowed;
     bool pinged;    /* in this turn */
-    bool vows;      /* output after `vowed` depends on entries of the journal: vows.c */
-    bool is_vowing; /* in engine->vowing */
-    uint32_t vowed; /* bytes of `out` that wait until the journal is durable up to vow_at */
-    uint64_t vow_at;
+    bool needs_barrier;     /* output after `barrier_bytes` depends on the journal: output_barrier.c */
+    bool waits_for_sync;    /* in engine->sync_waiters */
+    uint32_t barrier_bytes; /* bytes of `out` that wait until the journal is durable up to barrier_at */
+    uint64_t barrier_at;
     uint32_t interest; /* events registered with epoll */
     uint32_t last_generation;
     mq_topic *last_topic; /* topic of its last PUBLISH: devices repeat topics */
@@ -282,9 +290,9 @@ struct mq_connection {
     uint32_t alias_clock;
     uint32_t out_chunk;                 /* bytes built at once: few for a client that reads slowly */
     uint64_t last_seen_ms, idle_max_ms; /* 0: no keep-alive */
-    uint32_t policy;                    /* engine->policy at the time of its verdicts */
-    uint32_t verdict_count, verdict_room;
-    mq_verdict *verdicts;
+    uint32_t policy;                    /* engine->policy of the answers in the cache */
+    uint32_t acl_count, acl_room;
+    mq_acl_entry *acl_cache;
     mq_ack *held; /* circular buffer of held_room */
     uint32_t held_first, held_count, held_room;
     uint32_t unfinished; /* unfinished QoS 1 and 2 exchanges that the client began */
@@ -306,8 +314,8 @@ typedef struct mq_request { /* request to Python for work that the engine needs:
     uint64_t made_ms;
 } mq_request;
 
-#include "journal.h"
-#include "spill_file.h"
+#include "mqtt/durable/journal.h"
+#include "mqtt/out/spill_file.h"
 
 /* ---- sources: the rings ---- */
 
@@ -318,16 +326,16 @@ typedef enum mq_source_kind {
     MQ_SOURCE_PAST /* a ring or an epoch that has ended; the log has its records if `logged` */
 } mq_source_kind;
 
-struct mq_source {
+struct mq_ring {
     uint8_t kind;
     bool dirty;   /* records appended, end not yet published */
     bool waiting; /* foreign: Python decides about the topic of its next record */
-    bool judged;
+    bool answered;
     bool moved;    /* foreign: read further than stored in the reader's slot */
     bool bad;      /* foreign: it has an invalid record */
     bool reported; /* Python got the event that it waits or is bad */
     bool logged;   /* the log has the records that its ring has overwritten */
-    mq_level level;
+    mq_ack_gate ack_gate;
     bool blocks; /* a full ring pauses the publisher for the queue timeout, or refuses at once */
     uint32_t queue_timeout_ms;    /* time that a gating reader may block before it is evicted */
     uint64_t copied;              /* needed records below this position have been copied */
@@ -337,8 +345,9 @@ struct mq_source {
     uint64_t marked;              /* position of its last MARK in the journal */
     uint64_t swept;               /* retained messages below have been saved */
     uint64_t resume_at;           /* foreign: an earlier process has routed the records below */
-    uint64_t held_for;            /* its log waits until the journal is durable up to here; 0: no wait */
-    uint64_t next_held, next_for; /* then from next_held - 1 on, until durable to next_for; 0: no wait */
+    uint64_t blocked_for;         /* its log waits until the journal is durable up to here; 0: no wait */
+    uint64_t next_blocked;        /* then from next_blocked - 1 on, */
+    uint64_t next_blocked_for;    /* until the journal is durable up to here; 0: no wait */
     rb_writer *writer;
     rb_reader *reader;
     uint8_t *name; /* foreign: topic that Python decides about */
@@ -372,12 +381,12 @@ struct mq_engine {
     uint32_t unheard_rounds; /* consecutive rounds that could not read all input */
     uint64_t appended_bytes; /* since outputs were last flushed */
     uint32_t policy;
-    mq_slab topics, sessions, connections, grants, owners;
+    mq_slab topics, sessions, connections, subscription_ids, owners;
     uint32_t *owner_table; /* owner index + 1, by hash; chained through mq_owner.next */
     uint32_t owner_room;
     uint64_t quota_refused_to[MQ_OWNED]; /* handle of the last owner that was refused */
-    uint32_t *grant_table;               /* grant index + 1, by hash; chained through mq_grant.next */
-    uint32_t grant_room;
+    uint32_t *ids_table;                 /* number of subscription ids, by hash; chained by `next` */
+    uint32_t ids_room;
     uint64_t retained_number;                   /* of the message that was retained last */
     /* part of retained_bytes that only queue entries still reference */
     uint64_t replaced_bytes;
@@ -394,19 +403,19 @@ struct mq_engine {
     uint64_t *table;       /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;
     uint64_t seed[2];
-    mq_source *sources[MQ_SOURCES_MAX];
+    mq_ring *sources[MQ_SOURCES_MAX];
     uint32_t source_count;
     bool sources_pending; /* a source has unread records */
     bool sources_moved;
     bool sources_asking;        /* true if a source may wait for Python and is not reported */
     bool sources_waiting;       /* true if a source may wait for Python */
-    uint32_t held_sources;      /* number of sources with held_for not 0 */
-    bool hides;                 /* a source hides records: mq_show() must check */
-    bool show_pending;          /* more records became durable than one turn could show */
+    uint32_t blocked_sources;   /* number of sources with blocked_for not 0 */
+    bool visible_when_durable;  /* some source's are: mq_make_durable_visible() must check */
+    bool visible_pending;       /* more records became durable than one turn could make visible */
     uint64_t refusal_due_ms;    /* next check of held acknowledgements while a log does not work */
     mq_event events[MQ_EVENTS]; /* number n is at n % MQ_EVENTS */
     uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
-    mq_list touched, ready, holding, blocked, limited, closing, published, watched, cold, vowing;
+    mq_list touched, ready, holding, blocked, limited, closing, published, watched, cold, sync_waiters;
     mq_line lines[MQ_LINES]; /* connections that wait for memory: input.c */
     uint32_t starved;        /* entries of all lines */
     uint64_t in_promised;    /* total of all connections */
@@ -436,14 +445,13 @@ void mq_slab_free(mq_slab *slab);
 bool mq_bytes_reserve(mq_engine *engine, mq_bytes *bytes, uint32_t more); /* room for `more` at the end */
 void mq_bytes_free(mq_engine *engine, mq_bytes *bytes);
 void mq_bytes_shrink(mq_engine *engine, mq_bytes *bytes); /* reduces the memory to what the content needs */
-int mq_source_add(mq_engine *engine, mq_source source);
-void mq_source_remove(mq_engine *engine, uint32_t source);
+int mq_ring_add(mq_engine *engine, mq_ring source);
+void mq_ring_remove(mq_engine *engine, uint32_t source);
 void mq_end_publish(mq_engine *engine); /* publishes the ends of all rings with new records */
 
 /* Work without sockets, before and after sockets are served: connections whose events Python has handled,
  * held acknowledgements, paused publishers, source rings, deadlines. */
 void mq_engine_step(mq_engine *engine);
-void mq_heard(mq_engine *engine, uint64_t began_ms, bool all);
 void mq_counters_refresh(mq_engine *engine);
 /* Milliseconds until mq_engine_step() must run again; 0: now; UINT64_MAX: never. */
 uint64_t mq_engine_due(const mq_engine *engine);
@@ -468,6 +476,10 @@ typedef struct mq_terms {
 } mq_terms;
 void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session,
                           const mq_terms *terms);
+
+/* keep_alive.c */
+void mq_heard(mq_engine *engine, uint64_t began_ms, bool all);
+void mq_keep_alive_expire(mq_engine *engine); /* once all input before next_deadline_ms was read */
 
 /* events.c */
 bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
@@ -500,25 +512,28 @@ void mq_input_begins(mq_engine *engine, mq_connection *connection);
 void mq_input_step(mq_engine *engine);
 uint64_t mq_input_due_ms(const mq_engine *engine); /* MQ_NEVER: no connection waits */
 
-/* connection.c */
+/* parser.c */
 void mq_received(mq_engine *engine, mq_connection *connection, uint32_t count);
 void mq_continue(mq_engine *engine, mq_connection *connection);
-bool mq_put(mq_engine *engine, mq_connection *connection, const void *bytes, uint32_t length);
-/* Queue a DISCONNECT with the reason, if the protocol version has one, after other output. */
-void mq_farewell(mq_engine *engine, mq_connection *connection, uint32_t cause);
 
-/* verdicts.c */
-void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed);
+/* output.c */
+/* Queue `bytes` as output, after other output.  False: no memory, the connection is closed. */
+bool mq_write_output(mq_engine *engine, mq_connection *connection, const void *bytes, uint32_t length);
+/* Queue a DISCONNECT with the reason, if the protocol version has one, after other output. */
+void mq_disconnect_packet(mq_engine *engine, mq_connection *connection, uint32_t cause);
+
+/* acl_cache.c */
+void mq_authorize(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed);
 void mq_aliases_free(mq_connection *connection);
 
-/* rate.c */
+/* rate_limit.c */
 void mq_rate_begin(const mq_engine *engine, mq_connection *connection); /* CONNECT was accepted */
 
 /* acks.c */
 void mq_held_release(mq_engine *engine);
 
-#include "owners.h"
-#include "topics.h"
+#include "mqtt/owners.h"
+#include "mqtt/route/topics.h"
 
 /* queue.c */
 bool mq_queue_make_room(mq_engine *engine, mq_session *session); /* false: the new entry is dropped */
@@ -530,17 +545,17 @@ void mq_queue_sift(mq_engine *engine, mq_session *session, bool (*take)(mq_engin
 void mq_queue_clear(mq_engine *engine, mq_session *session);
 void mq_spare_chunks_free(mq_engine *engine);
 
-/* vows.c */
-void mq_vow(mq_engine *engine, mq_connection *connection); /* its next output depends on the journal */
+/* output_barrier.c */
+void mq_output_barrier(mq_engine *engine, mq_connection *connection); /* for its next output */
 /* bytes of its output that may be sent now */
-uint32_t mq_may_leave(mq_engine *engine, mq_connection *connection);
-void mq_has_left(mq_connection *connection, uint32_t bytes);
+uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection);
+void mq_output_sent(mq_connection *connection, uint32_t bytes);
 /* Make the log wait: the next record of `source` depends on the entries in the journal by now. */
-void mq_hold_record(mq_engine *engine, mq_source *source);
+void mq_hold_record(mq_engine *engine, mq_ring *source);
 /* check again: the journal's log may have synced, or the journal is closed */
-void mq_vows_look(mq_engine *engine);
+void mq_reap_barrier(mq_engine *engine);
 
-/* cold.c */
+/* log_backfill.c */
 void mq_cold_ask(mq_engine *engine, mq_session *session); /* its next record is only in the log */
 bool mq_is_cold(const mq_engine *engine, const mq_entry *entry);
 bool mq_cold_front(const mq_engine *engine, const mq_session *session, uint64_t *where);
@@ -548,12 +563,12 @@ void mq_thaw(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t p
              uint64_t length);
 void mq_warm(mq_engine *engine, mq_session *session);
 
-/* session.c */
+/* inflight.c */
 void mq_session_clear(mq_engine *engine, mq_session *session);
 void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source);
 void mq_session_return(mq_session *session); /* after a connection was attached: redeliver */
 void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause);
-void mq_entry_done(mq_engine *engine, const mq_entry *entry); /* release its blob and grant */
+void mq_entry_done(mq_engine *engine, const mq_entry *entry); /* release its blob and subscription ids */
 mq_entry *mq_sent_add(mq_engine *engine, mq_session *session, uint16_t *identifier); /* NULL: no memory */
 /* Store the size of an entry in flight, if it was not known. */
 void mq_sent_measured(mq_session *session, const mq_entry *entry, uint32_t bytes);
@@ -569,8 +584,8 @@ bool mq_is_expired(const mq_engine *engine, const rb_record *record);
 
 /* deliver.c */
 /* Build frames into the connection's output, up to a sensible amount.  True: there are more. */
-bool mq_fill(mq_engine *engine, mq_connection *connection);
+bool mq_fill_output(mq_engine *engine, mq_connection *connection);
 
-#include "queue.h"
+#include "mqtt/out/queue.h"
 
 #endif

@@ -4,7 +4,7 @@
  *
  * Read by the C compiler and by cffi's cdef(), as ringbuf_api.h: declarations only.  cffi releases the GIL
  * around these functions, for the sake of mq_loop_poll().  Short calls about one client or topic keep the
- * GIL.  They are methods of the type Engine, which mq_install() adds to the module (engine_calls.c).
+ * GIL.  They are methods of the type Engine, which mq_install() adds to the module (py_engine.c).
  */
 
 /* ---- codes -------------------------------------------------------------------------------------- */
@@ -13,7 +13,7 @@ enum {                      /* events from the parser or the loop for Python */
        MQ_EVENT_PACKET = 1, /* a control packet that Python decides about: data is the whole packet */
        MQ_EVENT_TOPIC =
            2, /* a PUBLISH to a topic that is unknown or not yet authorized for this client: data is the
-                 name; detail, if not 0, is its topic alias; the handler calls judge() or skip(),
+                 name; detail, if not 0, is its topic alias; the handler calls authorize() or skip(),
                  otherwise the connection is closed */
        MQ_EVENT_CLOSED =
            3, /* the connection has ended, not closed by Python: detail is MQ_CLOSE_* */
@@ -37,7 +37,7 @@ enum {                      /* causes for the end of a connection */
        MQ_CLOSE_KEEP_ALIVE = 7,
        MQ_CLOSE_FULL = 8, /* QoS 1 or 2, and the ring had no room within the queue timeout [MQTT-4.8.0-2] */
        MQ_CLOSE_MEMORY = 9,
-       MQ_CLOSE_UNJUDGED = 10, /* Python did not answer a TOPIC event */
+       MQ_CLOSE_NOT_AUTHORIZED_YET = 10, /* Python did not answer a TOPIC event */
        MQ_CLOSE_LIMIT = 11,    /* more connections than allowed */
        MQ_CLOSE_ALIAS = 12,     /* MQTT 5: a topic alias of 0, or beyond the Topic Alias Maximum */
        MQ_CLOSE_RECEIVE_MAXIMUM = 13, /* MQTT 5: more unfinished exchanges than the Receive Maximum */
@@ -71,7 +71,7 @@ enum { /* properties of a route or an entry: one word, low bits first */
        MQ_TAG_RETAIN_AS_PUBLISHED = 32, /* route: keep the RETAIN flag of the message */
        MQ_TAG_OWN_ONLY = 64,            /* route: only for messages published by this session */
        MQ_TAG_SHARED = 128,             /* route: to a shared subscription; entry: of its member */
-       MQ_TAG_GRANT_SHIFT = 8           /* upper 24 bits: number of a grant (grants.c), 0: none */
+       MQ_TAG_IDS_SHIFT = 8           /* upper 24 bits: number of subscription ids; 0: none */
 };
 
 enum { /* event that PUBACK and PUBREC wait for */
@@ -184,11 +184,11 @@ typedef struct mq_counters {
 typedef struct mq_engine mq_engine;
 typedef struct mq_loop mq_loop;
 
-/* Add the type Engine to the compiled module named `module`, after rb_install().  0, or -1 if out of memory.
- * */
+/* Add the type Engine to the compiled module named `module`, after rb_install().  0, or -1 if out of
+ * memory. */
 int mq_install(const char *module);
 
-/* ---- the loop (loop.c): the only system calls of this part ---------------------------------------- */
+/* ---- the loop (event_loop.c): the only system calls of this part ----------------------------- */
 
 /* Open a loop over the connections of `engine`, which must outlive it.  NULL with errno. */
 mq_loop *mq_loop_open(mq_engine *engine);
@@ -213,8 +213,8 @@ mq_listener *mq_engine_listener(mq_engine *engine, int number);
 /* True if listener `number`, or the engine, has its maximum of connections.  For any thread. */
 int mq_listener_full(const mq_engine *engine, int number);
 
-/* Stop accepting.  Existing connections stay. */
-void mq_loop_deafen(mq_loop *loop);
+/* Close the listening sockets.  Existing connections stay. */
+void mq_loop_close_listeners(mq_loop *loop);
 
 /* Serve all connections until Python must act: events, a call (mq_loop_call_fd), or the end of `timeout_ms`
  * (-1: never).  Connections whose events the last poll returned continue first, unless they are held.

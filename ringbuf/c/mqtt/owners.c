@@ -2,8 +2,8 @@
  *
  * Owners: the use of each shared table by one user or address.
  *
- * An owner is a logged-in user or an address (for IPv6 its /64), identified by its key (edge/owners.py).  It
- * lives while a connection, session, topic or retained message references it.
+ * An owner is a logged-in user or an address (for IPv6 its /64), identified by its key
+ * (edge/broker/owners.py).  It lives while a connection, session, topic or retained message references it.
  *
  * The rule.  An owner may take more of a table if its use is then at most share_percent / (100 -
  * share_percent) times the free rest.  With 75, one owner gets at most three quarters of a table, the next
@@ -12,7 +12,7 @@
  * are refused.  The limits in owner_max always apply.  For topics only these apply: a full table forgets idle
  * topics without a loss.
  */
-#include "owners.h"
+#include "mqtt/owners.h"
 
 #include <stdlib.h>
 

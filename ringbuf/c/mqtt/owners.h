@@ -5,7 +5,7 @@
 #ifndef BRIM_MQTT_OWNERS_H
 #define BRIM_MQTT_OWNERS_H
 
-#include "mqtt.h"
+#include "mqtt/mqtt.h"
 
 enum { MQ_OWNER_ADDRESS = 'a' }; /* first byte of a key; any other is a user's */
 
@@ -19,7 +19,7 @@ struct mq_owner {
     uint64_t used[MQ_OWNED];
 };
 
-/* Publisher of retained messages: facts of a client, as encoded by Python (edge/retained.py). */
+/* Publisher of retained messages: facts of a client, as encoded by Python (edge/broker/retained.py). */
 struct mq_author {
     uint32_t references, length;
     mq_owner *owner; /* charged for its retained messages; NULL: none */

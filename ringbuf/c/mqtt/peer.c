@@ -2,7 +2,7 @@
  *
  * Peer: see peer.h.  No system calls.
  */
-#include "peer.h"
+#include "mqtt/peer.h"
 
 #include <netinet/in.h>
 #include <stdbool.h>

@@ -2,8 +2,8 @@
  *
  * Peer: remote address of a connection.
  */
-#ifndef MQ_PEER_H
-#define MQ_PEER_H
+#ifndef BRIM_PEER_H
+#define BRIM_PEER_H
 
 #include <stdint.h>
 

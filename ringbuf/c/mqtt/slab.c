@@ -9,7 +9,7 @@
  *
  * Free items are chained; items of released chunks are not in the chain.
  */
-#include "mqtt.h"
+#include "mqtt/mqtt.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -15,7 +15,7 @@
  * Time is counted in ticks of this thread and never read from a clock.  In a stopped process (SIGSTOP), a
  * suspended machine or an overloaded one, this thread gets no more turns than the polling thread.
  */
-#include "mqtt.h"
+#include "mqtt/mqtt.h"
 
 #include <poll.h>
 #include <signal.h>

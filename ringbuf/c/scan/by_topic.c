@@ -5,7 +5,7 @@
  * A counting sort by digits of the hash, least significant first.  It is stable, and records come in the
  * order of their positions, so the records of a topic keep that order.
  */
-#include "scan.h"
+#include "scan/scan.h"
 
 #include <stdbool.h>
 

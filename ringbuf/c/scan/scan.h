@@ -8,8 +8,8 @@
 #ifndef BRIM_SCAN_H
 #define BRIM_SCAN_H
 
-#include "record.h"
+#include "base/record.h"
 
-#include "scan_api.h"
+#include "scan/scan_api.h"
 
 #endif

@@ -3,9 +3,9 @@
  * Conversion of log segments into tables (scan/), as Python sees it.  Declarations only, as in ringbuf_api.h.
  */
 
-/* ---- extents in bytes (walk.c) ----------------------------------------------------------------- */
+/* ---- extents in bytes (extents.c) ----------------------------------------------------------------- */
 
-/* One valid extent.  Its format is defined in persistence/format.py. */
+/* One valid extent.  Its format is defined in persistence/segment/format.py. */
 typedef struct rb_extent {
     uint64_t place;              /* position of its header in the file */
     uint64_t ring_position, durable_position;
@@ -48,7 +48,7 @@ int rb_extents_walk(const uint8_t *bytes, uint64_t length, uint64_t begin, rb_wa
  * RB_WALK_END: `bytes` has none; place is then the first one not checked.  Fills no output. */
 int rb_extents_search(const uint8_t *bytes, uint64_t length, uint64_t begin, uint64_t base, rb_walk *walk);
 
-/* ---- extents by ring (group.c) ----------------------------------------------------------------- */
+/* ---- extents by ring (group_by_ring.c) ----------------------------------------------------------------- */
 
 typedef struct rb_group {
     uint32_t ring_id, ring_epoch;
@@ -77,10 +77,10 @@ typedef struct rb_rows {
  * or the marks have no room; the output is then undefined. */
 int rb_extents_gather(const rb_extent *extents, const uint32_t *order, uint64_t count, rb_rows *rows);
 
-/* ---- compressed rows (rows.c) ------------------------------------------------------------------ */
+/* ---- compressed rows (row_codec.c) ------------------------------------------------------------------ */
 
-/* Encode `count` rows of whole extents in the form of a footer (persistence/footer.py).  Returns the number
- * of bytes, at most RB_PACKED_ROW_MAX_BYTES per row. */
+/* Encode `count` rows of whole extents in the form of a footer (persistence/segment/footer.py).  Returns the
+ * number of bytes, at most RB_PACKED_ROW_MAX_BYTES per row. */
 enum { RB_PACKED_ROW_MAX_BYTES = 48 };
 uint64_t rb_rows_pack(const rb_rows *rows, uint64_t count, uint8_t *out);
 

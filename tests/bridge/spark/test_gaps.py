@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
 
-from bridge.drained import verify
 from bridge.errors import DrainedFileError, SourceOptionError
+from bridge.format.drained_file import verify
+from bridge.format.file_builder import compressed
 from bridge.spark.jobs import gaps
-from bridge.spark.landing import Landing
-from bridge.unit import compressed
+from bridge.spark.landing_zone import Landing
 from tests.support.drained_files import EPOCH, store, unit_of
 
 

@@ -15,11 +15,12 @@ pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[
 
 from pyspark.sql import functions as f
 
+from bridge.arrow.schema import CORRUPT
 from bridge.errors import SourceOptionError
+from bridge.format.file_builder import DrainedFile
 from bridge.rangeset import subtract
-from bridge.spark.columns import CORRUPT
 from bridge.spark.jobs import kafka
-from bridge.unit import Unit
+from ringbuf.record import RecordHeader
 from tests.support.drained_files import EPOCH, T0_NS, record, store, unit_of
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
@@ -35,7 +36,7 @@ SCHEMA = (
 def sent(offset: int, partition: int) -> tuple[Any, ...]:
     """As bridge/sinks/kafka.py has it, and Spark's source shows it."""
     data = record(offset, str(offset).encode())
-    flags = int.from_bytes(data[30:32], "little")
+    flags = RecordHeader.of(data).flags
     headers = [("brim-source", f"edge-1/default/0/{EPOCH}".encode())]
     headers.append(("brim-record", f"{offset} {T0_NS + offset * 1_000_000} {flags}".encode()))
     if offset % 7 == 0:
@@ -68,7 +69,7 @@ def batches(
     return found
 
 
-def expect_the_table_of_files(spark: Any, found: list[list[Any]], *units: Unit, root: Path) -> None:
+def expect_the_table_of_files(spark: Any, found: list[list[Any]], *units: DrainedFile, root: Path) -> None:
     rows = [tuple(row)[:-1] for batch in found for row in batch if not row[CORRUPT]]
     store(root, *units)
     files = spark.read.format("brim").load(str(root)).collect()
@@ -111,7 +112,7 @@ def test_what_came_in_before_what_had_waited_hides_none_of_it(spark: Any, tmp_pa
 def test_places_that_are_remembered_stay_few_and_cover_all_that_came() -> None:
     ranges = [(at, at + 1) for at in range(0, 4000, 4)]
     few = kafka.few(ranges)
-    assert len(few) == kafka.RANGES_MOST
+    assert len(few) == kafka.RANGES_MAX
     assert subtract(ranges, few) == []
     assert (few[0][0], few[-1][1]) == (0, 3997)
 

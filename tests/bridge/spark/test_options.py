@@ -5,11 +5,11 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
 
 from bridge.errors import SourceOptionError
-from bridge.spark.options import Options
+from bridge.spark.options import SourceOptions
 
 
 def test_only_a_path_is_needed() -> None:
-    options = Options.read({"path": "/srv/lake"})
+    options = SourceOptions.read({"path": "/srv/lake"})
     assert (options.mode, options.starting, options.max_bytes, options.max_files) == (
         "FAILFAST",
         "earliest",
@@ -20,7 +20,7 @@ def test_only_a_path_is_needed() -> None:
 
 
 def test_names_are_taken_in_any_case_and_sizes_with_units() -> None:
-    options = Options.read(
+    options = SourceOptions.read(
         {
             "path": "/srv/lake",
             "EDGE": "plant-*, kiln",
@@ -56,10 +56,10 @@ def test_names_are_taken_in_any_case_and_sizes_with_units() -> None:
 )
 def test_a_mistake_is_named(given: dict[str, str], said: str) -> None:
     with pytest.raises(SourceOptionError, match=said):
-        Options.read(given if "path" in said else {"path": "/srv/lake", **given})
+        SourceOptions.read(given if "path" in said else {"path": "/srv/lake", **given})
 
 
 def test_the_option_that_was_meant_is_suggested() -> None:
     with pytest.raises(SourceOptionError) as caught:
-        Options.read({"path": "/srv/lake", "maxfilepertrigger": "3"})
+        SourceOptions.read({"path": "/srv/lake", "maxfilepertrigger": "3"})
     assert caught.value.hint == "did you mean maxFilesPerTrigger?"

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from bridge.sink import open_unit_sink
+from bridge.sinks.registry import open_file_sink
 from tests.support.drained_files import unit_of
 
 pytestmark = pytest.mark.java
@@ -66,7 +66,7 @@ def of_brim(spark: Any, lake: Path) -> Sums:
 def test_five_tools_and_the_source_read_equal_counts_and_sums_of_the_parquet_files_of_a_bridge(
     spark: Any, tmp_path: Path
 ) -> None:
-    sink = open_unit_sink(tmp_path.as_uri(), {"format": "parquet"})
+    sink = open_file_sink(tmp_path.as_uri(), {"format": "parquet"})
     sink.put(unit_of(0, 999, edge="press"))
     sink.put(unit_of(1005, 1499, drain_seq=2, edge="press", lost=((1000, 1004),)))
     sink.put(unit_of(0, 99, edge="lathe"))

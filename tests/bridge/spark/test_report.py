@@ -11,9 +11,8 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
 
-from bridge.spark import page
-from bridge.spark.account import account
-from bridge.spark.jobs import report
+from bridge.spark.completeness import account
+from bridge.spark.jobs import report, report_html
 from bridge.spark.jobs.gaps import facts_of
 from tests.support.drained_files import T0_NS, store, unit_of
 
@@ -40,8 +39,13 @@ def drawn(text: str) -> list[ET.Element]:
     ("declared", "status", "said", "colour"),
     [
         ({}, 0, '<p class="good">complete: nothing is missing, lost or skipped</p>', None),
-        ({"skipped": ((10, 19),)}, 5, '<p class="skipped">SKIPPED: 10 records were passed', page.SKIPPED),
-        ({"lost": ((10, 19),)}, 4, '<p class="lost">LOST: 10 records were overwritten', page.LOST),
+        (
+            {"skipped": ((10, 19),)},
+            5,
+            '<p class="skipped">SKIPPED: 10 records were passed',
+            report_html.SKIPPED,
+        ),
+        ({"lost": ((10, 19),)}, 4, '<p class="lost">LOST: 10 records were overwritten', report_html.LOST),
     ],
     ids=["complete", "skipped", "lost"],
 )
@@ -54,7 +58,7 @@ def test_each_verdict_has_a_sentence_a_colour_and_an_exit_status(
     assert report.main([str(tmp_path), "--to", str(target)]) == status
     text = target.read_text()
     assert said in text
-    assert {it.get("fill") for it in drawn(text)[0].iter()} - {None, page.GOOD} == {colour} - {None}
+    assert {it.get("fill") for it in drawn(text)[0].iter()} - {None, report_html.GOOD} == {colour} - {None}
 
 
 def test_a_page_says_what_is_lost_and_how_late_the_rest_came(lake: Path, tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_a_page_says_what_is_lost_and_how_late_the_rest_came(lake: Path, tmp_pat
     assert "<td>lost</td><td>10</td>" in text
     assert "<td>records</td><td>60</td>" in text
     strip, _, _, lags, late = drawn(text)
-    assert {it.get("fill") for it in strip.iter() if it.get("fill")} == {page.GOOD, page.LOST}
+    assert {it.get("fill") for it in strip.iter() if it.get("fill")} == {report_html.GOOD, report_html.LOST}
     assert any("2.0 h" in (it.text or "") for it in lags.iter())
     said = [it.text for it in late.iter() if it.text and "records" in it.text]
     assert said == [
@@ -88,7 +92,7 @@ def test_what_is_missing_or_cannot_be_read_is_on_the_page(lake: Path, tmp_path: 
     text = target.read_text()
     assert "10 records and 1 files are missing, 1 files unreadable" in text
     strip = drawn(text)[0]
-    assert page.BAD in {it.get("fill") for it in strip.iter()}
+    assert report_html.BAD in {it.get("fill") for it in strip.iter()}
 
 
 def test_devices_of_a_table_are_shown_and_their_names_cannot_break_the_page(lake: Path) -> None:
@@ -121,11 +125,16 @@ def test_an_empty_landing_zone_has_a_page(tmp_path: Path) -> None:
     [(0.44, "0.4 s"), (12.0, "12 s"), (210.0, "3.5 min"), (7200.0, "2.0 h"), (4e5, "4.6 d")],
 )
 def test_seconds_are_said_as_one_would(said: float, words: str) -> None:
-    assert page.seconds_in_words(said) == words
+    assert report_html.seconds_in_words(said) == words
 
 
 def test_counts_are_short() -> None:
-    assert [page.count_in_words(it) for it in (7, 1200, 3_400_000, 5e9)] == ["7", "1.2 k", "3.4 M", "5.0 G"]
+    assert [report_html.count_in_words(it) for it in (7, 1200, 3_400_000, 5e9)] == [
+        "7",
+        "1.2 k",
+        "3.4 M",
+        "5.0 G",
+    ]
 
 
 def heights(text: str) -> list[float]:

@@ -13,7 +13,7 @@ from tests.support.house import ROOT
 
 ADD_ONE = """
 from bridge.spark.session import session
-spark = session("test", master="local[1]", brief=True)
+spark = session("test", master="local[1]")
 print(spark.sparkContext.parallelize([1, 2], 1).map(lambda number: number + 1).collect())
 print(spark.conf.get("spark.python.unix.domain.socket.enabled"))
 """

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bridge.sink import open_unit_sink
-from bridge.unit import Unit
+from bridge.format.file_builder import DrainedFile
+from bridge.sinks.registry import open_file_sink
 from ringbuf import FLAG_RETAIN
 from tests.support import bridges
 from tests.support.drained_files import EPOCH, store, unit_of
@@ -167,7 +167,7 @@ def test_units_that_are_parquet_files_are_read_with_the_others(
     spark: Any, lake: Path, tmp_path: Path
 ) -> None:
     """As rows, as files and as a stream; conditions and a file that is damaged are as ever."""
-    sink = open_unit_sink((tmp_path / "mixed").as_uri(), {"format": "parquet"})
+    sink = open_file_sink((tmp_path / "mixed").as_uri(), {"format": "parquet"})
     for unit in units(0, 1, 3):
         sink.put(unit)
     sink.close()
@@ -253,7 +253,7 @@ def streamed(root: Path) -> list[list[Any]]:
     return sorted(row for path in (root / "out").glob("*.json") for row in json.loads(path.read_text()))
 
 
-def units(*numbers: int, edge: str = "edge-1") -> list[Unit]:
+def units(*numbers: int, edge: str = "edge-1") -> list[DrainedFile]:
     return [unit_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1, edge=edge) for seq in numbers]
 
 

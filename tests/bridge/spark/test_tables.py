@@ -94,7 +94,7 @@ def test_silver_is_typed_keeps_records_with_a_misfit_and_puts_what_does_not_deco
 def test_compaction_keeps_the_columns_that_only_some_batches_have(spark: Any, tmp_path: Path) -> None:
     batches: list[dict[str, Any]] = [{"a": [1]}, {"a": [2], "b": ["x"]}, {"b": ["y"]}, {"a": [4]}, {"a": [5]}]
     for batch, columns in enumerate(batches):
-        identity = {name: [batch] for name in compact.SORTED_BY}
+        identity = {name: [batch] for name in bronze.IDENTITY}
         (directory := tmp_path / f"batch={batch:09d}").mkdir()
         pq.write_table(pa.table({**identity, **columns}), directory / "part-0.parquet")
     assert compact.compact(spark, str(tmp_path)).records == 3
@@ -169,7 +169,7 @@ def test_a_store_that_denies_or_is_away_holds_no_one_knows_what(monkeypatch: pyt
         with pytest.raises(TableUnreachable, match="lake-of-tests/table/_delta_log: what is there cannot"):
             tables.is_delta("s3a://lake-of-tests/table")
         with pytest.raises(TableUnreachable):
-            bronze.check_checkpoint("s3a://lake-of-tests/table", "s3a://lake-of-tests/table/_checkpoint")
+            bronze.checkpoint_of("s3a://lake-of-tests/table", "")
         line.mend()
         assert not tables.is_delta("s3a://lake-of-tests/table")
 

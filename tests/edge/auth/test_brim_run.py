@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.auth.hashes import make_hash
 from edge.auth.password_file import change_user, delete_user
+from edge.auth.password_hash import make_hash
 from edge.cli import main
 from tests.support.children import ModuleChild
 from tests.support.waiting import wait_until
@@ -113,8 +113,8 @@ def test_a_hangup_signal_reads_the_files_again_and_expels_who_is_no_longer_there
         assert received(site, "cid", "#") == ["cid/x"]
         status, _, log = broker.stop()
         assert status == 0
-        assert "password and ACL files read again users=2 changed=1" in log
-        assert "client is not welcome any more" in log
+        assert "password and ACL files reloaded users=2 changed=1" in log
+        assert "client disconnected: no longer authorized" in log
 
 
 def test_broken_files_are_said_and_the_old_ones_stay_in_force(site):
@@ -129,7 +129,7 @@ def test_broken_files_are_said_and_the_old_ones_stay_in_force(site):
         site.users.write_text(good)
         site.acl.write_text(ACL)
         broker.process.send_signal(signal.SIGHUP)
-        broker.log_until("read again", mistakes.count("read again") + 1)
+        broker.log_until("files reloaded", mistakes.count("files reloaded") + 1)
         assert broker.stop()[0] == 0
 
 

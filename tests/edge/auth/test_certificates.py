@@ -12,9 +12,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from edge.access import ClientFacts
-from edge.auth.plugins import Plugins
-from edge.config_listener import Tls
+from edge.auth.amqtt_compat.adapter import PluginAdapter
+from edge.auth.interfaces import ClientInfo
+from edge.config.listener import Tls
 from edge.mqtt import ConnAck, Connect, ReasonCode
 from tests.support.mqtt_served import RawClient
 from tests.support.mqtt_transports import Stream, Transports, transports
@@ -78,14 +78,14 @@ def factory(tmp_path_factory: pytest.TempPathFactory) -> Factory:
 
 
 @pytest.fixture
-def plugin() -> Iterator[Plugins]:
-    made = Plugins([(CERTIFICATE, {"uri_domain": DOMAIN})])
+def plugin() -> Iterator[PluginAdapter]:
+    made = PluginAdapter([(CERTIFICATE, {"uri_domain": DOMAIN})])
     yield made
     made.close()
 
 
 @pytest.fixture
-def there(factory: Factory, plugin: Plugins) -> Iterator[Transports]:
+def there(factory: Factory, plugin: PluginAdapter) -> Iterator[Transports]:
     settings = {"tls": factory.tls, "allow_anonymous": False}
     with transports("tls", listener=settings, authenticator=plugin.authenticator) as made:
         yield made
@@ -135,8 +135,8 @@ def test_where_a_certificate_is_not_required_the_plugin_refuses_who_has_none(fac
 
 def test_a_stranger_has_no_part_in_the_login_of_a_device(plugin):
     """Topic plug-ins look into a session for its certificate: that of nobody else may be found there."""
-    who = ClientFacts("press-7", None, "", 0, certificate_der=b"a certificate", vouched=True)
+    who = ClientInfo("press-7", None, "", 0, certificate_der=b"a certificate", verified=True)
     device = plugin.login(who)
     assert device.session.ssl_object.getpeercert(binary_form=True) == b"a certificate"
-    stranger = plugin.login(ClientFacts("press-7", None, "", 0))
+    stranger = plugin.login(ClientInfo("press-7", None, "", 0))
     assert stranger.session.ssl_object is None

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from edge.auth.hashes import make_hash
 from edge.auth.password_file import read_users
+from edge.auth.password_hash import make_hash
 from edge.cli import main
 from tests.support.house import ROOT
 

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from edge.auth.errors import AuthFileError
-from edge.auth.hashes import HASH_KINDS, make_hash, parse_hash
 from edge.auth.password_file import change_user, delete_user, parse_users, read_users
+from edge.auth.password_hash import HASH_KINDS, make_hash, parse_hash
 from edge.auth.scram_keys import make_keys
 from edge.errors import EdgeError
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from edge.auth.guard import Guard
+from edge.auth.backend import AuthBackend
 from edge.cli import main
 from edge.mqtt import PubAck, Publish, Version
-from edge.mqtt.reasons import ReasonCode
+from edge.mqtt.reason_codes import ReasonCode
 from tests.support.children import ModuleChild
 from tests.support.mqtt_served import served
 
@@ -58,7 +58,7 @@ def test_the_start_and_sighup_warn_too(runtime_directory: Path, tmp_path: Path) 
 def test_a_name_that_nothing_verifies_counts_as_none(tmp_path: Path) -> None:
     """docs/how-to/users-and-acl.md: rules of that user do not apply, those before the first `user` do."""
     (tmp_path / "acl").write_text("topic all/#\nuser ann\ntopic ann/#\n")
-    with served(access=Guard(acl_file=tmp_path / "acl").access) as there:
+    with served(access=AuthBackend(acl_file=tmp_path / "acl").access) as there:
         client = there.client(version=Version.V5, username="ann", password=b"any")
         codes = []
         for number, topic in enumerate(("ann/1", "all/1"), 1):

@@ -5,11 +5,11 @@ import hashlib
 
 import pytest
 
-from edge.access import ClientFacts, Step
 from edge.auth.acl_file import parse_rules
+from edge.auth.interfaces import AuthStep, ClientInfo
 from edge.auth.password_file import User
 from edge.auth.saslprep import saslprep
-from edge.auth.scram import REFUSED, Scram
+from edge.auth.scram import REFUSED, ScramAuthenticator
 from edge.auth.scram_keys import METHOD, hashed, keyed, make_keys, parse_keys
 from edge.mqtt import Auth, ConnAck, Connect, Properties, Publish, ReasonCode, Version
 from tests.support.mqtt_bench import Bench
@@ -28,12 +28,12 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 def exchange(scram, username=None):
-    return scram.begin(ClientFacts("c", username, "", 0), METHOD)
+    return scram.begin(ClientInfo("c", username, "", 0), METHOD)
 
 
 @pytest.fixture
 def scram():
-    return Scram({"user": User(scram=KEYS)}, b"secret", nonce=lambda: SERVER_NONCE)
+    return ScramAuthenticator({"user": User(scram=KEYS)}, b"secret", nonce=lambda: SERVER_NONCE)
 
 
 def final(first: bytes, server: bytes, password: str, header: bytes = b"n,,") -> bytes:
@@ -50,8 +50,8 @@ def final(first: bytes, server: bytes, password: str, header: bytes = b"n,,") ->
 
 def test_the_vector_of_rfc_7677(scram):
     talk = exchange(scram)
-    assert talk.answer(CLIENT_FIRST) == Step("continue", SERVER_FIRST)
-    assert talk.answer(CLIENT_FINAL) == Step("accepted", SERVER_FINAL, "user")
+    assert talk.answer(CLIENT_FIRST) == AuthStep("continue", SERVER_FIRST)
+    assert talk.answer(CLIENT_FINAL) == AuthStep("accepted", SERVER_FINAL, "user")
     assert final(CLIENT_FIRST, SERVER_FIRST, "pencil") == CLIENT_FINAL
 
 
@@ -68,7 +68,7 @@ def test_a_wrong_password_is_refused_at_the_proof_and_the_exchange_is_over(scram
 
 
 def test_nonces_are_new_each_time_and_long():
-    scram = Scram({"user": User(scram=KEYS)}, b"secret")
+    scram = ScramAuthenticator({"user": User(scram=KEYS)}, b"secret")
     nonces = {exchange(scram).answer(CLIENT_FIRST).data for _ in range(10)}
     assert len(nonces) == 10
     talk = exchange(scram)
@@ -128,7 +128,7 @@ def test_a_client_that_could_bind_the_channel_is_answered_too(scram):
 
 
 def test_who_is_unknown_is_answered_like_who_is_known_and_refused_at_the_end(scram):
-    def asked(name: bytes) -> tuple[bytes, Step]:
+    def asked(name: bytes) -> tuple[bytes, AuthStep]:
         talk = exchange(scram)
         first = b"n,,n=" + name + b",r=abc"
         server = talk.answer(first).data
@@ -139,7 +139,9 @@ def test_who_is_unknown_is_answered_like_who_is_known_and_refused_at_the_end(scr
     assert one == again != other  # who asks twice gets the same salt
     assert len(one) == len(known)
     assert one.rpartition(b",")[2] == b"i=4096"
-    later = Scram({"user": User(scram=KEYS), "more": User(scram=KEYS)}, b"secret", nonce=lambda: SERVER_NONCE)
+    later = ScramAuthenticator(
+        {"user": User(scram=KEYS), "more": User(scram=KEYS)}, b"secret", nonce=lambda: SERVER_NONCE
+    )
     assert exchange(later).answer(b"n,,n=eve,r=abc").data == one  # and after a reload
 
 
@@ -156,7 +158,7 @@ def test_a_client_is_who_it_said_in_connect(scram):
 
 
 def test_a_name_with_a_comma_is_unescaped():
-    scram = Scram({"a,b=c": User(scram=KEYS)}, b"secret")
+    scram = ScramAuthenticator({"a,b=c": User(scram=KEYS)}, b"secret")
     talk = exchange(scram)
     first = b"n,a=a=2Cb=3Dc,n=a=2Cb=3Dc,r=abc"
     server = talk.answer(first).data

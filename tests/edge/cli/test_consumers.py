@@ -5,9 +5,9 @@ import os
 
 import pytest
 
+from brim import Letter, consumer, publish
 from edge.cli import main
 from edge.cli.consumers import place_in_words
-from edge.consumers.client import Letter, consumer, publish
 from edge.errors import EdgeError
 from tests.support.brim_process import BrimProcess
 
@@ -54,7 +54,7 @@ def test_groups_are_listed_with_their_lag_and_put_somewhere_else(broker, capsys)
 
 
 def test_without_a_broker_it_says_so(runtime_directory, capsys, monkeypatch):
-    monkeypatch.setattr("edge.consumers.wire.CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("edge.consumers.client_socket.CONNECT_TIMEOUT_S", 0.1)
     status, _, error = brim(capsys, "ls", "--runtime-dir", runtime_directory)
     assert (status, "no broker serves consumers" in error) == (3, True)
 
@@ -82,7 +82,7 @@ def test_what_is_no_place_is_refused(text):
 
 def test_a_socket_that_is_another_users_is_told_apart_from_none(runtime_directory, capsys, monkeypatch):
     """As root may talk to everybody, the endpoint is one that nobody may."""
-    monkeypatch.setattr("edge.consumers.wire.CONNECT_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("edge.consumers.wire.os.access", lambda path, mode: mode == os.F_OK)
+    monkeypatch.setattr("edge.consumers.client_socket.CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("edge.consumers.client_socket.os.access", lambda path, mode: mode == os.F_OK)
     status, _, error = brim(capsys, "ls", "--runtime-dir", runtime_directory)
-    assert (status, "may not talk to this broker" in error, "join the group" in error) == (3, True, True)
+    assert (status, "may not talk to this broker" in error, "join the group" in error) == (4, True, True)

@@ -29,9 +29,10 @@ MQTT = [["pub", "a", "x"], ["sub", "a"], ["bench", "mqtt", "publish"]]
 
 @pytest.mark.parametrize("words", LOCAL, ids=" ".join)
 def test_a_local_verb_without_a_broker_ends_with_3(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if words[0] == "consumers":  # It waits some seconds for a broker that may be about to come.
+    if words[0] == "consumers":  # It waits for a broker that may be about to come.
+        monkeypatch.setattr("edge.consumers.client_socket.CONNECT_TIMEOUT_S", 0.2)
         (tmp_path / "consumers.sock").touch()
     assert main([*words, "--runtime-dir", str(tmp_path)]) == Exit.CANNOT_CONNECT
     assert capsys.readouterr().err.startswith(f"brim {words[0]}: ")

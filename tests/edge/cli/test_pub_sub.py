@@ -19,7 +19,7 @@ import edge.client
 from edge.cli import pub, sub
 from edge.cli.exit_status import Exit
 from edge.mqtt import ReasonCode, Version
-from edge.terminal import escaped, escaped_payload
+from edge.terminal_escape import escaped, escaped_payload
 from tests.support.house import ROOT
 from tests.support.mosquitto import BINARY, Mosquitto, running
 from tests.support.ports import free_port

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from brim.asyncio import subscribe_zmq
 from edge.cli import main
 from edge.cli.log_options import place_of
 from edge.client import connect
 from edge.errors import EdgeError
-from edge.local_client_asyncio import subscribe_zmq
-from edge.log_view import Place
+from edge.log.offline_reader import LogPlace
 from edge.mqtt import Properties, Version
 from ringbuf import FLAG_RETAIN
 from tests.support.children import ModuleChild
@@ -214,13 +214,13 @@ def test_no_broker_at_the_other_end_has_its_own_status(tmp_path):
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("", Place()),
-        ("5120", Place(offset=5120)),
-        ("-15m", Place(timestamp_ns=(1_000_000 - 900) * 10**9)),
-        ("-1.5h", Place(timestamp_ns=(1_000_000 - 5400) * 10**9)),
-        ("@12.25", Place(timestamp_ns=12_250_000_000)),
-        ("1970-01-02T00:00Z", Place(timestamp_ns=86_400 * 10**9)),
-        ("1970-01-01T01:00:00.000001+01:00", Place(timestamp_ns=1000)),
+        ("", LogPlace()),
+        ("5120", LogPlace(offset=5120)),
+        ("-15m", LogPlace(timestamp_ns=(1_000_000 - 900) * 10**9)),
+        ("-1.5h", LogPlace(timestamp_ns=(1_000_000 - 5400) * 10**9)),
+        ("@12.25", LogPlace(timestamp_ns=12_250_000_000)),
+        ("1970-01-02T00:00Z", LogPlace(timestamp_ns=86_400 * 10**9)),
+        ("1970-01-01T01:00:00.000001+01:00", LogPlace(timestamp_ns=1000)),
     ],
 )
 def test_a_place_is_an_offset_or_a_time(text, place):

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from bridge import drained
-from edge.cli import export, main
+from bridge.format import drained_file
+from edge.cli import main, segments_export
 from persistence import Log, LogReader, OsFiles
-from persistence.format import HEADER_PAGE_BYTES, segment_name
+from persistence.segment.format import HEADER_PAGE_BYTES, segment_name
 from tests.support.children import ModuleChild
 from tests.support.house import ROOT
 from tests.support.kept_logs import Kept, keep
@@ -117,7 +117,7 @@ def test_every_damaged_place_is_found_wherever_it_is(directory, capsys):
 
 def test_an_archive_that_was_flipped_a_bit_is_found(directory, capsys):
     assert brim(capsys, "archive", "--log", directory)[0] == 0
-    archive = min(directory.glob("*.archive"))
+    archive = min(directory.glob("*.parquet"))
     data = bytearray(archive.read_bytes())
     data[len(data) // 3] ^= 4
     archive.write_bytes(data)
@@ -172,7 +172,7 @@ def test_an_index_that_is_wrong_is_found_and_made_anew(directory, capsys, at):
     assert "its index does not say what is there" in brim(capsys, "verify", "--log", directory)[1]
     status, out, _ = brim(capsys, "repair", "--log", directory)
     assert status == 0
-    assert "1 indexes were missing or wrong, and have been made anew" in out
+    assert "1 indexes were missing or wrong, and have been written again" in out
     assert out.endswith("all is well: start the broker\n")
     assert segments(directory)[1].read_bytes() == whole
     assert brim(capsys, "verify", "--log", directory)[0] == 0
@@ -200,6 +200,18 @@ def test_a_segment_of_which_nothing_can_be_read_is_left_and_told(directory, caps
         assert status == 1
         assert f"{first.name}: no header of magic" in out
     assert first.read_bytes() == before
+
+
+def test_an_archive_of_the_earlier_format_is_named_and_kept(directory, capsys):
+    assert brim(capsys, "archive", "--log", directory)[0] == 0
+    archive = min(directory.glob("*.parquet"))
+    earlier = archive.rename(archive.with_suffix(".archive"))
+    status, found = told(capsys, "verify", "--log", directory)
+    assert status == 1
+    assert {it["file"] for it in found["damage"]} == {earlier.name}
+    assert "format before Parquet" in brim(capsys, "ls", "--log", directory)[1]
+    brim(capsys, "repair", "--log", directory)
+    assert earlier.exists()
 
 
 def test_a_segment_that_stays_between_archives_is_whole(directory, capsys):
@@ -282,7 +294,7 @@ def test_an_export_that_was_stopped_leaves_no_part_of_a_file(
             raise stopped
         return b"{}"
 
-    monkeypatch.setattr(export, "line_form", lambda **_: late)
+    monkeypatch.setattr(segments_export, "line_form", lambda **_: late)
     status, _, error = brim(capsys, "export", "--to", target, "--log", directory)
     assert (status, target.exists()) == (130 if isinstance(stopped, KeyboardInterrupt) else 2, False)
     assert status == 130 or "No space left on device\n  make room there" in error
@@ -381,9 +393,9 @@ def test_records_are_exported_as_drained_files(directory, tmp_path, capsys):
     at = ("export", "--drained", "--to", lake, "--log", directory, "--edge", "plant-7")
     assert brim(capsys, *at)[0] == 1
     files = sorted(lake.rglob("*.brim"))
-    found = [drained.parse(it.read_bytes(), it.name) for it in files]
+    found = [drained_file.parse(it.read_bytes(), it.name) for it in files]
     for it, path in zip(found, files, strict=True):
-        drained.verify(it)
+        drained_file.verify(it)
         assert path.match(it.name.path)
     footers = [it.footer for it in found]
     assert [(it.stream, it.partition, it.first_offset, it.last_offset) for it in footers] == [
@@ -400,7 +412,7 @@ def test_a_part_is_drained_too(directory, tmp_path, capsys):
     at = ("export", "--drained", "--to", lake, "--log", directory, "--edge", "e", "--ring", "a-0")
     assert brim(capsys, *at, "--from", 20, "--until", 25)[0] == 0
     (path,) = lake.rglob("*.brim")
-    footer = drained.parse(path.read_bytes()).footer
+    footer = drained_file.parse(path.read_bytes()).footer
     assert (footer.first_offset, footer.last_offset, footer.epoch_first_offset) == (20, 24, 20)
 
 

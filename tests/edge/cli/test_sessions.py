@@ -13,11 +13,11 @@ import pytest
 
 from edge.cli import main
 from edge.cli.exit_status import Exit
-from edge.control import RemoveSession
-from edge.control import encode as request_bytes
-from edge.directories import control_socket
+from edge.config.directories import control_socket
+from edge.local.protocol import RemoveSession
 from edge.mqtt import Connect, Publish, Subscribe, Subscription, encode
-from edge.report import CLIENTS_PAGE, CLIENTS_SHOWN
+from edge.observe.status_report import CLIENTS_PAGE, CLIENTS_SHOWN
+from edge.rpc.protocol import encode as request_bytes
 from tests.support.abuse import connected
 from tests.support.brim_process import BrimProcess
 from tests.support.children import Child

@@ -12,7 +12,7 @@ from edge.client import CannotConnect, ClientError, ConnectRefused, Options
 from edge.client.options import Address, OptionFields, Reconnect, parse_url
 from edge.mqtt import ConnAck, Connect, Properties, Publish, ReasonCode, SubAck, Subscribe, Version, Will
 from tests.support.ports import free_port
-from tests.support.scripted_broker import ScriptedBroker, scripted
+from tests.support.scripted_broker import ScriptedBroker, connect_packet, scripted
 
 
 async def refusal(url: str, **options: object) -> ClientError:
@@ -115,19 +115,6 @@ async def test_the_words_of_an_mqtt_5_broker_are_passed_on() -> None:
         )
         error = await connecting
     assert str(error).endswith("banned, 'since\\x1b[31m Tuesday'"), "hostile text is escaped"
-
-
-async def connect_packet(broker: ScriptedBroker, url: str, **options: object) -> Connect:
-    async def connect() -> None:
-        async with edge.client.connect(url, **options):  # type: ignore[arg-type]
-            pass
-
-    connecting = asyncio.create_task(connect())
-    peer = await broker.connection()
-    connect_packet = await peer.expect(Connect)
-    peer.send_bytes(bytes.fromhex("20020000" if connect_packet.version < Version.V5 else "2003000000"))
-    await connecting
-    return connect_packet
 
 
 async def test_connect_says_what_was_chosen() -> None:

@@ -5,8 +5,8 @@ from array import array
 import pytest
 
 import edge.client
-from edge.consumers.client import publish
-from edge.consumers.messages import Letter
+from brim import publish
+from edge.consumers.protocol import Letter
 from edge.mqtt import ProtocolError, Publish, Will, payload_bytes
 from tests.support.scripted_broker import scripted
 

@@ -8,9 +8,8 @@ import edge.client
 from edge.client import ClientError
 from edge.client.options import NEVER_S
 from edge.mqtt import Connect, Properties, Version
-from tests.edge.client.test_connecting import connect_packet
 from tests.support.brim_process import BrimProcess
-from tests.support.scripted_broker import scripted
+from tests.support.scripted_broker import connect_packet, scripted
 
 
 @pytest.mark.parametrize("number", [3, 4, 5])

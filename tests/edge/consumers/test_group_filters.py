@@ -6,9 +6,8 @@ import mmap
 
 import pytest
 
-from edge.consumers import delivery
-from edge.consumers.ledger import Settings
-from edge.consumers.messages import (
+from edge.consumers import fetch
+from edge.consumers.protocol import (
     Ack,
     Acked,
     Commit,
@@ -21,6 +20,7 @@ from edge.consumers.messages import (
     Joined,
     Nack,
 )
+from edge.consumers.registry import GroupSettings
 from ringbuf import Batch
 from tests.support.consumer_desk import Desk
 
@@ -105,7 +105,7 @@ def test_records_that_match_nobody_do_not_hold_a_group_up(desk):
 
 def test_a_group_that_nothing_matches_keeps_up_with_its_ring(runtime_directory):
     """Its window of records_max does not fill, whatever comes by."""
-    with Desk(runtime_directory, settings=Settings(records_max=50)) as desk:
+    with Desk(runtime_directory, settings=GroupSettings(records_max=50)) as desk:
         joined = desk.ask(Join, Joined, "g", ("a/none",), "ordered", "oldest")
         for _ in range(5):
             fill(desk, 60)
@@ -117,7 +117,7 @@ def test_a_group_that_nothing_matches_keeps_up_with_its_ring(runtime_directory):
 
 def test_much_that_does_not_match_is_looked_at_in_parts(desk, monkeypatch):
     """A fetch takes one part of it; a further one comes at once, without a pause."""
-    monkeypatch.setattr(delivery, "LOOK_MAX_BYTES", 4_096)
+    monkeypatch.setattr(fetch, "LOOK_MAX_BYTES", 4_096)
     fill(desk, 600)
     joined = desk.ask(Join, Joined, "g", ("a/none",), "ordered", "oldest")
     assert desk.say(Fetch, "g", joined.member, 2_000, 500) is None

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from edge.consumers import core, outbox, quota, service, window
-from edge.consumers.ledger import Settings
-from edge.consumers.messages import (
+from edge.consumers import ack_tracker, client_state, coordinator, outbox, quota
+from edge.consumers.coordinator import NOT_BEFORE
+from edge.consumers.protocol import (
+    PROTOCOL,
     VERSION,
     Ack,
     Acked,
@@ -33,11 +34,10 @@ from edge.consumers.messages import (
     Read,
     Reset,
     Rings,
-    decode_answer,
-    encode,
 )
-from edge.consumers.service import NOT_BEFORE
+from edge.consumers.registry import GroupSettings
 from edge.mqtt.properties import Properties, record_properties
+from edge.rpc.protocol import encode
 from tests.support.consumer_desk import Desk
 
 U64_MAX = (1 << 63) - 1
@@ -108,7 +108,7 @@ def test_an_error_of_one_fetch_leaves_the_others_alone(desk, monkeypatch):
     ],
 )
 def test_a_dead_letter_of_a_record_with_hostile_properties_stops_nobody(runtime_directory, wire):
-    with Desk(runtime_directory, settings=Settings(tries_max=1)) as desk:
+    with Desk(runtime_directory, settings=GroupSettings(tries_max=1)) as desk:
         ann = desk.member("bad", mode="queue")
         desk.publish("x", properties=wire)
         ann.nack(ann.got())
@@ -126,18 +126,18 @@ def test_a_time_that_no_clock_reaches_does_not_end_a_consumer(desk):
     desk.publish("late", properties=wire)
     desk.publish("now")
     assert ann.all() == [b"now"]
-    assert core.DELAY_MAX_MS == 7 * 86_400_000
+    assert client_state.DELAY_MAX_MS == 7 * 86_400_000
 
 
 def test_many_overlapping_runs_of_one_ack_are_looked_at_once(desk, monkeypatch):
     looks: list[tuple[int, int]] = []
-    look = window.Window._between
+    look = ack_tracker.AckTracker._between
 
-    def counted(self: window.Window, first: int, end: int) -> Any:
+    def counted(self: ack_tracker.AckTracker, first: int, end: int) -> Any:
         looks.append((first, end))
         return look(self, first, end)
 
-    monkeypatch.setattr(window.Window, "_between", counted)
+    monkeypatch.setattr(ack_tracker.AckTracker, "_between", counted)
     joined = desk.ask(Join, Joined, "g", ("a/#",), start="oldest")
     desk.publish(*map(str, range(100)))
     desk.ask(Fetch, Fetched, "g", joined.member)
@@ -157,7 +157,9 @@ def test_who_reads_no_answers_takes_bounded_memory_and_stops_nobody(runtime_dire
         for number in range(1, 101):
             desk.service.receive(b"deaf", encode(Read(number, VERSION, "some-0", max_bytes=64 << 20)))
             desk.service.turn()
-        answers = [decode_answer(frames[0]) for peer, frames in desk.service.outbox if peer == b"deaf"]
+        answers = [
+            PROTOCOL.decode_answer(frames[0]) for peer, frames in desk.service.outbox if peer == b"deaf"
+        ]
         assert len(answers) == 100
         assert desk.service.outbox.unread(b"deaf") < 200_000
         failed = [it for it in answers if isinstance(it, Failed)]
@@ -175,7 +177,7 @@ def test_who_reads_no_answers_gets_no_records_until_it_does(desk, monkeypatch):
     assert desk.say(Fetch, "g", joined.member, max_wait_ms=60_000) is None
     desk.service.outbox.release(b"peer", 20_000)
     desk.service.turn()
-    answers = [decode_answer(frames[0]) for _, frames in desk.service.outbox]
+    answers = [PROTOCOL.decode_answer(frames[0]) for _, frames in desk.service.outbox]
     assert [len(it.batches) for it in answers if isinstance(it, Fetched)] == [1]
 
 
@@ -187,7 +189,7 @@ def test_all_unread_answers_together_are_bounded(desk, monkeypatch):
         request = Read(number, VERSION, "some-0", max_bytes=64 << 20)
         desk.service.receive(b"deaf-%d" % number, encode(request))
     assert desk.service.outbox.total_bytes < 50_000 + 2 * 50_000 + 20 * 3_000
-    answers = [decode_answer(frames[0]) for _, frames in desk.service.outbox]
+    answers = [PROTOCOL.decode_answer(frames[0]) for _, frames in desk.service.outbox]
     assert all(getattr(it, "batch", None) for it in answers), "each gets records, the later ones few"
 
 
@@ -313,7 +315,7 @@ def test_no_request_stops_the_service(tmp_path_factory, data):
     """One answer for each request, no exception that nobody expected, and a consumer is served afterwards."""
     numbers = itertools.count()
     tokens = SimpleNamespace(token_hex=lambda _: f"member-{next(numbers)}")  # the same names in each run
-    with mock.patch.object(service, "secrets", tokens), Desk(tmp_path_factory.mktemp("desk")) as desk:
+    with mock.patch.object(coordinator, "secrets", tokens), Desk(tmp_path_factory.mktemp("desk")) as desk:
         desk.publish(*map(str, range(42)))
         joined = desk.ask(Join, Joined, "g", ("a/#",), start="oldest")
         desk.ask(Fetch, Fetched, "g", joined.member)
@@ -324,7 +326,7 @@ def test_no_request_stops_the_service(tmp_path_factory, data):
                 desk.service.receive(b"odd", request, frames)
                 desk.turn(0.1)
                 odd = [frames for peer, frames in desk.service.outbox if peer == b"odd"]
-                assert len(odd) == 1, decode_answer(odd[0][0]) if odd else request
+                assert len(odd) == 1, PROTOCOL.decode_answer(odd[0][0]) if odd else request
                 desk.service.outbox.popleft()
         assert desk.service.counts["errors"] == 0
         works(desk)

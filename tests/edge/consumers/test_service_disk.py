@@ -10,12 +10,13 @@ from random import Random
 
 import pytest
 
-from edge.consumers.delivery import ColdThread
+from edge.config.schema import Durability
+from edge.consumers.append_log import Journal
 from edge.consumers.faults import Faults
-from edge.consumers.journal import Journal
-from edge.consumers.messages import Done, Forget, Reset
-from edge.consumers.offsets import OffsetStore
-from edge.consumers.source import Source
+from edge.consumers.fetch import ColdThread
+from edge.consumers.offset_store import OffsetStore
+from edge.consumers.protocol import Done, Forget, Reset
+from edge.consumers.ring_source import RingSource
 from ringbuf import Ring
 from tests.support.consumer_desk import Desk
 from tests.support.simfiles import SimFiles
@@ -35,7 +36,7 @@ def after_power_cuts(disk: SimFiles) -> list[OffsetStore]:
 
 def test_where_a_group_is_put_outlives_a_power_cut_like_the_records(runtime_directory, disk):
     """Else one that began at the latest record would begin behind what it was to get."""
-    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability="disk") as desk:
+    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability=Durability.DISK) as desk:
         desk.publish("early")
         ann = desk.member("g", start="latest")
         assert {store.groups["g"].places["some-0"].floor for store in after_power_cuts(disk)} == {1}
@@ -47,7 +48,7 @@ def test_where_a_group_is_put_outlives_a_power_cut_like_the_records(runtime_dire
 
 
 def test_where_a_group_is_put_is_synced_in_time_at_interval(runtime_directory, disk):
-    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability="interval") as desk:
+    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability=Durability.INTERVAL) as desk:
         desk.member("g")
         assert not all("g" in store.groups for store in after_power_cuts(disk))
         assert desk.service.turn() <= 1.0
@@ -56,7 +57,7 @@ def test_where_a_group_is_put_is_synced_in_time_at_interval(runtime_directory, d
 
 
 def test_a_disk_that_fails_is_asked_again_and_keeps_no_processor_busy(runtime_directory, disk):
-    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability="interval") as desk:
+    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability=Durability.INTERVAL) as desk:
         ann = desk.member()
         desk.publish("a")
         ann.ack(ann.got())
@@ -88,7 +89,7 @@ def test_an_answer_of_the_log_is_not_lost_while_others_are_given_out(runtime_dir
 
     cold._answers = Interrupted()
     with Ring.create(runtime_directory / "some-0", capacity_bytes=1 << 16, epoch=1) as ring:
-        source = Source(ring)
+        source = RingSource(ring)
         cold.read(source, 1, 0, 1 << 16, None, taken.append)
         cold.close()
         cold.run()

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from edge.mqtt.codec import Body
 from edge.mqtt.errors import Version
+from edge.mqtt.primitives import Body
 from edge.mqtt.properties import In, decode_properties
 from tests.support.consumer_desk import Desk
 

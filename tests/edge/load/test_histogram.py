@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edge.load import Histogram
 from edge.load.histogram import time_in_words
-from ringbuf.core import lib
+from ringbuf.native import lib
 
 RANKS = (0, 1, 10, 50, 90, 99, 99.9, 100)
 WIDTH = 1 / 128

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.load import SCENARIOS, Generator, LoadError, NothingListens, Result, Scenario, Target, measure
+from edge.load import SCENARIOS, Generator, LoadError, LoadTarget, NothingListens, Result, Scenario, measure
 from edge.mqtt import (
     ConnAck,
     Connect,
@@ -60,7 +60,7 @@ def obliging(packet: Packet) -> list[Packet]:
 async def measured(scenario: Scenario, answers: Answers, version: Version = Version.V311) -> Result:
     """Against a broker that answers so; what is published goes to the client that has subscribed."""
     async with scripted() as broker:
-        target = Target(port=broker.port, version=version)
+        target = LoadTarget(port=broker.port, version=version)
         run = asyncio.create_task(asyncio.to_thread(measure, target, scenario, patience_s=PATIENCE_S))
         served = await attend(broker, scenario, answers)
         result = await run
@@ -188,7 +188,7 @@ async def test_what_waits_while_the_broker_pauses_is_late_by_the_schedule() -> N
 
     scenario = dataclasses.replace(PAIR, window=1, messages=0, rate=1_000.0, duration_s=0.1)
     async with scripted() as broker:
-        run = asyncio.create_task(asyncio.to_thread(measure, Target(port=broker.port), scenario))
+        run = asyncio.create_task(asyncio.to_thread(measure, LoadTarget(port=broker.port), scenario))
         peers = [await broker.connection() for _ in range(2)]
         for peer in peers:
             await peer.expect(Connect)
@@ -235,7 +235,7 @@ async def test_messages_of_another_run_are_not_taken_for_ours() -> None:
 
 async def test_a_connection_that_breaks_is_counted_and_ends_its_part() -> None:
     async with scripted() as broker:
-        target = Target(port=broker.port, version=Version.V5)
+        target = LoadTarget(port=broker.port, version=Version.V5)
         run = asyncio.create_task(asyncio.to_thread(measure, target, PUBLISH, patience_s=PATIENCE_S))
         peer = await broker.accepted()
         await peer.expect(Publish)
@@ -259,7 +259,7 @@ async def test_bytes_that_make_no_sense_end_the_connection(data: bytes) -> None:
     async with scripted() as broker:
         scenario = dataclasses.replace(PUBLISH, messages=1)
         run = asyncio.create_task(
-            asyncio.to_thread(measure, Target(port=broker.port), scenario, patience_s=PATIENCE_S)
+            asyncio.to_thread(measure, LoadTarget(port=broker.port), scenario, patience_s=PATIENCE_S)
         )
         peer = await broker.accepted()
         await peer.expect(Publish)
@@ -276,7 +276,7 @@ async def test_bytes_that_make_no_sense_end_the_connection(data: bytes) -> None:
 )
 async def test_a_broker_that_refuses_says_why(version: Version, answer: ConnAck, words: str) -> None:
     async with scripted() as broker:
-        target = Target(port=broker.port, version=version)
+        target = LoadTarget(port=broker.port, version=version)
         run = asyncio.create_task(asyncio.to_thread(measure, target, PUBLISH))
         peer = await broker.connection()
         await peer.expect(Connect)
@@ -297,7 +297,11 @@ async def test_a_subscription_that_is_refused_is_said() -> None:
 
 def test_nobody_there_is_said_with_a_remedy(tmp_path: Path) -> None:
     port = free_port()
-    for target in (Target(port=port), Target(path=str(tmp_path / "none")), Target(path="@brim-none")):
+    for target in (
+        LoadTarget(port=port),
+        LoadTarget(path=str(tmp_path / "none")),
+        LoadTarget(path="@brim-none"),
+    ):
         with pytest.raises(NothingListens, match="no broker listens on") as error:
             measure(target, PUBLISH)
         assert "brim run" in error.value.hint
@@ -305,7 +309,7 @@ def test_nobody_there_is_said_with_a_remedy(tmp_path: Path) -> None:
 
 def test_a_server_that_never_answers_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        target = Target(port=server.getsockname()[1])
+        target = LoadTarget(port=server.getsockname()[1])
         with (
             Generator(target, PUBLISH) as crowd,
             pytest.raises(LoadError, match="0 of 1 clients were connected"),
@@ -316,7 +320,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
 async def test_a_unix_socket_will_do(tmp_path: Path) -> None:
     broker = ScriptedBroker()
     server = await asyncio.start_unix_server(broker.arrive, tmp_path / "socket")
-    target = Target(path=str(tmp_path / "socket"))
+    target = LoadTarget(path=str(tmp_path / "socket"))
     run = asyncio.create_task(asyncio.to_thread(measure, target, PUBLISH, patience_s=PATIENCE_S))
     tasks = await attend(broker, PUBLISH, obliging)
     assert (await run).acknowledged == 50
@@ -336,7 +340,7 @@ async def test_an_interrupted_run_tells_what_there_was() -> None:
             raise KeyboardInterrupt
 
     async with scripted() as broker:
-        target = Target(port=broker.port)
+        target = LoadTarget(port=broker.port)
         scenario = dataclasses.replace(PUBLISH, messages=0, rate=100.0, duration_s=60.0)
         run = asyncio.create_task(asyncio.to_thread(measure, target, scenario, interrupt))
         tasks = await attend(broker, scenario, obliging)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.load import SCENARIOS, Generator, Scenario, Sink, Target, calibrate, measure
+from edge.load import SCENARIOS, Generator, LoadTarget, Scenario, Sink, calibrate, measure
 from edge.load import runner as load_runner
 from edge.mqtt import Version
 from tests.support.mosquitto import BINARY, running
@@ -28,11 +28,11 @@ def brim() -> Iterator[Served]:
 )
 def target(
     request: pytest.FixtureRequest, brim: Served, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Target]:
+) -> Iterator[LoadTarget]:
     name, _, number = request.param.partition(" ")
     version = Version.V5 if number == "5" else Version.V311
     with port_of(name, brim, tmp_path_factory.mktemp(name)) as port:
-        yield Target(port=port, version=version)
+        yield LoadTarget(port=port, version=version)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def small(name: str, **changes: Any) -> Scenario:
 
 
 @pytest.mark.parametrize("qos", [(0,), (1,), (2,), (0, 1, 2)])
-def test_what_is_published_is_acknowledged(target: Target, qos: tuple[int, ...]) -> None:
+def test_what_is_published_is_acknowledged(target: LoadTarget, qos: tuple[int, ...]) -> None:
     result = measure(target, small("publish", publishers=3, qos=qos, window=7, topics=4))
     assert (result.sent, result.connections, result.clean) == (3 * MESSAGES, 3, True)
     shares = sum(1 for it in qos if it) / len(qos)
@@ -87,7 +87,7 @@ def test_what_is_published_is_acknowledged(target: Target, qos: tuple[int, ...])
     ],
 )
 def test_each_message_arrives_once_and_in_order(
-    target: Target, name: str, changes: dict[str, Any], deliveries: int
+    target: LoadTarget, name: str, changes: dict[str, Any], deliveries: int
 ) -> None:
     result = measure(target, small(name, **changes))
     assert (result.expected, result.delivered, result.received) == (deliveries,) * 3
@@ -98,7 +98,7 @@ def test_each_message_arrives_once_and_in_order(
 def test_a_broker_that_is_told_nothing_forgets_nothing(brim: Served) -> None:
     """The messages that the generator counts are those that are in the ring."""
     before = len(brim.records())
-    measure(Target(port=brim.port), small("publish", publishers=2, qos=(1,)))
+    measure(LoadTarget(port=brim.port), small("publish", publishers=2, qos=(1,)))
     records = brim.records()[before:]
     assert len(records) == 2 * MESSAGES
     assert {len(topic) for topic, _ in records} == {20}
@@ -107,7 +107,7 @@ def test_a_broker_that_is_told_nothing_forgets_nothing(brim: Served) -> None:
 
 def test_pairs_get_what_is_theirs(brim: Served) -> None:
     scenario = small("pair", publishers=4, subscribers=4, pairing="pairs", qos=(1,), outstanding=0)
-    result = measure(Target(port=brim.port), scenario)
+    result = measure(LoadTarget(port=brim.port), scenario)
     assert (result.delivered, result.received, result.clean) == (4 * MESSAGES, 4 * MESSAGES, True)
 
 
@@ -117,7 +117,7 @@ def test_a_shared_subscription_gets_each_message_once_between_them(
 ) -> None:
     with port_of(name, brim, tmp_path) as port:
         scenario = small("shared", outstanding=0)
-        with Generator(Target(port=port, version=Version.V5), scenario) as crowd:
+        with Generator(LoadTarget(port=port, version=Version.V5), scenario) as crowd:
             crowd.connect()
             crowd.publish(10.0)
             assert crowd.drain()
@@ -127,7 +127,7 @@ def test_a_shared_subscription_gets_each_message_once_between_them(
 
 
 def test_what_others_publish_is_counted_as_theirs(brim: Served) -> None:
-    target = Target(port=brim.port)
+    target = LoadTarget(port=brim.port)
     with Generator(target, dataclasses.replace(SCENARIOS["subscribe"], topic_filter="news/#")) as listener:
         listener.connect()
         measure(target, small("publish", prefix="news", qos=(1,)))
@@ -136,7 +136,7 @@ def test_what_others_publish_is_counted_as_theirs(brim: Served) -> None:
         assert listener.counters.foreign == listener.counters.received == MESSAGES
 
 
-def test_a_schedule_is_kept_and_times_are_counted_from_it(target: Target) -> None:
+def test_a_schedule_is_kept_and_times_are_counted_from_it(target: LoadTarget) -> None:
     scenario = small("latency", messages=0, rate=2_000.0, duration_s=0.1, publishers=4)
     result = measure(target, scenario)
     assert (result.sent, result.delivered, result.unsent, result.clean) == (200, 200, 0, True)
@@ -145,7 +145,7 @@ def test_a_schedule_is_kept_and_times_are_counted_from_it(target: Target) -> Non
     assert result.seconds >= 0.09  # the last one is due after 99.5 ms, whatever the broker does
 
 
-def test_a_storm_of_connections_is_held_and_counted(target: Target) -> None:
+def test_a_storm_of_connections_is_held_and_counted(target: LoadTarget) -> None:
     result = measure(target, small("connect", publishers=50, hold_s=0.01, connecting=8))
     assert (result.connections, result.connected_in.total, result.clean) == (50, 50, True)
     assert result.rate_of == "connections"
@@ -153,7 +153,7 @@ def test_a_storm_of_connections_is_held_and_counted(target: Target) -> None:
 
 
 def test_connections_are_made_at_the_rate_that_is_asked_for(brim: Served) -> None:
-    result = measure(Target(port=brim.port), small("connect", publishers=20, connect_rate=400.0))
+    result = measure(LoadTarget(port=brim.port), small("connect", publishers=20, connect_rate=400.0))
     assert result.connect_s >= 19 / 400
 
 

@@ -25,9 +25,9 @@ from edge.mqtt import (
     Subscribe,
     Subscription,
     Version,
-    codec,
     connection,
     encode,
+    primitives,
 )
 from tests.support.mqtt_pair import Pair, received
 
@@ -357,7 +357,7 @@ def test_a_packet_in_many_chunks_is_looked_at_only_when_it_is_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[int] = []
-    original = codec.decode_variable_integer
+    original = primitives.decode_variable_integer
 
     def counted(*arguments: Any) -> tuple[int, int] | None:
         looks.append(1)

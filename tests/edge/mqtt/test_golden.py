@@ -3,8 +3,8 @@
 import pytest
 
 from edge.mqtt import ConnAck, Connect, Packet, ProtocolError, Version, decode_packet, encode
-from edge.mqtt.codec import decode_variable_integer
 from edge.mqtt.connection import Connection, Role
+from edge.mqtt.primitives import decode_variable_integer
 from tests.support.mqtt_vectors import Vector, vectors
 
 VECTORS = vectors()

@@ -1,0 +1,1 @@
+"""Drained files as Arrow tables: schema, decoder and Parquet files."""

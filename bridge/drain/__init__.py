@@ -1,0 +1,1 @@
+"""Drain: reads records in order, writes them to a sink, and keeps the checkpoint."""

@@ -1,0 +1,430 @@
+"""Bridge: a running drain, as a thread of the broker or as a process of its own.
+
+Owns the thread, its waits and retries, and the state that people see. Never decides what is drained.
+
+While no record waits, the thread sleeps until a record arrives (ringbuf.wakeup), so an idle bridge uses no
+processor time. A failed step is tried again after a random time of up to 0.5 s, 1 s, 2 s, ... 60 s, without
+end. With full jitter, bridges that lost the same sink do not come back in step. One success resets the time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from bridge.backoff import Backoff
+from bridge.drain.checkpoint import Checkpoint
+from bridge.drain.commands import DrainCommand, backfill, skip
+from bridge.drain.drain import Drain, Moved
+from bridge.drain.lag import LagMeter
+from bridge.drain.loss_report import losses_in, losses_of
+from bridge.drain.sender import check
+from bridge.drain.settings import BridgeSettings
+from bridge.drain.status import BridgeState, Condition
+from bridge.errors import (
+    BridgeError,
+    CheckpointError,
+    CheckpointForeign,
+    InvalidCommand,
+    SinkBlocked,
+    SinkUnavailable,
+    SourceError,
+)
+from bridge.sinks.interface import Sink
+from bridge.sinks.registry import open_sink
+from bridge.source.partition_source import ForeignLog, RecordLog
+from ringbuf.wakeup import READERS_MOST, Sleeper
+
+__all__ = ["Bridge"]
+
+log = logging.getLogger(__name__)
+
+# Publishers have priority. A drain that competes for the last processor with the thread that serves devices
+# costs them nine of ten messages, with a window of 100.
+NICE = 19
+STATE_INTERVAL_S = 1.0  # maximum age of the result of state()
+STOP_TIMEOUT_S = 35.0  # a put in flight ends within 30 s
+FAILED_REMEDY = "it has ended by a mistake in the program, which is on standard error: start it again"
+
+
+class _PendingCommand(NamedTuple):
+    """A command to the bridge with its Future."""
+
+    command: DrainCommand
+    answer: Future[list[str]]
+
+
+class Bridge:
+    """Bridge that drains until it is stopped.
+
+    start() and stop() run it in a thread; run() in the calling one. The other methods may be called from any
+    thread. `sink` and `cold` replace those of the settings; the caller closes them. `moved` is called on the
+    bridge's thread (see Drain), and must not block.
+    """
+
+    def __init__(
+        self,
+        settings: BridgeSettings,
+        *,
+        sink: Sink | None = None,
+        cold: RecordLog | None = None,
+        moved: Moved | None = None,
+    ) -> None:
+        self.settings = settings
+        self._own_sink = sink is None
+        self._sink = sink or open_sink(settings.to, settings.options)
+        check(settings, self._sink)
+        self._cold = cold or (ForeignLog(settings.log_dir) if settings.log_dir else None)
+        self._moved = moved
+        self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
+        self._sleeper = Sleeper()
+        self._stopping = False
+        self._blocked = False
+        self._kicked = False  # a turn was requested
+        self._commands: deque[_PendingCommand] = deque()
+        self._calm_at = time.monotonic()  # time when a record was drained last, or none waited
+        self._stall_logged = False
+        self._meter: LagMeter | None = None
+        self._flush: threading.Event | None = None
+        self._condition: Condition = "starting"
+        self._error: Exception | None = None
+        self._state = self._describe(None)
+        self._state_at = 0.0
+        self._shown: Condition = "starting"
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Run in a new thread. Raises CheckpointBusy, ...Foreign, ...Newer, CheckpointError."""
+        assert self._thread is None
+        checkpoint = self._open_checkpoint()
+        name = f"brim-bridge-{self.settings.name}"
+        self._thread = threading.Thread(target=self._run, args=(checkpoint,), name=name, daemon=True)
+        self._thread.start()
+
+    def start_when_ours(self, error: CheckpointForeign) -> None:
+        """After start() has raised `error`: report what waits; run when the checkpoint is of this edge."""
+        assert self._thread is None
+        self._condition, self._error = "blocked", error
+        self._state = dataclasses.replace(
+            self._state, condition="blocked", last_error=str(error), remedy=error.hint
+        )
+        name = f"brim-bridge-{self.settings.name}"
+        self._thread = threading.Thread(target=self._wait_for_checkpoint, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self) -> None:
+        """Run in this thread until another one calls stop().
+
+        A signal handler of this thread must not call stop(): it might interrupt the code that stop() needs.
+        Raises as start().
+        """
+        self._run(self._open_checkpoint())
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """Complete the units in flight and begin no others; records that wait stay in ring and log.
+
+        Returns True if it ended in time.
+        """
+        self._stopping = True
+        self._sleeper.ring()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+            return not self._thread.is_alive()
+        return True
+
+    def pause(self) -> Future[list[str]]:
+        """Begin no more units until resume(). The next process of this bridge is paused, too."""
+        return self._submit(partial(self._set_paused, paused=True))
+
+    def resume(self) -> Future[list[str]]:
+        """Continue now, also after a failure or when blocked."""
+        return self._submit(partial(self._set_paused, paused=False))
+
+    def skip(self, stream: str | None = None, partition: int | None = None) -> Future[list[str]]:
+        """Pass over the records that wait now, of all partitions or of these; files declare them skipped.
+
+        The result is one sentence per partition. The Future fails with BridgeError.
+        """
+        return self._submit(partial(skip, stream=stream, partition=partition))
+
+    def backfill(self, stream: str, partition: int, first_offset: int) -> Future[list[str]]:
+        """Drain again from `first_offset` of the present epoch on, in parallel with live records.
+
+        Records that were drained before are then in a second file, and readers take them once.
+        """
+        return self._submit(partial(backfill, stream=stream, partition=partition, first_offset=first_offset))
+
+    def _submit(self, order: DrainCommand) -> Future[list[str]]:
+        answer: Future[list[str]] = Future()
+        self._commands.append(_PendingCommand(order, answer))
+        self._kicked = True
+        self._sleeper.ring()
+        if self._ended.is_set():
+            self._refuse()
+        return answer
+
+    def flush(self, timeout_s: float) -> bool:
+        """Drain the records in the rings now, whatever the linger time. True if the sink has all in time."""
+        done = self._flush = threading.Event()
+        self._sleeper.ring()
+        try:
+            return done.wait(timeout_s) and not self._ended.is_set()
+        finally:
+            self._flush = None
+
+    def state(self) -> BridgeState:
+        """State at this moment."""
+        silent_s = time.monotonic() - self._calm_at
+        stalled = silent_s > self.settings.stall_s and self._state.condition not in {"paused", "stopped"}
+        return dataclasses.replace(self._state, stalled_s=silent_s) if stalled else self._state
+
+    # ---- the thread ----
+
+    def _open_checkpoint(self) -> Checkpoint:
+        settings = self.settings
+        checkpoint = Checkpoint.open(settings.checkpoint_path, settings.edge_id, self._sink.url)
+        self._state = dataclasses.replace(self._state, losses=tuple(losses_in(checkpoint)))
+        return checkpoint
+
+    def _wait_for_checkpoint(self) -> None:
+        """Report the records that wait by the checkpoint of the other edge; drain nothing."""
+        settings = self.settings
+        while not self._stopping:
+            found = Checkpoint.peek(settings.checkpoint_path)
+            if found is None or found.edge == settings.edge_id:
+                with suppress(CheckpointError):
+                    checkpoint = self._open_checkpoint()
+                    self._condition, self._error = "starting", None
+                    self._run(checkpoint)
+                    return
+            else:
+                with suppress(BridgeError):
+                    self._state = self._waiting(found)
+            self._refuse("the checkpoint is of another edge", self._state.remedy)
+            self._sleeper.sleep([], STATE_INTERVAL_S)
+        self._condition = "stopped"
+        if self._own_sink:
+            self._sink.close()
+        self._ended.set()
+        self._refuse()
+
+    def _waiting(self, found: Checkpoint) -> BridgeState:
+        drain = Drain(self.settings, self._sink, found, self._cold)
+        try:
+            drain.held = True
+            drain.look()
+            self._meter = LagMeter(drain)
+            return self._describe(drain)
+        finally:
+            drain.close()
+
+    def _run(self, checkpoint: Checkpoint) -> None:
+        with suppress(OSError):  # of one thread, on Linux; threads that it starts inherit it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        drain = Drain(
+            self.settings, self._sink, checkpoint, self._cold, self._moved, settled=self._sleeper.ring
+        )
+        self._meter = LagMeter(drain)
+        ending: Condition = "failed"
+        try:
+            log.info(
+                "bridge started name=%s to=%s drain_seq=%d",
+                self.settings.name,
+                self._sink.url,
+                drain.drain_seq,
+            )
+            while not self._stopping:
+                self._sleep(drain, self._turn(drain))
+            ending = "stopped"
+        except Exception as error:
+            self._error = error
+            raise
+        finally:
+            self._end(drain, ending)
+
+    def _end(self, drain: Drain, ending: Condition) -> None:
+        """Complete the units in flight, and report the final progress."""
+        with suppress(BridgeError):
+            drain.finish()
+        self._condition = ending
+        self._state = self._describe(drain)
+        drain.close()
+        drain.checkpoint.close()
+        if self._own_sink:
+            self._sink.close()
+        self._ended.set()
+        self._refuse()
+        name = self.settings.name
+        log.info("bridge ended name=%s condition=%s drain_seq=%d", name, ending, drain.drain_seq)
+
+    def _refuse(self, why: str = "the bridge has ended", hint: str = "start it again") -> None:
+        """Refuse the commands that wait; on the thread of the bridge, or of a caller that came too late."""
+        with suppress(IndexError):
+            while True:
+                answer = self._commands.popleft().answer
+                answer.set_exception(InvalidCommand(why, hint=hint))
+
+    def _turn(self, drain: Drain) -> float:
+        """One step of the drain, or the reason for none. Returns the seconds to sleep."""
+        self._kicked = False
+        self._run_commands(drain)
+        if drain.checkpoint.paused or self._blocked:
+            self._condition = "paused" if drain.checkpoint.paused else "blocked"
+            drain.held = True
+            drain.look()
+            with suppress(BridgeError):  # units in flight may have arrived nevertheless
+                drain.collect()
+            return STATE_INTERVAL_S
+        flush = self._flush
+        drain.partitions.flushing = flush is not None
+        try:
+            wait = drain.step()
+            if wait > 0 and flush is not None and drain.drained():
+                self._condition, self._error = "idle", None
+                self._state = self._describe(drain)
+                flush.set()
+        except (SinkUnavailable, CheckpointError, SourceError) as error:
+            wait = self._backoff.next_s()
+            self._fail("retrying", error, wait)
+        except SinkBlocked as error:
+            self._blocked = True
+            wait = 0.0
+            self._fail("blocked", error, wait)
+        else:
+            if self._backoff.failures:
+                log.info(
+                    "bridge continued name=%s after=%d failures", self.settings.name, self._backoff.failures
+                )
+            self._backoff.reset()
+            self._error = None
+            self._condition = "idle" if wait > 0 else "draining"
+        return wait
+
+    def _run_commands(self, drain: Drain) -> None:
+        """Run the commands that wait."""
+        drain.held = False
+        while self._commands:
+            order, answer = self._commands[0]
+            try:
+                said = order(drain)
+            except BridgeError as error:
+                answer.set_exception(error)
+            except Exception as error:
+                log.exception("bridge command failed name=%s", self.settings.name)
+                text = f"the command failed: {error!r}"
+                answer.set_exception(InvalidCommand(text, hint="the log of the bridge says where it failed"))
+            else:
+                answer.set_result(said)
+            self._commands.popleft()
+
+    def _set_paused(self, drain: Drain, *, paused: bool) -> list[str]:
+        if not paused:
+            self._blocked = False
+            self._backoff.reset()
+        if drain.checkpoint.paused != paused:
+            drain.checkpoint.paused = paused
+            drain.checkpoint.save()
+        return [f"bridge {self.settings.name} {'pauses' if paused else 'goes on'}"]
+
+    def _fail(self, condition: Condition, error: BridgeError, wait: float) -> None:
+        if _without_times(str(error)) != _without_times(str(self._error)):
+            said = f"{error}; {error.hint}" if error.hint else str(error)
+            log.warning("bridge %s name=%s: %s", condition, self.settings.name, said)
+        log.debug(
+            "bridge retry scheduled name=%s in=%.1fs failures=%d",
+            self.settings.name,
+            wait,
+            self._backoff.failures,
+        )
+        self._condition, self._error = condition, error
+
+    def _sleep(self, drain: Drain, seconds: float) -> None:
+        """Sleep until the time is over, a record arrives at an idle drain, or a command arrives."""
+        self._refresh(drain)
+        idle = self._condition == "idle" and drain.idle and seconds > 0
+        readers = drain.partitions.readers()[:READERS_MOST] if idle else []
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._kicked):
+            rung = self._sleeper.sleep(readers, min(left, STATE_INTERVAL_S))
+            # Then only the time counts: other bridges may have succeeded.
+            if rung and self._condition != "retrying":
+                break
+            self._refresh(drain)
+
+    def _refresh(self, drain: Drain) -> None:
+        """Refresh state() if it is old or has changed; this needs a look at every ring."""
+        now = time.monotonic()
+        news = self._condition != self._shown or drain.drain_seq != self._state.drain_seq
+        if news or now - self._state_at >= STATE_INTERVAL_S / 4:
+            self._state, self._state_at, self._shown = self._describe(drain), now, self._condition
+            self._watch(drain, now)
+
+    def _watch(self, drain: Drain, now: float) -> None:
+        """Watchdog: detects records that wait while none is drained."""
+        self._calm_at = max(self._calm_at, drain.last_ack or 0.0)
+        if not self._state.lag_records or drain.checkpoint.paused:
+            self._calm_at = now
+        stalls = now - self._calm_at > self.settings.stall_s
+        if stalls and not self._stall_logged:
+            log.error(
+                "bridge stalled name=%s: %d records wait, none was drained for %.0f s; the last error: %s",
+                self.settings.name,
+                self._state.lag_records,
+                now - self._calm_at,
+                self._state.last_error or "none",
+            )
+        self._stall_logged = stalls
+
+    def _describe(self, drain: Drain | None) -> BridgeState:
+        settings, condition = self.settings, self._condition
+        if drain is None or self._meter is None:
+            return BridgeState(settings.name, self._sink.url, condition)
+        lags = tuple(self._meter.lags())
+        error = self._error
+        lag_records = sum(lag.lag_records for lag in lags)
+        broken = next((lag.error for lag in lags if lag.error), "")
+        if condition == "idle" and (lag_records or drain.in_flight):
+            condition = "draining"
+        if broken and condition in {"idle", "draining"}:
+            condition = "blocked"
+        left = [lag.buffer_left_s for lag in lags if lag.buffer_left_s is not None]
+        return BridgeState(
+            name=settings.name,
+            to=self._sink.url,
+            condition=condition,
+            drain_seq=drain.drain_seq,
+            lag_records=lag_records,
+            lag_bytes=sum(lag.lag_bytes for lag in lags),
+            lag_s=max((lag.lag_s for lag in lags), default=0.0),
+            backlog_records=sum(lag.backlog_records for lag in lags),
+            last_ack_age_s=time.monotonic() - drain.last_ack if drain.last_ack else None,
+            buffer_left_s=min(left, default=None),
+            in_flight=drain.in_flight,
+            bytes_s=drain.plan.bytes_s,
+            blocked_partitions=sum(bool(lag.error) for lag in lags),
+            failures=self._backoff.failures,
+            last_error=_words(error) if error else broken,
+            remedy=error.hint if isinstance(error, BridgeError) else FAILED_REMEDY if error else "",
+            totals=dataclasses.replace(drain.totals),
+            partitions=lags,
+            losses=tuple(losses_of(drain, self._meter.gone)),
+        )
+
+
+def _without_times(text: str) -> str:
+    """The error without its times, so that two tries with the same error have the same text."""
+    return re.sub(r"[\d.]+ ?[mµn]?s\b", "", text)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, BridgeError) else repr(error)

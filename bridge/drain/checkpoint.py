@@ -1,0 +1,349 @@
+"""Checkpoint: progress of a bridge towards one sink, in the only file that a drain owns.
+
+There is one file for each sink of an edge, in an envelope (persistence/durable_file.py) with the magic
+"BRIMCKPT" and zlib's crc32. It is replaced as a whole. NAME.lock, an flock, prevents two drains from using it
+at once. The body is a msgpack map:
+
+    edge, sink     the edge id and the URL of the sink
+    drain_seq      the highest number N such that the sink has all files up to N
+    day            YYYY-MM-DD, the dt in the name of that file; "" before the first
+    cursors        [[stream, partition, epoch, epoch_first_offset, accounted_offset,
+                   next_offset, previous, ahead, owed, and where one is not empty
+                   earlier_lost, earlier_skipped], ...]: progress of each partition
+                   (bridge/format/cursor.py)
+    intents        write intents of the files in flight, each as a map of its fields, in the
+                   order in which they were decided
+    losses         [[stream, partition, lost_by, skipped_records, lost, skipped, lost_ranges,
+                   skipped_ranges], ...]: records that no file will ever hold
+                   (bridge/drain/losses.py); absent without losses
+    streams        streams, and producers as "stream@producer", that this bridge had to drain;
+                   absent if not known
+    free           numbers of files that were given up: the next files take them
+    paused         True if an operator has paused the bridge
+
+Order of the steps. It turns at-least-once puts into exactly-once files:
+
+    begin(intents)  saved before the sink gets the files.  After a crash the intents are there: the same files
+                    are built again and put under the same names
+    finish()        when the sink has a file and all files before it: drain_seq and cursor move, the intent is
+                    removed.  Saved with the next begin() or by save().  If a crash loses this step, the file
+                    is put again, and found to be there
+
+A sink without names for its records gets no intents; only save() counts.
+
+A damaged file is renamed to NAME.damaged and treated as absent: the sink's content then determines the
+progress. A checkpoint of a log, which has the same magic (persistence/segment/clean_shutdown.py), is refused
+and stays in place. So is one of a later VERSION with a correct checksum: treated as absent, it would cause
+all records to be sent again to a sink that takes records.
+
+Rule for change: keys may be added. Any other change raises VERSION, and earlier versions are still read. The
+envelope is the same in every version. Version 1 had one
+file in flight, as "intent", and cursors without ahead and owed. Versions 1 and 2 had epochs of 32 bits, as in
+rings. Since version 3 they are those of the lake (bridge/format/installation.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from bridge.drain.losses import Losses
+from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign, CheckpointNewer
+from bridge.format.cursor import Cursor
+from bridge.format.file_builder import WriteIntent
+from persistence.durable_file import Envelope, read_file, replace_file
+from persistence.files import Files, OsFiles
+from persistence.segment.clean_shutdown import is_checkpoint
+
+__all__ = ["Checkpoint", "cursors_in", "foreign_remedy", "streams_in"]
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"BRIMCKPT"
+VERSION = 3
+OTHER_PLACE = (
+    "to drain to another place from the start, give the bridge another name; to forget how far it was, "
+    "remove this file"
+)
+MAX_BYTES = 16 << 20  # 100 bytes per partition: far above the needs of one edge
+
+ENVELOPE = Envelope(MAGIC, VERSION, zlib.crc32)
+
+
+@dataclass
+class Checkpoint:
+    """Progress of a bridge, in memory. Created by open(); belongs to one thread."""
+
+    path: Path
+    edge: str
+    sink: str
+    files: Files
+    drain_seq: int = 0
+    day: str = ""
+    cursors: dict[tuple[str, int], Cursor] = field(default_factory=dict)
+    losses: dict[tuple[str, int], Losses] = field(default_factory=dict)
+    intents: list[WriteIntent] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)
+    streams: tuple[str, ...] = ()
+    paused: bool = False
+    fresh: bool = True  # nothing has been saved yet: the sink may have newer facts
+    saved: bool = True  # the file has this state
+    _lock: int = -1
+
+    @classmethod
+    def open(cls, path: Path, edge: str, sink: str, files: Files | None = None) -> Checkpoint:
+        """Open and lock the checkpoint at `path` until close(); create it if it does not exist.
+
+        Raises CheckpointBusy, CheckpointForeign, CheckpointNewer, CheckpointError (its directory cannot be
+        used).
+        """
+        files = files or OsFiles()
+        checkpoint = cls(path, edge, sink, files)
+        try:
+            files.makedirs(str(path.parent))
+            checkpoint._lock = files.lock(f"{path}.lock")
+        except BlockingIOError as error:
+            raise CheckpointBusy(
+                f"{path}: another drain works with it", hint="stop that one, or give this bridge its own name"
+            ) from error
+        except OSError as error:
+            raise _unusable(path, error) from error
+        try:
+            checkpoint._load()
+        except BaseException:
+            checkpoint.close()
+            raise
+        return checkpoint
+
+    @classmethod
+    def peek(cls, path: Path) -> Checkpoint | None:
+        """Read the checkpoint at `path`, of any edge and sink. A bridge may be using it. Never save it.
+
+        Returns None if it does not exist or cannot be read.
+        """
+        checkpoint = cls(path, "", "", OsFiles())
+        try:
+            found = _unpack(checkpoint._read())
+            checkpoint._take(found)
+            checkpoint.edge, checkpoint.sink = found["edge"], found["sink"]
+        except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException):
+            return None
+        return checkpoint
+
+    def close(self) -> None:
+        """Release the lock. May be called twice."""
+        if self._lock >= 0:
+            self.files.close(self._lock)
+            self._lock = -1
+
+    def number(self, begun: Sequence[WriteIntent] = ()) -> int:
+        """Number of the next file, after those in flight and `begun`."""
+        taken = {intent.drain_seq for intent in begun}
+        for number in self.free:
+            if number not in taken:
+                return number
+        return max([self.drain_seq, *taken, *(intent.drain_seq for intent in self.intents)]) + 1
+
+    def begin(self, intents: Sequence[WriteIntent], *, saved: bool = True) -> None:
+        """Record write intents and save them. Raises CheckpointError: they were not recorded."""
+        before = self.intents, self.free
+        self.intents = [*self.intents, *intents]
+        numbers = {intent.drain_seq for intent in intents}
+        self.free = [number for number in self.free if number not in numbers]
+        if saved:
+            try:
+                self.save()
+            except CheckpointError:
+                self.intents, self.free = before
+                raise
+
+    def finish(self) -> None:
+        """Complete the first file in flight: the sink has it."""
+        intent = self.intents[0]
+        key = intent.stream, intent.partition
+        known = self.losses.get(key, Losses())
+        if (losses := known.after(intent)) is not known:
+            self.losses[key] = losses
+        self._account_for_first()
+
+    def _account_for_first(self) -> None:
+        """Remove the first file in flight, and move its cursor behind it."""
+        intent = self.intents.pop(0)
+        key = intent.stream, intent.partition
+        known = self.cursors.get(key)
+        if known is None or known.epoch != intent.epoch:
+            first = intent.epoch_first_offset
+            known = Cursor(*key, intent.epoch, first, first, intent.first_offset)
+        self.cursors[key] = known.after(intent)
+        if intent.drain_seq > self.drain_seq:
+            self.drain_seq, self.day = intent.drain_seq, intent.name(self.edge).day
+        self.saved = False
+
+    def give_up(self) -> None:
+        """Give up the first file in flight: its records are gone, and the sink does not have it.
+
+        The next file of its partition declares them, and the next file of all takes its number.
+        """
+        intent = self.intents[0]
+        key = intent.stream, intent.partition
+        self._account_for_first()
+        cursor = self.cursors[key]
+        self.cursors[key] = replace(
+            cursor,
+            owed=(*cursor.owed, *intent.lost, (intent.first_offset, intent.last_offset)),
+            previous=intent.previous,
+            earlier_lost=(*intent.earlier_lost, *cursor.earlier_lost),
+            earlier_skipped=(*intent.earlier_skipped, *cursor.earlier_skipped),
+        )
+        self.free = sorted([*self.free, intent.drain_seq])
+
+    def abandon(self) -> None:
+        """Drop all write intents; files that were not completed are decided again."""
+        self.intents = []
+
+    def move(self, cursor: Cursor) -> None:
+        """Set the cursor of a partition. It is saved with the next save: its facts can be found again."""
+        self.cursors[cursor.stream, cursor.partition] = cursor
+        self.saved = False
+
+    def save(self) -> None:
+        """Write this state to the disk. Raises CheckpointError."""
+        try:
+            replace_file(self.files, str(self.path), [self._pack()])
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        self.fresh, self.saved = False, True
+
+    def _pack(self) -> bytes:
+        losses = [(*key, *it.pack()) for key, it in self.losses.items()]
+        body: bytes = msgpack.packb(
+            {
+                "edge": self.edge,
+                "sink": self.sink,
+                "drain_seq": self.drain_seq,
+                "day": self.day,
+                "cursors": [_fields(cursor) for cursor in self.cursors.values()],
+                "intents": [_map(intent) for intent in self.intents],
+                "free": self.free,
+                "paused": self.paused,
+                **({"losses": losses} if losses else {}),
+                **({"streams": self.streams} if self.streams else {}),
+            }
+        )
+        return ENVELOPE.pack(body)
+
+    def _load(self) -> None:
+        try:
+            data = self._read()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        if is_checkpoint(data):
+            raise CheckpointForeign(
+                f"{self.path}: it is the checkpoint of a log, not of a bridge",
+                hint="put it back into the directory of that log; a bridge creates a missing one",
+            )
+        if (version := _version(data)) > VERSION:
+            raise CheckpointNewer(
+                f"{self.path}: version {version}, and this Brim reads up to {VERSION}",
+                hint="run the Brim that wrote it, or a later one; to begin again, which sends what the log "
+                "has to Kafka or MQTT again, move this file away",
+            )
+        try:
+            found = _unpack(data)
+            self._take(found)
+        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+            log.error("checkpoint damaged, renamed path=%s.damaged reason=%r", self.path, error)
+            self.files.rename(str(self.path), f"{self.path}.damaged")
+            return
+        if found["sink"] != self.sink or found["edge"] != self.edge:
+            raise CheckpointForeign(
+                f"{self.path}: it is of edge {found['edge']!r} and sink {found['sink']}, "
+                f"not of {self.edge!r} and {self.sink}",
+                hint=foreign_remedy(found["edge"], self.edge) if found["sink"] == self.sink else OTHER_PLACE,
+            )
+
+    def _take(self, found: dict[str, Any]) -> None:
+        """Take all but edge and sink. Raises ValueError, TypeError, KeyError: nothing was taken."""
+        cursors = [Cursor(*fields) for fields in found["cursors"]]
+        intents = [WriteIntent(**fields) for fields in found["intents"]]
+        free, paused = list(found["free"]), bool(found["paused"])
+        streams = tuple(found.get("streams", ()))
+        losses = {(stream, partition): Losses(*it) for stream, partition, *it in found.get("losses", ())}
+        self.drain_seq, self.day, self.fresh = found["drain_seq"], found["day"], False
+        self.intents, self.free, self.paused, self.losses = intents, free, paused, losses
+        self.streams = streams
+        self.cursors = {(cursor.stream, cursor.partition): cursor for cursor in cursors}
+
+    def _read(self) -> bytes:
+        return read_file(self.files, str(self.path), MAX_BYTES)
+
+
+def _fields(cursor: Cursor) -> tuple[Any, ...]:
+    """Its values in their order, without the last two if both are empty."""
+    values = dataclasses.astuple(cursor)
+    return values if any(values[-2:]) else values[:-2]
+
+
+def _map(intent: WriteIntent) -> dict[str, Any]:
+    """Its fields, without empty fields of earlier epochs, causes and the installation."""
+    seldom = {"earlier_lost", "earlier_skipped", "damaged", "logged", "installation"}
+    return {key: it for key, it in dataclasses.asdict(intent).items() if it or key not in seldom}
+
+
+def foreign_remedy(old: str, new: str) -> str:
+    """The remedy for a checkpoint of edge `old` where the configuration has `new`."""
+    return (
+        f"to go on under the new name, run `brim bridge rename-edge {old} {new} --config FILE`; to keep the "
+        f'old one, set edge_id = "{old}"'
+    )
+
+
+def streams_in(path: Path) -> frozenset[str]:
+    """Streams that the bridge of a checkpoint had to drain; empty: not known."""
+    found = Checkpoint.peek(path)
+    return (
+        frozenset() if found is None else frozenset(found.streams or (stream for stream, _ in found.cursors))
+    )
+
+
+def cursors_in(path: Path) -> list[Cursor] | None:
+    """Cursors in a checkpoint that a bridge may be using; None: it is absent or unreadable."""
+    found = Checkpoint.peek(path)
+    return None if found is None else list(found.cursors.values())
+
+
+def _version(data: bytes) -> int:
+    """Version of a bridge's checkpoint with a correct checksum; 0 otherwise."""
+    try:
+        return ENVELOPE.unpack(data)[0]
+    except ValueError:
+        return 0
+
+
+def _unpack(data: bytes) -> dict[str, Any]:
+    """The body. Raises ValueError: damage, or another version."""
+    version, body = ENVELOPE.unpack(data)
+    if version not in {1, 2, VERSION}:
+        raise ValueError(f"version {version}")
+    found = msgpack.unpackb(body, use_list=False)
+    if not isinstance(found, dict):
+        raise TypeError(f"a body of {type(found).__name__}")
+    if version == 1:
+        found |= {"intents": [found["intent"]] if found["intent"] else [], "free": [], "paused": False}
+    return found
+
+
+def _unusable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"{error.filename or path}: {error.strerror}",
+        hint="make room on that disk, and let the user that runs the bridge write there",
+    )

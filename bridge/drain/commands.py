@@ -1,0 +1,69 @@
+"""Commands of an operator to a running drain: pass over the records that wait, or drain again from an offset.
+
+Each command is a function on the drain, called on the drain's thread between two steps. It returns sentences
+about its effect. It does not wait for units in flight, which stay as they were decided: the sink may be away
+for days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bridge.drain.drain import Drain
+from bridge.errors import InvalidCommand
+from bridge.format.cursor import Cursor
+from bridge.source.partition_source import RingName
+
+__all__ = ["DrainCommand", "backfill", "skip"]
+
+DrainCommand = Callable[[Drain], list[str]]
+
+
+def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str]:
+    """Pass over all records that wait and are not in flight. The next file of each partition declares them
+    skipped.
+
+    Raises InvalidCommand: no such partition was ever drained.
+    """
+    chosen = {
+        name: cursor
+        for name, cursor in drain.checkpoint.cursors.items()
+        if (stream is None or name[0] == stream) and (partition is None or name[1] == partition)
+    }
+    if not chosen:
+        raise InvalidCommand(
+            f"nothing was ever drained of stream {stream or 'any'}, partition {partition or 'any'}",
+            hint="`brim bridge status --json` names what there is",
+        )
+    said = []
+    for key, cursor in chosen.items():
+        name = RingName(*key)
+        source = drain.partitions.sources.get(name)
+        end = source.end_offset() if source is not None and not source.moved_on(cursor.epoch) else None
+        first = (drain.cursor_of(name) or cursor).next_offset
+        if end is None or end <= first:
+            continue
+        drain.redirect(name, cursor.passed(end))
+        said.append(f"{name.ring}: offsets {first} to {end - 1} are skipped")
+    return said or ["nothing waits"]
+
+
+def backfill(drain: Drain, stream: str, partition: int, first_offset: int) -> list[str]:
+    """Drain again from an offset of the present epoch.
+
+    Raises InvalidCommand: the partition was never drained, or the offset is not among the drained ones.
+    """
+    name = RingName(stream, partition)
+    cursor: Cursor | None = drain.checkpoint.cursors.get(name)
+    if cursor is None:
+        raise InvalidCommand(
+            f"nothing was ever drained of {name.ring}", hint="`brim bridge status --json` names what there is"
+        )
+    if not cursor.epoch_first_offset <= first_offset < cursor.next_offset:
+        raise InvalidCommand(
+            f"{name.ring}: offset {first_offset} is not among those that have been drained, "
+            f"{cursor.epoch_first_offset} to {cursor.next_offset - 1} of epoch {cursor.epoch}",
+            hint="what waits is drained by itself; earlier epochs are exported: `brim segments export`",
+        )
+    drain.redirect(name, cursor.back(first_offset))
+    return [f"{name.ring}: offsets {first_offset} to {cursor.next_offset - 1} are drained again"]

@@ -1,0 +1,560 @@
+"""Drain: sends the records of many partitions, unit by unit, to one sink, each record exactly once.
+
+A unit is one drained file, or one batch of records for a record sink. Owns the order of the steps, and no
+thread: step() does what is possible now, and returns the time until there is more to do. bridge.py calls it,
+waits, and tries failed steps again.
+
+A unit
+  1. is decided: a contiguous range of one partition, with the losses before it;
+  2. is written down as an intent (checkpoint), with its number, which determines its name;
+  3. is put; the sink stores a name once, so a repeated put stores nothing twice;
+  4. is written down as done, when all units that were decided before it are done.
+
+Several units are in flight at once (in_flight.py), and may arrive in any order. Readers of the lake use the
+numbers, and wait for a missing one. For a sink that takes records one by one step 2 is absent. Units that are
+not written down as done are sent again, up to the resend limit (resend.py).
+
+After a kill at any instruction there are two cases. Without an intent, the sink has nothing of that unit.
+With an intent, the next drain reads the same records again, builds the same bytes and puts the same name. If
+those records are gone, the drain checks whether the sink has the name.
+
+Not covered: a store that answers "no such name", and executes a put of the killed process after that, while
+the records of that put are gone from ring and log. The gap report then names the doubled drain_seq.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.drain.checkpoint import Checkpoint
+from bridge.drain.clock import SYSTEM, DrainClock
+from bridge.drain.dead_letters import DeadLetters
+from bridge.drain.in_flight import InFlightFile, InFlightWindow
+from bridge.drain.partitions import TICK_S, Partitions
+from bridge.drain.past_streams import note_streams, streams_left
+from bridge.drain.reconcile import is_there, reconcile
+from bridge.drain.resend import ResendLimit, bounded
+from bridge.drain.scheduler import Demand, Scheduler
+from bridge.drain.sender import FileDelivery, RecordDelivery, Shipment, SinkDelivery
+from bridge.drain.settings import BridgeSettings
+from bridge.errors import SinkUnavailable, SourceError
+from bridge.format.cursor import Cursor
+from bridge.format.drained_file import EPOCH_BITS, ring_epoch
+from bridge.format.file_builder import RecordBatch, WriteIntent
+from bridge.format.installation import Installation
+from bridge.rangeset import union
+from bridge.sinks.interface import Leasing, RecordSink, Sink
+from bridge.source.partition_source import (
+    ANOTHER_EDGE,
+    PartitionSource,
+    RecordBuffer,
+    RecordLog,
+    RingName,
+    cut,
+)
+from persistence.errors import LogError
+from ringbuf.errors import RingError
+
+__all__ = ["Drain", "Lost", "Moved", "Totals"]
+
+log = logging.getLogger(__name__)
+
+Lost = Sequence[tuple[int, int]]  # ranges of offsets, both ends included
+# ring name, epoch, offset, lost: the sink has all records of the ring below the offset, except the lost ones
+Moved = Callable[[str, int, int, Lost], object]
+
+SETTLE_S = 60.0  # with a full window: the sink's answer ends the wait, not this time
+FINISH_S = 32.0  # a sink answers within half a minute
+SAVE_S = 1.0  # interval of saving arrivals while more units are in flight: these may be sent again
+
+
+@dataclass(slots=True)
+class Totals:
+    """Totals of this drain since it began."""
+
+    units: int = 0
+    records: int = 0
+    bytes: int = 0
+    lost_records: int = 0  # declared in a footer
+    damaged_records: int = 0  # did not verify in a ring: declared lost, unless the log has them
+    dead_letters: int = 0
+    retries: int = 0
+
+
+class Drain:
+    """Drain of the rings of `settings` into `sink`. Belongs to one thread.
+
+    `cold`: the log, if any. `moved` is called after the sink has taken a unit, and for each partition before
+    the first unit. `settled` is called on any thread after an answer of the sink: then step() has work.
+    """
+
+    def __init__(
+        self,
+        settings: BridgeSettings,
+        sink: Sink,
+        checkpoint: Checkpoint,
+        cold: RecordLog | None = None,
+        moved: Moved | None = None,
+        *,
+        settled: Callable[[], object] = lambda: None,
+        clock: DrainClock = SYSTEM,
+    ) -> None:
+        self._shipping: SinkDelivery = (
+            RecordDelivery(settings, sink) if isinstance(sink, RecordSink) else FileDelivery(settings, sink)
+        )
+        # Intents are written down in groups: half of the units wait for a place, while the others are put.
+        self._most = settings.window * (2 if self._shipping.begins and settings.window > 1 else 1)
+        self._resend: ResendLimit | None = None
+        if isinstance(sink, RecordSink):
+            self._resend = ResendLimit(settings.resend_max_records, settings.resend_max_bytes)
+            settings = bounded(settings, 2 * settings.window)
+        self.settings = settings
+        self.totals = Totals()
+        self.last_ack: float | None = None  # monotonic
+        self.held = False  # no unit is begun; units in flight continue
+        self.checkpoint = checkpoint
+        left = streams_left(settings, checkpoint)
+        copies = settings.log_dir, settings.runtime_dir
+        self.installation = Installation.open(settings.state_dir, copies)
+        if isinstance(sink, Leasing):
+            sink.hold_as(self.installation.holder())
+        self.partitions = Partitions(
+            settings, cold, clock, self.cursor_of, self._known, left, self.installation.lake_epoch
+        )
+        self.plan = Scheduler(settings)
+        self.dead_letters = DeadLetters(settings)
+        self.clock = clock
+        self._sink = sink
+        self._moved = moved
+        self._settled = settled
+        if not self._shipping.begins:
+            checkpoint.abandon()
+        self._window = InFlightWindow([InFlightFile(intent) for intent in checkpoint.intents])
+        self._buffers: list[RecordBuffer] = []
+        self._begun = False  # the content of the sink is known
+        self._stale = False  # the sink has failed: its presence is checked again
+        self._scan_at = 0.0
+        self._saved_at = 0.0
+
+    @property
+    def drain_seq(self) -> int:
+        """Number of the last unit that the sink has."""
+        return self.checkpoint.drain_seq
+
+    @property
+    def in_flight(self) -> int:
+        """Number of units that the sink has and has not answered."""
+        return self._window.outstanding
+
+    def step(self) -> float:
+        """Do what is possible now. Return the seconds until there is more to do; 0: now.
+
+        Raises SinkError, CheckpointError, SourceError (at the begin): nothing is lost, call again.
+        """
+        now = self.look()  # before any request to the sink: so the lag is known while the sink is away
+        if not self._begun:
+            self._begin()
+        progress = self._settle()
+        progress |= self._send(self._window.to_send())
+        wait_s = SETTLE_S
+        if not (self._window.probing or self._window.restoring or self.held):
+            decided, wait_s = self._decide(now)
+            progress |= self._send(decided) or wait_s <= 0
+        progress |= self._settle()
+        progress |= self._save()
+        self.totals.damaged_records = self.partitions.damaged_records
+        return 0.0 if progress else min(wait_s, max(self._scan_at - now, TICK_S))
+
+    def look(self) -> float:
+        """Find new rings if it is time to. Return the time. Also for a drain that is held."""
+        now = self.clock.monotonic()
+        if now >= self._scan_at:
+            self.partitions.scan(self.is_busy)
+            self._scan_at = now + self.settings.scan_interval_ms / 1000
+        if self.held:
+            self.partitions.demands(lambda _: None)  # notes since when records wait
+        return now
+
+    @property
+    def idle(self) -> bool:
+        """True if no record waits to be sent, as of the last step()."""
+        return not self.partitions.waiting
+
+    def drained(self) -> bool:
+        """True if the sink has all records that are in the rings now."""
+        self.partitions.scan(self.is_busy)
+        return not self._window.files and not any(map(self.partitions.waits, self.partitions.sources))
+
+    def _known(self) -> list[RingName]:
+        return [RingName(*name) for name in self.checkpoint.cursors]
+
+    def cursor_of(self, name: RingName) -> Cursor | None:
+        """Cursor of a partition after all its units in flight; None: it was never begun."""
+        cursor = self.checkpoint.cursors.get(name)
+        for flight in self._window.of(name):
+            if cursor is not None and cursor.epoch == flight.intent.epoch:
+                cursor = cursor.after(flight.intent)
+        return cursor
+
+    def oldest_ns_of(self, name: RingName) -> int | None:
+        """Timestamp of the oldest record that waits or is in flight, or of a record shortly before it."""
+        waits = self.partitions.oldest_ns(name)
+        found = [] if waits is None else [waits]
+        found += [it.parcel.batch.first_timestamp_ns for it in self._window.of(name) if it.parcel]
+        return min(found, default=None)
+
+    def is_busy(self, name: RingName) -> bool:
+        """True if units of the partition are in flight."""
+        return any(self._window.of(name))
+
+    def redirect(self, name: RingName, cursor: Cursor) -> None:
+        """Move the cursor of a partition; units in flight are not changed. Raises CheckpointError."""
+        self.checkpoint.move(cursor)
+        self.partitions.forget(name)
+        self._saved()
+
+    def collect(self) -> None:
+        """Take the answers of the sink, and send nothing. Raises SinkError, CheckpointError."""
+        self._settle()
+        self._save()
+
+    def wait_for_one(self) -> None:
+        """Wait until the sink has answered about any unit in flight."""
+        wait([it.future for it in self._window.files if it.future is not None], FINISH_S, FIRST_COMPLETED)
+
+    def finish(self) -> None:
+        """Wait at most half a minute for the units in flight, and save the progress. Raises as collect()."""
+        wait([it.future for it in self._window.files if it.future is not None], FINISH_S)
+        self._settle()
+        if not self.checkpoint.saved:
+            self._saved()
+
+    def close(self) -> None:
+        """Complete the units in flight, and detach from all rings. The caller closes checkpoint and sink."""
+        self._shipping.close()
+        self.partitions.close()
+
+    # ---- begin ----
+
+    def _begin(self) -> None:
+        note_streams(self.settings, self.checkpoint)
+        self._sink.begin(self.settings.edge_id)
+        if not isinstance(self._sink, RecordSink):
+            reconcile(self._sink, self.checkpoint, self._first_offset_of, self.installation.owns)
+            self._window.files = [InFlightFile(intent) for intent in self.checkpoint.intents]
+        self._begun = True
+        for cursor in self.checkpoint.cursors.values():
+            if not cursor.owed:
+                self._report(cursor, ())
+
+    def _first_offset_of(self, name: RingName, epoch: int) -> int | None:
+        self.partitions.scan(self.is_busy)
+        source = self.partitions.sources.get(name)
+        try:
+            return dict(source.epochs()).get(epoch) if source else None
+        except (LogError, RingError, OSError) as error:
+            raise SourceError(
+                f"{name.ring}: where epoch {epoch} began cannot be read: {error}",
+                hint="let the user that runs the bridge read the log, and look at its disk",
+            ) from error
+
+    # ---- decisions ----
+
+    def _decide(self, now: float) -> tuple[list[InFlightFile], float]:
+        """Units to begin now, and the seconds until there may be another."""
+        decided: list[InFlightFile] = []
+        left_out: set[tuple[RingName, bool]] = set()
+        moved = False
+        window = self.settings.window
+        if len(self._window) > window:
+            return [], SETTLE_S  # the next units are written down together
+        # One unit while the sink has nothing to do; several while it has.
+        room = min(self._most, len(self._window) + (window if self._window.outstanding else 1))
+        while len(self._window) < room and self._has_room():
+            found = self.partitions.demands(self.checkpoint.move)
+            wants = [it for it in found if (it.name, it.live) not in left_out]
+            if not (wants := self._without(wants)):
+                break
+            chosen = self.plan.choose(wants, now)
+            if isinstance(chosen, float):
+                return self._begin_files(decided), 0.0 if moved else chosen
+            with self.partitions.blamed(chosen.name):
+                flight = self._unit_of(self.partitions.sources[chosen.name], chosen)
+                if isinstance(flight, InFlightFile):
+                    decided.append(flight)
+                    self._window.files.append(flight)
+                    continue
+                moved |= flight
+                if flight:
+                    continue
+            left_out.add((chosen.name, chosen.live))
+        full = len(self._window) >= self._most or not self._has_room()
+        wait_s = SETTLE_S if full else TICK_S if left_out else self.settings.scan_interval_ms / 1000
+        return self._begin_files(decided), 0.0 if moved else wait_s
+
+    def _has_room(self) -> bool:
+        """True if the resend limit leaves room for a unit."""
+        return self._resend is None or self._resend.has_room(self.settings, self._window.files)
+
+    def _without(self, wants: list[Demand]) -> list[Demand]:
+        """The demands without backlog, if a backlog unit would take the last place that live records need."""
+        backlog = sum(1 for flight in self._window.files if flight.backlog)
+        most = max(self.settings.window - 1, 1)
+        return [want for want in wants if want.live or backlog < most]
+
+    def _begin_files(self, decided: list[InFlightFile]) -> list[InFlightFile]:
+        """The flights, written down if required. Raises CheckpointError: none was written."""
+        if decided:
+            try:
+                intents = [flight.intent for flight in decided]
+                self.checkpoint.begin(intents, saved=self._shipping.begins)
+            except BaseException:
+                for flight in decided:
+                    self._window.files.remove(flight)
+                raise
+        return decided
+
+    def _unit_of(self, source: PartitionSource, want: Demand) -> InFlightFile | bool:
+        """A unit of this partition; otherwise True if the partition has advanced in another way."""
+        cursor = self.cursor_of(source.name)
+        assert cursor is not None
+        start = cursor.live_offset if want.live else cursor.next_offset
+        buffer = self._buffers.pop() if self._buffers else RecordBuffer()
+        batch = source.read(cursor.epoch, start, self.plan.limit_bytes(want), buffer)
+        quiet = not any(self._window.of(source.name))
+        if batch is None:
+            self._buffers.append(buffer)
+            if cursor.ahead:
+                ended = source.is_gone or source.moved_on(cursor.epoch)
+                return quiet and ended and self._pass(cursor, want)
+            return quiet and self._next_epoch(source, cursor)
+        stop = None if want.live else cursor.stop_offset
+        end = batch.first_offset + self.settings.unit_records
+        if stop is not None:
+            if batch.first_offset >= stop:
+                self._buffers.append(buffer)
+                return quiet and self._pass(cursor, want)
+            end = min(end, stop)
+        batch = cut(batch, end - 1)
+        if self._resend is not None:
+            part = self._resend.part_of(batch, self._window.files)
+            if part is None:
+                self._buffers.append(buffer)
+                return False
+            batch = part
+        if stop is not None:
+            self.partitions.backlog_ns[source.name] = batch.last_timestamp_ns
+        if quiet and stop is None and self._splits(source, cursor, batch):
+            self._buffers.append(buffer)
+            return True
+        flight = InFlightFile(self._intent(source, cursor, start, batch), buffer, backlog=not want.live)
+        flight.parcel = Shipment(flight.intent, batch)
+        self._shipping.prepare(flight.parcel)
+        self.plan.sent(want, batch.length)
+        if want.live and (waiting := self.partitions.waiting.get(source.name)):
+            waiting.since, waiting.oldest_ns = self.clock.monotonic(), batch.last_timestamp_ns
+        return flight
+
+    def _pass(self, cursor: Cursor, want: Demand) -> bool:
+        """The backlog is gone: declare it lost, and move the cursor behind the drained range that follows."""
+        stop = cursor.stop_offset
+        if want.live or stop is None:
+            return False
+        self.checkpoint.move(cursor.gone(stop))
+        return True
+
+    def _splits(self, source: PartitionSource, cursor: Cursor, batch: RecordBatch) -> bool:
+        """True if the backlog is old enough that live records are drained in parallel from now on."""
+        age_ms = self.clock.age_s(batch.first_timestamp_ns) * 1000
+        late = max(self.settings.live_after_ms, 3 * self.settings.linger_ms)
+        end = source.end_offset()
+        if not self.settings.live_share or age_ms < late or source.moved_on(cursor.epoch) or end is None:
+            return False
+        split = cursor.split(end) if end > batch.last_offset + 1 else cursor
+        if split is not cursor:
+            log.info(
+                "live records drained in parallel with the backlog stream=%s partition=%d from=%d",
+                *source.name,
+                end,
+            )
+            self.checkpoint.move(split)
+            self.partitions.waiting.pop(source.name, None)
+            self.partitions.backlog_ns[source.name] = batch.first_timestamp_ns
+        return split is not cursor
+
+    def _intent(self, source: PartitionSource, cursor: Cursor, start: int, batch: RecordBatch) -> WriteIntent:
+        begun = [flight.intent for flight in self._window.files]
+        first = start == cursor.next_offset
+        lost = tuple(union((*cursor.owed, *_range(start, batch.first_offset))))
+        return WriteIntent(
+            drain_seq=self.checkpoint.number(begun),
+            created_ns=self.clock.wall_ns(),
+            stream=cursor.stream,
+            partition=cursor.partition,
+            epoch=cursor.epoch,
+            epoch_first_offset=cursor.epoch_first_offset,
+            previous=cursor.previous,
+            first_offset=batch.first_offset,
+            last_offset=batch.last_offset,
+            lost=lost,
+            skipped=_range(cursor.accounted_offset, cursor.next_offset) if first else (),
+            compressed=self.settings.compress == "zstd",
+            earlier_lost=cursor.earlier_lost,
+            earlier_skipped=cursor.earlier_skipped,
+            installation=self.installation.identity.id if cursor.epoch >> EPOCH_BITS else "",
+            **self._causes(source, cursor, lost),
+        )
+
+    def _causes(self, source: PartitionSource, cursor: Cursor, lost: Lost) -> dict[str, Any]:
+        """Causes of the losses that the next unit declares."""
+        if not (lost or cursor.earlier_lost):
+            return {}
+        ranges = [*cursor.earlier_lost, *((cursor.epoch, *it) for it in lost)]
+        found = [(it[0], *part) for it in ranges for part in source.damaged_in(*it)]
+        return {"damaged": tuple(found), "logged": source.is_logged()}
+
+    def _next_epoch(self, source: PartitionSource, cursor: Cursor) -> bool:
+        """Continue with the next epoch; that of the cursor was read to its end. False: no next epoch."""
+        epochs = source.epochs()
+        later = epochs
+        if self.installation.owns(cursor.epoch):
+            later = [it for it in epochs if ring_epoch(it[0]) > ring_epoch(cursor.epoch)]
+        if not later:
+            if epochs and epochs[-1][0] != cursor.epoch:
+                raise SourceError(
+                    f"{source.path}: epoch {ring_epoch(epochs[-1][0])}, after epoch "
+                    f"{ring_epoch(cursor.epoch)} that has been drained",
+                    hint=ANOTHER_EDGE,
+                )
+            source.read_to_its_end()
+            return False
+        epoch, first = later[0]
+        self.checkpoint.move(cursor.next_epoch(epoch, first, source.end_of(cursor.epoch)))
+        source.forget_before(epoch)
+        log.info("epoch begun stream=%s partition=%d epoch=%d after=%d", *source.name, epoch, cursor.epoch)
+        return True
+
+    # ---- sending ----
+
+    def _send(self, flights: Sequence[InFlightFile]) -> bool:
+        """Send these units. True if there were any. Raises SinkError."""
+        if self._stale and flights:
+            self._sink.begin(self.settings.edge_id)
+            self._stale = False
+        for flight in flights:
+            if flight.parcel is None:
+                if self._window.files[0] is not flight:
+                    break  # after a crash, one after the other
+                if not self._read_again(flight):
+                    return True
+            assert flight.parcel is not None
+            flight.sent_at = self.clock.monotonic()
+            try:
+                flight.future = self._shipping.ship(flight.parcel)
+            except SinkUnavailable:
+                self._window.probing = True
+                raise
+            flight.future.add_done_callback(lambda _: self._settled())
+        return any(flight.future is not None for flight in flights)
+
+    def _read_again(self, flight: InFlightFile) -> bool:
+        """Read the records of a unit that a crash has interrupted. False: it was resolved without them."""
+        if (batch := self._batch_again(flight)) is not None:
+            flight.parcel = Shipment(flight.intent, batch)
+            return True
+        assert not isinstance(self._sink, RecordSink)  # such a sink has no unit in flight after a crash
+        flight.acknowledged = is_there(self._sink, flight.intent, self.settings.edge_id)
+        if not flight.acknowledged:
+            log.error("unit given up: records lost drain_seq=%d", flight.intent.drain_seq)
+            self.checkpoint.give_up()
+            self._window.files.remove(flight)
+        return False
+
+    def _batch_again(self, flight: InFlightFile) -> RecordBatch | None:
+        intent = flight.intent
+        if flight.name not in self.partitions.sources:
+            self.partitions.scan(self.is_busy)
+        source = self.partitions.of(flight.name)
+        try:
+            return source.read_exactly(intent.epoch, intent.first_offset, intent.last_offset)
+        except (SourceError, LogError, RingError, OSError) as error:
+            log.error("unit not read again drain_seq=%d reason=%s", intent.drain_seq, error)
+            return None
+
+    def _settle(self) -> bool:
+        """Take the answers of the sink. True if it has taken a unit. Raises SinkError."""
+        failure = self._window.settle(self.clock.monotonic(), self._acknowledged)
+        progress = False
+        if failure is not None:  # whatever the result of the others
+            self.totals.retries += 1
+            self._stale = True
+            self._window.rewinding = not self._shipping.begins
+        for flight in self._window.finished():
+            self._reject(flight)
+            self.checkpoint.finish()
+            self._count(flight)
+            if self._resend is not None:
+                self._resend.acknowledged(flight)
+            cursor = self.checkpoint.cursors[flight.name]
+            self._report(cursor, (*flight.intent.lost, *cursor.owed))
+            if flight.buffer is not None:
+                self._buffers.append(flight.buffer)
+            progress = True
+        if self._window.rewound():
+            self.checkpoint.abandon()
+        if failure is not None:
+            raise failure
+        return progress
+
+    def _reject(self, flight: InFlightFile) -> None:
+        rejected = [*flight.rejected, *(flight.parcel.rejected if flight.parcel else ())]
+        if rejected and flight.parcel is not None:
+            self.dead_letters.add(flight.intent, flight.parcel.batch, rejected)
+            self.totals.dead_letters += len(rejected)
+
+    def _acknowledged(self, flight: InFlightFile) -> None:
+        self.last_ack = self.clock.monotonic()
+        if flight.parcel is not None:
+            self.plan.measured(flight.parcel.length, flight.took_s)
+
+    def _count(self, flight: InFlightFile) -> None:
+        intent = flight.intent
+        lost = sum(last - first + 1 for *_, first, last in (*intent.lost, *intent.earlier_lost))
+        self.totals.units += 1
+        self.totals.records += intent.last_offset - intent.first_offset + 1
+        self.totals.lost_records += lost
+        self.totals.bytes += flight.parcel.length if flight.parcel else 0
+        if lost:
+            ranges = [*intent.earlier_lost, *intent.lost]
+            log.warning("records declared lost unit=%s lost=%s", intent.drain_seq, ranges)
+        log.debug("drained drain_seq=%d", intent.drain_seq)
+
+    def _report(self, cursor: Cursor, lost: Lost) -> None:
+        if self._moved is not None:
+            name = RingName(cursor.stream, cursor.partition)
+            self._moved(name.ring, ring_epoch(cursor.epoch), cursor.accounted_offset, lost)
+
+    def _save(self) -> bool:
+        """Save the checkpoint if it is time to. True if that made room under the resend limit."""
+        now = self.clock.monotonic()
+        if self.checkpoint.saved:
+            return False
+        due = self._resend is not None and self._resend.is_due()
+        if self._window.files and now - self._saved_at < SAVE_S and not due:
+            return False  # the next units are written down soon, and this progress with them
+        self._saved()
+        self._saved_at = now
+        return self._resend is not None
+
+    def _saved(self) -> None:
+        self.checkpoint.save()
+        if self._resend is not None:
+            self._resend.saved()
+
+
+def _range(first: int, end: int) -> tuple[tuple[int, int], ...]:
+    return ((first, end - 1),) if end > first else ()

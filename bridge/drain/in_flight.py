@@ -1,0 +1,120 @@
+"""In-flight window of the bridge: units that were begun and are not all acknowledged, in the order of their
+intents.
+
+A unit is one drained file, or one batch of records for a record sink. Owns that order and the fate of each
+unit: acknowledged in any order, removed only from the front, sent again after a failure. Never decides what
+is sent, and saves nothing.
+
+After a failure only the first failed unit is sent again. The others follow when the sink has taken it, so a
+sink that is away gets one request at a time. A sink that keeps an order of its own gets all units again, from
+the first that it did not acknowledge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from bridge.drain.sender import Shipment
+from bridge.errors import SinkBlocked, SinkError
+from bridge.format.file_builder import WriteIntent
+from bridge.format.record_batch import Rejected
+from bridge.source.partition_source import RecordBuffer, RingName
+
+__all__ = ["InFlightFile", "InFlightWindow"]
+
+
+@dataclass(eq=False, slots=True)
+class InFlightFile:
+    """One unit in flight."""
+
+    intent: WriteIntent
+    buffer: RecordBuffer | None = None  # memory of its records
+    backlog: bool = False  # newer records of the partition are drained already
+    parcel: Shipment | None = None  # None: its records must be read again, after a crash
+    future: Future[Sequence[Rejected]] | None = None  # while the sink has it
+    sent_at: float = 0.0
+    took_s: float = 0.0
+    acknowledged: bool = False
+    rejected: tuple[Rejected, ...] = ()
+
+    @property
+    def name(self) -> RingName:
+        """Name of the partition."""
+        return RingName(self.intent.stream, self.intent.partition)
+
+    @property
+    def length(self) -> int:
+        """Bytes of its records; 0: they must be read again."""
+        return self.parcel.batch.length if self.parcel else 0
+
+
+@dataclass
+class InFlightWindow:
+    """Units in flight in their order. Belongs to one thread."""
+
+    files: list[InFlightFile] = field(default_factory=list)
+    probing: bool = False  # a unit failed, and none has succeeded since
+    rewinding: bool = False  # all units that were not acknowledged are sent again once none is in flight
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def of(self, name: RingName) -> Iterator[InFlightFile]:
+        """The units of one partition."""
+        return (flight for flight in self.files if flight.name == name)
+
+    @property
+    def outstanding(self) -> int:
+        """Number of units that the sink has."""
+        return sum(1 for flight in self.files if flight.future is not None)
+
+    @property
+    def restoring(self) -> bool:
+        """True if units of a crash remain: the next unit may have to declare their ranges."""
+        return any(flight.parcel is None for flight in self.files)
+
+    def to_send(self) -> list[InFlightFile]:
+        """Units to send now."""
+        waiting = [it for it in self.files if it.future is None and not it.acknowledged]
+        if self.rewinding:
+            return []
+        if self.probing:
+            return waiting[:1] if self.outstanding == 0 else []
+        return waiting
+
+    def settle(self, now: float, acknowledged: Callable[[InFlightFile], object]) -> SinkError | None:
+        """Collect finished sends. Return the most serious failure, or None."""
+        failure: SinkError | None = None
+        for flight in self.files:
+            future = flight.future
+            if future is None or not future.done():
+                continue
+            flight.future = None
+            try:
+                rejected = future.result()
+            except SinkError as error:
+                if failure is None or isinstance(error, SinkBlocked):
+                    failure = error
+                continue
+            flight.acknowledged, flight.took_s = True, now - flight.sent_at
+            flight.rejected = tuple(rejected)
+            self.probing = False
+            acknowledged(flight)
+        self.probing |= failure is not None
+        return failure
+
+    def rewound(self) -> bool:
+        """True if the window was emptied to begin again behind the last acknowledged unit."""
+        if not self.rewinding or self.outstanding:
+            return False
+        self.files.clear()
+        self.rewinding = self.probing = False
+        return True
+
+    def finished(self) -> Iterator[InFlightFile]:
+        """Remove acknowledged units from the front; the caller completes each before it takes the next."""
+        while self.files and self.files[0].acknowledged:
+            yield self.files[0]
+            del self.files[0]

@@ -1,0 +1,137 @@
+"""Lag of a drain, by partition, and the time until its buffer is full.
+
+Owns the measurement of the rate at which records arrive. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridge.drain.drain import Drain
+from bridge.drain.loss_report import VanishedPartition
+from bridge.drain.losses import OVERWRITTEN, RETENTION
+from bridge.format.cursor import Cursor
+from bridge.source.partition_source import PartitionSource, RingName
+from persistence.errors import LogError
+from ringbuf.errors import RingError
+
+__all__ = ["LagMeter", "PartitionLag"]
+
+GONE_S = 2.0  # minimum interval between two requests to a log for the range that it still has
+SMOOTHING_S = 60.0  # after this time a measurement has a third of its weight
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """Lag of one partition."""
+
+    stream: str
+    partition: int
+    epoch: int
+    next_offset: int
+    lag_records: int
+    lag_bytes: int  # for records that are no longer in the ring: estimated from the length of those that are
+    lag_s: float  # age of the oldest record that waits, if it is known; 0: no record waits
+    backlog_records: int  # records that wait while newer ones are drained in parallel
+    # Seconds until records are lost, at the present rate; None: no records arrive.
+    buffer_left_s: float | None
+    error: str
+
+
+@dataclass(slots=True)
+class _Inflow:
+    """Rate at which records arrive in a partition."""
+
+    at: float
+    position: int
+    bytes_s: float = 0.0
+
+
+class LagMeter:
+    """Lag of one drain, measured on its thread."""
+
+    def __init__(self, drain: Drain) -> None:
+        self._drain = drain
+        self._inflows: dict[RingName, _Inflow] = {}
+        self.gone: dict[
+            RingName, VanishedPartition
+        ] = {}  # records that wait, and that are in neither ring nor log
+        self._gone_at = float("-inf")
+
+    def lags(self) -> list[PartitionLag]:
+        """Lag of each partition at this moment."""
+        for name in [name for name in self._inflows if name not in self._drain.partitions.sources]:
+            del self._inflows[name]
+        sources = list(self._drain.partitions.sources.values())
+        if (now := self._drain.clock.monotonic()) >= self._gone_at + GONE_S:
+            self._gone_at = now
+            found = ((source.name, self._find_gone(source)) for source in sources)
+            self.gone = {name: gone for name, gone in found if gone is not None}
+        else:
+            self.gone = {name: gone for name, gone in self.gone.items() if self._is_gone(name, gone)}
+        return [self._lag(source) for source in sources]
+
+    def _find_gone(self, source: PartitionSource) -> VanishedPartition | None:
+        """The range behind the cursor that can no longer be read."""
+        if (cursor := self._drain.cursor_of(source.name)) is None or self._drain.is_busy(source.name):
+            return None
+        epoch, first = cursor.epoch, cursor.next_offset
+        try:
+            end = source.readable_from(epoch, first)
+            cause = RETENTION if end > first and source.is_logged() else OVERWRITTEN
+        except (LogError, RingError, OSError):
+            return None  # the drain reports it
+        end = min(end, cursor.stop_offset) if cursor.stop_offset is not None else end
+        return VanishedPartition(epoch, first, end - 1, cause) if end > first else None
+
+    def _is_gone(self, name: RingName, gone: VanishedPartition) -> bool:
+        """True while the drain has not moved past these records."""
+        cursor: Cursor | None = self._drain.cursor_of(name)
+        return cursor is not None and (cursor.epoch, cursor.next_offset) == (gone.epoch, gone.first)
+
+    def _lag(self, source: PartitionSource) -> PartitionLag:
+        drain, name = self._drain, source.name
+        cursor = drain.checkpoint.cursors.get(name)
+        epoch, offset = (cursor.epoch, cursor.next_offset) if cursor else (0, 0)
+        error = drain.partitions.error_of(name)
+        records, length, age_s, left_s, waiting = 0, 0, 0.0, None, 0
+        try:
+            if cursor is None:  # the sink has never been reached
+                epoch, offset = source.oldest()
+            records, length = source.backlog(epoch, offset)
+            if error and source.moved_on(epoch):  # no record of the ring is known to be drained
+                oldest = source.oldest()[1]
+                records = (source.end_offset() or oldest) - oldest
+            records -= sum(end - first for first, end in cursor.ahead) if cursor else 0
+            records -= gone.last - gone.first + 1 if (gone := self.gone.get(name)) else 0
+            left_s = self._left_s(source, length)
+        except RingError as broken:
+            error = error or str(broken)
+        if cursor is not None and cursor.ahead:
+            drained = sum(end - first for first, end in cursor.ahead[:-1])
+            waiting = cursor.ahead[-1][0] - offset - drained
+        oldest_ns = drain.oldest_ns_of(name)
+        if records > 0 and oldest_ns is not None:
+            age_s = drain.clock.age_s(oldest_ns)
+        if records > 0:
+            age_s = max(age_s, drain.partitions.blocked_s(name))
+        return PartitionLag(*name, epoch, offset, max(records, 0), length, age_s, waiting, left_s, error)
+
+    def _left_s(self, source: PartitionSource, lag_bytes: int) -> float | None:
+        facts = source.capacity()
+        if facts is None:
+            return None
+        capacity_bytes, position = facts
+        now = self._drain.clock.monotonic()
+        inflow = self._inflows.setdefault(source.name, _Inflow(now, position))
+        elapsed = now - inflow.at
+        if elapsed >= 1:
+            latest = max(position - inflow.position, 0) / elapsed
+            weight = min(elapsed / SMOOTHING_S, 1.0) if inflow.bytes_s else 1.0
+            inflow.bytes_s += weight * (latest - inflow.bytes_s)
+            inflow.at, inflow.position = now, position
+        if inflow.bytes_s <= 0:
+            return None
+        stream = source.name.stream.partition("@")[0]
+        kept = capacity_bytes + self._drain.settings.spool_bytes.get(stream, 0)
+        return max(kept - lag_bytes, 0) / inflow.bytes_s

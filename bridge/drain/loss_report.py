@@ -1,0 +1,85 @@
+"""Loss report of a drain: declared losses, losses that the next file declares, and losses that are certain.
+
+Owns nothing. A loss is reported as soon as it is certain: a bridge that cannot reach its sink declares it in
+a file days later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from bridge.drain.checkpoint import Checkpoint
+from bridge.drain.drain import Drain
+from bridge.drain.losses import OVERWRITTEN, RETENTION, Losses, PartitionLosses
+from bridge.format.cursor import Cursor
+from bridge.format.drained_file import EarlierRanges
+from bridge.source.partition_source import RingName
+from persistence.errors import LogError
+
+__all__ = ["VanishedPartition", "losses_in", "losses_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class VanishedPartition:
+    """Records that still count as waiting, and that are in neither ring nor log."""
+
+    epoch: int
+    first: int
+    last: int
+    cause: str  # see losses.py
+
+
+def losses_of(drain: Drain, gone: Mapping[RingName, VanishedPartition]) -> list[PartitionLosses]:
+    """The losses of each partition that has any. `gone`: see LagMeter."""
+    return _rows(drain.checkpoint, gone, partial(_cause, drain))
+
+
+def losses_in(checkpoint: Checkpoint) -> list[PartitionLosses]:
+    """The losses in a checkpoint, before the drain begins."""
+    return _rows(checkpoint, {}, lambda _: OVERWRITTEN)
+
+
+def _rows(
+    checkpoint: Checkpoint, gone: Mapping[RingName, VanishedPartition], cause_of: Callable[[RingName], str]
+) -> list[PartitionLosses]:
+    names = [RingName(*it) for it in sorted({*checkpoint.losses, *checkpoint.cursors, *gone})]
+    rows = (_row(checkpoint, name, gone.get(name), cause_of) for name in names)
+    return [it for it in rows if it.losses.lost_records or it.losses.skipped_records]
+
+
+def _row(
+    checkpoint: Checkpoint,
+    name: RingName,
+    gone: VanishedPartition | None,
+    cause_of: Callable[[RingName], str],
+) -> PartitionLosses:
+    declared = checkpoint.losses.get(name, Losses())
+    losses = declared
+    if (cursor := checkpoint.cursors.get(name)) is not None:
+        lost, skipped = _pending(cursor)
+        if lost:
+            losses = losses.with_lost(lost, cause_of(name))
+        if skipped:
+            losses = losses.with_skipped(skipped)
+    if gone is not None:
+        losses = losses.with_lost(((gone.epoch, gone.first, gone.last),), gone.cause)
+    return PartitionLosses(*name, losses, losses.lost_records - declared.lost_records)
+
+
+def _pending(cursor: Cursor) -> tuple[EarlierRanges, EarlierRanges]:
+    """Lost and skipped ranges that the next file declares."""
+    lost = (*cursor.earlier_lost, *((cursor.epoch, *it) for it in cursor.owed))
+    if cursor.next_offset <= cursor.accounted_offset:
+        return lost, cursor.earlier_skipped
+    passed = cursor.epoch, cursor.accounted_offset, cursor.next_offset - 1
+    return lost, (*cursor.earlier_skipped, passed)
+
+
+def _cause(drain: Drain, name: RingName) -> str:
+    source = drain.partitions.sources.get(name)
+    try:
+        return RETENTION if source is not None and source.is_logged() else OVERWRITTEN
+    except (LogError, OSError):
+        return OVERWRITTEN

@@ -1,0 +1,130 @@
+"""Comparison of checkpoint and sink before the first unit. On a contradiction the sink is right.
+
+A checkpoint may be missing, damaged, or restored from a backup. It is then corrected by the names in the
+sink. A partition counts as drained up to the first hole between the ranges in its names; records in a hole
+wait as a backlog. Only names with epochs of this installation count. Names of another installation, which had
+this edge id before, only reserve their numbers. Ranges that were declared lost or skipped are holes, too:
+records that still exist are drained, the others are declared once more.
+
+A checkpoint that was saved and belongs to this place is the usual case. Then only the names of some numbers
+are listed: those in flight and the next one, which another bridge of this edge may have used meanwhile. If
+another bridge was here, units that were in flight and are not in the sink are decided again: their records
+still wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+from bridge.drain.checkpoint import Checkpoint
+from bridge.format.cursor import Cursor
+from bridge.format.drained_file import FileName, ring_epoch
+from bridge.format.file_builder import WriteIntent
+from bridge.sinks.interface import FileSink
+from bridge.source.partition_source import RingName
+
+__all__ = ["is_there", "reconcile"]
+
+log = logging.getLogger(__name__)
+
+LOOK_DAYS = 8  # with an older checkpoint all names are listed; otherwise those of the next numbers
+
+
+def reconcile(
+    sink: FileSink,
+    checkpoint: Checkpoint,
+    first_offset_of: Callable[[RingName, int], int | None],
+    owns: Callable[[int], bool] = lambda _: True,
+) -> None:
+    """Correct the checkpoint.
+
+    `first_offset_of`: the first offset of an epoch, if the ring has it. `owns`: true if an epoch belongs to
+    this installation.
+    """
+    if not _may_be_behind(sink, checkpoint):
+        return
+    names = sorted(_named(sink, checkpoint.edge, ""))
+    if not _has_strange(checkpoint, names):
+        return
+    newer = list(_open(checkpoint, names))
+    last = newer[-1]
+    log.warning(
+        "checkpoint corrected: the sink is ahead checkpoint=%s from=%d to=%d",
+        checkpoint.path, checkpoint.drain_seq, last.drain_seq,
+    )  # fmt: skip
+    _settle_intents(checkpoint, names)
+    ranges: dict[tuple[RingName, int], list[tuple[int, int]]] = defaultdict(list)
+    for name in (it for it in newer if owns(it.epoch)):
+        key = RingName(name.stream, name.partition), name.epoch
+        ranges[key].append((name.first_offset, name.last_offset + 1))
+    # An epoch begins after the previous one is complete.
+    for (partition, epoch), there in sorted(ranges.items(), key=lambda it: (it[0][0], ring_epoch(it[0][1]))):
+        known = checkpoint.cursors.get(partition)
+        if known is None or not owns(known.epoch) or ring_epoch(known.epoch) < ring_epoch(epoch):
+            begin = min(there)[0]
+            first = first_offset_of(partition, epoch)
+            known = Cursor(*partition, epoch, begin if first is None else first, begin, begin)
+        if known.epoch == epoch:
+            checkpoint.move(known.holding(there))
+    if last.drain_seq > checkpoint.drain_seq:
+        checkpoint.drain_seq, checkpoint.day = last.drain_seq, last.day
+    taken = {name.drain_seq for name in names}
+    checkpoint.free = [it for it in checkpoint.free if it not in taken and it < checkpoint.drain_seq]
+
+
+def is_there(sink: FileSink, intent: WriteIntent, edge: str) -> bool:
+    """True if the sink has this unit."""
+    name = _plain(intent.name(edge))
+    return name in map(_plain, _named(sink, edge, f"dt={name.day}/{name.drain_seq:016d}-"))
+
+
+def _settle_intents(checkpoint: Checkpoint, names: list[FileName]) -> None:
+    """Complete the intents at the front that the sink has; drop the others with their numbers."""
+    there = set(map(_plain, names))
+    while checkpoint.intents and _plain(checkpoint.intents[0].name(checkpoint.edge)) in there:
+        checkpoint.finish()
+    given_back = [intent.drain_seq for intent in checkpoint.intents]
+    checkpoint.abandon()
+    checkpoint.free = sorted({*checkpoint.free, *given_back})
+
+
+def _open(checkpoint: Checkpoint, names: Iterable[FileName]) -> Iterator[FileName]:
+    """Names with a number that this checkpoint plans to use, or used without an acknowledgement."""
+    given = {*checkpoint.free, *(intent.drain_seq for intent in checkpoint.intents)}
+    return (it for it in names if it.drain_seq > checkpoint.drain_seq or it.drain_seq in given)
+
+
+def _has_strange(checkpoint: Checkpoint, names: Iterable[FileName]) -> bool:
+    """True if one of the names is not a unit of this checkpoint."""
+    ours = {_plain(intent.name(checkpoint.edge)) for intent in checkpoint.intents}
+    return any(_plain(name) not in ours for name in _open(checkpoint, names))
+
+
+def _plain(name: FileName) -> FileName:
+    """The name without its suffix: that of a Parquet file does not tell if it should be compressed."""
+    return replace(name, compressed=False)
+
+
+def _may_be_behind(sink: FileSink, checkpoint: Checkpoint) -> bool:
+    """True if another bridge has put a unit that this checkpoint does not know."""
+    if checkpoint.fresh or not checkpoint.day:
+        return True
+    day, today = date.fromisoformat(checkpoint.day), datetime.now(UTC).date()
+    if not day <= today < day + timedelta(days=LOOK_DAYS):
+        return True
+    days = (day + timedelta(days=number) for number in range((today - day).days + 1))
+    given = [intent.drain_seq for intent in checkpoint.intents]
+    numbers = sorted({*checkpoint.free, *given, max([checkpoint.drain_seq, *given]) + 1})
+    prefixes = [f"dt={it.isoformat()}/{number:016d}-" for it in days for number in numbers]
+    found = (name for prefix in prefixes for name in _named(sink, checkpoint.edge, prefix))
+    return _has_strange(checkpoint, found)
+
+
+def _named(sink: FileSink, edge: str, prefix: str) -> Iterator[FileName]:
+    return (
+        name for path in sink.names(f"edge={edge}/{prefix}") if (name := FileName.parse(path)) is not None
+    )

@@ -1,0 +1,165 @@
+"""Delivery to both kinds of sink: a file is built and put, or records are filtered and sent one by one.
+
+A unit is one drained file, or one batch of records for a record sink. Owns the threads on which put() runs,
+and the form of a batch for its sink. Never decides what is sent or when, and never retries.
+
+Files are built, compressed and put by as many threads as there may be units in flight. Checksums, zstd and
+writing release the GIL, so the next unit is read meanwhile. A file is built as soon as its intent is decided,
+while the intent is written to disk. With one unit at a time there is no extra thread: the bridge's own does
+the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from bridge.drain.settings import BridgeSettings
+from bridge.drain.transform import Pipeline, load
+from bridge.errors import BadName, SinkError
+from bridge.format.file_builder import DrainedFile, RecordBatch, WriteIntent, build, compressed
+from bridge.format.record_batch import Rejected, SinkBatch, unchanged
+from bridge.format.zstd import check_available
+from bridge.sinks.interface import FileSink, RecordSink, Sink
+
+__all__ = ["FileDelivery", "RecordDelivery", "Shipment", "SinkDelivery", "check"]
+
+T = TypeVar("T")
+
+
+def check(settings: BridgeSettings, sink: Sink) -> None:
+    """Check that the sink supports these settings. Raises BadName, BadTransform."""
+    if settings.chooses_topics and not isinstance(sink, RecordSink):
+        raise BadName(
+            f"{sink.url} takes files, which hold whole streams: no topics, remap or transform",
+            hint="give these topics a stream of their own, and name it in streams",
+        )
+    if settings.transform:
+        load(settings.transform)
+    if settings.compress == "zstd":
+        check_available()
+
+
+@dataclass(slots=True)
+class Shipment:
+    """One unit in flight: its records, and the form that was made for the sink."""
+
+    intent: WriteIntent
+    batch: RecordBatch
+    unit: Future[DrainedFile] | None = None  # its file, built or being built
+    records: SinkBatch | None = None
+    rejected: tuple[Rejected, ...] = ()  # by a plug-in, before sending
+    length: int = 0  # bytes that went to the sink
+
+
+class SinkDelivery(Protocol):
+    """One of the two kinds of delivery."""
+
+    begins: bool  # True if a unit is written down before it is sent: its name must stay the same
+
+    def prepare(self, parcel: Shipment) -> None:
+        """Do the work that is possible before the unit may be sent."""
+
+    def ship(self, parcel: Shipment) -> Future[Sequence[Rejected]]:
+        """Send the unit. The Future fails with SinkError; the call may raise it too."""
+
+    def close(self) -> None:
+        """Wait until no unit is in flight."""
+
+
+class _InlineExecutor(Executor):
+    """Executor that runs each call at once, on the calling thread."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except SinkError as error:
+            future.set_exception(error)
+        return future
+
+
+class FileDelivery:
+    """Delivery to a store of files."""
+
+    begins = True
+
+    def __init__(self, settings: BridgeSettings, sink: FileSink) -> None:
+        self._edge, self._sink = settings.edge_id, sink
+        name = f"brim-put-{settings.name}"
+        self._executor: Executor = (
+            ThreadPoolExecutor(settings.window, name) if settings.window > 1 else _InlineExecutor()
+        )
+
+    def prepare(self, parcel: Shipment) -> None:
+        """See Shipping."""
+        parcel.unit = self._executor.submit(self._built, parcel.intent, parcel.batch)
+
+    def ship(self, parcel: Shipment) -> Future[Sequence[Rejected]]:
+        """See Shipping."""
+        if parcel.unit is None:
+            self.prepare(parcel)
+        assert parcel.unit is not None
+        return self._executor.submit(self._put, parcel, parcel.unit)
+
+    def _built(self, intent: WriteIntent, batch: RecordBatch) -> DrainedFile:
+        unit = build(self._edge, intent, batch)
+        return compressed(unit) if intent.compressed else unit
+
+    def _put(self, parcel: Shipment, built: Future[DrainedFile]) -> Sequence[Rejected]:
+        unit = built.result()  # begun before: threads take tasks in their order
+        parcel.length = unit.length
+        self._sink.put(unit)
+        return ()
+
+    def close(self) -> None:
+        """See Shipping."""
+        self._executor.shutdown()
+
+
+class RecordDelivery:
+    """Delivery to a sink that takes records."""
+
+    begins = False
+
+    def __init__(self, settings: BridgeSettings, sink: RecordSink) -> None:
+        self._edge, self._sink = settings.edge_id, sink
+        self._pipeline = Pipeline(settings)
+
+    def prepare(self, parcel: Shipment) -> None:
+        """See Shipping."""
+
+    def ship(self, parcel: Shipment) -> Future[Sequence[Rejected]]:
+        """See Shipping."""
+        if parcel.records is None:
+            parcel.records, parcel.rejected = self._made(parcel)
+        parcel.length = parcel.records.length
+        if parcel.records.count == 0:
+            nothing: Future[Sequence[Rejected]] = Future()
+            nothing.set_result(())
+            return nothing
+        return self._sink.send(parcel.records)
+
+    def _made(self, parcel: Shipment) -> tuple[SinkBatch, tuple[Rejected, ...]]:
+        intent = parcel.intent
+        batches, rejected = self._pipeline.run(parcel.batch)
+        return (
+            SinkBatch(
+                self._edge,
+                intent.stream,
+                intent.partition,
+                intent.epoch,
+                intent.first_offset,
+                intent.last_offset,
+                parcel.batch.length,
+                batches,
+                self._pipeline.topic_of or unchanged,
+                intent.lost,
+            ),
+            rejected,
+        )
+
+    def close(self) -> None:
+        """See Shipping."""

@@ -1,0 +1,1 @@
+"""Formats of the bridge: drained file, file name, cursor, record batch."""

@@ -1,0 +1,163 @@
+"""Cursor: progress of the drain in one partition. Plain arithmetic on offsets; nothing here reads or sends.
+
+    accounted_offset   everything below is in files, or declared lost or skipped in one
+    next_offset        the first offset to drain; from accounted_offset to here is passed over on purpose
+    ahead              ranges above next_offset that were drained already, because live records go before
+                       the backlog: the last range grows with the partition, the others are left from
+                       outages within outages
+    owed               lost ranges that the next file will declare
+    earlier_...        ranges of the previous epoch that were lost or skipped, and not declared at its end
+
+        accounted   next                 ahead[0]          ahead[1]
+    ────────┬─────────┬────────────────────┬───────┬─────────┬────────┬─────▶ offsets
+    drained │ skipped │      backlog       │drained│ backlog │drained │ live
+
+Invariant: the ranges of `ahead` rise, do not touch, and lie above next_offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from bridge.format.drained_file import EarlierRanges
+from bridge.format.file_builder import WriteIntent
+from bridge.rangeset import union
+
+__all__ = ["AHEAD_MAX", "Cursor"]
+
+Spans: TypeAlias = tuple[tuple[int, int], ...]
+
+AHEAD_MAX = 8  # outages within outages; above this number the backlog is drained in order
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Progress of one partition. `previous`: see drained_file.FileFooter; the next file declares it."""
+
+    stream: str
+    partition: int
+    epoch: int
+    epoch_first_offset: int
+    accounted_offset: int
+    next_offset: int
+    previous: tuple[int, int] | None = None
+    ahead: Spans = ()  # (first, end), the end not included
+    owed: Spans = ()  # (first, last), both included, as in footers
+    earlier_lost: EarlierRanges = ()
+    earlier_skipped: EarlierRanges = ()
+
+    @property
+    def live_offset(self) -> int:
+        """First offset of the live records."""
+        return self.ahead[-1][1] if self.ahead else self.next_offset
+
+    @property
+    def stop_offset(self) -> int | None:
+        """End of the backlog, from which on records were drained already; None: the backlog has no end."""
+        return self.ahead[0][0] if self.ahead else None
+
+    def after(self, intent: WriteIntent) -> Cursor:
+        """The cursor after the sink has this unit. It may have been moved since the unit was decided."""
+        owed = tuple(it for it in self.owed if not any(a <= it[0] and it[1] <= b for a, b in intent.lost))
+        cursor = replace(
+            self,
+            previous=None,
+            owed=owed,
+            earlier_lost=tuple(it for it in self.earlier_lost if it not in intent.earlier_lost),
+            earlier_skipped=tuple(it for it in self.earlier_skipped if it not in intent.earlier_skipped),
+        )
+        accounted = (*intent.lost, *intent.skipped, (intent.first_offset, intent.last_offset))
+        for first, last in union(accounted):
+            cursor = cursor._accounting(first, last + 1)
+        return cursor
+
+    def _accounting(self, first: int, end: int) -> Cursor:
+        """The cursor when first .. end is in files, or declared."""
+        if end <= self.next_offset:  # passed over meanwhile, or known already
+            known = (
+                max(self.accounted_offset, end) if first <= self.accounted_offset else self.accounted_offset
+            )
+            return replace(self, accounted_offset=known)
+        if first <= self.next_offset:
+            return self.at(end)
+        ahead = tuple((a, max(b, end) if a <= first <= b else b) for a, b in self.ahead)
+        return replace(self, ahead=_merged(ahead))
+
+    def holding(self, ranges: Iterable[tuple[int, int]]) -> Cursor:
+        """The cursor when the sink has these ranges, (first, end). Offsets between them still wait."""
+        cursor = replace(self, previous=None)
+        for first, end in sorted(ranges):
+            if first <= cursor.next_offset:
+                cursor = cursor._accounting(first, end)
+            else:
+                cursor = replace(cursor, ahead=_merged(tuple(sorted((*cursor.ahead, (first, end))))))
+        return cursor
+
+    def at(self, offset: int) -> Cursor:
+        """The cursor when everything below `offset` is accounted for."""
+        ahead = self.ahead
+        while ahead and offset >= ahead[0][0]:
+            offset, ahead = max(offset, ahead[0][1]), ahead[1:]
+        return replace(self, accounted_offset=offset, next_offset=offset, ahead=ahead)
+
+    def split(self, at: int) -> Cursor:
+        """The cursor with live records from `at`, the partition's end; records below become backlog."""
+        if at <= self.live_offset or len(self.ahead) >= AHEAD_MAX:
+            return self
+        return replace(self, ahead=(*self.ahead, (at, at)))
+
+    def gone(self, end: int) -> Cursor:
+        """The cursor when offsets below `end` are lost. The next file declares them."""
+        lost = (self.next_offset, end - 1)
+        return replace(self.at(end), owed=(*self.owed, lost)) if lost[1] >= lost[0] else self
+
+    def passed(self, end: int) -> Cursor:
+        """The cursor when offsets below `end` are passed over; the next file declares them skipped."""
+        return replace(self.at(max(end, self.next_offset)), accounted_offset=self.accounted_offset)
+
+    def next_epoch(self, epoch: int, first: int, end: int) -> Cursor:
+        """The cursor at the first offset of the next epoch.
+
+        The present epoch ends at `end`, and none of its remaining records can be read.
+        """
+        end = max(end, self.next_offset)
+        untouched = end == self.epoch_first_offset
+        lost = (*self.owed, *_both_ends(self.next_offset, end))
+        skipped = _both_ends(self.accounted_offset, self.next_offset)
+        return Cursor(
+            self.stream,
+            self.partition,
+            epoch,
+            *(first, first, first),
+            previous=self.previous if untouched and self.previous else (self.epoch, end),
+            earlier_lost=(*self.earlier_lost, *((self.epoch, *it) for it in lost)),
+            earlier_skipped=(*self.earlier_skipped, *((self.epoch, *it) for it in skipped)),
+        )
+
+    def back(self, first: int) -> Cursor:
+        """The cursor that drains again from `first` to its present offset; new records go first."""
+        if first >= self.next_offset:
+            return self
+        begun = (self.next_offset, self.next_offset)
+        ahead = self.ahead or (begun,)
+        if self.ahead and self.ahead[0][0] > self.next_offset:
+            ahead = (begun, *self.ahead)
+        accounted = min(self.accounted_offset, first)  # ranges passed over below still have to be declared
+        return replace(self, accounted_offset=accounted, next_offset=first, ahead=ahead)
+
+
+def _both_ends(first: int, end: int) -> Spans:
+    return ((first, end - 1),) if end > first else ()
+
+
+def _merged(ahead: Spans) -> Spans:
+    """Ranges as in `ahead`, with touching ranges joined."""
+    found: list[tuple[int, int]] = []
+    for first, end in ahead:
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((first, end))
+    return tuple(found)

@@ -1,0 +1,552 @@
+"""Drained file: the format that the bridge writes and Spark reads; its name, and its parser.
+
+One file holds contiguous records of one partition and epoch, as they are in the ring. It is structured like a
+segment of the log (persistence/segment/format.py), and closed by a footer. Little-endian.
+
+    byte  size  field
+       0     8  magic            "BRIMDRAN"
+       8     4  version          2; 1 where the epoch of the footer is that of the ring
+      12     4  header_bytes     64: where the first extent begins
+      16     8  drain_seq        the number of this file, from 1 on, of this edge in this sink
+      24     4  ring_epoch       seeds the records' own checksums: the low 32 bits of the footer's epoch
+      28     4  partition
+      32     8  created_ns       wall clock when the file was decided on, ns since 1970
+      40    20  zeros
+      60     4  crc32            of bytes 0 .. 60; it is also the seed of every extent's crc32c
+      64        extents          each the 32 bytes below, then a body
+                footer           msgpack map, below
+                u32 footer_length, u32 crc32 of the footer, magic "BRIMDEND": the last TRAILER_BYTES
+
+    Extent, 32 bytes, those of the log: u32 length of the body, a multiple of 32 | u32 crc32c of the
+    following fields of the extent and of the body | u32 ring_id, 1 | u32 ring_epoch | u64 position: bytes of
+    records before this extent in this file | u64 0.  Body: either records that are each covered by their own
+    checksum, or one record with FLAG_UNCHECKED.  Extents have the maximum length that this rule allows,
+    whatever ranges they came from.  So records read from the ring and the same records read from the log
+    give the same bytes.
+
+    Footer: edge, stream, partition, epoch: together with the offset the permanent identity of a record.
+                                The epoch has 63 bits: no other installation gives it
+                                (bridge/format/installation.py)
+        epoch_first_offset      first offset of this epoch, or of this edge in it: records that an edge
+                                drained before it was renamed belong to its old name
+        previous                [epoch, next_offset]: progress of draining in the epoch before, when it
+                                could no longer be read; in the first file of an epoch, otherwise nil
+        first_offset, last_offset, count, first_timestamp_ns, last_timestamp_ns
+        drain_seq
+        lost, skipped           [[first, last], ...] offsets of this epoch that no file will ever hold:
+                                overwritten before they were drained, or passed over on purpose.  They lie
+                                between the file before and first_offset
+        earlier_lost, earlier_skipped   [[epoch, first, last], ...] the same of earlier epochs, which ended
+                                before a file of theirs could declare it; absent if empty
+        body_crc32              crc32 of everything before the footer
+        installation            32 hexadecimal digits: the installation that drained it; absent in version 1
+
+    crc32 is the one of zlib, and not crc32c: so a reader without compiled code can check header, footer and
+    body.
+
+Name:
+    edge={edge}/dt={YYYY-MM-DD}/
+    {drain_seq:016}-{stream}-p{partition:04}-e{epoch:010}-{first:020}-{last:020}.brim
+
+An epoch of version 2 has 19 digits. The day is that of created_ns, UTC. A name determines the content:
+nothing in a file depends on the time at which it is written or read again. Names are enough to prove
+completeness. The drain_seqs of an edge are dense. The offset ranges of each (edge, stream, partition, epoch)
+are contiguous, except for ranges that a footer declares.
+
+Compressed (suffix .brim.zst): everything before the footer as one zstd frame; then a skippable frame, which
+`zstd -d` ignores. Its content is u64 bytes of the first part before compression, footer and trailer. So the
+footer of either kind is read from the end. Its body_crc32 tells whether two files hold the same.
+
+Rule for change: footers may gain keys, which readers ignore. Any other change raises VERSION and adds golden
+bytes under tests/golden/bridge; a reader still reads the version before. A file with an epoch of 32 bits is
+always written as version 1: a file that an earlier Brim has begun must stay the same.
+
+Only the standard library and msgpack at import, for the reason above; verify() needs the compiled core.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import msgpack
+
+from bridge.errors import BadName, DrainedFileError
+
+__all__ = [
+    "EPOCH_BITS",
+    "EXTENT_HEADER_BYTES",
+    "HEADER_BYTES",
+    "PARQUET_COLUMNS",
+    "PARQUET_SUFFIX",
+    "SUFFIX",
+    "TRAILER_BYTES",
+    "VERSION",
+    "FileExtent",
+    "FileFooter",
+    "FileHeader",
+    "FileName",
+    "ParsedFile",
+    "as_drained",
+    "check_edge",
+    "extent_verifies",
+    "footer_and_trailer",
+    "footer_length",
+    "parse",
+    "parse_footer",
+    "ring_epoch",
+    "verify",
+]
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+MAGIC = b"BRIMDRAN"
+END_MAGIC = b"BRIMDEND"
+VERSION, NARROW_VERSION = 2, 1
+EPOCH_BITS = 32  # of a ring's epoch, within that of the lake
+HEADER_BYTES = 64
+EXTENT_HEADER_BYTES = 32
+TRAILER_BYTES = 16
+FOOTER_MAX_BYTES = 1 << 20  # a footer is about 300 bytes; a length above this is damage
+RING_ID = 1
+SUFFIX, COMPRESSED_SUFFIX = ".brim", ".brim.zst"
+# Of the same records as Parquet, with the same name; parquet_footer.py: its metadata.
+PARQUET_SUFFIX = ".parquet"
+PARQUET_COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")  # of its records
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+SKIPPABLE_MAGIC = 0x184D2A5B  # any of 0x184D2A50 to 0x184D2A5F: format of zstd, 3.1.2
+BODY_MAX_BYTES = (1 << 30) + (64 << 20)  # before compression: a length above this is damage
+
+FLAG_UNCHECKED = 32  # of a record: RB_FLAG_UNCHECKED; a test compares it with ringbuf's
+_FLAGS_AT = 30  # in a record
+
+_HEADER = struct.Struct("<8sIIQIIQ20x")
+_CRC = struct.Struct("<I")
+_EXTENT = struct.Struct("<IIIIQQ")
+_TRAILER = struct.Struct("<II8s")
+_SKIPPABLE = struct.Struct("<IIQ")
+
+_EDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(@[A-Za-z0-9][A-Za-z0-9_-]{0,63})?")
+_PATH = re.compile(
+    rf"(?:.*/)?edge=(?P<edge>{_EDGE.pattern})/dt=(?P<day>\d{{4}}-\d\d-\d\d)/"
+    rf"(?P<seq>\d{{16}})-(?P<stream>{_STREAM.pattern})-p(?P<partition>\d{{4,10}})"
+    rf"-e(?P<epoch>\d{{10}}|\d{{19}})-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}(?P<zst>\.zst)?"
+)
+
+
+def ring_epoch(epoch: int) -> int:
+    """The epoch in ring and log of an epoch of the lake."""
+    return epoch & ((1 << EPOCH_BITS) - 1)
+
+
+def as_drained(path: str) -> str:
+    """Name of the drained file for a name of either form."""
+    stem = path.removesuffix(PARQUET_SUFFIX)
+    return path if stem == path else stem + SUFFIX
+
+
+def check_edge(edge: str) -> str:
+    """Return `edge` if names can hold it. Raises BadName."""
+    if not _EDGE.fullmatch(edge):
+        raise BadName(
+            f"edge id {edge!r}", hint="write 1 to 64 of A-Z, a-z, 0-9, . - and _, a letter or digit first"
+        )
+    return edge
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FileName:
+    """Fields in the name of a drained file. Sorted names of an edge are in the order of draining."""
+
+    edge: str
+    drain_seq: int
+    stream: str
+    partition: int
+    epoch: int
+    first_offset: int
+    last_offset: int
+    day: str  # YYYY-MM-DD
+    compressed: bool = False
+
+    @property
+    def path(self) -> str:
+        """Path relative to the root of the sink, with forward slashes."""
+        return (
+            f"edge={self.edge}/dt={self.day}/{self.drain_seq:016d}-{self.stream}-p{self.partition:04d}"
+            f"-e{self.epoch:010d}-{self.first_offset:020d}-{self.last_offset:020d}"
+            f"{COMPRESSED_SUFFIX if self.compressed else SUFFIX}"
+        )
+
+    @classmethod
+    def parse(cls, path: str) -> FileName | None:
+        """The name in the last three parts of `path`; None: another kind of file."""
+        match = _PATH.fullmatch(path)
+        if match is None:
+            return None
+        partition, epoch, first, last = (int(match[key]) for key in ("partition", "epoch", "first", "last"))
+        name = cls(
+            match["edge"],
+            int(match["seq"]),
+            match["stream"],
+            partition,
+            epoch,
+            first,
+            last,
+            match["day"],
+            match["zst"] is not None,
+        )
+        return name if name.last_offset >= name.first_offset else None
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """The first HEADER_BYTES. `epoch` is that of the ring."""
+
+    drain_seq: int
+    epoch: int
+    partition: int
+    created_ns: int
+    version: int = VERSION
+
+    def pack(self) -> bytes:
+        """Encode the header."""
+        fields = _HEADER.pack(
+            MAGIC, self.version, HEADER_BYTES, self.drain_seq, self.epoch, self.partition, self.created_ns
+        )
+        return fields + _CRC.pack(zlib.crc32(fields))
+
+    @property
+    def seed(self) -> int:
+        """Initial value of the crc32c of each extent."""
+        return int.from_bytes(self.pack()[-_CRC.size :], "little")
+
+    @property
+    def day(self) -> str:
+        """The dt of its name."""
+        return datetime.fromtimestamp(self.created_ns // 10**9, UTC).strftime("%Y-%m-%d")
+
+    @classmethod
+    def unpack(cls, data: Bytes) -> FileHeader:
+        """Decode a header. Raises DrainedFileError."""
+        if len(data) < HEADER_BYTES:
+            raise DrainedFileError(f"{len(data)} bytes are less than the header of {HEADER_BYTES}")
+        magic, version, header_bytes, drain_seq, epoch, partition, created_ns = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise DrainedFileError(f"begins with {magic!r}, a drained file with {MAGIC!r}")
+        if version not in {NARROW_VERSION, VERSION} or header_bytes != HEADER_BYTES:
+            raise DrainedFileError(
+                f"version {version}, this build reads {NARROW_VERSION} and {VERSION}",
+                hint="install a newer Brim",
+            )
+        if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(data[: _HEADER.size]):
+            raise DrainedFileError("the checksum of the header does not hold")
+        return cls(drain_seq, epoch, partition, created_ns, version)
+
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+EarlierRanges: TypeAlias = tuple[tuple[int, int, int], ...]  # (epoch, first, last)
+
+_MAY_MISS: dict[str, Any] = {"earlier_lost": (), "earlier_skipped": (), "installation": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class FileFooter:
+    """Footer of a drained file.
+
+    Ranges are (first, last), both ends included; earlier ranges have their epoch before that.
+    """
+
+    edge: str
+    stream: str
+    partition: int
+    epoch: int
+    epoch_first_offset: int
+    previous: tuple[int, int] | None
+    first_offset: int
+    last_offset: int
+    count: int
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+    drain_seq: int
+    lost: Ranges
+    skipped: Ranges
+    body_crc32: int
+    earlier_lost: EarlierRanges = ()
+    earlier_skipped: EarlierRanges = ()
+    installation: str = ""
+
+    @property
+    def ring_epoch(self) -> int:
+        """The epoch with which the records' checksums begin."""
+        return ring_epoch(self.epoch)
+
+    def pack(self) -> bytes:
+        """msgpack, keys in the order above."""
+        packed: bytes = msgpack.packb(self.values())
+        return packed
+
+    def values(self) -> dict[str, Any]:
+        """The keys and values of a footer, in the order above."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {key: it for key, it in found.items() if it or key not in _MAY_MISS}
+
+    @classmethod
+    def unpack(cls, data: Bytes) -> FileFooter:
+        """Decode a footer. Raises DrainedFileError, also for a footer that contradicts itself."""
+        try:
+            values = msgpack.unpackb(data, use_list=False)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise DrainedFileError(f"invalid footer ({len(data)} bytes): {error!r}") from error
+        return cls.of(values)
+
+    @classmethod
+    def of(cls, values: Any) -> FileFooter:
+        """The footer with these values; arrays are tuples. Raises as unpack()."""
+        try:
+            found = {**_MAY_MISS, **values}
+            footer = cls(
+                **{field.name: _checked(field.name, found[field.name]) for field in dataclasses.fields(cls)}
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DrainedFileError(f"invalid footer: {error!r}") from error
+        if footer.count != footer.last_offset - footer.first_offset + 1 or footer.count < 1:
+            raise DrainedFileError(
+                f"{footer.count} records cannot be offsets {footer.first_offset} to {footer.last_offset}"
+            )
+        return footer
+
+    def name(self, day: str) -> FileName:
+        """The name of the file that this footer closes."""
+        return FileName(
+            self.edge,
+            self.drain_seq,
+            self.stream,
+            self.partition,
+            self.epoch,
+            self.first_offset,
+            self.last_offset,
+            day,
+        )
+
+
+def _checked(key: str, value: Any) -> Any:
+    """Return `value` if it is valid for `key` in the footer. Raises ValueError."""
+    if key in {"edge", "stream", "installation"}:
+        good = isinstance(value, str)
+    elif key == "previous":
+        good = value is None or _is_pair(value)
+    elif key in {"lost", "skipped"}:
+        good = isinstance(value, tuple) and all(_is_pair(pair) and pair[0] <= pair[1] for pair in value)
+    elif key in _MAY_MISS:
+        good = isinstance(value, tuple) and all(map(_is_earlier, value))
+    else:
+        good = _is_number(value)
+    if not good:
+        raise ValueError(f"{key} is {value!r}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 64
+
+
+def _is_earlier(value: object) -> bool:
+    is_triple = isinstance(value, tuple) and len(value) == 3 and all(map(_is_number, value))
+    return is_triple and value[1] <= value[2]  # type: ignore[index]
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value))
+
+
+def footer_and_trailer(footer: FileFooter) -> bytes:
+    """End of a drained file: footer and trailer."""
+    packed = footer.pack()
+    return packed + _TRAILER.pack(len(packed), zlib.crc32(packed), END_MAGIC)
+
+
+def skipped_frame_head(body_length: int, tail_length: int) -> bytes:
+    """Bytes between the zstd frame of `body_length` bytes and the footer with its trailer."""
+    return _SKIPPABLE.pack(SKIPPABLE_MAGIC, tail_length + 8, body_length)
+
+
+def footer_length(tail: Bytes) -> int:
+    """Bytes of the footer before the trailer at the end of `tail`. Raises DrainedFileError."""
+    if len(tail) < TRAILER_BYTES:
+        raise DrainedFileError(f"{len(tail)} bytes are less than the trailer of {TRAILER_BYTES}")
+    length, _, magic = _TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)
+    if magic != END_MAGIC:
+        raise DrainedFileError(
+            f"ends with {magic!r}, a whole drained file with {END_MAGIC!r}: it is cut short"
+        )
+    if length > FOOTER_MAX_BYTES:
+        raise DrainedFileError(
+            f"a footer of {length} bytes is above the {FOOTER_MAX_BYTES} that one can have"
+        )
+    return int(length)
+
+
+def parse_footer(tail: Bytes) -> FileFooter:
+    """The footer at the end of `tail`, which holds at least the whole footer. Raises DrainedFileError."""
+    length = footer_length(tail)
+    at = len(tail) - TRAILER_BYTES - length
+    if at < 0:
+        raise DrainedFileError(f"{len(tail)} bytes cannot hold a footer of {length}")
+    packed = tail[at : at + length]
+    if _TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)[1] != zlib.crc32(packed):
+        raise DrainedFileError("the checksum of the footer does not hold")
+    return FileFooter.unpack(packed)
+
+
+@dataclass(frozen=True, slots=True)
+class FileExtent:
+    """One extent of records. `body` is a view into the data that was parsed."""
+
+    at: int  # byte of its header in the file
+    crc: int
+    body: memoryview
+    unchecked: bool  # one record, covered only by `crc`
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """A parsed file.  Its extents are views into the data."""
+
+    header: FileHeader
+    footer: FileFooter
+    extents: tuple[FileExtent, ...]
+    body: memoryview  # everything before the footer
+    compressed: bool = False
+
+    @property
+    def name(self) -> FileName:
+        """The name for this content."""
+        return dataclasses.replace(self.footer.name(self.header.day), compressed=self.compressed)
+
+    def body_verifies(self) -> bool:
+        """True if header, extents and records are unchanged; needs no compiled code."""
+        return zlib.crc32(self.body) == self.footer.body_crc32
+
+
+def parse(data: Bytes, name: str = "") -> ParsedFile:
+    """Parse the file in `data`. Header, footer and the places of its extents are checked; their bodies are
+    not.
+
+    `name` is for messages. Raises DrainedFileError.
+    """
+    view = memoryview(data)
+    is_compressed = bytes(view[:4]) == ZSTD_MAGIC  # a buffer of pyarrow may have signed bytes
+    try:
+        footer = parse_footer(view)
+        body = view[: len(view) - TRAILER_BYTES - footer_length(view)]
+        if is_compressed:
+            body = _decompressed(body)
+        header = FileHeader.unpack(body)
+        if footer.count * 32 > len(body):
+            raise DrainedFileError(f"{len(body)} bytes cannot hold {footer.count} records")
+        if (header.drain_seq, header.epoch, header.partition) != (
+            footer.drain_seq,
+            footer.ring_epoch,
+            footer.partition,
+        ):
+            raise DrainedFileError(f"header and footer contradict each other: {header}, {footer}")
+        return ParsedFile(header, footer, tuple(_extents(body, header)), body, is_compressed)
+    except DrainedFileError as error:
+        raise DrainedFileError(str(error), name=name, hint=error.hint) from None
+
+
+def _decompressed(data: memoryview) -> memoryview:
+    """Content of the zstd frame at the begin of `data`; the head of the next frame ends it."""
+    if len(data) < _SKIPPABLE.size:
+        raise DrainedFileError(f"{len(data)} bytes before the footer are no zstd frame")
+    magic, _, length = _SKIPPABLE.unpack_from(data, len(data) - _SKIPPABLE.size)
+    if magic != SKIPPABLE_MAGIC or not HEADER_BYTES <= length <= BODY_MAX_BYTES:
+        raise DrainedFileError(f"no zstd frame of a drained file: it would hold {length} bytes")
+    frame = data[: len(data) - _SKIPPABLE.size]
+    for name in ("compression.zstd", "backports.zstd", "pyarrow"):  # executors have the last one
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        try:
+            if name == "pyarrow":
+                body = module.Codec("zstd").decompress(frame, length, asbytes=True)
+            else:
+                body = module.ZstdDecompressor().decompress(frame, length + 1)
+        except (OSError, ValueError, getattr(module, "ZstdError", OSError)) as error:
+            raise DrainedFileError(f"the zstd frame cannot be read: {error}") from error
+        if len(body) != length:
+            raise DrainedFileError(f"the zstd frame holds {len(body)} bytes, not {length}")
+        return memoryview(body)
+    text = "it is compressed, and this Python (before 3.14) has no zstd"
+    raise DrainedFileError(text, hint="pip install backports.zstd, or pyarrow")
+
+
+def _extents(body: memoryview, header: FileHeader) -> list[FileExtent]:
+    found: list[FileExtent] = []
+    at, records_bytes = HEADER_BYTES, 0
+    while at < len(body):
+        if at + EXTENT_HEADER_BYTES > len(body):
+            raise DrainedFileError(f"byte {at}: {len(body) - at} bytes are less than an extent's header")
+        length, crc, ring_id, epoch, position, _ = _EXTENT.unpack_from(body, at)
+        begin = at + EXTENT_HEADER_BYTES
+        if length < 32 or length % 32 or begin + length > len(body):
+            raise DrainedFileError(
+                f"byte {at}: an extent of {length} bytes, where {len(body) - begin} are left"
+            )
+        if (ring_id, epoch, position) != (RING_ID, header.epoch, records_bytes):
+            raise DrainedFileError(
+                f"byte {at}: an extent of ring {ring_id}, epoch {epoch}, position {position}"
+            )
+        records = body[begin : begin + length]
+        found.append(FileExtent(at, crc, records, bool(records[_FLAGS_AT] & FLAG_UNCHECKED)))
+        at, records_bytes = begin + length, records_bytes + length
+    return found
+
+
+def extent_verifies(file: ParsedFile, extent: FileExtent) -> bool:
+    """True if header and body of an extent are what was written.  Needs the compiled core."""
+    from ringbuf import crc32c
+
+    covered = file.body[extent.at + 8 : extent.at + EXTENT_HEADER_BYTES + len(extent.body)]
+    return crc32c(covered, file.header.seed) == extent.crc
+
+
+def verify(file: ParsedFile, name: str = "") -> None:
+    """Check everything: all three kinds of checksum, and that the records are those of the footer.
+
+    Raises DrainedFileError for the first failed check. Needs the compiled core.
+    """
+    from ringbuf import scan_records
+
+    footer = file.footer
+    if not file.body_verifies():
+        raise DrainedFileError("the checksum of the body does not hold", name=name)
+    expected = footer.first_offset
+    stamps = []
+    for extent in file.extents:
+        if not extent_verifies(file, extent):
+            raise DrainedFileError(f"byte {extent.at}: the extent's checksum does not hold", name=name)
+        scan = scan_records(extent.body, footer.ring_epoch)
+        if scan.good_bytes != len(extent.body):
+            raise DrainedFileError(f"byte {extent.at}: bad record {scan.good_bytes} bytes into it", name=name)
+        if scan.first_offset != expected or scan.last_offset - scan.first_offset + 1 != scan.count:
+            raise DrainedFileError(
+                f"byte {extent.at}: {scan.count} records from {scan.first_offset}, expected {expected}",
+                name=name,
+            )
+        expected += scan.count
+        stamps += [scan.first_timestamp_ns, scan.last_timestamp_ns]
+    if expected != footer.last_offset + 1:
+        raise DrainedFileError(
+            f"records end at {expected - 1}, the footer says {footer.last_offset}", name=name
+        )
+    if (stamps[0], stamps[-1]) != (footer.first_timestamp_ns, footer.last_timestamp_ns):
+        raise DrainedFileError("the footer's timestamps are not those of the records", name=name)

@@ -1,0 +1,125 @@
+"""Sink interface: the part to implement for a new destination.
+
+There are two kinds. A FileSink stores drained files, each under a name that is a function of its content, so
+a repeated put stores nothing twice. A RecordSink passes records on, one by one, with their identity.
+
+A sink is one file in bridge/sinks that imports its client library when it is opened, and a line in
+registry.py. docs/how-to/write-a-sink.md has an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Protocol, TypeAlias, runtime_checkable
+from urllib.parse import urlsplit
+
+from bridge.format.file_builder import DrainedFile
+from bridge.format.installation import Holder
+from bridge.format.record_batch import Rejected, SinkBatch
+
+__all__ = ["FileSink", "Leasing", "RecordSink", "Sink", "shown"]
+
+
+class FileSink(Protocol):
+    """Store for drained files that keeps a name once.
+
+    Guarantees of the caller
+      * A name determines the content.  A unit from which put() did not return is put again, maybe by another
+        process, maybe days later, with the same name and the same bytes.  The bytes of compressed files and
+        Parquet files may differ after a library has changed: unit.is_held_by() compares a stored file.
+      * The caller reuses the memory of a unit as soon as put() has returned.
+
+    Duties of the sink
+      * put() may run on several threads at once, for different units, and may end in any order.
+      * put() returns only when the unit is safe in the store: after that, ring and log may forget it.
+      * A unit is visible whole or not at all, to every reader, and only once, for any number of puts.
+      * put() ends: every wait in it has a limit, of about half a minute.
+      * Errors are SinkUnavailable (the drain waits and tries again, for days) or SinkBlocked (it stops until
+        an operator has acted), with the remedy as hint.
+    """
+
+    @property
+    def url(self) -> str:
+        """Destination for people and for the checkpoint, without secrets."""
+
+    def begin(self, edge: str) -> None:
+        """Begin a drain of this edge: check that a put() would probably work now.
+
+        If possible, the sink excludes other drains of this edge until close(): two of them would give the
+        same numbers to different units. Raises SinkUnavailable with the remedy, and is then called again.
+        """
+
+    def put(self, unit: DrainedFile) -> None:
+        """Store the unit; return when it is safe. Raises SinkUnavailable, SinkBlocked."""
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """Stored names that begin with `prefix`, in any order.
+
+        Called for all names of an edge, "edge=.../", when a checkpoint is new, to continue behind them.
+        Called for the names of one number, "edge=.../dt=.../0000000000000007-", at each start; and after a
+        crash, to find out whether a unit that can no longer be read has arrived. Raises SinkUnavailable.
+        """
+
+    def close(self) -> None:
+        """Close connections and descriptors. May be called twice."""
+
+
+@runtime_checkable
+class Leasing(Protocol):
+    """Sink that excludes other drains of an edge."""
+
+    def hold_as(self, holder: Holder) -> None:
+        """Take leases for this holder from now on; called before begin()."""
+
+
+@runtime_checkable
+class RecordSink(Protocol):
+    """Destination for single records: a broker, a queue.
+
+    It cannot list the records that it has. So a record may arrive twice after a crash or an outage: at most
+    up to the resend limit (bridge/drain/resend.py). The identity of a record (edge, epoch, partition, offset)
+    is sent with it, in headers or properties, for readers that must not count twice.
+
+    Guarantees of the caller
+      * One thread calls begin(), send() and close().
+      * Records of a partition are sent in the order of their offsets.  With a backlog, live records are sent
+        in parallel (settings.py, live_share), each of the two in order.  After a failure, all records behind
+        the last contiguous acknowledgement are sent again in that order, once every send() is settled.
+      * The memory of the records belongs to the sink until the Future is settled.
+
+    Duties of the sink
+      * send() takes the records and returns at once.  Several may be outstanding, and may be acknowledged in
+        any order, from any thread.
+      * The Future gets a result only when all of the records are safe at the destination, or rejected for
+        good.  Each rejected record is named, with a reason for people.
+      * The Future is settled within about half a minute, with a result or an error, and at the latest by
+        close().  It fails with SinkUnavailable (tried again, for days) or SinkBlocked; hint: the remedy.
+      * Records of one partition keep their order, if the destination has an order.
+    """
+
+    @property
+    def url(self) -> str:
+        """Destination for people and for the checkpoint, without secrets."""
+
+    def begin(self, edge: str) -> None:
+        """Begin a drain of this edge, or continue after a failure: check that a send() would probably work
+        now.
+
+        Raises SinkUnavailable with the remedy, and is then called again; SinkBlocked.
+        """
+
+    def send(self, records: SinkBatch) -> Future[Sequence[Rejected]]:
+        """Send records. Raises SinkUnavailable: none of them was taken, send them again."""
+
+    def close(self) -> None:
+        """Close connections, threads and descriptors. May be called twice."""
+
+
+Sink: TypeAlias = FileSink | RecordSink
+
+
+def shown(url: str) -> str:
+    """The URL without its secrets."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

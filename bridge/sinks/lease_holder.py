@@ -1,0 +1,67 @@
+"""Holder of a lease, as JSON in the lock file or lease object of a sink, and the refusal of another holder.
+
+    {"holder": key, "installation": id, "boot": id, "place": device.inode, "host": name}
+
+`holder` decides; the other keys are for people. Brim before installations had an id wrote only `holder`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bridge.errors import SinkUnavailable
+from bridge.format.installation import Holder
+
+__all__ = ["holder_as_dict", "holder_in", "refusal"]
+
+
+def holder_as_dict(holder: Holder) -> dict[str, Any]:
+    """The holder for JSON."""
+    return {
+        "holder": holder.key,
+        "installation": holder.installation,
+        "boot": holder.boot,
+        "place": holder.place,
+        "host": holder.host,
+    }
+
+
+def holder_in(data: bytes) -> Holder | str:
+    """The holder in a lock file or lease; its text if it is no installation; "": released."""
+    try:
+        found = json.loads(data)
+        key = str(found["holder"])
+    except (ValueError, KeyError, TypeError):
+        return "an unknown holder"
+    if "installation" not in found:
+        return key
+    holder = Holder(*(str(found.get(name, "")) for name in ("installation", "boot", "place", "host")))
+    return holder if holder.key == key else key
+
+
+def refusal(
+    where: str, other: Holder | str, own: Holder | str | None, left_s: float | None = None
+) -> SinkUnavailable:
+    """Error for a place to which another bridge drains.
+
+    `left_s`: seconds after which its lease expires if it is dead; None: it lives.
+    """
+    text = f"{where}: another bridge drains this edge there"
+    text += f": {other}; this one is {own}" if other and own else ""
+    hint = (
+        "stop that one, or give the edge of this one another edge_id and its bridge another name: what this "
+        "machine holds is then drained under them, and nothing is removed"
+    )
+    if _is_copy(other, own):
+        text += "; one state directory is a copy of the other"
+        hint += "; records that both logs have are then in the lake under both edge ids"
+    if left_s is not None:
+        hint += f"; if that one is dead, this one takes over in {left_s:.0f} s"
+    return SinkUnavailable(text, hint=hint)
+
+
+def _is_copy(other: Holder | str, own: Holder | str | None) -> bool:
+    if not isinstance(other, Holder) or not isinstance(own, Holder):
+        return False
+    return other.installation == own.installation and (other.boot, other.place) != (own.boot, own.place)

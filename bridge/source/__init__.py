@@ -1,0 +1,1 @@
+"""Sources of a bridge: partitions of the log, and their names."""

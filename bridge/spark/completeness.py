@@ -1,0 +1,185 @@
+"""Account of drained records: by partition and epoch, the offsets that are present, missing, lost, skipped or
+doubled.
+
+Plain arithmetic on names and footers: no record is read, and Spark is not needed.
+
+An epoch is expected from its first offset, which every footer has. It is expected up to the last offset that
+is present, or to the offset at which the next epoch states that draining ended. An expected offset that is
+not present, and that no footer declares, is a gap. A missing newest file cannot be detected here: no other
+file mentions it yet.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bridge.format.drained_file import FileFooter
+from bridge.rangeset import Ranges, count, overlap, subtract, union
+from bridge.spark.landing_zone import StoredFile
+
+__all__ = ["Account", "EdgeAccount", "EpochAccount", "EpochKey", "FileInfo", "account"]
+
+
+class EpochKey(NamedTuple):
+    """Range of validity of offsets: one epoch of one partition of one edge."""
+
+    edge: str
+    stream: str
+    partition: int
+    epoch: int
+
+
+class FileInfo(NamedTuple):
+    """One file: its name, and its footer or the reason why that cannot be read."""
+
+    file: StoredFile
+    footer: FileFooter | None
+    error: str = ""
+
+
+@dataclass
+class EpochAccount:
+    """One epoch of one partition."""
+
+    epoch: EpochKey
+    files: int
+    expected: Ranges
+    present: Ranges
+    lost: Ranges  # declared: overwritten or removed before they were drained, and in no file
+    skipped: Ranges  # declared: passed over on purpose, and in no file
+    missing: Ranges  # the gaps
+    doubled: Ranges  # in more than one file; readers take them once
+
+    @property
+    def records(self) -> int:
+        """Number of different offsets that are present."""
+        return count(self.present)
+
+
+@dataclass
+class EdgeAccount:
+    """Numbers of one edge's files."""
+
+    edge: str
+    first: int
+    last: int
+    missing: Ranges
+    doubled: list[int]
+
+
+@dataclass
+class Account:
+    """Account of all files."""
+
+    epochs: list[EpochAccount] = field(default_factory=list)
+    edges: list[EdgeAccount] = field(default_factory=list)
+    unreadable: list[FileInfo] = field(default_factory=list)
+
+    @property
+    def has_missing(self) -> bool:
+        """True if records or files are missing without a declaration, numbers are used twice, or a file
+        is unreadable.
+        """
+        units = any(it.missing or it.doubled for it in self.edges)
+        return units or any(it.missing for it in self.epochs) or bool(self.unreadable)
+
+
+def account(files: Sequence[FileInfo], *, retained: bool = False) -> Account:
+    """The account of these files.
+
+    `retained`: old files were removed on purpose. An epoch is then expected from the first offset that is
+    present. An edge is always expected from its first number.
+    """
+    drained_to = _drained_ends(facts.footer for facts in files)
+    epochs: dict[EpochKey, list[FileInfo]] = defaultdict(list)
+    for facts in files:
+        name = facts.file.name
+        epochs[EpochKey(name.edge, name.stream, name.partition, name.epoch)].append(facts)
+    later = _declared_later(facts.footer for facts in files)
+    for epoch in (*drained_to, *later):
+        epochs.setdefault(epoch, [])
+    made = [
+        _epoch(epoch, facts, drained_to.get(epoch), later.get(epoch, _Declared([], [])), retained)
+        for epoch, facts in sorted(epochs.items())
+    ]
+    return Account(
+        [it for it in made if it is not None],
+        _edges(files),
+        [facts for facts in files if facts.footer is None],
+    )
+
+
+def _drained_ends(footers: Iterable[FileFooter | None]) -> dict[EpochKey, int]:
+    """The next offset of each epoch that a later epoch names as the one before."""
+    return {
+        EpochKey(footer.edge, footer.stream, footer.partition, footer.previous[0]): footer.previous[1]
+        for footer in footers
+        if footer is not None and footer.previous is not None
+    }
+
+
+class _Declared(NamedTuple):
+    """Ranges that footers declare, in any order."""
+
+    lost: Ranges
+    skipped: Ranges
+
+
+def _declared_later(footers: Iterable[FileFooter | None]) -> dict[EpochKey, _Declared]:
+    """Ranges that later files declare lost or skipped for epochs that had ended."""
+    found: dict[EpochKey, _Declared] = defaultdict(lambda: _Declared([], []))
+    for footer in filter(None, footers):
+        for kind, ranges in enumerate((footer.earlier_lost, footer.earlier_skipped)):
+            for epoch, first, last in ranges:
+                key = EpochKey(footer.edge, footer.stream, footer.partition, epoch)
+                found[key][kind].append((first, last))
+    return found
+
+
+def _declared(footers: Sequence[FileFooter], later: _Declared, present: Ranges) -> _Declared:
+    """Ranges lost and skipped, without those that are present. A range that is both counts as lost."""
+    lost = union([*(pair for footer in footers for pair in footer.lost), *later.lost])
+    skipped = union([*(pair for footer in footers for pair in footer.skipped), *later.skipped])
+    return _Declared(subtract(lost, present), subtract(skipped, union([*present, *lost])))
+
+
+def _epoch(
+    epoch: EpochKey, files: list[FileInfo], drained_to: int | None, later: _Declared, retained: bool
+) -> EpochAccount | None:
+    footers = [facts.footer for facts in files if facts.footer is not None]
+    ranges = [(facts.file.name.first_offset, facts.file.name.last_offset) for facts in files]
+    present = union(ranges)
+    declared = _declared(footers, later, present)
+    firsts = [footer.epoch_first_offset for footer in footers] or [first for first, _ in ranges]
+    if retained:
+        firsts = [present[0][0]] if present else []
+    explained = union([*present, *declared.lost, *declared.skipped])
+    ends = [last for _, last in explained] + ([drained_to - 1] if drained_to else [])
+    if not ends or (not firsts and retained):
+        return None  # the epoch had no record, or none is left
+    # An epoch without a file, whose end no file states, is from the time before the edge had this name.
+    begin = 0 if drained_to is not None else explained[0][0]
+    first, last = min(firsts, default=begin), max(ends)
+    expected = [(first, last)] if last >= first else []
+    missing = subtract(expected, explained)
+    return EpochAccount(epoch, len(files), expected, present, *declared, missing, overlap(ranges))
+
+
+def _edges(files: Sequence[FileInfo]) -> list[EdgeAccount]:
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for facts in files:
+        numbers[facts.file.name.edge].append(facts.file.name.drain_seq)
+    found = []
+    for edge, given in sorted(numbers.items()):
+        there = union((number, number) for number in given)
+        doubled = (
+            sorted({number for number in given if given.count(number) > 1})
+            if len(set(given)) < len(given)
+            else []
+        )
+        missing = subtract([(min(given), max(given))], there)
+        found.append(EdgeAccount(edge, min(given), max(given), missing, doubled))
+    return found

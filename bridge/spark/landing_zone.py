@@ -1,0 +1,178 @@
+"""Landing zone: lists drained files by name, and reads them.
+
+A unit may be present as a Parquet file (bridge/sinks/parquet.py). Its name is that of the drained file with
+another ending, and parquet_files.py reads it. If both forms are present, the drained file is used.
+
+A root is a local path, or a URL of a file system that pyarrow knows: file, s3, gs, abfs, hdfs. Credentials
+come from the source that the store's own tools use. Options such as a region or an endpoint are part of the
+URL, as in s3://bucket/prefix?region=eu-west-1&endpoint_override=127.0.0.1:9000.
+
+Planning uses only names: a name contains the partition and the offsets of the records in its file.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import fs
+
+from bridge.arrow import parquet_files
+from bridge.errors import DrainedFileError, SourceOptionError
+from bridge.format import drained_file
+from bridge.format.drained_file import PARQUET_SUFFIX, FileFooter, FileName, ParsedFile, as_drained
+
+__all__ = ["Landing", "StoredFile", "name_of"]
+
+TAIL_BYTES = 4096  # read first for a footer; most footers have about 300 bytes
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StoredFile:
+    """One drained file. Sort order: by edge, then in the order of draining."""
+
+    name: FileName
+    path: str  # in the file system, not a URL
+    length: int
+    modified_s: float  # seconds since 1970; 0 if the store does not report it
+
+
+class _Opened(NamedTuple):
+    filesystem: Any
+    root: str
+
+
+class Landing:
+    """Drained files below `root`. Can be pickled: it holds no connection."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root if "://" in root else os.path.abspath(root)
+
+    def _open(self) -> _Opened:
+        try:
+            return _Opened(*fs.FileSystem.from_uri(self.root))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise SourceOptionError(
+                f"path {self.root!r} cannot be opened: {error}",
+                hint="write a path, or a URL that pyarrow knows",
+            ) from error
+
+    def files(self, edges: Sequence[str] = ()) -> list[StoredFile]:
+        """All files of the edges whose names match one of these patterns (none: all), sorted.
+
+        A file that is present twice, under two days, is returned once. Raises SourceOptionError if the place
+        does not exist, or is not the root of a bridge's files; OSError if it cannot be listed.
+        """
+        opened = self._open()
+        self._refuse_what_is_no_root(opened)
+        found: dict[FileName, StoredFile] = {}
+        tables = 0
+        for info in self._entries(opened, edges):
+            name = name_of(info.path)
+            if name is None:
+                tables += info.path.endswith(PARQUET_SUFFIX)
+                continue
+            stored = StoredFile(name, info.path, info.size, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
+            key = replace(name, day="")
+            found[key] = min(found.get(key, stored), stored)
+        # Otherwise a query over the wrong place would find nothing, and look correct.
+        if tables and not found:
+            raise SourceOptionError(
+                f"path {self.root!r} holds Parquet files, and none that a bridge has drained",
+                hint="a table: read it with spark.read.parquet",
+            )
+        return sorted(found.values())
+
+    def edges(self) -> list[str]:
+        """Edges that have a directory here, sorted. Raises as files() does."""
+        opened = self._open()
+        self._refuse_what_is_no_root(opened)
+        top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
+        directories = (it.base_name for it in top if it.type == fs.FileType.Directory)
+        return sorted(name.removeprefix("edge=") for name in directories if name.startswith("edge="))
+
+    def check(self) -> None:
+        """Check the root. Raises SourceOptionError: it is absent or no root; OSError as files()."""
+        self._refuse_what_is_no_root(self._open())
+
+    def _refuse_what_is_no_root(self, opened: _Opened) -> None:
+        if opened.filesystem.get_file_info(opened.root).type != fs.FileType.Directory:
+            raise SourceOptionError(
+                f"path {self.root!r} is no directory",
+                hint="write the directory that the bridge drains to: its `to`, or --to",
+            )
+        below = re.fullmatch(r"(.*)/edge=([^/]+)(/dt=[^/]+)?/?", opened.root)
+        if below is not None:
+            raise SourceOptionError(
+                f"path {self.root!r} is below the root",
+                hint=f"write the path before edge=..., and option edge = {below[2]!r} for that edge alone",
+            )
+
+    def _entries(self, opened: _Opened, edges: Sequence[str]) -> Iterator[Any]:
+        """Files in the directories of these edges, and files next to the directories."""
+        top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
+        yield from (it for it in top if it.type == fs.FileType.File)
+        for directory in top:
+            edge = directory.base_name.removeprefix("edge=")
+            if (
+                directory.type != fs.FileType.Directory
+                or edge == directory.base_name
+                or not matches(edge, edges)
+            ):
+                continue
+            selector = fs.FileSelector(directory.path, recursive=True)
+            yield from (it for it in opened.filesystem.get_file_info(selector) if it.type == fs.FileType.File)
+
+    def read(self, path: str, length: int) -> ParsedFile:
+        """Read and parse a file. Raises DrainedFileError: it is not the file of its name, or is cut."""
+        opened = self._open()
+        try:
+            with opened.filesystem.open_input_file(path) as file:
+                data = memoryview(file.read_buffer())
+        except FileNotFoundError as error:
+            raise DrainedFileError("is gone", name=path, hint="see option failOnDataLoss") from error
+        if len(data) != length:
+            raise DrainedFileError(f"has {len(data)} bytes, and had {length} when it was planned", name=path)
+        found = drained_file.parse(data, path)
+        if replace(found.name, day="") != _without_day(path):
+            raise DrainedFileError(f"holds {found.name.path}, which is not what its name says", name=path)
+        return found
+
+    def parquet(self, path: str) -> Any:
+        """Open a Parquet file; the caller closes it. Raises DrainedFileError: it is gone."""
+        try:
+            return self._open().filesystem.open_input_file(path)
+        except FileNotFoundError as error:
+            raise DrainedFileError("is gone", name=path, hint="see option failOnDataLoss") from error
+
+    def footer(self, path: str, length: int) -> FileFooter:
+        """Read only the footer. Raises DrainedFileError."""
+        opened = self._open()
+        with opened.filesystem.open_input_file(path) as file:
+            if path.endswith(PARQUET_SUFFIX):
+                return parquet_files.footer(file, path)
+            tail = file.read_at(min(TAIL_BYTES, length), max(length - TAIL_BYTES, 0))
+            wanted = drained_file.footer_length(tail) + drained_file.TRAILER_BYTES
+            if wanted > len(tail):
+                tail = file.read_at(min(wanted, length), max(length - wanted, 0))
+        return drained_file.parse_footer(tail)
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """True if a name matches one of these patterns, with * for anything, or if no pattern is given."""
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def name_of(path: str) -> FileName | None:
+    """The name of the unit in a file, by the path of the file; None: another kind of file."""
+    return FileName.parse(as_drained(path))
+
+
+def _without_day(path: str) -> FileName | None:
+    name = FileName.parse(path)
+    return name and replace(name, day="")

@@ -1,0 +1,231 @@
+"""Payloads into typed columns, by the entries of a payload schema (payload_schema.py).
+
+msgpack is unpacked by the compiled core (ringbuf/c/arrow/msgpack.c). JSON is read by pyarrow and text is
+converted by it, both a batch at a time. A batch with an invalid payload is halved until that payload is
+isolated, so it costs its neighbours little. CBOR and Sparkplug are decoded one by one, by their libraries.
+
+A value that does not fit its column leaves that column null, and goes to `_undecoded` (drift.py). The other
+fields of the payload keep their values. A payload that is not in its format is not decoded at all. Only the
+requested columns are decoded and checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from bridge.spark.drift import Pairs, entry
+from bridge.spark.payload_rows import NO_MAP, BadPayload, Fields, Typed, decode_rows
+from bridge.spark.payload_schema import KINDS, NO_RULE, RAW, UNDECODED, Field, PayloadRule, Payloads
+
+__all__ = ["decode_payloads", "typed_columns"]
+
+HALVED_TO = 64  # rows: fewer are decoded one by one
+
+
+def typed_columns(
+    payloads: Payloads, topics: pa.Array, data: pa.Array, wanted: Collection[str]
+) -> dict[str, pa.Array]:
+    """The wanted columns of the payload schema, with one row per topic and payload."""
+    judged = set(payloads.columns) & set(wanted) or set(payloads.columns)
+    numbers = _rules_of(payloads, topics)
+    if isinstance(numbers, int):
+        found = _by_rule(payloads, numbers, data, judged)
+    else:
+        found = _by_rules(payloads, numbers, data, judged)
+    reasons = found.reasons
+    if RAW in wanted:
+        nothing = pa.nulls(len(data), pa.binary())
+        found.columns[RAW] = nothing if found.lost is None else pc.if_else(found.lost, data, nothing)
+    if UNDECODED in wanted:
+        found.columns[UNDECODED] = pa.nulls(len(data), pa.string()) if reasons is None else reasons
+    return {name: array for name, array in found.columns.items() if name in wanted}
+
+
+def _rules_of(payloads: Payloads, topics: pa.Array) -> int | pa.Array:
+    """The number of the entry for each row, or one number for all rows."""
+    encoded = topics.dictionary_encode()
+    numbers = [payloads.rule_of(topic) for topic in encoded.dictionary.to_pylist()]
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    return pa.array(numbers, pa.int32()).take(encoded.indices)
+
+
+def _by_rule(payloads: Payloads, number: int, data: pa.Array, judged: Collection[str]) -> Typed:
+    """All rows by one entry; columns that the entry does not have are null."""
+    columns = {
+        name: pa.nulls(len(data), KINDS[kind]) for name, kind in payloads.columns.items() if name in judged
+    }
+    if number < 0:
+        every = pa.repeat(pa.scalar(NO_RULE), len(data)), pa.repeat(pa.scalar(True), len(data))
+        return Typed(columns, *every)
+    rule = payloads.rules[number]
+    fields = tuple(field for field in rule.fields if field.column in judged) or rule.fields
+    found = decode_payloads(rule, fields, data)
+    columns |= {name: array for name, array in found.columns.items() if name in judged}
+    return found._replace(columns=columns)
+
+
+def _by_rules(payloads: Payloads, numbers: pa.Array, data: pa.Array, judged: Collection[str]) -> Typed:
+    """The rows of each entry separately, then all in their order."""
+    places, parts = [], []
+    for number in pc.unique(numbers).to_pylist():
+        rows = pc.indices_nonzero(pc.equal(numbers, number))
+        places.append(rows)
+        parts.append(_by_rule(payloads, number, data.take(rows), judged))
+    order = pc.sort_indices(pa.concat_arrays(places))
+    return _joined(parts, order)
+
+
+def _joined(parts: Sequence[Typed], order: pa.Array | None = None) -> Typed:
+    """The parts joined, then reordered."""
+
+    def put(arrays: Sequence[pa.Array]) -> pa.Array:
+        joined = pa.concat_arrays(arrays)
+        return joined if order is None else joined.take(order)
+
+    lengths = [len(next(iter(part.columns.values()))) for part in parts]
+    columns = {name: put([part.columns[name] for part in parts]) for name in parts[0].columns}
+    if all(part.reasons is None for part in parts):
+        return Typed(columns)
+    judged = list(zip(parts, lengths, strict=True))
+    reasons = [part.reasons or pa.nulls(length, pa.string()) for part, length in judged]
+    lost = [part.lost or pa.repeat(pa.scalar(False), length) for part, length in judged]
+    return Typed(columns, put(reasons), put(lost))
+
+
+def decode_payloads(rule: PayloadRule, fields: Fields, data: pa.Array) -> Typed:
+    """Decode these fields of payloads of one format."""
+    if rule.format == "msgpack":
+        from bridge.spark.payload_msgpack import unpack
+
+        return unpack(data, fields)
+    if rule.format == "json":
+        return _halved(_read_json, lambda part, of: decode_rows(_json_one, "JSON", part, of), data, fields)
+    if rule.format == "text":
+        return _halved(_cast, _cast_rows, data, fields)
+    from bridge.spark import payload_formats
+
+    loads = payload_formats.cbor() if rule.format == "cbor" else payload_formats.sparkplug()
+    return decode_rows(loads, "CBOR" if rule.format == "cbor" else "Sparkplug B", data, fields)
+
+
+Whole: TypeAlias = Callable[[pa.Array, Fields], dict[str, pa.Array] | None]
+
+
+def _halved(
+    whole: Whole, one_by_one: Callable[[pa.Array, Fields], Typed], data: pa.Array, fields: Fields
+) -> Typed:
+    """Decode with `whole`, which returns None for an invalid payload; halve the batch in that case."""
+    columns = whole(data, fields)
+    if columns is not None:
+        return Typed(columns)
+    if len(data) <= HALVED_TO:
+        return one_by_one(data, fields)
+    half = len(data) // 2
+    return _joined([_halved(whole, one_by_one, part, fields) for part in (data[:half], data[half:])])
+
+
+# ---- JSON ----
+
+
+def _read_json(data: pa.Array, fields: Fields) -> dict[str, pa.Array] | None:
+    """Decode all payloads at once by pyarrow. Returns None if one is invalid.
+
+    Each payload begins with { and ends with }. So none can begin in one line and end in the next: the newline
+    between them can be part of neither an object nor a string. As many rows as payloads therefore means one
+    object per payload.
+    """
+    if not pc.all(pc.and_(pc.starts_with(data, b"{"), pc.ends_with(data, b"}"))).as_py():
+        try:
+            data = pc.ascii_trim_whitespace(data.cast(pa.string())).cast(pa.binary())
+        except pa.ArrowInvalid:
+            return None
+        if not pc.all(pc.and_(pc.starts_with(data, b"{"), pc.ends_with(data, b"}"))).as_py():
+            return None
+    lists = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), data)
+    joined = pc.binary_join(lists, b"\n")[0].as_buffer()
+    options = pyarrow.json.ParseOptions(
+        explicit_schema=pa.schema(_tree(fields)), newlines_in_values=True, unexpected_field_behavior="ignore"
+    )
+    reading = pyarrow.json.ReadOptions(use_threads=False, block_size=joined.size + 1)
+    try:
+        table = pyarrow.json.read_json(pa.BufferReader(joined), reading, options)
+        if table.num_rows != len(data):
+            return None
+        columns = {field.column: _inside(table, field) for field in fields}
+        for field in fields:
+            if field.kind == "string":
+                columns[field.column].validate(full=True)  # UTF-8
+    except pa.ArrowException:
+        return None
+    return columns
+
+
+def _tree(fields: Fields, depth: int = 0) -> list[pa.Field]:
+    """The fields in the structure of JSON: fields inside an object are a struct."""
+    by_key: dict[str, list[Field]] = {}
+    for field in fields:
+        by_key.setdefault(field.path[depth], []).append(field)
+    return [
+        pa.field(
+            key,
+            KINDS[inside[0].kind]
+            if len(inside[0].path) == depth + 1
+            else pa.struct(_tree(inside, depth + 1)),
+        )
+        for key, inside in by_key.items()
+    ]
+
+
+def _inside(table: pa.Table, field: Field) -> pa.Array:
+    column = table[field.path[0]].combine_chunks()
+    for key in field.path[1:]:
+        column = pc.struct_field(column, key)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _json_one(payload: bytes) -> Any:
+    found = json.loads(payload, object_pairs_hook=Pairs, parse_constant=_refuse_constant)
+    if not isinstance(found, Pairs):
+        raise BadPayload(NO_MAP)
+    return found
+
+
+# ---- text ----
+
+
+def _cast(data: pa.Array, fields: Fields) -> dict[str, pa.Array] | None:
+    (field,) = fields
+    try:
+        text = data if field.kind == "binary" else data.cast(pa.string())
+        return {field.column: text.cast(KINDS[field.kind])}
+    except pa.ArrowInvalid:
+        return None
+
+
+def _cast_rows(data: pa.Array, fields: Fields) -> Typed:
+    (field,) = fields
+    columns = [_cast(data[row : row + 1], fields) for row in range(len(data))]
+    typed = [pa.nulls(1, KINDS[field.kind]) if it is None else it[field.column] for it in columns]
+    reasons = [None if it is None else _misfit(field, it) for it in _misfits(columns, data)]
+    lost = pa.array([it is None for it in columns])
+    return Typed({field.column: pa.concat_arrays(typed)}, pa.array(reasons, pa.string()), lost)
+
+
+def _misfits(columns: Sequence[dict[str, pa.Array] | None], data: pa.Array) -> list[bytes | None]:
+    return [payload if it is None else None for it, payload in zip(columns, data.to_pylist(), strict=True)]
+
+
+def _misfit(field: Field, payload: bytes) -> str:
+    text = payload.decode(errors="surrogateescape")
+    return entry([field.column], f"no {field.kind}", [text], len(payload))

@@ -1,0 +1,162 @@
+"""Payloads one by one: Python objects into typed columns, and the reason for each value that does not fit.
+
+Owns the result of every decoder (Typed). Slow, and used for the formats that libraries decode and for the
+rows that a decoder of whole batches refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import msgpack
+import pyarrow as pa
+
+from bridge.errors import SourceOptionError
+from bridge.spark.drift import Pairs, entry
+from bridge.spark.payload_schema import KINDS, Field
+
+__all__ = ["NOT_WHOLE", "NO_MAP", "BadPayload", "Fields", "Typed", "decode_rows", "unpack_one"]
+
+NO_MAP = "a map belongs where something else is"
+NOT_WHOLE = "no {format}, or cut short"
+TWICE = "a key that is there twice"
+
+
+class Typed(NamedTuple):
+    """Columns by name. If the other two are None, every row was decoded in full."""
+
+    columns: dict[str, pa.Array]
+    reasons: pa.Array | None = None  # string: reason why a row, or a field of it, was not decoded
+    lost: pa.Array | None = None  # boolean: True if nothing of the row was decoded
+
+
+class BadPayload(ValueError):
+    """Reason why a payload gives no values, or a value does not fit."""
+
+
+Fields: TypeAlias = Sequence[Field]
+
+
+def unpack_one(payload: bytes) -> Any:
+    """Decode one msgpack payload, for decode_rows()."""
+    return msgpack.unpackb(
+        payload, object_pairs_hook=Pairs, strict_map_key=False, unicode_errors="surrogateescape"
+    )
+
+
+def decode_rows(loads: Callable[[bytes], Any], form: str, data: pa.Array, fields: Fields) -> Typed:
+    """Decode payloads one by one with `loads`, which returns Python objects: dicts or Pairs, numbers,
+    strings.
+
+    An exception of `loads`, except SourceOptionError, means that the payload is not in that format.
+    """
+    columns: dict[str, list[Any]] = {field.column: [] for field in fields}
+    reasons: list[str | None] = []
+    lost: list[bool] = []
+    for payload in data.to_pylist():
+        row = _Row()
+        try:
+            row.gather(_loaded(loads, form, payload), fields, 0)
+            reasons.append(row.reason(len(payload)))
+            lost.append(reasons[-1] is not None and not fields[0].path)  # a bare value is the whole payload
+        except BadPayload as bad:
+            row = _Row()
+            reasons.append(str(bad))
+            lost.append(True)
+        for column, rows in columns.items():
+            rows.append(row.values.get(column))
+    made = {field.column: pa.array(columns[field.column], KINDS[field.kind]) for field in fields}
+    return Typed(made, pa.array(reasons, pa.string()), pa.array(lost)) if any(reasons) else Typed(made)
+
+
+def _loaded(loads: Callable[[bytes], Any], form: str, payload: bytes) -> Any:
+    try:
+        return loads(payload)
+    except (BadPayload, SourceOptionError):
+        raise
+    except Exception as error:
+        raise BadPayload(NOT_WHOLE.format(format=form)) from error
+
+
+class _Row:
+    """Values of one payload by column, and the values that do not fit."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._met: dict[str, list[Any]] = {}  # by column: the values in the payload
+        self._misfits: dict[str, str] = {}  # by column: the reason
+
+    def gather(self, said: Any, fields: Fields, depth: int) -> None:
+        """Take the values of `fields` out of `said`. Raises BadPayload: it has none of them."""
+        if len(fields) == 1 and len(fields[0].path) == depth:
+            self._take(said, fields[0])
+            return
+        if said is None and depth > 0:
+            return
+        if not isinstance(said, dict | Pairs):
+            if depth == 0:
+                raise BadPayload(NO_MAP)
+            for field in fields:
+                self._refuse(said, field, NO_MAP)
+            return
+        for key, inner in said if isinstance(said, Pairs) else said.items():
+            inside = [field for field in fields if isinstance(key, str) and field.path[depth] == key]
+            if inside:
+                self.gather(inner, inside, depth + 1)
+
+    def reason(self, payload_bytes: int) -> str | None:
+        """Text for `_undecoded`; None: every value fits. Raises BadPayload: the text would be too long."""
+        alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        for column, reason in self._misfits.items():
+            alike.setdefault((reason, tuple(map(id, self._met[column]))), []).append(column)
+        said = []
+        for (reason, _), columns in alike.items():
+            try:
+                said.append(entry(columns, reason, self._met[columns[0]], payload_bytes))
+            except ValueError as error:
+                raise BadPayload(
+                    f"field {columns[0]}: {reason}; the value cannot be shown: {error}"
+                ) from None
+        return "; ".join(said) or None
+
+    def _take(self, said: Any, field: Field) -> None:
+        if field.column in self._met:
+            self._refuse(said, field, TWICE)
+            return
+        try:
+            self.values[field.column] = _value(said, field)
+            self._met[field.column] = [said]
+        except BadPayload as bad:
+            self._refuse(said, field, str(bad))
+
+    def _refuse(self, said: Any, field: Field, reason: str) -> None:
+        met = self._met.setdefault(field.column, [])
+        met.append(said)
+        self.values.pop(field.column, None)
+        self._misfits[field.column] = TWICE if len(met) > 1 else reason
+
+
+def _value(said: Any, field: Field) -> Any:
+    """Convert a value to the type of the field's column. Raises BadPayload."""
+    kind = type(said)
+    if said is None or (kind is bool and field.kind == "boolean"):
+        return said
+    if kind is int and field.kind == "long":
+        if not -(1 << 63) <= said < 1 << 63:
+            raise BadPayload("an integer beyond 64 bits")
+        return said
+    if kind in {int, float} and field.kind == "double":
+        try:
+            return float(said)
+        except OverflowError:
+            raise BadPayload("no double") from None
+    if kind is bytes and field.kind == "binary":
+        return said
+    if kind is str and field.kind in {"string", "binary"}:
+        try:
+            encoded = said.encode(errors="surrogateescape" if field.kind == "binary" else "strict")
+        except UnicodeEncodeError:
+            raise BadPayload("a string that is no UTF-8") from None
+        return encoded if field.kind == "binary" else said
+    raise BadPayload(f"no {field.kind}")

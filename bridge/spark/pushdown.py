@@ -1,0 +1,45 @@
+"""Predicate pushdown: Spark's filters as conditions of the source.
+
+Owns the conversion. filters.py evaluates the conditions, on file names and on records.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
+from bridge.spark.filters import BY_NAME, BY_RECORD, Condition
+
+__all__ = ["condition_of"]
+
+HOWS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: "in",
+    StringStartsWith: "starts",
+}
+
+
+def condition_of(given: Filter) -> Condition | None:
+    """The condition for a filter of Spark, if it is usable here."""
+    how, said = HOWS.get(type(given)), vars(given)
+    column = ".".join(said.get("attribute", ()))
+    if how is None or column not in BY_NAME | BY_RECORD | {"offset"}:
+        return None
+    values = tuple(said["value"]) if how == "in" else (said["value"],)
+    if None in values or any(isinstance(it, datetime) and it.tzinfo is None for it in values):
+        return None
+    return Condition(column, how, values if how == "in" else values[0])

@@ -1,0 +1,75 @@
+"""Schema of a Delta table over time: rules for a batch with other columns than the table.
+
+    a new column              is added to the table; null in earlier records
+    a column that is absent   is null
+    another type              the column keeps its type: Delta's type widening allows no change between the
+                              types of payload fields.  A value with an exact equal in the type of the column
+                              is converted (2.0 becomes the long 2).  Any other value goes to _undecoded, and
+                              the column is null
+    other capital letters     the same column: Spark and Delta ignore case in names
+
+Owns the Spark expressions for these rules; tables.py owns the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, StringType
+
+from bridge.spark.payload_schema import UNDECODED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["fitted"]
+
+SAID = "_undecoded_and_misfits"  # no field can have this name
+
+
+def fitted(frame: DataFrame, table: StructType) -> DataFrame:
+    """`frame` with the names and types of the table where the table has the column."""
+    there = {field.name.lower(): field for field in table.fields}
+    columns: list[Column] = []
+    misfits: list[Column] = []
+    for field in frame.schema.fields:
+        known = there.get(field.name.lower(), field)
+        column = f.col(field.name)
+        if known.dataType == field.dataType:
+            columns.append(column.alias(known.name))
+            continue
+        cast, fits = _cast(column, field.dataType, known.dataType)
+        columns.append(f.when(fits, cast).alias(known.name))
+        said = f"field {known.name}: no {_kind(known.dataType)}: "
+        misfits.append(f.when(~fits, f.concat(f.lit(said), _shown(column, field.dataType))))
+    if not misfits:
+        return frame.select(*columns)
+    before = [f.col(UNDECODED)] if UNDECODED in frame.columns else []
+    joined = f.concat_ws("; ", *before, *misfits)
+    undecoded = f.nullif(joined, f.lit("")).alias(SAID)
+    return frame.select(*columns, undecoded).drop(UNDECODED).withColumnRenamed(SAID, UNDECODED)
+
+
+def _cast(column: Column, given: DataType, wanted: DataType) -> tuple[Column, Column]:
+    """The value in the type of the table, and True if it equals the given value."""
+    if BinaryType() in (given, wanted) and StringType() not in (given, wanted):
+        return f.lit(None).cast(wanted), column.isNull()
+    cast = column.try_cast(wanted)
+    fits = cast.try_cast(given).eqNullSafe(column)
+    return cast, fits & f.is_valid_utf8(cast) if given == BinaryType() else fits
+
+
+def _shown(column: Column, given: DataType) -> Column:
+    """The text of a value, in the form of drift.py."""
+    if given == BinaryType():
+        return f.concat(f.lit("0x"), f.lower(f.hex(column)))
+    if given != StringType():
+        return column.cast("string")
+    quoted = f.to_json(f.struct(column.alias("v")))  # {"v":"..."}
+    return quoted.substr(f.lit(len('{"v":') + 1), f.length(quoted) - len('{"v":}'))
+
+
+def _kind(wanted: DataType) -> str:
+    return {"bigint": "long", "int": "integer"}.get(wanted.simpleString(), wanted.simpleString())

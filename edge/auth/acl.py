@@ -1,0 +1,281 @@
+"""Access rules: the topics that users may publish and receive, compiled to trees.
+
+A rule allows reading (to receive), writing (to publish) or both, or denies both, for the topics that an MQTT
+filter matches. Rules of a user apply only to that user, rules without a user to clients without a name,
+patterns to all. A topic that no rule allows is denied, and a denial overrides every permission.
+
+    pattern read devices/%c/#         %c: client identifier, %u: user name; filled in for each client
+
+A permitting pattern does not apply to a client without that name, or with + # or / in it: otherwise it could
+reach topics of other clients. A denying pattern reads + in that place for such a client: it denies more.
+
+Cost: one walk along the topic in the tree of the user, and one in the tree of the patterns; rules of other
+users cost nothing. Owns no text form (edge.auth.acl_file) and no clients. Topics that begin with $ match only
+rules that begin with $.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntFlag
+
+from edge.auth.interfaces import AllowedFilters, ClientInfo
+from edge.mqtt.topic_filters import split_share
+
+__all__ = ["Access", "AccessRule", "AccessRules"]
+
+
+class Access(IntFlag):
+    """Access of a rule. Trees store plain ints, which combine in a tenth of the time."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+    READWRITE = 3
+    DENY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """One line of an ACL file. `user` is None for clients without a name; patterns have no user."""
+
+    access: Access
+    topic_filter: str
+    user: str | None = None
+    is_pattern: bool = False
+
+
+@dataclass(slots=True)
+class _AclNode:
+    """One level of a tree. `here`: rules that end with this level; `below`: rules that end with #."""
+
+    here: int = 0
+    below: int = 0
+    children: dict[str, _AclNode] = field(default_factory=dict)  # "+" is a key like any other
+    templates: dict[str, _AclNode] = field(default_factory=dict)  # levels that contain %c or %u
+
+    def add(self, rule: AccessRule) -> None:
+        node = self
+        for level in rule.topic_filter.split("/"):
+            if level == "#":
+                node.below |= int(rule.access)
+                return
+            has_name = rule.is_pattern and _NAMES.search(level)
+            node = (node.templates if has_name else node.children).setdefault(level, _AclNode())
+        node.here |= int(rule.access)
+
+
+READ, WRITE, DENY = int(Access.READ), int(Access.WRITE), int(Access.DENY)
+ALLOWED_FILTERS_MAX = 64  # filters in the answer of allowed_filters() at most
+NO_TOPIC = ("",)  # one empty level: `+` and `/#` have only that in common, and no topic is empty
+_NAMES = re.compile("%[cu]")
+_EMPTY = _AclNode()
+
+
+class AccessRules:
+    """An AccessList. Immutable: new rules are a new object."""
+
+    def __init__(self, rules: Iterable[AccessRule]) -> None:
+        self._users: dict[str | None, _AclNode] = {}
+        self._patterns = _AclNode()
+        self.denies_all = True  # True if no rule permits anything
+        self.names_users = False  # True if a pattern contains %u
+        self.permits_anonymous = False  # True if some rule permits something to a client without a name
+        for rule in rules:
+            self.denies_all &= rule.access is Access.DENY
+            self.names_users |= rule.is_pattern and "%u" in rule.topic_filter
+            if rule.access is not Access.DENY and rule.user is None:
+                self.permits_anonymous |= not (rule.is_pattern and "%u" in rule.topic_filter)
+            tree = self._patterns if rule.is_pattern else self._users.setdefault(rule.user, _AclNode())
+            tree.add(rule)
+
+    @property
+    def users(self) -> frozenset[str]:
+        """Users with rules of their own."""
+        return frozenset(user for user in self._users if user is not None)
+
+    def may_publish(self, client: ClientInfo, topic: str) -> bool:
+        """True if a rule allows `client` to write to `topic`, and no rule denies it."""
+        return self._allows(client, topic, WRITE)
+
+    def may_receive(self, client: ClientInfo, topic: str) -> bool:
+        """True if a rule allows `client` to read `topic`, and no rule denies it."""
+        return self._allows(client, topic, READ)
+
+    def publishes_all(self, client: ClientInfo) -> bool:
+        """See edge.auth.interfaces.Surveyable."""
+        trees = self._trees(client)
+        return any(tree.writes_all() for tree in trees) and not any(tree.denies_some(["#"]) for tree in trees)
+
+    def allowed_filters(self, client: ClientInfo, topic_filter: str) -> AllowedFilters | None:
+        """See edge.auth.interfaces.Surveyable."""
+        levels, trees = topic_filter.split("/"), self._trees(client)
+        filters: set[str] = set()
+        for common in itertools.chain.from_iterable(tree.common(levels) for tree in trees):
+            filters.add("/".join(common))
+            if topic_filter in filters:
+                filters = {topic_filter}
+                break
+            if len(filters) > ALLOWED_FILTERS_MAX:
+                return None
+        filters.discard("")
+        return AllowedFilters(tuple(filters), not any(tree.denies_some(levels) for tree in trees))
+
+    def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool:
+        """True if there may be a topic for `topic_filter` that `client` may receive.
+
+        may_receive() decides each delivery, topic by topic: a filter wider than the rules is granted, and
+        delivers the allowed topics.
+        """
+        _, inner = split_share(topic_filter)
+        levels = inner.split("/")
+        trees = self._trees(client)
+        readable = (common for tree in trees for common in tree.common(levels) if common != NO_TOPIC)
+        return any(not any(tree.denies_all(common) for tree in trees) for common in readable)
+
+    def _allows(self, client: ClientInfo, topic: str, wanted: int) -> bool:
+        levels = topic.split("/")
+        found = 0
+        for tree in self._trees(client):
+            found |= tree.access(levels)
+        return bool(found & wanted) and not found & DENY
+
+    def _trees(self, client: ClientInfo) -> tuple[_Walk, _Walk]:
+        names = {"%c": client.client_id, "%u": client.identity or ""}
+        own = self._users.get(client.identity, _EMPTY)
+        return _Walk(own, names), _Walk(self._patterns, names)
+
+
+class _Walk:
+    """A tree with the names of one client. A step is (node, True if only its denials count)."""
+
+    def __init__(self, root: _AclNode, names: dict[str, str]) -> None:
+        self._root = root
+        self._names = names
+
+    def access(self, levels: Sequence[str]) -> int:
+        """Combined access of all rules that match a topic."""
+        steps = [(self._root, False)]
+        found = 0
+        for depth, level in enumerate(levels):
+            dollar = depth == 0 and level[:1] == "$"
+            if not dollar:
+                for node, strict in steps:
+                    found |= node.below & DENY if strict else node.below
+            steps = [after for node, strict in steps for after in self._after(node, strict, level, dollar)]
+            if not steps:
+                return found
+        for node, strict in steps:
+            said = node.below | node.here
+            found |= said & DENY if strict else said
+        return found
+
+    def _after(
+        self, node: _AclNode, strict: bool, level: str, dollar: bool
+    ) -> Iterator[tuple[_AclNode, bool]]:
+        if child := node.children.get(level):
+            yield child, strict
+        if dollar:
+            return
+        if child := node.children.get("+"):
+            yield child, strict
+        for template, child in node.templates.items():
+            text = self._filled(template)
+            if text is None or text == level:
+                yield child, strict or text is None
+
+    def _filled(self, template: str) -> str | None:
+        """The level with the client's names filled in; None if a name is missing or invalid there."""
+        for name in _NAMES.findall(template):
+            value = self._names[name]
+            if not value or any(char in value for char in "+#/"):
+                return None
+        return _NAMES.sub(lambda match: self._names[match.group()], template)
+
+    # ---- filters ----
+
+    def common(self, wanted: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """Common part of the filter `wanted` and of each rule that allows reading, as filters."""
+        yield from self._common(self._root, wanted, ())
+
+    def _common(
+        self, node: _AclNode, wanted: Sequence[str], above: tuple[str, ...]
+    ) -> Iterator[tuple[str, ...]]:
+        first = not above
+        if node.below & READ and not (first and wanted[0].startswith("$")):
+            yield (*above, *wanted)
+        if node.here & READ and (not wanted or wanted[0] == "#"):
+            yield above
+        if not wanted:
+            return
+        for level, child in self._readable_children(node, first=first):
+            if wanted[0] != "#":
+                if (both := _both(wanted[0], level, first=first)) is not None:
+                    yield from self._common(child, wanted[1:], (*above, both))
+            elif not (first and level.startswith("$")):
+                yield from self._common(child, wanted, (*above, level))
+
+    def _readable_children(self, node: _AclNode, *, first: bool) -> Iterator[tuple[str, _AclNode]]:
+        yield from node.children.items()
+        for template, child in node.templates.items():
+            text = self._filled(template)
+            if text is not None and not (first and text.startswith("$")):
+                yield text, child
+
+    def writes_all(self) -> bool:
+        """True if one rule allows writing to every topic."""
+        return bool(self._root.below & WRITE)
+
+    def denies_some(self, wanted: Sequence[str]) -> bool:
+        """True if a rule may deny a topic of the filter `wanted`. Topics with $ are not distinguished."""
+        return self._denies_some(self._root, wanted)
+
+    def _denies_some(self, node: _AclNode, wanted: Sequence[str]) -> bool:
+        if node.below & DENY or (node.here & DENY and (not wanted or wanted[0] == "#")):
+            return True
+        if not wanted:
+            return False
+        rest = wanted if wanted[0] == "#" else wanted[1:]
+        return any(
+            self._denies_some(child, rest)
+            for level, child in self._denying_children(node, dollar=False)
+            if wanted[0] in {"#", "+", level} or level == "+"
+        )
+
+    def denies_all(self, topics: Sequence[str]) -> bool:
+        """True if one rule denies every topic of the filter `topics`."""
+        steps = [self._root]
+        for depth, level in enumerate(topics):
+            dollar = depth == 0 and level.startswith("$")
+            if not dollar and any(node.below & DENY for node in steps):
+                return True
+            if level == "#":
+                return False
+            steps = [
+                child
+                for node in steps
+                for name, child in self._denying_children(node, dollar=dollar)
+                if name == level or (name == "+" and not dollar)
+            ]
+        return any((node.below | node.here) & DENY for node in steps)
+
+    def _denying_children(self, node: _AclNode, *, dollar: bool) -> Iterator[tuple[str, _AclNode]]:
+        yield from node.children.items()
+        if dollar:
+            return
+        for template, child in node.templates.items():
+            yield self._filled(template) or "+", child
+
+
+def _both(wanted: str, level: str, *, first: bool) -> str | None:
+    """The level that two levels have in common; None if there is none."""
+    if wanted == level:
+        return level
+    if wanted == "+":
+        return None if first and level.startswith("$") else level
+    if level == "+":
+        return None if first and wanted.startswith("$") else wanted
+    return None

@@ -1,0 +1,226 @@
+"""Auth backend: combines all that decides about clients, as [auth] configures it, and reloads its files.
+
+    password file, plug-ins  ->  authenticator, enhanced     authentication
+    ACL file, plug-ins       ->  access                      authorization
+
+Only the password file decides about its users; plug-ins, if any, decide about all other clients. A topic must
+be allowed by the ACL file and by the plug-ins, if configured.
+
+Reloading takes two steps, so that the broker's thread reads no file. read(), on any other thread, returns the
+new content, or logs its mistakes and changes nothing. apply(), on the broker's thread, puts it in force.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.auth.acl import AccessRules
+from edge.auth.acl_file import read_rules
+from edge.auth.errors import AuthFileError
+from edge.auth.interfaces import (
+    AccessList,
+    Authenticator,
+    ClientInfo,
+    EnhancedAuthenticator,
+    PlugIns,
+    Verdict,
+    Watcher,
+)
+from edge.auth.password_checker import PasswordChecker
+from edge.auth.password_file import User, Users, read_users
+from edge.auth.scram import ScramAuthenticator
+from edge.logging_setup import pairs
+
+__all__ = ["AuthBackend", "AuthFiles", "scram_secret"]
+
+log = logging.getLogger(__name__)
+
+SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class AuthFiles:
+    """Content of the files. None: the file is not configured."""
+
+    users: Users | None = None
+    rules: AccessRules | None = None
+
+    @classmethod
+    def read(cls, password_file: Path | None, acl_file: Path | None) -> AuthFiles:
+        """Read both files. Raises AuthFileError with the mistakes of both."""
+        problems: list[str] = []
+        users = rules = None
+        try:
+            users = read_users(password_file) if password_file else None
+        except AuthFileError as error:
+            problems += error.problems
+        try:
+            rules = read_rules(acl_file) if acl_file else None
+        except AuthFileError as error:
+            problems += error.problems
+        if problems:
+            raise AuthFileError(problems)
+        return cls(users, rules)
+
+
+class AuthBackend:
+    """Implementation of the protocols of interfaces.py; each is None if nothing is configured for it."""
+
+    def __init__(
+        self,
+        password_file: Path | None = None,
+        acl_file: Path | None = None,
+        *,
+        secret: bytes = b"",
+    ) -> None:
+        """Read the files. `secret` is for SCRAM (scram_secret). Raises AuthFileError."""
+        self._paths = (password_file, acl_file)
+        self.files = AuthFiles.read(password_file, acl_file)
+        self._plugins: PlugIns | None = None
+        self._passwords: PasswordChecker | None = None
+        self._scram: ScramAuthenticator | None = None
+        if (users := self.files.users) is not None:
+            self._passwords, self._scram = PasswordChecker(users), ScramAuthenticator(users, secret)
+
+    def load(self, plugins: PlugIns) -> None:
+        """Use these plug-ins from now on; close() closes them. Called once, before the first request."""
+        self._plugins = plugins
+
+    @property
+    def has_files(self) -> bool:
+        """True if there is a file to reload."""
+        return any(self._paths)
+
+    @property
+    def authenticator(self) -> Authenticator | None:
+        """Authenticator of CONNECT packets with a password; None if nothing is configured."""
+        plugins = self._plugins.authenticator if self._plugins else None
+        if self._passwords is None or plugins is None:
+            return self._passwords or plugins
+        assert self._plugins is not None
+        return _FileFirst(self._passwords, plugins, self._plugins.delay_refusal)
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """Receiver of client events; None if no plug-in listens."""
+        return self._plugins.watcher if self._plugins else None
+
+    @property
+    def enhanced(self) -> EnhancedAuthenticator | None:
+        """Authenticator by AUTH packets (MQTT 5); None if there is no password file."""
+        return self._scram
+
+    @property
+    def access(self) -> AccessList | None:
+        """Access list; a new object after apply()."""
+        plugins = self._plugins.access if self._plugins else None
+        if self.files.rules is None or plugins is None:
+            return self.files.rules or plugins
+        return _Both(self.files.rules, plugins)
+
+    def read(self) -> AuthFiles | None:
+        """The files as they are now; None if they are invalid, which is logged. Any thread."""
+        try:
+            return AuthFiles.read(*self._paths)
+        except AuthFileError as error:
+            for problem in error.problems:
+                log.error(
+                    "password or ACL file not reloaded, the earlier one stays in force; correct the line %s",
+                    pairs(problem=problem),
+                )
+            return None
+
+    def apply(self, files: AuthFiles, judge: Callable[[], object]) -> None:
+        """Put the files in force, and call `judge`, which checks every client again. On the broker's thread.
+
+        Users who were removed, or have another password, are disconnected by `judge`. Afterwards they are
+        accepted again, because they have authenticated with the new files then.
+        """
+        before, self.files = self.files, files
+        changed = changed_users(before.users or {}, files.users or {})
+        if files.users is not None and self._passwords is not None and self._scram is not None:
+            self._passwords.replace(files.users, revoked=changed)
+            self._scram.replace(files.users)
+        judge()
+        if self._passwords is not None:
+            self._passwords.revoked = frozenset()
+        log.info(
+            "password and ACL files reloaded %s",
+            pairs(users=len(files.users or ()), changed=len(changed), rules=files.rules is not None),
+        )
+
+    def close(self) -> None:
+        """End the threads. Clients that wait for an answer are refused."""
+        if self._passwords is not None:
+            self._passwords.close()
+        if self._plugins is not None:
+            self._plugins.close()
+
+
+def changed_users(before: Mapping[str, User], after: Mapping[str, User]) -> frozenset[str]:
+    """Users whose password or SCRAM keys were removed or changed."""
+    nobody = User()
+
+    def kept(old: User, new: User) -> bool:
+        return old.password in (None, new.password) and old.scram in (None, new.scram)
+
+    return frozenset(name for name, old in before.items() if not kept(old, after.get(name, nobody)))
+
+
+@dataclass(frozen=True, slots=True)
+class _FileFirst:
+    """An Authenticator: the file decides about its users, plug-ins about all others.
+
+    The time of a refusal does not reveal which of the two refused.
+    """
+
+    passwords: PasswordChecker
+    others: Authenticator
+    delay_refusal: Callable[[Verdict], Verdict]
+
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
+        if client.username is not None and self.passwords.knows(client.username):
+            return self.delay_refusal(self.passwords.authenticate(client, password))
+        return self.others.authenticate(client, password)
+
+    def is_still_authorized(self, client: ClientInfo) -> bool:
+        return self.passwords.is_still_authorized(client) and self.others.is_still_authorized(client)
+
+
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """An AccessList: both the rules and the plug-ins must allow."""
+
+    rules: AccessRules
+    others: AccessList
+
+    def may_publish(self, client: ClientInfo, topic: str) -> bool | Future[bool]:
+        return self.rules.may_publish(client, topic) and self.others.may_publish(client, topic)
+
+    def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool | Future[bool]:
+        return self.rules.may_subscribe(client, topic_filter) and self.others.may_subscribe(
+            client, topic_filter
+        )
+
+    def may_receive(self, client: ClientInfo, topic: str) -> bool:
+        return self.rules.may_receive(client, topic) and self.others.may_receive(client, topic)
+
+
+def scram_secret(file: Path) -> bytes:
+    """Secret from which the salts of unknown users are made, stored in `file`: the same after every start."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        if len(kept := file.read_bytes()) == SECRET_BYTES:
+            return kept
+        file.unlink()  # truncated by a crash
+        return scram_secret(file)
+    with os.fdopen(descriptor, "wb") as output:
+        output.write(made := secrets.token_bytes(SECRET_BYTES))
+    return made

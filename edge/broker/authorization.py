@@ -1,0 +1,135 @@
+"""Authorization: applies the authenticator, the access list and the policy of the listener.
+
+Owns none of their rules. $-topics belong to the server: clients never publish to them.
+"""
+
+from __future__ import annotations
+
+from socket import AF_INET, AF_INET6, inet_ntop
+
+from edge.auth.interfaces import (
+    AccessList,
+    AllowedFilters,
+    Answer,
+    Authenticator,
+    ClientInfo,
+    EnhancedAuthenticator,
+    ListenerPolicy,
+    Surveyable,
+    TransportInfo,
+)
+from edge.broker.sessions import Session
+from edge.engine.engine import Engine, Peer
+from edge.mqtt import split_share
+
+__all__ = ["Authorization"]
+
+
+class Authorization:
+    """Decisions that the broker requests before it acts for a client."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        authenticator: Authenticator | None,
+        enhanced: EnhancedAuthenticator | None,
+        access: AccessList | None,
+    ) -> None:
+        self.authenticator = authenticator
+        self.enhanced = enhanced
+        self.access = access
+        self.policies: dict[int, ListenerPolicy] = {}  # by listener number
+        # by connection; the transport that hands a connection over adds them
+        self.transports: dict[int, TransportInfo] = {}
+        self._engine = engine
+
+    def facts(self, connection: int, client_id: str, username: str | None) -> ClientInfo:
+        """Facts of a client: its own claims, and the facts that its transport knows."""
+        peer = self._engine.peer(connection)
+        listener = peer[0] if peer is not None else 0
+        policy = self.policies.get(listener)
+        transport = policy.transport if policy is not None else "tcp"
+        address, known = _address_text(peer), self.transports.get(connection)
+        if policy is not None and policy.certificate_is_user:
+            username = None if known is None else known.certificate
+        if known is None:
+            return ClientInfo(client_id, username, address, listener, transport=transport)
+        return ClientInfo(
+            client_id,
+            username,
+            address,
+            listener,
+            transport=known.transport,
+            certificate=known.certificate,
+            certificate_der=known.certificate_der,
+        )
+
+    def is_verified(self, facts: ClientInfo) -> bool:
+        """True if an accepted client had to prove its identity; otherwise its user name is only a claim."""
+        policy = self.policies.get(facts.listener)
+        if policy is not None and policy.certificate_is_user:
+            return True
+        return self.authenticator is not None and not self._is_anonymous(facts)
+
+    def may_connect(self, facts: ClientInfo, password: bytes | None) -> Answer:
+        """True if the client is accepted. A user name without a password never suffices.
+
+        A client without a user name is accepted where the listener allows anonymous clients. Elsewhere the
+        authenticator decides; it may know the client by its certificate. Without an authenticator all others
+        are refused.
+        """
+        policy = self.policies.get(facts.listener)
+        if policy is not None and policy.certificate_is_user:
+            return facts.certificate is not None
+        if self.authenticator is None:
+            return policy is not None and policy.allow_anonymous
+        return self._is_anonymous(facts) or self.authenticator.authenticate(facts, password)
+
+    def _is_anonymous(self, facts: ClientInfo) -> bool:
+        policy = self.policies.get(facts.listener)
+        return facts.username is None and policy is not None and policy.allow_anonymous
+
+    def is_still_authorized(self, facts: ClientInfo) -> bool:
+        """True if a connected client may stay: an authenticated one must still satisfy the authenticator."""
+        if self.authenticator is None or not facts.verified:
+            return True
+        return self.authenticator.is_still_authorized(facts)
+
+    def may_publish(self, facts: ClientInfo, topic: str) -> Answer:
+        """True if messages of the client to `topic` are stored."""
+        return not topic.startswith("$") and (self.access is None or self.access.may_publish(facts, topic))
+
+    def publishes_all(self, facts: ClientInfo) -> bool:
+        """True if every message of the client is allowed without a request to the access list."""
+        if isinstance(self.access, Surveyable):
+            return self.access.publishes_all(facts)
+        return self.access is None
+
+    def may_subscribe(self, facts: ClientInfo, topic_filter: str) -> Answer:
+        """True if the client may have this subscription; for a shared one the inner filter counts."""
+        return self.access is None or self.access.may_subscribe(facts, split_share(topic_filter)[1])
+
+    def may_receive(self, session: Session, topic: str) -> bool:
+        """True if the client of `session` may receive messages of `topic`."""
+        return self.access is None or self.access.may_receive(session.facts, topic)
+
+    def allowed_filters(self, session: Session, topic_filter: str) -> AllowedFilters | None:
+        """Filters of `topic_filter` that `session` may receive; None: only may_receive() can decide."""
+        return (
+            self.access.allowed_filters(session.facts, topic_filter)
+            if isinstance(self.access, Surveyable)
+            else None
+        )
+
+    def peer(self, connection: int) -> str:
+        """Peer address for logs and rules: `127.0.0.1:50123`."""
+        return _address_text(self._engine.peer(connection))
+
+
+def _address_text(peer: Peer | None) -> str:
+    if peer is None:
+        return ""
+    _, family, address, port = peer
+    if family == AF_INET:
+        return f"{inet_ntop(AF_INET, address[:4])}:{port}"
+    return f"[{inet_ntop(AF_INET6, address)}]:{port}" if family == AF_INET6 else ""

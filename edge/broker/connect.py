@@ -1,0 +1,360 @@
+"""CONNECT to CONNACK: decides which clients are accepted, on which terms, and with which session.
+
+    CONNECT -> limits -> authentication -> authorization of the will -> session -> CONNACK
+
+Each step may take time (edge.broker.deferred). Never touches a session before its client is authenticated.
+Never sends Response Information: clients agree among themselves which topics carry responses.
+
+Invariants: a client never gets the session of another owner. An identifier stays with the client that holds
+it, with one exception: an authenticated client gets the identifier of one that is not authenticated, with a
+new session; the other session ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import msgspec
+
+from edge.auth.interfaces import ClientInfo
+from edge.broker.authorization import Authorization
+from edge.broker.connections import ConnectedClient, Connections, encode_within
+from edge.broker.deferred import DeferredDecisions
+from edge.broker.limits import BrokerLimits
+from edge.broker.owners import key_of
+from edge.broker.sessions import NEVER_S, Session, Sessions
+from edge.engine.engine import Engine, Table, limits_of
+from edge.log_throttle import LogThrottle
+from edge.logging_setup import pairs
+from edge.mqtt import ConnAck, Connect, Properties, ReasonCode, Version, encode
+from edge.mqtt.properties import NO_PROPERTIES
+
+__all__ = ["ConnectHandler"]
+
+log = logging.getLogger(__name__)
+
+RECEIVE_MAXIMUM = 65_535  # the value when CONNECT has no Receive Maximum [MQTT-3.1.2.11.3]
+QOS_MAX = 2  # the value when CONNACK has no Maximum QoS
+ANSWERS_KEPT = 64
+
+
+class ConnectHandler:
+    """Accepts or refuses each CONNECT, and answers it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clients: Connections,
+        sessions: Sessions,
+        permissions: Authorization,
+        pending: DeferredDecisions,
+        limits: BrokerLimits,
+    ) -> None:
+        self.redirected: Properties | None = None  # set: every client is sent to another server
+        self.moved = False  # the redirect is permanent
+        self._engine = engine
+        self._clients = clients
+        self._sessions = sessions
+        self._permissions = permissions
+        self._pending = pending
+        self._limits = limits
+        self._engine_limits = limits_of(engine)
+        self._may_warn = LogThrottle()
+
+    def connect(self, connection: int, packet: Connect) -> None:
+        """Refuse a CONNECT, or authenticate its client and continue with the answer."""
+        facts = self.facts(connection, packet)
+        if refusal := self.refusal(facts, packet):
+            self.refuse(connection, packet, facts, *refusal)
+            return
+        answer = self._permissions.may_connect(facts, packet.password)
+        self._pending.then(connection, [answer], False, partial(self._admit, connection, packet, facts))
+
+    def facts(self, connection: int, packet: Connect) -> ClientInfo:
+        """Facts of the client. A client without an identifier gets one [MQTT-3.1.3-6]."""
+        client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
+        return self._permissions.facts(connection, client_id, packet.username)
+
+    def refusal(self, facts: ClientInfo, packet: Connect) -> tuple[ReasonCode, Properties] | None:
+        """Reason to refuse a CONNECT before authentication; None if there is no reason."""
+        if self.redirected is not None:
+            code = ReasonCode.SERVER_MOVED if self.moved else ReasonCode.USE_ANOTHER_SERVER
+            return code, self.redirected
+        policy = self._permissions.policies.get(facts.listener)
+        if policy is not None and policy.redirect_to is not None:
+            return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=policy.redirect_to)
+        if not packet.client_id and not self._limits.empty_client_ids:
+            words = "a client identifier is required here: limits.allow_empty_client_id = false"
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
+        most = self._limits.client_id_max_bytes
+        if (length := len(facts.client_id.encode())) > most:
+            words = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {most}"
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
+        if (trouble := self._sessions.failure) and _expiry_wanted_s(packet):
+            words = f"sessions cannot be kept now: {trouble}"
+            return ReasonCode.SERVER_UNAVAILABLE, Properties(reason_string=words)
+        if not self._sessions.fits_journal(facts, packet.will):
+            words = "client identifier, user name and will are too long for sessions.journal_bytes"
+            return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string=words)
+        if packet.will is not None and len(packet.will.payload) > self._will_max_bytes(facts):
+            return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string="the will is too large to be sent")
+        return self._refusal_of_will(packet)
+
+    def _refusal_of_will(self, packet: Connect) -> tuple[ReasonCode, Properties] | None:
+        """Reason to refuse the will of an MQTT 5 client; None if the will can be stored as it is.
+
+        Older clients are not refused for it: MQTT 3.1.1 has no such reason codes.
+        """
+        will = packet.will
+        if will is None or packet.version != Version.V5:
+            return None
+        if will.retain and not self._engine_limits.retained_max:  # [MQTT-3.2.2-13]
+            return ReasonCode.RETAIN_NOT_SUPPORTED, NO_PROPERTIES
+        if will.qos > self._engine_limits.qos_max:  # [MQTT-3.2.2-12]
+            return ReasonCode.QOS_NOT_SUPPORTED, NO_PROPERTIES
+        return None
+
+    def _admit(self, connection: int, packet: Connect, facts: ClientInfo, allowed: list[bool]) -> None:
+        if not all(allowed):
+            named = facts.username is not None
+            reason = ReasonCode.BAD_USER_NAME_OR_PASSWORD if named else ReasonCode.NOT_AUTHORIZED
+            self.refuse(connection, packet, facts, reason)
+            return
+        if self._permissions.is_verified(facts):
+            facts = msgspec.structs.replace(facts, identity=facts.username, verified=True)
+        self.authenticated(connection, packet, facts)
+
+    def authenticated(
+        self, connection: int, packet: Connect, facts: ClientInfo, data: bytes | None = None
+    ) -> None:
+        """Continue after authentication.
+
+        `facts`: the client with its verified identity. `data`: the last Authentication Data of an enhanced
+        authentication, for CONNACK.
+        """
+        will = packet.will
+        if will is None:
+            self._accept_unless(connection, packet, facts, data, [])
+            return
+        accept = partial(self._accept_unless, connection, packet, facts, data)
+        self._pending.then(connection, [self._permissions.may_publish(facts, will.topic)], False, accept)
+
+    def _accept_unless(
+        self, connection: int, packet: Connect, facts: ClientInfo, data: bytes | None, allowed: list[bool]
+    ) -> None:
+        known = self._sessions.get(facts.client_id)
+        if not all(allowed):
+            self.refuse(connection, packet, facts, ReasonCode.NOT_AUTHORIZED)
+        elif known is not None and known.facts.owner != facts.owner and not facts.may_replace(known.facts):
+            self._refuse_identifier(connection, packet, facts, known.facts)
+        elif (words := self._quota_exceeded(packet, facts, known)) is not None:
+            refusal = Properties(reason_string=words)
+            self.refuse(connection, packet, facts, ReasonCode.QUOTA_EXCEEDED, refusal)
+        else:
+            self._accept(connection, packet, facts, data)
+
+    def _quota_exceeded(self, packet: Connect, facts: ClientInfo, known: Session | None) -> str | None:
+        """Reason why the owner of a client may have no further connection or session; None if allowed.
+
+        A client keeps what it already has: a connection that it takes over, a session that continues.
+        """
+        owner = key_of(facts)
+        held = known if known is not None and key_of(known.facts) == owner else None
+        if not (held and held.connection) and not self._engine.owner_may(owner, Table.CONNECTIONS, 1):
+            return "too many connections of one user or address: see [quota]"
+        lasts = self._sessions.allowed_s(_expiry_wanted_s(packet)) > 0
+        if lasts and not (held and held.expiry_s) and not self._engine.owner_may(owner, Table.SESSIONS, 1):
+            return (
+                "too many sessions, or too many of one user or address: see limits.sessions_max and [quota]"
+            )
+        if packet.will is not None and (words := self._clients.refusal_of_will(packet.will)):
+            return words
+        return None
+
+    def _refuse_identifier(
+        self, connection: int, packet: Connect, facts: ClientInfo, holder: ClientInfo
+    ) -> None:
+        """Refuse a client whose identifier another owner holds; only the log names the holder."""
+        if self._may_warn():
+            log.warning(
+                "client refused: identifier held by another user; end that session with "
+                "`brim sessions rm CLIENT_ID` if it is not needed %s",
+                pairs(
+                    client=facts.client_id,
+                    user=facts.identity or "",
+                    peer=facts.address,
+                    holder=holder.identity or holder.certificate or "",
+                    holder_peer=holder.address,
+                ),
+            )
+        words = "the client identifier belongs to another user; choose another one"
+        self.refuse(connection, packet, facts, ReasonCode.NOT_AUTHORIZED, Properties(reason_string=words))
+
+    def refuse(
+        self,
+        connection: int,
+        packet: Connect,
+        facts: ClientInfo,
+        reason: ReasonCode,
+        properties: Properties | None = None,
+    ) -> None:
+        """Send CONNACK with a reason, and end the connection."""
+        log.info("client refused %s", pairs(client=facts.client_id, peer=facts.address, reason=reason.words))
+        answer = ConnAck(False, reason, properties or NO_PROPERTIES)
+        most = packet.properties.maximum_packet_size_bytes or 0
+        if (data := encode_within(answer, packet.version, most)) is not None:
+            self._engine.send(connection, data)
+        self._clients.end(connection, will=False)
+
+    # ---- accepted ----
+
+    def _accept(self, connection: int, packet: Connect, facts: ClientInfo, data: bytes | None) -> None:
+        """Take over the connection and session of this client, if any [MQTT-3.1.4-3], and answer."""
+        known = self._sessions.get(facts.client_id)
+        ends = known is not None and known.kept  # the session may end: a power cut must not undo that either
+        session, present = self._take_over_session(packet, facts)
+        wanted = packet.properties
+        answer = self._answer(packet, facts, session, present, data)
+        most = wanted.maximum_packet_size_bytes or 0
+        fits = not most or len(answer) <= most
+        if fits:
+            if ends or session.kept:
+                self._engine.output_barrier(connection)
+            self._engine.send(connection, answer)
+        if not fits or not self._attach(connection, packet, session):
+            # the connection closed meanwhile, or CONNACK is too long for the client
+            self._engine.close(connection)
+            self._clients.detach(session)
+            return
+        client = ConnectedClient(
+            connection,
+            facts,
+            packet.version,
+            session,
+            packet.will,
+            most,
+            wanted.request_problem_information != 0,
+            wanted.request_problem_information == 1,
+            wanted.authentication_method,
+        )
+        self._clients.register(client)
+
+    def _take_over_session(self, packet: Connect, facts: ClientInfo) -> tuple[Session, bool]:
+        """Take over the session of this client, or open one; True if CONNACK reports a present session."""
+        session = self._sessions.get(facts.client_id)
+        if session is not None and session.connection:
+            log.info("session taken over %s", pairs(client=facts.client_id, peer=facts.address))
+            self._clients.end(session.connection, will=True, reason=ReasonCode.SESSION_TAKEN_OVER)
+            session = self._sessions.get(facts.client_id)
+        if session is not None and (packet.clean_start or session.facts.owner != facts.owner):
+            self._clients.forget(session)
+            session = None
+        expiry_s = self._sessions.allowed_s(_expiry_wanted_s(packet))
+        if session is None:
+            return self._sessions.open(facts, expiry_s), False
+        self._sessions.resume(session, facts, expiry_s)
+        return session, packet.version != Version.V31  # MQTT 3.1 has no Session Present flag
+
+    def _attach(self, connection: int, packet: Connect, session: Session) -> bool:
+        wanted, limits = packet.properties, self._limits
+        return self._engine.attach(
+            connection,
+            session.handle,
+            packet.version,
+            self._keep_alive_s(packet) * 1500 or limits.keep_alive_max_s * 1000,  # [MQTT-3.1.2-22]
+            self._permissions.publishes_all(session.facts),
+            min(limits.sessions.in_flight_max, wanted.receive_maximum or RECEIVE_MAXIMUM),
+            wanted.maximum_packet_size_bytes or 0,
+            min(limits.topic_alias_max, wanted.topic_alias_maximum or 0),
+        )
+
+    # ---- CONNACK ----
+
+    def _answer(
+        self, packet: Connect, facts: ClientInfo, session: Session, present: bool, data: bytes | None
+    ) -> bytes:
+        """CONNACK with each property that differs from the client's request or from the default of MQTT 5."""
+        if packet.version != Version.V5:
+            return _ACCEPTED[present]
+        terms = (
+            present,
+            _unless(session.expiry_s, _expiry_wanted_s(packet)),
+            _unless(self._engine_limits.receive_max, RECEIVE_MAXIMUM),
+            self._packet_max_bytes(facts),
+            self._engine_limits.alias_max or None,
+            _unless(self._engine_limits.qos_max, QOS_MAX),
+            None if self._engine_limits.retained_max else 0,
+            _unless(self._keep_alive_s(packet), packet.keep_alive_s),
+        )
+        method = packet.properties.authentication_method
+        if packet.client_id and method is None:
+            return _accepted_bytes(*terms)
+        usual = _accepted(*terms)
+        properties = replace(
+            usual.properties,
+            assigned_client_identifier=None if packet.client_id else facts.client_id,
+            authentication_method=method,
+            authentication_data=data,
+        )
+        return encode(replace(usual, properties=properties), Version.V5)
+
+    def _packet_max_bytes(self, facts: ClientInfo) -> int:
+        policy = self._permissions.policies.get(facts.listener)
+        most: int = self._engine_limits.packet_max_bytes
+        return most if policy is None or policy.packet_max_bytes is None else policy.packet_max_bytes
+
+    def _will_max_bytes(self, facts: ClientInfo) -> int:
+        most = self._packet_max_bytes(facts)
+        return min(most, self._engine_limits.payload_max_bytes or most)
+
+    def _keep_alive_s(self, packet: Connect) -> int:
+        """Keep Alive in effect: MQTT 5 clients can get a shorter one [MQTT-3.1.2-21], others keep theirs."""
+        most = self._limits.keep_alive_max_s
+        if packet.version == Version.V5 and most and not 0 < packet.keep_alive_s <= most:
+            return most
+        return packet.keep_alive_s
+
+
+_ACCEPTED = tuple(encode(ConnAck(present)) for present in (False, True))  # for versions before MQTT 5
+
+
+def _accepted(
+    present: bool,
+    expiry_s: int | None,
+    receive_max: int | None,
+    packet_max_bytes: int,
+    alias_max: int | None,
+    qos_max: int | None,
+    retain_available: int | None,
+    keep_alive_s: int | None,
+) -> ConnAck:
+    properties = Properties(
+        session_expiry_interval_s=expiry_s,
+        receive_maximum=receive_max,
+        maximum_packet_size_bytes=packet_max_bytes,
+        topic_alias_maximum=alias_max,
+        maximum_qos=qos_max,
+        retain_available=retain_available,
+        server_keep_alive_s=keep_alive_s,
+    )
+    return ConnAck(present, properties=properties)
+
+
+@lru_cache(ANSWERS_KEPT)
+def _accepted_bytes(*terms: Any) -> bytes:
+    """Encode CONNACK. Cached, because most clients of a fleet get the same one."""
+    return encode(_accepted(*terms), Version.V5)
+
+
+def _expiry_wanted_s(packet: Connect) -> int:
+    if packet.version == Version.V5:
+        return packet.properties.session_expiry_interval_s or 0
+    return 0 if packet.clean_start else NEVER_S  # up to the limit of the broker
+
+
+def _unless(value: int, usual: int) -> int | None:
+    return None if value == usual else value

@@ -1,0 +1,197 @@
+"""Connection table: registers accepted clients, sends them control packets, notifies watchers, disconnects.
+
+Owns the accepted connections, and joins them with sessions, routes and wills. Never decides which clients are
+accepted, and never reads packets.
+
+Invariants: every accepted client leaves through end(), once. A client never gets a packet longer than its
+Maximum Packet Size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from edge.auth.interfaces import ClientInfo, Watcher
+from edge.broker.router import Router
+from edge.broker.sessions import Session, Sessions
+from edge.broker.wills import Wills
+from edge.engine.engine import Engine
+from edge.logging_setup import pairs
+from edge.mqtt import (
+    Auth,
+    ConnAck,
+    Disconnect,
+    Properties,
+    ReasonCode,
+    SubAck,
+    UnsubAck,
+    Version,
+    Will,
+    encode,
+)
+from edge.session_store.journal import SessionJournal
+
+__all__ = ["ConnectedClient", "Connections", "encode_within"]
+
+log = logging.getLogger(__name__)
+
+_SentPacket: TypeAlias = Auth | ConnAck | Disconnect | SubAck | UnsubAck
+
+
+@dataclass(slots=True)
+class ConnectedClient:
+    """An accepted connection. All fields after `will` are of MQTT 5."""
+
+    connection: int
+    facts: ClientInfo
+    version: Version
+    session: Session
+    will: Will | None
+    packet_max_bytes: int = 0  # Maximum Packet Size of the client; 0: no limit
+    # True if Reason Strings may be sent in every packet that has them [MQTT-3.1.2-29]
+    reason_strings: bool = True
+    # CONNECT requested problem information; DISCONNECT then names the broken statement
+    problem_information: bool = False
+    method: str | None = None  # Authentication Method of CONNECT, which AUTH must repeat
+
+
+class Connections:
+    """Connected clients, by connection."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        sessions: Sessions,
+        router: Router,
+        wills: Wills,
+        journal: SessionJournal,
+        clock: Callable[[], float],
+    ) -> None:
+        self.watchers: list[Watcher] = []
+        self.clients_max_seen = 0  # highest number of clients connected at once since the start
+        self._engine = engine
+        self._sessions = sessions
+        self._router = router
+        self._wills = wills
+        self._journal = journal
+        self._clock = clock
+        self._by_connection: dict[int, ConnectedClient] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_connection)
+
+    def __iter__(self) -> Iterator[ConnectedClient]:
+        return iter(list(self._by_connection.values()))
+
+    def __getitem__(self, connection: int) -> ConnectedClient:
+        return self._by_connection[connection]
+
+    def get(self, connection: int) -> ConnectedClient | None:
+        """The accepted client of a connection; None if there is none."""
+        return self._by_connection.get(connection)
+
+    def refusal_of_will(self, will: Will) -> str:
+        """Reason why there is no memory for one more will; "" if there is."""
+        return self._wills.refusal(will)
+
+    def register(self, client: ConnectedClient) -> None:
+        """Register an accepted client, to which the engine now delivers."""
+        self._sessions.connected(client.session, client.connection)
+        self._wills.reconnected(client.facts.client_id)
+        self._by_connection[client.connection] = client
+        if client.will is not None:
+            self._wills.accepted(client.will)
+            self._journal.will_of(client)
+        self.clients_max_seen = max(self.clients_max_seen, len(self._by_connection))
+        if self.watchers:
+            self.notify_watchers(lambda watcher: watcher.connected(client.facts))
+        # the text is built only on demand: a whole fleet may reconnect at once
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("client connected %s", pairs(client=client.facts.client_id, peer=client.facts.address))
+
+    def send_packet(self, client: ConnectedClient, packet: Auth | Disconnect | SubAck | UnsubAck) -> None:
+        """Send a packet, without its Reason String if the client does not want it or the packet gets too
+        long.
+
+        An answer that is too long even so ends the connection, because it must not be sent [MQTT-3.1.2-24].
+        """
+        plain = not client.reason_strings and not isinstance(packet, Disconnect)
+        spoken = _without_reason(packet) if plain else packet
+        data = encode_within(spoken, client.version, client.packet_max_bytes)
+        if data is not None:
+            if client.session.kept and isinstance(packet, SubAck | UnsubAck):
+                self._engine.output_barrier(client.connection)
+            self._engine.send(client.connection, data)
+        elif not isinstance(packet, Disconnect):
+            self.end(client.connection, will=True, reason=ReasonCode.PACKET_TOO_LARGE)
+
+    def end(
+        self,
+        connection: int,
+        *,
+        will: bool,
+        reason: ReasonCode | None = None,
+        words: str | None = None,
+        reference: str | None = None,
+    ) -> None:
+        """End a connection: the only way out for an accepted client.
+
+        `will`: True if the client left without DISCONNECT, so that its will is published [MQTT-3.1.2-8].
+        `reason` is sent to an MQTT 5 client first, in DISCONNECT, together with `reference` (another server).
+        `words` is the Reason String, sent if the client requested problem information.
+        """
+        client = self._by_connection.pop(connection, None)
+        if client is not None and reason is not None and client.version == Version.V5:
+            told = words if client.problem_information else None
+            properties = Properties(reason_string=told, server_reference=reference)
+            self.send_packet(client, Disconnect(reason, properties))
+        self._engine.close(connection)
+        if client is None:
+            return
+        if will and client.will is not None:
+            self._wills.disconnected(client.facts, client.will, self._clock())
+        elif client.will is not None:
+            self._wills.discarded(client.facts, client.will)
+        self.detach(client.session)
+        if self.watchers:
+            self.notify_watchers(lambda watcher: watcher.disconnected(client.facts))
+
+    def detach(self, session: Session) -> None:
+        """Detach a session from its connection. A session with expiry 0 ends."""
+        if session.expiry_s == 0:
+            self.forget(session)
+        else:
+            self._sessions.disconnected(session, self._clock())
+
+    def forget(self, session: Session) -> None:
+        """End a session, and with it the delay of its will."""
+        self._router.forget(session)
+        self._sessions.close(session)
+        self._wills.session_ended(session.client_id)
+
+    def notify_watchers(self, what: Callable[[Watcher], None]) -> None:
+        """Notify every watcher."""
+        for watcher in self.watchers:
+            try:
+                what(watcher)
+            except Exception:
+                log.exception("client event watcher failed")
+
+
+def _without_reason(packet: _SentPacket) -> _SentPacket:
+    """The same packet without Reason String and User Properties."""
+    return replace(packet, properties=replace(packet.properties, reason_string=None, user=()))
+
+
+def encode_within(packet: _SentPacket, version: Version, most: int) -> bytes | None:
+    """Encode a packet into at most `most` bytes (0: no limit).
+
+    Properties that only explain are left out if necessary. None if the packet is too long even so.
+    """
+    data = encode(packet, version)
+    if most and len(data) > most:
+        data = encode(_without_reason(packet), version)
+    return None if most and len(data) > most else data

@@ -1,0 +1,510 @@
+"""Broker dispatcher: handles each event of the engine on the broker's thread.
+
+Owns the order of the parts that decide: connecting, authenticating, subscribing, sessions, routes, retained
+messages, wills and $SYS. Never touches sockets: events come from the engine, and answers go to the engine.
+Never handles PUBLISH, acknowledgements or PINGREQ; those stay in C.
+
+    event               handled by
+    PACKET CONNECT      edge.broker.connect, or edge.broker.enhanced_auth if it names an Authentication Method
+    PACKET AUTH         edge.broker.enhanced_auth
+    PACKET SUBSCRIBE    edge.broker.subscribe
+    PACKET UNSUBSCRIBE  edge.broker.subscribe
+    PACKET DISCONNECT   _disconnect
+    TOPIC               _topic: make the topic known, and authorize the client to publish to it
+    CLOSED              _closed
+    SOURCE              _source_topic
+    COLD                LogBackfill.start_read
+    JOURNAL             SessionJournal.checkpoint, or on_retained_due
+
+Invariants: an exception in the handling of one event ends the connection of that event and no other. Every
+accepted client leaves through Connections.end(), once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from edge.auth.interfaces import (
+    AccessList,
+    Authenticator,
+    ClientInfo,
+    EnhancedAuthenticator,
+    ListenerPolicy,
+    TransportInfo,
+    Watcher,
+)
+from edge.broker.authorization import Authorization
+from edge.broker.connect import ConnectHandler
+from edge.broker.connections import ConnectedClient, Connections
+from edge.broker.deferred import Call, DeferredDecisions
+from edge.broker.enhanced_auth import EnhancedAuth
+from edge.broker.internal_publisher import RETRY_S, InternalPublisher
+from edge.broker.limits import BrokerLimits
+from edge.broker.log_backfill import LogBackfill
+from edge.broker.owners import Owners, key_of
+from edge.broker.retained import Retained
+from edge.broker.retained_authors import author_of
+from edge.broker.router import PartitionLike, Router
+from edge.broker.sessions import Sessions
+from edge.broker.steps import Steps
+from edge.broker.subscribe import SubscribeHandler
+from edge.broker.sys_topics import SysTopics
+from edge.broker.wills import Wills, message_of
+from edge.engine.engine import CloseCause, Engine, Event, EventKind, limits_of
+from edge.logging_setup import pairs
+from edge.mqtt import (
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Properties,
+    ProtocolError,
+    ReasonCode,
+    Role,
+    Rule,
+    State,
+    Version,
+    Will,
+    check_name,
+    decode_packet,
+    disconnect_packet,
+    encode,
+    subscribe_steps,
+    unsubscribe_steps,
+)
+from edge.mqtt.packet_types import PacketType
+from edge.mqtt.primitives import decode_variable_integer
+from edge.session_store.journal import JournalTarget, SessionJournal
+from edge.session_store.views import BrokerView
+
+__all__ = ["Broker", "BrokerLimits"]
+
+log = logging.getLogger(__name__)
+
+_OF_SERVERS = {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
+
+REST_S = 10.0  # the longest time between two checks of what the hot path has refused
+
+
+class Broker:
+    """Control plane of the broker. All methods run on one thread: the thread that polls the engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        partition_of: Callable[[str], PartitionLike],
+        *,
+        limits: BrokerLimits | None = None,
+        authenticator: Authenticator | None = None,
+        enhanced: EnhancedAuthenticator | None = None,
+        access: AccessList | None = None,
+        call: Call | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+        version: str = "",
+    ) -> None:
+        """Create the parts of the control plane.
+
+        `call` runs a function on this thread, from any other thread; answers that take time need it.
+        `version` is the text of the topic $SYS/broker/version.
+        """
+        self.limits = limits or BrokerLimits()
+        self.on_source_bad: Callable[[int], object] = lambda source: None
+        # rings are about to overwrite records that are retained
+        self.on_retained_due: Callable[[], object] = lambda: None
+        self.engine = engine
+        self.journal = SessionJournal(engine, clock=clock, wall_ns=wall_ns)
+        self.router = Router(engine, partition_of, self.limits.topics, self.limits.sessions, self.journal)
+        self.sessions = Sessions(engine, self.limits.sessions, self.journal)
+        self.cold = LogBackfill(engine, self.router.ring_of)
+        self.own_messages = InternalPublisher(engine, self.router)
+        self.retained = Retained(engine, self.router, self.own_messages.topic_of, clock)
+        self.owners = Owners(engine, clock)
+        self.wills = Wills(self._publish_will, self.journal, self.limits.wills, lambda: not self.own_messages)
+        self.clients = Connections(engine, self.sessions, self.router, self.wills, self.journal, clock)
+        self._engine = engine
+        self._engine_limits = limits_of(engine)
+        self._clock = clock
+        self._permissions = Authorization(engine, authenticator, enhanced, access)
+        self._pending = DeferredDecisions(engine, call, self._guarded)
+        self.router.later = lambda steps: self._pending.work(0, object(), steps)
+        self.retained.may_publish = self._may_publish
+        self._connecting = ConnectHandler(
+            engine, self.clients, self.sessions, self._permissions, self._pending, self.limits
+        )
+        self._authenticating = EnhancedAuth(
+            engine, self.clients, self._connecting, self._permissions, self._pending
+        )
+        self._subscribing = SubscribeHandler(
+            engine, self.clients, self.router, self.retained, self._permissions, self._pending, self.limits
+        )
+        self.sys_topics = SysTopics(
+            engine,
+            self.own_messages.topic_of,
+            self.sessions,
+            self.clients,
+            self.router,
+            self.limits.sys_interval_s,
+            version,
+            clock(),
+        )
+        self._set_access(access)
+
+    @property
+    def policies(self) -> dict[int, ListenerPolicy]:
+        """Policy of each listener, by listener number. The listener's owner fills this mapping."""
+        return self._permissions.policies
+
+    @property
+    def transports(self) -> dict[int, TransportInfo]:
+        """Transport facts by connection. The transport that hands a connection over adds them here."""
+        return self._permissions.transports
+
+    @property
+    def watchers(self) -> list[Watcher]:
+        """Watchers that are notified when clients connect, disconnect, subscribe and unsubscribe."""
+        return self.clients.watchers
+
+    @property
+    def call(self) -> Call | None:
+        """Function that runs another function on this thread, from any other thread."""
+        return self._pending.call
+
+    @call.setter
+    def call(self, call: Call) -> None:
+        self._pending.call = call
+
+    # ---- events ----
+
+    def handle(self, events: Iterable[Event]) -> None:
+        """Handle the events that the engine has collected."""
+        self._pending.begin_slice()
+        for kind, connection, detail, data in events:
+            try:
+                self._handle(kind, connection, detail, data)
+            except Exception as error:  # noqa: BLE001 - an error ends only this connection
+                self._failed(connection, error)
+
+    def _guarded(self, connection: int, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - an error ends only this connection
+            self._failed(connection, error)
+
+    def _failed(self, connection: int, error: Exception) -> None:
+        """End a connection after a protocol error of the client, or after a defect of the broker."""
+        if isinstance(error, ProtocolError):
+            self._broke_rule(connection, error)
+            return
+        peer = self._permissions.peer(connection)
+        log.error("event failed, connection closed %s", pairs(peer=peer), exc_info=error)
+        self._abandon(connection)
+
+    def _abandon(self, connection: int) -> None:
+        try:
+            self._end(connection, will=True, reason=ReasonCode.UNSPECIFIED_ERROR)
+        except Exception:
+            log.exception("connection not ended cleanly %s", pairs(connection=connection))
+
+    def _handle(self, kind: int, connection: int, detail: int, data: bytes) -> None:
+        if kind == EventKind.PACKET:
+            self._packet(connection, data)
+        elif kind == EventKind.TOPIC:
+            self._topic(connection, data)
+        elif kind == EventKind.CLOSED:
+            self._closed(connection, detail)
+        elif kind == EventKind.COLD:
+            if client := self.clients.get(connection):
+                self.cold.start_read(client.session.handle, self.call)
+        elif kind == EventKind.SOURCE:
+            self._source_topic(detail, data)
+        elif kind == EventKind.JOURNAL:
+            self.journal.checkpoint() if detail == 0 else self.on_retained_due()
+        else:
+            log.error("producer ring invalid, reading stopped %s", pairs(source=detail))
+            self.on_source_bad(detail)
+
+    def _packet(self, connection: int, data: bytes) -> None:
+        client = self.clients.get(connection)
+        body = _body_of(data)
+        if client is not None:
+            self._packet_of(client, data[0], body)
+        elif self._authenticating.is_under_way(connection):
+            packet = decode_packet(data[0], body, Version.V5, self.limits.packets)
+            self._authenticating.before_connack(connection, packet)
+        else:
+            packet = decode_packet(data[0], body, limits=self.limits.packets)
+            if not isinstance(packet, Connect):
+                raise ProtocolError(Rule.CONNECT_IS_FIRST, f"{type(packet).__name__} before CONNECT")
+            if packet.properties.authentication_method is None:
+                self._connecting.connect(connection, packet)
+            else:
+                self._authenticating.connect(connection, packet)
+
+    def _packet_of(self, client: ConnectedClient, first_byte: int, body: bytes) -> None:
+        # a second CONNECT is an error in every version, whatever it contains
+        if first_byte >> 4 == PacketType.CONNECT:
+            raise ProtocolError(Rule.CONNECT_IS_SENT_ONCE, "a second CONNECT", client.version)
+        if first_byte >> 4 in _OF_SERVERS:  # refused without decoding
+            words = f"a client does not send {PacketType(first_byte >> 4).name}"
+            raise ProtocolError(Rule.DIRECTION, words, client.version)
+        if first_byte >> 4 in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE):
+            self._filters_of(client, first_byte, body)
+            return
+        packet = decode_packet(first_byte, body, client.version, self.limits.packets)
+        if isinstance(packet, Disconnect):
+            self._disconnect(client, packet)
+        elif isinstance(packet, Auth):
+            self._authenticating.auth(client, packet)
+        else:
+            raise ProtocolError(
+                Rule.DIRECTION, f"a client does not send {type(packet).__name__}", client.version
+            )
+
+    def _filters_of(self, client: ConnectedClient, first_byte: int, body: bytes) -> None:
+        """Handle SUBSCRIBE or UNSUBSCRIBE in steps: decoding takes time in proportion to the filters."""
+        version, packets = client.version, self.limits.packets
+        if first_byte >> 4 == PacketType.SUBSCRIBE:
+            self._subscribing.subscribe(client, subscribe_steps(first_byte, body, version, packets))
+        else:
+            self._subscribing.unsubscribe(client, unsubscribe_steps(first_byte, body, version, packets))
+
+    def _broke_rule(self, connection: int, error: ProtocolError) -> None:
+        client = self.clients.get(connection)
+        log.info("connection closed %s", pairs(peer=self._permissions.peer(connection), error=error))
+        if client is None:
+            version = Version.V5 if self._authenticating.is_under_way(connection) else error.version
+            error.version = version
+            if isinstance(last_words := disconnect_packet(error, State.OPENING, Role.SERVER), ConnAck):
+                self._engine.send(connection, encode(last_words, version))
+        self._end(connection, will=True, reason=error.reason_code, words=str(error))
+
+    # ---- topics ----
+
+    def _topic(self, connection: int, data: bytes) -> None:
+        client = self.clients[connection]
+        name = _topic_name(data, client.version)
+        limits = self.limits.topics
+        if not limits.allow(name):
+            if client.version == Version.V5:  # an MQTT 5 client gets a reason code and stays connected
+                self._engine.skip(connection, ReasonCode.TOPIC_NAME_INVALID)
+                return
+            raise ProtocolError(
+                Rule.VALUE_IS_IN_RANGE,
+                f"a topic of {len(data)} bytes and {name.count('/') + 1} levels exceeds topic_max_bytes"
+                f" = {limits.topic_max_bytes} or topic_levels_max = {limits.topic_levels_max}",
+                client.version,
+            )
+        answer = self._permissions.may_publish(client.facts, name)
+        self._pending.then(connection, [answer], False, partial(self._judge, connection, name))
+
+    def _judge(self, connection: int, name: str, allowed: list[bool]) -> None:
+        self._pending.work(connection, connection, self._judge_steps(connection, name, all(allowed)))
+
+    def _judge_steps(self, connection: int, name: str, allowed: bool) -> Steps[None]:
+        client = self.clients.get(connection)
+        if client is None:
+            return
+        topic = yield from self.router.topic_steps(name, client.session.handle)
+        if topic is None:
+            self._engine.skip(connection, ReasonCode.QUOTA_EXCEEDED)
+        else:
+            self._engine.authorize(connection, topic, allowed)
+
+    def _source_topic(self, source: int, data: bytes) -> None:
+        try:
+            name = _topic_name(data, Version.V311)
+        except ProtocolError as error:
+            log.warning("producer ring record skipped %s", pairs(source=source, error=error))
+            return
+        if not name.startswith("$") and self.own_messages.topic_of(name) is not None:
+            self._engine.resume_source(source)
+
+    # ---- the end of a connection ----
+
+    def _disconnect(self, client: ConnectedClient, packet: Disconnect) -> None:
+        """End the connection. Only a normal disconnection discards the will [MQTT-3.14.4-3]."""
+        expiry_s = packet.properties.session_expiry_interval_s
+        if expiry_s is not None:
+            if expiry_s > 0 and client.session.expiry_s == 0:
+                words = "a session that was to end with its connection cannot be kept"
+                raise ProtocolError(Rule.SESSION_EXPIRY_STAYS_ZERO, words, client.version)
+            client.session.expiry_s = self.sessions.allowed_s(expiry_s)
+        self._end(client.connection, will=packet.reason_code != ReasonCode.SUCCESS)
+
+    def _closed(self, connection: int, cause: int) -> None:
+        if log.isEnabledFor(logging.DEBUG) and (client := self.clients.get(connection)) is not None:
+            words = CloseCause(cause).words
+            log.debug("connection lost %s", pairs(client=client.facts.client_id, cause=words))
+        self._end(connection, will=True)
+
+    def _end(
+        self,
+        connection: int,
+        *,
+        will: bool,
+        reason: ReasonCode | None = None,
+        words: str | None = None,
+        reference: str | None = None,
+    ) -> None:
+        self._authenticating.forget(connection)
+        self._pending.forget(connection)
+        self.transports.pop(connection, None)
+        self.clients.end(connection, will=will, reason=reason, words=words, reference=reference)
+
+    def acl_changed(self, access: AccessList | None) -> None:
+        """Check every client and topic again with `access`, from the next message on.
+
+        Clients that the authenticator no longer accepts are disconnected. Subscriptions stay; messages that
+        may not be received any more are not delivered, nor queued for sessions of clients that are away.
+        """
+        self._set_access(access)
+        self._engine.clear_acl_cache()
+        for client in self.clients:
+            if not self._permissions.is_still_authorized(client.facts):
+                log.info("client disconnected: no longer authorized %s", pairs(client=client.facts.client_id))
+                self._end(client.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
+        self.router.acl_changed(self.sessions)
+        self.check_retained()
+
+    def check_retained(self) -> None:
+        """Withhold retained messages of clients that may no longer publish them."""
+        if self.limits.check_retain_source:
+            self._pending.work(0, self.retained, self.retained.check_sources())
+
+    def _may_publish(self, facts: ClientInfo, topic: str, then: Callable[[list[bool]], None]) -> None:
+        self._pending.then(0, [self._permissions.may_publish(facts, topic)], False, then)
+
+    def _set_access(self, access: AccessList | None) -> None:
+        self._permissions.access = access
+        self.router.may_receive = None if access is None else self._permissions.may_receive
+        self.router.allowed_filters = self._permissions.allowed_filters
+
+    def disconnect(self, client_id: str) -> bool:
+        """End a client's connection for an administrator. True if the client was connected."""
+        session = self.sessions.get(client_id)
+        if session is None or not session.connection:
+            return False
+        self._end(session.connection, will=True, reason=ReasonCode.ADMINISTRATIVE_ACTION)
+        return True
+
+    def redirect(self, reference: str, *, moved: bool = False) -> None:
+        """Send all clients to another server, those that connect later too.
+
+        MQTT 5 clients get the reference and a reason: "server moved" if `moved` (permanent), otherwise "use
+        another server". A CONNECT of an older version is refused as "server unavailable".
+
+        `reference` is the other server as `host:port`.
+        """
+        self._connecting.redirected = Properties(server_reference=reference)
+        self._connecting.moved = moved
+        reason = ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
+        for client in self.clients:
+            self._end(client.connection, will=True, reason=reason, reference=reference)
+
+    def stop(self) -> None:
+        """End every connection and publish the wills that are due.
+
+        Without a journal of sessions all waiting wills are published now. With a journal they stay in it, and
+        wait again after the next start.
+        """
+        for client in self.clients:
+            self._end(client.connection, will=True, reason=ReasonCode.SERVER_SHUTTING_DOWN)
+        self.wills.stop(all_of_them=not self.journal.is_open)
+        self.cold.stop()
+        self.journal.stop()
+
+    def keep(self, place: JournalTarget) -> None:
+        """Write the state that a restart needs to `place` from now on. Raises OSError."""
+        kept = BrokerView(self.sessions, self.router, self.wills, self.clients)
+        self.journal.begin(place, kept, self.call)
+
+    def counts(self) -> dict[str, int]:
+        """Figures of the control plane for the status: current values, and totals since the start."""
+        return {
+            "sessions_away": self.sessions.away,
+            "sessions_expired": self.sessions.expired,
+            "clients_most": self.clients.clients_max_seen,
+            "wills_waiting": len(self.wills),
+            "wills_bytes": self.wills.held_bytes,
+            "sys_topics": len(self.sys_topics),
+            "own_messages_waiting": len(self.own_messages),
+            "own_messages_dropped": self.own_messages.dropped,
+        }
+
+    # ---- the broker's own messages, and time ----
+
+    def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> bool:
+        """Store and deliver a message of the broker itself. False if it was dropped, which is counted.
+
+        If the ring is full and its publishers wait, this message waits too, in a bounded queue.
+        """
+        return self.own_messages.publish(topic, payload, qos, retain)
+
+    def _publish_will(self, facts: ClientInfo, will: Will) -> None:
+        """Publish a will, if the rules of now (not those at CONNECT) still allow that."""
+
+        def judged(allowed: list[bool]) -> None:
+            if all(allowed):
+                properties, expiry_flag = message_of(will)
+                # CONNACK of MQTT 3.1.1 cannot announce qos_max
+                qos = min(will.qos, self._engine_limits.qos_max)
+                self.own_messages.publish(
+                    will.topic,
+                    will.payload,
+                    qos,
+                    will.retain,
+                    properties,
+                    expiry_flag,
+                    key_of(facts),
+                    author_of(facts),
+                )
+            else:
+                log.info("will dropped: publication no longer allowed %s", pairs(client=facts.client_id))
+
+        self._pending.then(0, [self._permissions.may_publish(facts, will.topic)], False, judged)
+
+    def tick(self) -> float:
+        """Do the work that is due. Returns the seconds until more work is due."""
+        now_s = self._clock()
+        self.own_messages.tick()
+        self.wills.tick(now_s)
+        self.sys_topics.tick(now_s)
+        self.journal.tick(now_s)
+        self.retained.report_refused()
+        self.owners.report_refused()
+        for session in self.sessions.overdue(now_s):
+            log.info("session expired %s", pairs(client=session.client_id))
+            self.clients.forget(session)
+        work_s = self._pending.tick()
+        if self.own_messages:
+            return min(RETRY_S, work_s)
+        next_s = min(
+            self.sessions.next_s,
+            self.wills.next_s,
+            self.sys_topics.next_s,
+            self.journal.next_s,
+            self.router.age(now_s),
+        )
+        return min(max(next_s - now_s, 0.0), work_s, REST_S)
+
+
+def _body_of(packet: bytes) -> bytes:
+    """Body of a whole packet: the bytes after the fixed header."""
+    if packet[1] < 0x80:
+        return packet[2:]
+    length = decode_variable_integer(packet, 1, len(packet))
+    assert length is not None
+    return packet[1 + length[1] :]
+
+
+def _topic_name(data: bytes, version: Version) -> str:
+    try:
+        name = data.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(Rule.STRING_IS_UTF8, f"no UTF-8 topic: {error.reason}", version) from None
+    check_name(name, version)
+    return name

@@ -1,0 +1,159 @@
+"""Durability of each ring: refusals of its publishers, and the progress of the sinks that they wait for.
+
+The configuration has the acknowledgement gate of each durability (edge/config/schema.py, AckGate).
+
+While the log of a ring accepts no records, its publishers are refused, also at `interval`: otherwise a power
+cut could lose more than sync_interval_ms of records. refusal() gives the code for every kind of publisher.
+The engine refuses MQTT clients and peers of consumers; a word in the ring refuses local producers
+(Ring.refuse()). Both begin after queue_timeout_ms.
+
+Owns no ring and no thread. A ring becomes a source of the engine when its first topic is known; its state
+from before is remembered. Everything runs on the broker's thread, except Upstream.moved().
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from edge.config.schema import Config, Durability
+from edge.engine.engine import Engine
+from edge.logging_setup import pairs
+from edge.mqtt.reason_codes import ReasonCode
+from edge.streams.ring_files import stream_of
+from ringbuf import REFUSAL_NO_LOG, REFUSAL_NO_ROOM
+
+__all__ = ["Lost", "RingDurability", "Upstream", "reason_code", "refusal"]
+
+log = logging.getLogger(__name__)
+
+_REASONS = {
+    0: ReasonCode.SUCCESS,
+    REFUSAL_NO_ROOM: ReasonCode.QUOTA_EXCEEDED,
+    REFUSAL_NO_LOG: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+}
+_WANT_OF_ROOM = ("(ENOSPC)", "(EDQUOT)", "(EFBIG)")
+
+Lost = Collection[tuple[int, int]]  # ranges of offsets, both ends included
+
+
+def refusal(failure: str) -> int:
+    """REFUSAL_* for publishers, from the reason why the log accepts no records; 0 if the reason is ""."""
+    if not failure:
+        return 0
+    return REFUSAL_NO_ROOM if failure.endswith(_WANT_OF_ROOM) else REFUSAL_NO_LOG
+
+
+def reason_code(failure: str) -> ReasonCode:
+    """MQTT 5 reason code for the reason why the log accepts no records."""
+    return _REASONS[refusal(failure)]
+
+
+class RingDurability:
+    """Refusals and upstream progress of each ring, by ring name."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sources: dict[str, int] = {}
+        self._refusals: dict[str, int] = {}
+        self._upstream: dict[str, int] = {}
+
+    def begin(self, ring_name: str, source: int) -> None:
+        """Apply the remembered state to a ring that is a source of the engine from now on."""
+        self._sources[ring_name] = source
+        if reason := self._refusals.get(ring_name):
+            self._engine.refuse(source, reason)
+        if offset := self._upstream.get(ring_name):
+            self._engine.upstream(source, offset, 0, 0)
+
+    def refuse(self, ring_name: str, reason: int) -> None:
+        """Refuse publishers to the ring with this MQTT 5 reason code; 0: accept them again."""
+        if self._refusals.get(ring_name, 0) == reason:
+            return
+        self._refusals[ring_name] = reason
+        if ring_name in self._sources:
+            self._engine.refuse(self._sources[ring_name], reason)
+
+    def upstream(self, ring_name: str, offset: int, lost: Lost) -> None:
+        """Record that all sinks have the ring's records below `offset`, except those that are lost."""
+        self._upstream[ring_name] = max(offset, self._upstream.get(ring_name, 0))
+        source = self._sources.get(ring_name)
+        if source is None:
+            return  # no message was published to the ring since the start
+        for first, last in lost:
+            self._engine.upstream(source, 0, first, last + 1)
+        self._engine.upstream(source, offset, 0, 0)
+
+
+class Progress(NamedTuple):
+    """Progress of one bridge in one ring."""
+
+    epoch: int
+    offset: int
+    reported_at: float  # monotonic time of the report
+
+
+class Upstream:
+    """Progress of bridges in the rings of durability "upstream". moved() may be called on any thread."""
+
+    def __init__(
+        self,
+        config: Config,
+        epochs: Mapping[str, int],
+        rings: RingDurability,
+        call: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """Create the table. `epochs`: epoch of each ring; `call` runs a function on the broker's thread."""
+        self._rings = rings
+        self._call = call
+        self._epochs = dict(epochs)
+        self._bridges = {
+            stream.name: [it.name for it in config.bridges_of(stream.name)]
+            for stream in config.stream
+            if stream.durability is Durability.UPSTREAM
+        }
+        self._known: dict[str, dict[str, Progress]] = {}  # ring -> bridge -> progress
+
+    def report_progress(self, bridge: str, ring_name: str, epoch: int, offset: int, lost: Lost = ()) -> None:
+        """Record that the sink of `bridge` has the ring's records below `offset`, except `lost` ones."""
+        bridges = self._bridges.get(stream_of(ring_name), ())
+        if bridge in bridges and self._epochs.get(ring_name) == epoch:
+            self._call(
+                partial(
+                    self._apply_progress,
+                    bridge,
+                    ring_name,
+                    Progress(epoch, offset, time.monotonic()),
+                    tuple(lost),
+                )
+            )
+
+    def status(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Progress for `brim status`, by ring and bridge: offset (0: none yet), age of the report in s."""
+        return {
+            ring_name: {it: self._row(ring_name, it) for it in self._bridges[stream]}
+            for ring_name in self._epochs
+            if (stream := stream_of(ring_name)) in self._bridges
+        }
+
+    def _row(self, ring_name: str, bridge: str) -> dict[str, float | None]:
+        known = self._known.get(ring_name, {}).get(bridge)
+        heard_s = None if known is None else round(time.monotonic() - known.reported_at, 1)
+        return {"offset": self._offset(ring_name, bridge), "heard_s": heard_s}
+
+    def _apply_progress(self, bridge: str, ring_name: str, progress: Progress, lost: Lost) -> None:
+        self._known.setdefault(ring_name, {})[bridge] = progress
+        if lost:
+            log.error(
+                "records lost by the sink, not acknowledged %s",
+                pairs(bridge=bridge, ring=ring_name, offsets=list(lost)),
+            )
+        bridges = self._bridges[stream_of(ring_name)]
+        self._rings.upstream(ring_name, min(self._offset(ring_name, it) for it in bridges), lost)
+
+    def _offset(self, ring_name: str, bridge: str) -> int:
+        known = self._known.get(ring_name, {}).get(bridge)
+        return known.offset if known is not None and known.epoch == self._epochs[ring_name] else 0

@@ -1,0 +1,110 @@
+"""Internal publisher: stores messages of the broker itself, such as wills and messages of the embedder.
+
+Owns the messages that wait for room in a full ring: in order, up to WAITING_MAX. Further messages are dropped
+and counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from edge.broker.router import Router
+from edge.engine.engine import FULL, OK, Engine
+from edge.mqtt import ProtocolError, check_name
+from ringbuf import FLAG_RETAIN
+
+__all__ = ["RETRY_S", "InternalPublisher"]
+
+WAITING_MAX = 1_024
+RETRY_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class _InternalMessage:
+    topic: str
+    payload: bytes
+    flags: int
+    properties: bytes
+    owner: bytes = b""  # key of edge.broker.owners: a retained message counts for this owner
+    author: bytes = b""  # author (edge.broker.retained_authors) of a retained message
+
+
+class InternalPublisher:
+    """Publisher of messages that do not come from a client's PUBLISH. store() answers at once."""
+
+    def __init__(self, engine: Engine, router: Router) -> None:
+        self.dropped = 0
+        self._engine = engine
+        self._router = router
+        self._waiting: deque[_InternalMessage] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def topic_of(self, name: str) -> int | None:
+        """The id of `name`; None if it is not a topic within the limits, or the table is full."""
+        try:
+            check_name(name)
+        except ProtocolError:
+            return None
+        return self._router.topic_of(name) if self._router.limits.allow(name) else None
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: bytes = b"",
+        expiry_flag: int = 0,
+        owner: bytes = b"",
+        author: bytes = b"",
+    ) -> bool:
+        """Store a message and deliver it. False if it was dropped, which is counted.
+
+        `properties` are encoded as in a record; `expiry_flag` is FLAG_EXPIRY if one of them is an expiry. If
+        the ring is full and its publishers wait, this message waits too.
+        """
+        flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
+        return self._publish(_InternalMessage(topic, payload, flags, properties, owner, author))
+
+    def store(
+        self, topic: str, payload: bytes, qos: int, retain: bool, properties: bytes, expiry_flag: int
+    ) -> bool:
+        """Store a message at once, or not at all. True if it was stored.
+
+        For callers that report the result: a message without room does not wait, and does not overtake those
+        that wait.
+        """
+        if self._waiting:
+            return False
+        flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
+        return self._append(_InternalMessage(topic, payload, flags, properties)) == OK
+
+    def tick(self) -> None:
+        """Store the waiting messages in order, up to the first that still has no room."""
+        waiting, self._waiting = self._waiting, deque()
+        for message in waiting:
+            self._publish(message)
+
+    def _publish(self, message: _InternalMessage) -> bool:
+        if self._waiting:
+            return self._wait(message)
+        result = self._append(message)
+        return self._wait(message) if result == FULL else result == OK
+
+    def _append(self, message: _InternalMessage) -> int | None:
+        topic = self.topic_of(message.topic)
+        if topic is None:
+            self.dropped += 1
+            return None
+        it = message
+        return self._engine.publish(topic, it.payload, it.flags, it.properties, it.owner, it.author)
+
+    def _wait(self, message: _InternalMessage) -> bool:
+        if len(self._waiting) >= WAITING_MAX:
+            self.dropped += 1
+            return False
+        self._waiting.append(message)
+        return True

@@ -1,0 +1,133 @@
+"""Owners: the user or address that a client's part of each shared table counts for, and reports of refusals.
+
+Owns the format of a key. The engine owns the accounts and the rule (ringbuf/c/mqtt/owners.c).
+
+    byte  rest            owner
+    u     user name       an authenticated user
+    c     name            a client with a certificate and without a user name
+    a     4 or 16 bytes   an address; of IPv6 its /64, the rest 0
+    l                     the Unix sockets of this machine
+                          b"": no owner, and no quota
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from edge.auth.interfaces import ClientInfo
+from edge.engine.engine import Engine, Table, counters_of, limits_of
+from edge.log_throttle import LogThrottle
+from edge.logging_setup import pairs
+
+if TYPE_CHECKING:
+    from edge.config.quota import Quota
+
+__all__ = ["NO_OWNER", "Owners", "key_of", "owner_max", "owner_text"]
+
+log = logging.getLogger(__name__)
+
+NO_OWNER = b""
+NETWORK_BITS = 64  # of IPv6: the smallest network that a site gets
+ADDRESSES_KEPT = 4_096
+TOP = 3
+
+
+def key_of(facts: ClientInfo) -> bytes:
+    """Key of the owner that a client counts for."""
+    if facts.verified and facts.identity is not None:
+        return b"u" + facts.identity.encode()
+    if facts.verified and facts.certificate is not None:
+        return b"c" + facts.certificate.encode()
+    if facts.transport == "unix":
+        return b"l"
+    return _key_of_address(facts.address.rpartition(":")[0])
+
+
+@lru_cache(ADDRESSES_KEPT)
+def _key_of_address(host: str) -> bytes:
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return NO_OWNER  # a transport without addresses
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return b"a" + address.ipv4_mapped.packed
+        return b"a" + address.packed[: NETWORK_BITS // 8] + bytes(16 - NETWORK_BITS // 8)
+    return b"a" + address.packed
+
+
+def owner_text(key: bytes) -> str:
+    """Text for an owner: `user ann`, `address 10.0.0.7`."""
+    kind, rest = key[:1], key[1:]
+    if kind == b"a":
+        network = f"/{NETWORK_BITS}" if len(rest) > 4 else ""
+        return f"address {ipaddress.ip_address(rest)}{network}"
+    if kind == b"l":
+        return "unix sockets"
+    return f"{'user' if kind == b'u' else 'certificate'} {rest.decode('utf-8', 'replace')}"
+
+
+_SETTINGS = {
+    Table.CONNECTIONS: "connections_max",
+    Table.SESSIONS: "sessions_max",
+    Table.SUBSCRIPTION_BYTES: "subscriptions_max_bytes",
+    Table.TOPICS: "topics_max",
+    Table.RETAINED: "retained_max",
+    Table.RETAINED_BYTES: "retained_max_bytes",
+    Table.QUEUE_BYTES: "queues_max_bytes",
+}
+
+
+def owner_max(quota: Quota) -> tuple[tuple[int, ...], ...]:
+    """Quotas in the form of EngineLimits: of a user, of an address; 0: not set."""
+    return tuple(
+        tuple((table in _SETTINGS and getattr(owner, _SETTINGS[table])) or 0 for table in Table)
+        for owner in (quota.user, quota.address)
+    )
+
+
+class Owners:
+    """Usage of owners, and refusals since the last report. On the broker's thread."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._counters = counters_of(engine)
+        self._limits = limits_of(engine)
+        self._reported = dict.fromkeys(Table, 0)
+        self._may_warn = {table: LogThrottle(clock) for table in Table}
+
+    def report_refused(self) -> None:
+        """Log the refusals by quota since the last report: one line for each table."""
+        for table in Table:
+            refused = self._counters.quota_refused[table]
+            if refused == self._reported[table] or not self._may_warn[table]():
+                continue
+            owner, has = self._engine.owner_refused(table) or (NO_OWNER, 0)
+            log.warning(
+                "quota reached, more is refused; raise %s, or set [quota.user] or [quota.address] %s",
+                table.setting,
+                pairs(
+                    table=table.words,
+                    owner=owner_text(owner) if owner else "(gone)",
+                    has=has,
+                    room=self._room(table),
+                    times=refused - self._reported[table],
+                ),
+            )
+            self._reported[table] = refused
+
+    def top(self) -> dict[str, dict[str, Any]]:
+        """Room of each table, and the owners that use most of it."""
+        found = {}
+        for table in Table:
+            if rows := self._engine.owners_top(table, TOP):
+                owners = {owner_text(key): has for key, has in rows}
+                found[table.words] = {"room": self._room(table), "owners": owners}
+        return found
+
+    def _room(self, table: Table) -> int:
+        return int(getattr(self._limits, table.limit))

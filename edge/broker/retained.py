@@ -1,0 +1,158 @@
+"""Retained messages: sends them to new subscriptions, and restores them after a restart.
+
+The engine owns the messages, one copy each. C code sets and clears them as they are published, because that
+may happen at any rate. A retained copy keeps its topic known, so every retained message is found through the
+table of topics.
+
+A full store keeps its messages and refuses new ones (ringbuf/c/mqtt/route/retained.c); this module reports
+that.
+
+Retained messages live in memory. After a restart they are restored from edge/recovery/retained_store.py and
+from newer records of the rings, or of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from edge.auth.interfaces import ClientInfo
+from edge.broker.owners import NO_OWNER, key_of
+from edge.broker.retained_authors import NO_AUTHOR, facts_of
+from edge.broker.router import Router
+from edge.broker.sessions import Session
+from edge.broker.steps import Steps
+from edge.broker.subscription_tree import is_share
+from edge.engine.engine import DropCause, Engine, counters_of, limits_of
+from edge.log_throttle import LogThrottle
+from edge.logging_setup import pairs
+from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
+
+if TYPE_CHECKING:
+    from ringbuf import Record
+
+__all__ = ["Retained", "RetainedRecord"]
+
+log = logging.getLogger(__name__)
+
+SOURCES_AT_ONCE = 64  # authors that are checked in one step
+
+
+class RetainedRecord(NamedTuple):
+    """A retained message in the form that Retained.restore() accepts."""
+
+    key: bytes
+    flags: int
+    timestamp_ns: int
+    properties: bytes
+    payload: bytes
+    author: bytes = b""
+
+    def bytes(self) -> bytes:
+        """Payload of the message."""
+        return self.payload
+
+
+class Retained:
+    """Sends retained messages to subscribers, and restores them after a restart."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        router: Router,
+        topic_of: Callable[[str], int | None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._counters = counters_of(engine)
+        self._reported = 0  # refused messages that are in the log already
+        self._may_warn = LogThrottle(clock)
+        # Calls its last argument with the answer, True if a client may publish to a topic.
+        self.may_publish: Callable[[ClientInfo, str, Callable[[list[bool]], None]], None]
+        self._router = router
+        self._topic_of = topic_of
+
+    def send(self, session: Session, topic_filter: str) -> Steps[None]:
+        """Send `session` the retained messages of its subscription [MQTT-3.3.1-6].
+
+        The engine sends them when the output and the in-flight window of the session have room.
+        """
+        if is_share(topic_filter):  # [3.8.3.1]
+            return
+        routes = self._router.routes
+        topics = yield from routes.retaining(session, topic_filter)  # in the order of the table of topics
+        terms = session.subscriptions.get(topic_filter)
+        if terms is not None and (topics is None or len(topics) > 0):
+            with routes.tags_of(terms) as (tag,):
+                self._engine.replay_begin(session.handle, tag, topic_filter.encode(), topics)
+
+    def report_refused(self) -> None:
+        """Log the number of messages that were not retained since the last report, if any."""
+        counters = self._counters
+        refused = counters.retained_refused + counters.dropped[DropCause.RETAINED_FULL]
+        if refused == self._reported or not self._may_warn():
+            return
+        limits = limits_of(self._engine)
+        log.warning(
+            "messages not retained, the store is full; raise limits.retained_max or retained_max_bytes, or "
+            "clear topics %s",
+            pairs(
+                messages=refused - self._reported,
+                retained=counters.retained,
+                retained_max=limits.retained_max,
+                bytes=counters.retained_bytes,
+                retained_max_bytes=limits.retained_max_bytes,
+            ),
+        )
+        self._reported = refused
+
+    def check_sources(self) -> Steps[None]:
+        """Withhold retained messages whose authors may not publish to their topics now; release the others.
+
+        Messages without a known author are delivered: those of local producers, and those that were only in a
+        ring when the broker was killed.
+        """
+        first: int | None = 0
+        while first is not None:
+            rows, first = self._engine.retained_authors(first, SOURCES_AT_ONCE)
+            for topic, author in rows:
+                self._check_source(topic, author)
+            yield
+
+    def _check_source(self, topic: int, author: bytes) -> None:
+        facts = facts_of(author)
+        name = self._engine.topic_name(topic)
+        if facts is None:
+            return
+
+        def decided(allowed: list[bool]) -> None:
+            if self._engine.topic_find(name) == topic:  # the topic may have been forgotten meanwhile
+                self._engine.retained_withhold(topic, author, not all(allowed))
+
+        self.may_publish(facts, name.decode(), decided)
+
+    def restore(self, records: Iterable[Record | RetainedRecord]) -> int:
+        """Apply the RETAIN flags of `records`, oldest first. Returns the number of messages that are retained
+        then.
+
+        An empty payload clears a topic: the last record of a topic counts. Records whose key is not a topic
+        are skipped.
+        """
+        kept: set[int] = set()
+        for record in records:
+            if not record.flags & FLAG_RETAIN:
+                continue
+            topic = self._topic_of(record.key.decode("utf-8", "replace"))
+            if topic is None:
+                continue
+            flags = min(record.flags & FLAG_QOS, 2) | record.flags & FLAG_EXPIRY
+            author = getattr(record, "author", NO_AUTHOR)
+            facts = facts_of(author) if author else None
+            owner = NO_OWNER if facts is None else key_of(facts)
+            said = record.bytes(), flags, record.properties, record.timestamp_ns
+            if self._engine.retain(topic, *said, owner, author):
+                kept.add(topic)
+            else:
+                kept.discard(topic)
+        return len(kept)

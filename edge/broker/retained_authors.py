@@ -1,0 +1,75 @@
+"""Authors of retained messages: the facts of a publisher by which rules decide.
+
+Owns the format: msgpack, an array of the fields below. Rule for change: a further field goes to the end, with
+a default. The engine stores these bytes with a retained message (ringbuf/c/mqtt/owners.h), and never reads
+them.
+
+Texts of clients are cut to TEXT_MAX, so an author is bounded. A rule for a longer client identifier or user
+name matches no author.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from edge.auth.interfaces import ClientInfo
+
+__all__ = ["NO_AUTHOR", "author_of", "facts_of"]
+
+NO_AUTHOR = b""
+TEXT_MAX = 256  # characters
+
+
+class _Author(msgspec.Struct, frozen=True, array_like=True):
+    """The facts of a client by which rules decide, and its address."""
+
+    client_id: str
+    username: str | None
+    identity: str | None
+    certificate: str | None
+    vouched: bool
+    address: str
+    listener: int
+    transport: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Author).decode
+
+
+def _cut(text: str | None) -> str | None:
+    return None if text is None else text[:TEXT_MAX]
+
+
+def author_of(facts: ClientInfo) -> bytes:
+    """Encode the author of a client's messages."""
+    return _encode(
+        _Author(
+            facts.client_id[:TEXT_MAX],
+            _cut(facts.username),
+            _cut(facts.identity),
+            _cut(facts.certificate),
+            facts.verified,
+            facts.address,
+            facts.listener,
+            facts.transport,
+        )
+    )
+
+
+def facts_of(author: bytes) -> ClientInfo | None:
+    """The client facts of an author; None if the bytes are invalid."""
+    try:
+        it = _decode(author)
+    except msgspec.DecodeError:
+        return None
+    return ClientInfo(
+        it.client_id,
+        it.username,
+        it.address,
+        it.listener,
+        identity=it.identity,
+        certificate=it.certificate,
+        transport=it.transport,
+        verified=it.vouched,
+    )

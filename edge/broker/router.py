@@ -1,0 +1,491 @@
+"""Router: the sessions that receive each topic, and the ring that stores it.
+
+Owns the trie of filters and the trie of known topic names, and keeps the engine's routes equal to them. The
+routes of a topic are made when the topic is first used, and changed when a matching subscription is added or
+removed. Never runs once per message.
+
+Invariant: the routes of each topic that the engine knows are the result of SubscriptionTree.match() for its
+name, without the sessions that may_receive() denies.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from edge.auth.interfaces import AllowedFilters
+from edge.broker.durability import RingDurability
+from edge.broker.session_routes import SessionRoutes, is_tag
+from edge.broker.sessions import Session, SessionLimits
+from edge.broker.steps import Steps, at_once
+from edge.broker.subscription_tree import SubscriptionTree, TopicNames, is_share
+from edge.config.schema import Durability
+from edge.engine.engine import NO_TOPIC, Engine, Table
+from edge.engine.subscription_options import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, is_plain, options_of, tags
+from edge.mqtt import Subscription, split_share
+from edge.session_store.journal import SessionJournal
+from ringbuf import Ring, Writer
+
+__all__ = ["PartitionLike", "Router", "TopicLimits"]
+
+_ENDED = object()
+# part of the table that is recycled at a time, so that a full table does not need it for every new topic
+RECYCLE_SHARE = 64
+RECYCLE_MIN = 16
+RECYCLE_MAX = 256  # an upper bound, so that no client waits long
+LEVEL_BYTES = 128  # cost of one level of a filter, whatever its name
+AGE_MIN = 16_384  # topics: fewer take a few MB, and stay
+AGE_PAUSE_S = 1.0  # between two searches for idle topics
+AGE_MAX = 1_024  # topics that one search examines
+ATTEMPTS = 8  # to route a new topic while its subscriptions change; the last attempt does not yield
+ROUTES = 128  # of a new topic between two yields
+FILTERS = 64  # removed from the tree between two yields
+
+
+class PartitionLike(Protocol):
+    """The part of edge.streams.streams.Partition that routing needs."""
+
+    @property
+    def name(self) -> str:
+        """Name of the ring."""
+
+    @property
+    def writer(self) -> Writer:
+        """The only writer of the ring."""
+
+    @property
+    def ring(self) -> Ring:
+        """The shared-memory ring of this partition."""
+
+    @property
+    def durability(self) -> Durability:
+        """Durability of the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """Bounds of a topic name or filter. Names as in the configuration file."""
+
+    topic_max_bytes: int = 65_535
+    topic_levels_max: int = 201  # the depth of both tries
+    topics_idle_s: float = 3_600.0  # after this time an unused topic may be forgotten
+
+    def allow(self, topic: str) -> bool:
+        """True if `topic` is within the bounds."""
+        return topic.count("/") < self.topic_levels_max and len(topic.encode()) <= self.topic_max_bytes
+
+    def allow_filter(self, topic_filter: str) -> bool:
+        """True if a valid filter is within the bounds. A shared filter names a group in every version."""
+        group, rest = split_share(topic_filter)
+        return self.allow(rest) and (group is None or is_share(topic_filter))
+
+
+@dataclass(slots=True, eq=False)
+class SharedGroup:
+    """One shared subscription: its queue, and its members with their terms."""
+
+    handle: int  # the engine's session that is its queue
+    members: dict[Session, int]
+
+
+class Router:
+    """Topics, subscriptions, and the ring of each topic."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        partition_of: Callable[[str], PartitionLike],
+        limits: TopicLimits,
+        queues: SessionLimits,
+        journal: SessionJournal,
+    ) -> None:
+        """Create an empty router. `queues` bounds the queues of shared subscriptions."""
+        self.limits = limits
+        self.names = TopicNames()
+        self._engine = engine
+        self._partition_of = partition_of
+        self.durability = RingDurability(engine)
+        self.routes = SessionRoutes(engine, self.names)
+        # Runs steps for which no client waits.
+        self.later: Callable[[Steps[None]], object] = at_once
+        self._tree: SubscriptionTree[Session | SharedGroup] = SubscriptionTree()
+        self._groups: dict[str, SharedGroup] = {}  # $share/<group>/<filter> -> group
+        self._queues = queues
+        self._journal = journal
+        self._table_size = 0  # lower bound of the size of the engine's table of topics
+        self._aged_s = 0.0  # time of the last search for idle topics
+        self._sources: dict[str, int] = {}  # ring name -> source
+        self._rings: dict[int, tuple[str, int]] = {}  # source -> ring name and epoch
+        self.subscription_count = 0  # of all sessions
+
+    def topic_of(self, name: str) -> int | None:
+        """The result of topic_steps(), without a yield."""
+        return at_once(self.topic_steps(name))
+
+    def topic_steps(self, name: str, session: int = 0) -> Steps[int | None]:
+        """The id of a valid topic name, which is made known if necessary.
+
+        None if the table is full of topics in use, or if the owner of `session` may have no more topics. A
+        new topic counts for that owner.
+        """
+        data = name.encode()
+        topic = self._engine.topic_find(data)
+        if topic == NO_TOPIC and session and not self._engine.session_may(session, Table.TOPICS, 1):
+            return None
+        for attempt in range(ATTEMPTS):
+            if topic != NO_TOPIC:
+                return topic
+            changes, rules = self._tree.changes, self.routes.rules
+            with ExitStack() as held:
+                steps = self._routes_to(name, held)
+                sessions, made = (yield from steps) if attempt < ATTEMPTS - 1 else at_once(steps)
+                # another client may have made the topic known meanwhile
+                topic = self._engine.topic_find(data)
+                if (
+                    topic == NO_TOPIC
+                    and rules == self.routes.rules
+                    and not self._tree.has_changed(changes, name)
+                ):
+                    return self._create(name, session, sessions, made)
+        return topic
+
+    def _create(self, name: str, session: int, sessions: array[int], tags: array[int]) -> int | None:
+        data = name.encode()
+        source = self.source_of(self._partition_of(name))
+        reserved = name.startswith("$")  # reserved for the server [MQTT-4.7.2-1]
+        topic = self._engine.topic_add(data, source, reserved, session)
+        if topic == NO_TOPIC and self._recycle():
+            topic = self._engine.topic_add(data, source, reserved, session)
+        if topic == NO_TOPIC:
+            return None
+        self.names.add(name, topic)
+        if sessions:
+            self._engine.routes_new(topic, sessions, tags)
+        return topic
+
+    # ---- subscriptions ----
+
+    @property
+    def may_receive(self) -> Callable[[Session, str], bool] | None:
+        """Returns True if a session may receive a topic; None: every session may receive every topic."""
+        return self.routes.may_receive
+
+    @may_receive.setter
+    def may_receive(self, may_receive: Callable[[Session, str], bool] | None) -> None:
+        self.routes.may_receive = may_receive
+
+    @property
+    def allowed_filters(self) -> Callable[[Session, str], AllowedFilters | None] | None:
+        """Returns the filters that a session may receive of a filter, if known for many topics at once."""
+        return self.routes.allowed_filters
+
+    @allowed_filters.setter
+    def allowed_filters(self, decide: Callable[[Session, str], AllowedFilters | None] | None) -> None:
+        self.routes.allowed_filters = decide
+
+    def subscribe(self, session: Session, subscription: Subscription, identifier: int = 0) -> bool:
+        """The result of subscribing(), without a yield."""
+        return at_once(self.subscribing(session, subscription, identifier))
+
+    def subscribing(self, session: Session, subscription: Subscription, identifier: int = 0) -> Steps[bool]:
+        """Add a subscription, or replace the one with the same filter [MQTT-3.8.4-3]. True if it is new.
+
+        `identifier` 0 stands for no Subscription Identifier. Retained messages are not sent here:
+        Retained.send() does that after the SUBACK.
+        """
+        topic_filter, terms = subscription.topic_filter, options_of(subscription, identifier)
+        known = session.subscriptions.get(topic_filter)
+        session.subscriptions[topic_filter] = terms
+        if known is None:
+            self._count_filters(session, 1, filter_bytes(topic_filter))
+        self._journal.subscribed(session, topic_filter)
+        if is_share(topic_filter):
+            yield from self._join(session, topic_filter, terms)
+            return known is None
+        session.marked += _marks(terms) - _marks(known)
+        self._tree.add(topic_filter, session, terms)
+        yield from self._add(session, topic_filter, terms, only_adds=_only_adds(known, terms))
+        return known is None
+
+    def _add(self, session: Session, topic_filter: str, terms: int, *, only_adds: bool) -> Steps[None]:
+        """Make the routes of a subscription of `session`. `only_adds`: True if it takes no route away."""
+        if (
+            session.marked == 0
+            and only_adds
+            and self.routes.allowed_filters_of(session, topic_filter).certain
+        ):
+            yield from self.routes.merge(session, topic_filter, terms)
+        else:
+            yield from self.routes.rework(session, topic_filter, self._tree.matching_one)
+
+    def unsubscribe(self, session: Session, topic_filters: Sequence[str]) -> list[bool]:
+        """The result of unsubscribing(), without a yield."""
+        return at_once(self.unsubscribing(session, topic_filters))
+
+    def unsubscribing(self, session: Session, topic_filters: Sequence[str]) -> Steps[list[bool]]:
+        """Remove subscriptions. True for each filter that was subscribed, False for a repeated one."""
+        gone = []
+        for topic_filter in topic_filters:
+            gone.append(topic_filter in session.subscriptions)
+            if gone[-1]:
+                yield from self._remove(session, topic_filter)
+            yield
+        return gone
+
+    def _remove(self, session: Session, topic_filter: str) -> Steps[None]:
+        terms = session.subscriptions.pop(topic_filter)
+        self._count_filters(session, -1, -filter_bytes(topic_filter))
+        self._journal.unsubscribed(session, [topic_filter])
+        if is_share(topic_filter):
+            yield from self._leave(session, topic_filter)
+            return
+        self._engine.replay_end(session.handle, topic_filter.encode())
+        session.marked -= _marks(terms)
+        self._tree.remove(topic_filter, session)
+        yield from self.routes.rework(session, topic_filter, self._tree.matching_one)
+
+    def forget(self, session: Session) -> None:
+        """End a session. Its routes are not searched: they end with the session's handle."""
+        session.ended = True
+        for topic_filter in [its for its in session.subscriptions if is_share(its)]:
+            leaving = self._leave(session, topic_filter)
+            # the engine must be notified before the session is closed
+            if next(leaving, _ENDED) is not _ENDED:
+                self.later(leaving)
+        own = [its for its in session.subscriptions if not is_share(its)]
+        self._count_filters(session, -len(session.subscriptions), -session.filters_bytes)
+        session.subscriptions.clear()
+        self.later(self._forgetting(session, own))
+
+    def _count_filters(self, session: Session, more: int, more_bytes: int) -> None:
+        self.subscription_count += more
+        session.filters_bytes += more_bytes
+        self._engine.session_filters(session.handle, session.filters_bytes)
+
+    def _forgetting(self, session: Session, topic_filters: list[str]) -> Steps[None]:
+        for number, topic_filter in enumerate(topic_filters, 1):
+            self._tree.remove(topic_filter, session)
+            if number % FILTERS == 0:
+                yield
+
+    def _name(self, topic: int) -> str:
+        return self.routes.name_of(topic)
+
+    # ---- shared subscriptions ----
+
+    @property
+    def shared_count(self) -> int:
+        """Number of shared subscriptions."""
+        return len(self._groups)
+
+    def group_of(self, shared_filter: str) -> int | None:
+        """Queue of a shared subscription; None if it has no member."""
+        group = self._groups.get(shared_filter)
+        return None if group is None else group.handle
+
+    def groups(self) -> list[int]:
+        """Queues of all shared subscriptions."""
+        return [group.handle for group in self._groups.values()]
+
+    def groups_of_kept(self) -> list[tuple[int, str]]:
+        """Queue and filter of each shared subscription with at least one member in the journal."""
+        return [
+            (group.handle, shared_filter)
+            for shared_filter, group in self._groups.items()
+            if any(member.kept for member in group.members)
+        ]
+
+    def _join(self, session: Session, shared_filter: str, terms: int) -> Steps[None]:
+        group = self._groups.get(shared_filter)
+        is_new = group is None
+        if group is None:
+            handle = self._engine.share_open(self._queues.queued_records_max, self._queues.drop_newest)
+            group = self._groups[shared_filter] = SharedGroup(handle, {})
+            self._tree.add(split_share(shared_filter)[1], group, OF_GROUP)
+        group.members[session] = terms
+        if self.may_receive is not None and not is_new:
+            yield from self._route_group(group, shared_filter)
+            self._purge(group)
+            if session.ended:
+                return
+        ((options, identifiers),) = tags(terms)
+        self._engine.share_join(group.handle, session.handle, options, identifiers)
+        if session.kept:
+            self._journal.group(group.handle, shared_filter, kept=True)
+        if is_new:
+            yield from self._route_group(group, shared_filter)
+
+    def _leave(self, session: Session, shared_filter: str) -> Steps[None]:
+        """Remove a member. The last member takes the waiting messages with it [4.8.2]."""
+        group = self._groups[shared_filter]
+        del group.members[session]
+        self._engine.share_leave(group.handle, session.handle)
+        if not group.members:
+            del self._groups[shared_filter]
+            self._tree.remove(split_share(shared_filter)[1], group)
+            self._engine.session_close(group.handle)
+            return
+        if session.kept and not any(member.kept for member in group.members):
+            self._journal.group(group.handle, shared_filter, kept=False)
+        if self.may_receive is not None:
+            yield from self._route_group(group, shared_filter)
+
+    def _route_group(self, group: SharedGroup, shared_filter: str) -> Steps[None]:
+        rules, topic_filter = self.routes.rules, split_share(shared_filter)[1]
+        for topics in self.routes.pieces(topic_filter, few=self.may_receive is not None):
+            denied: array[int] = array("I")
+            if not self._gets_all(group, topic_filter):
+                denied.extend(its for its in topics if not self._may_receive(group, self._name(its)))
+            self._engine.routes_drop(denied, group.handle, 0)
+            self._engine.routes_set(array("I", set(topics).difference(denied)), group.handle, OF_GROUP)
+            yield
+            if not group.members or self.routes.rules != rules:
+                return
+
+    def _gets_all(self, group: SharedGroup, topic_filter: str) -> bool:
+        """True if each member may receive all topics of `topic_filter`."""
+        whole = AllowedFilters((topic_filter,), certain=True)
+        return all(
+            self.routes.allowed_filters_of(session, topic_filter) == whole for session in group.members
+        )
+
+    # ---- rules ----
+
+    def acl_changed(self, sessions: Iterable[Session]) -> None:
+        """Make all routes again after a change of may_receive, and purge waiting messages that are denied
+        now.
+
+        `sessions` must contain all sessions. The loop runs by session rather than by topic, so that the cost
+        is in proportion to the routes.
+        """
+        self.routes.rules += 1
+        for topic in array("I", self._engine.topics()):
+            self._engine.routes_clear(topic)
+        for shared_filter, group in self._groups.items():
+            at_once(self._route_group(group, shared_filter))
+            self._purge(group)
+        for session in sessions:
+            for topic_filter, terms in session.subscriptions.items():
+                if not is_share(topic_filter):
+                    at_once(self._add(session, topic_filter, terms, only_adds=True))
+            self._purge(session)
+        self._journal.acl_changed()
+
+    def purge(self, sessions: Iterable[Session]) -> None:
+        """Purge waiting messages that their session or group may not receive."""
+        targets: list[Session | SharedGroup] = [*self._groups.values(), *sessions]
+        for target in targets:
+            self._purge(target)
+
+    def _purge(self, target: Session | SharedGroup) -> None:
+        """Purge waiting messages that a session or group may not receive."""
+        if self.may_receive is None:
+            return
+        waiting = set(array("I", self._engine.queue_topics(target.handle)))
+        denied = array("I", (its for its in waiting if not self._may_have(target, its)))
+        if denied:
+            self._engine.queue_purge(target.handle, denied)
+
+    def _may_have(self, target: Session | SharedGroup, topic: int) -> bool:
+        """True if `target` may receive the topic; one without a name cannot be authorized: denied."""
+        return topic != NO_TOPIC and self._may_receive(target, self._name(topic))
+
+    # ---- routes ----
+
+    def _routes_to(self, name: str, held: ExitStack) -> Steps[tuple[array[int], array[int]]]:
+        """Sessions that receive a new topic, and the tags of their routes, which last as long as `held`."""
+        sessions: array[int] = array("Q")
+        made: array[int] = array("I")
+        for session, terms in (yield from self._tree.matching(name)).items():
+            if len(sessions) % ROUTES == ROUTES - 1:
+                yield
+            if self.may_receive is not None and not self._may_receive(session, name):
+                continue
+            for tag in [terms] if is_tag(terms) else held.enter_context(self.routes.tags_of(terms)):
+                sessions.append(session.handle)
+                made.append(tag)
+        return sessions, made
+
+    def _may_receive(self, target: Session | SharedGroup, name: str) -> bool:
+        """True if `target` may receive a topic; of a group every member must have the right."""
+        if self.may_receive is None:
+            return True
+        if isinstance(target, SharedGroup):
+            return all(self.may_receive(session, name) for session in target.members)
+        return self.may_receive(target, name)
+
+    def ring_of(self, source: int) -> tuple[str, int]:
+        """Name and epoch of the ring of a source."""
+        return self._rings[source]
+
+    def source_of(self, partition: PartitionLike) -> int:
+        """Source number of a partition, which becomes a source of the engine if necessary."""
+        source = self._sources.get(partition.name)
+        if source is None:
+            durability = partition.durability
+            source = self._engine.add_ring(partition.writer, durability.ack_gate, durability.is_logged)
+            self.durability.begin(partition.name, source)
+            self._sources[partition.name] = source
+            self._rings[source] = partition.name, partition.ring.epoch
+            self._journal.source_added(source, *self._rings[source])
+        return source
+
+    def add_past_source(self, name: str, epoch: int, *, logged: bool) -> int:
+        """Add a source for an epoch of a ring that has ended. `logged`: the log has records of that epoch."""
+        source = self._engine.add_past_source(logged)
+        self._rings[source] = name, epoch
+        self._journal.source_added(source, name, epoch)
+        return source
+
+    def remove_past_source(self, source: int) -> None:
+        """Remove a past source, for which no record waits any more."""
+        self._engine.remove_source(source)
+        self._journal.source_removed(source)
+        del self._rings[source]
+
+    def age(self, now_s: float) -> float:
+        """Forget topics not used for `topics_idle_s`, or up to twice that; return the next search's time."""
+        self._table_size = max(self._table_size, len(self.names))
+        if self._table_size < AGE_MIN:
+            return math.inf
+        idle_s = self.limits.topics_idle_s
+        pause_s = min(AGE_PAUSE_S, idle_s * AGE_MAX / self._table_size)
+        if now_s < self._aged_s + pause_s:
+            return self._aged_s + pause_s
+        passed_s, self._aged_s = now_s - self._aged_s, now_s
+        places = self._table_size * min(passed_s / idle_s, 1.0)
+        self._forget(self._engine.topics_age(min(math.ceil(places), AGE_MAX)))
+        return now_s + pause_s
+
+    def _recycle(self) -> bool:
+        """Forget topics that were not used lately. True if there were any."""
+        share = max(len(self.names) // RECYCLE_SHARE, RECYCLE_MIN)
+        names = self._engine.topics_recycle(min(share, RECYCLE_MAX))
+        self._forget(names)
+        return bool(names)
+
+    def _forget(self, names: Iterable[bytes]) -> None:
+        for name in names:
+            self.names.remove(name.decode())
+            self.routes.forgotten += 1
+
+
+def filter_bytes(topic_filter: str) -> int:
+    """Cost of a subscription in bytes: the length of its filter, and a tree node for each level."""
+    return len(topic_filter.encode()) + LEVEL_BYTES * (topic_filter.count("/") + 1)
+
+
+def _marks(terms: int | None) -> int:
+    """1 for a subscription that does more than raise a QoS: the routes of its session must be computed."""
+    return 0 if terms is None or is_plain(terms) else 1
+
+
+def _only_adds(known: int | None, terms: int) -> bool:
+    """True if the new terms include all that the old terms of the same filter granted."""
+    return known is None or (
+        is_plain(known) and known & QOS <= terms & QOS and not known & RETAIN_AS_PUBLISHED & ~terms
+    )

@@ -1,0 +1,269 @@
+"""Routes of one session: kept equal to its filters, a piece of the topics at a time.
+
+Owns the way from a filter to the known topics that match it: a walk through the trie of names if they are
+few, otherwise a scan of all topics in C, piece by piece. Each piece is found and routed between two yields,
+so that its topics cannot be forgotten in between.
+
+Invariants: the session's own filters do not change while one of its steps runs (edge.broker.deferred runs the
+work of a session in order). Steps end when the session has ended. They also end when rules have changed:
+Router.acl_changed() has made all routes then.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias, TypeGuard
+
+from edge.auth.interfaces import AllowedFilters
+from edge.broker.sessions import Session
+from edge.broker.steps import Steps, at_once
+from edge.broker.subscription_tree import TopicNames, has_wildcard, is_share, overlap
+from edge.engine.engine import NO_TOPIC, TAG_IDS_SHIFT, Engine
+from edge.engine.subscription_options import SubscriptionOptions, combined, tags
+
+__all__ = ["SessionRoutes", "is_tag"]
+
+TAG_OPTIONS = (1 << TAG_IDS_SHIFT) - 1
+MANY = 128  # topics from which on the filters of a session are looked up, instead of each topic
+PYTHON_PIECE = 128  # topics that Python examines one by one between two yields
+FEW = 16  # filters that are looked up at most
+PIECE = 1_024  # topics that are routed alike between two yields
+PLACES = 8_192  # topics that C examines between two yields
+WALK_MAX = 2_048  # names that are found one by one at most: Python takes a microsecond for each
+TRIES = 3  # attempts to find topics while others are forgotten
+MatchingOne: TypeAlias = "Callable[[str, Session], Steps[SubscriptionOptions | None]]"  # of SubscriptionTree
+FILTERS = 128  # filters of a session that are compared between two yields
+
+
+def is_tag(terms: SubscriptionOptions) -> TypeGuard[int]:
+    """True for terms that are their tag: without a Subscription Identifier."""
+    return isinstance(terms, int) and terms <= TAG_OPTIONS
+
+
+class SessionRoutes:
+    """Topics of filters, and the engine's routes from them to sessions."""
+
+    def __init__(self, engine: Engine, names: TopicNames) -> None:
+        self.may_receive: Callable[[Session, str], bool] | None = None
+        self.allowed_filters: Callable[[Session, str], AllowedFilters | None] | None = (
+            None  # decides for many topics at once
+        )
+        self.rules = 0  # number of changes of the rules
+        self.forgotten = 0  # topics forgotten since the start; their ids may belong to other topics by now
+        self._engine = engine
+        self._names = names
+
+    # ---- topics ----
+
+    def known(self, topic_filter: str) -> array[int]:
+        """Ids of the known topics that `topic_filter` matches, found at once."""
+        found = self._walked(topic_filter, WALK_MAX)
+        if found is not None:
+            return found
+        found = array("I")
+        for topics, _ in self._scanned(topic_filter, PLACES):
+            found.extend(topics)
+        return found
+
+    def name_of(self, topic: int) -> str:
+        """Name of a topic."""
+        return self._engine.topic_name(topic).decode()
+
+    def allowed_filters_of(self, session: Session, topic_filter: str) -> AllowedFilters:
+        """The part of `topic_filter` that `session` may receive, as filters. The session has routes for that
+        part only.
+        """
+        if self.may_receive is None:
+            return AllowedFilters((topic_filter,), certain=True)
+        decide = self.allowed_filters
+        allowed = None if decide is None else decide(session, topic_filter)
+        return AllowedFilters((topic_filter,), certain=False) if allowed is None else allowed
+
+    def _walked(self, topic_filter: str, most: int) -> array[int] | None:
+        """Known topics that a filter matches, found one by one; None if that takes too long."""
+        if has_wildcard(topic_filter):
+            return self._names.match(topic_filter, most)
+        topic = self._engine.topic_find(topic_filter.encode())
+        return array("I", () if topic == NO_TOPIC else (topic,))
+
+    def _scanned(self, topic_filter: str, most: int) -> Iterator[tuple[array[int], tuple[int, int]]]:
+        """Topics that a filter matches, up to `most` at a time, with the range of table places of each piece.
+
+        A topic may be forgotten and its id reused at a yield, so the caller finishes with a piece before
+        that.
+        """
+        first: int | None = 0
+        data = topic_filter.encode()
+        while first is not None:
+            found, after = self._engine.topics_scan(data, first, PLACES, most)
+            yield array("I", found), (first, PLACES if after is None else after - first)
+            first = after
+
+    def pieces(self, topic_filter: str, *, few: bool) -> Iterator[array[int]]:
+        """All known topics that a filter matches, in pieces; small ones (`few`) for work in Python."""
+        found = self._walked(topic_filter, MANY if few else WALK_MAX)
+        if found is not None:
+            yield found
+            return
+        for topics, _ in self._scanned(topic_filter, PYTHON_PIECE if few else PIECE):
+            yield topics
+
+    # ---- subscriptions that come and go ----
+
+    def merge(self, session: Session, topic_filter: str, terms: int) -> Steps[None]:
+        """Add the routes of a subscription that changes no other route of the session; see Router._add()."""
+        rules = self.rules
+        for its in self.allowed_filters_of(session, topic_filter).filters:
+            for topics in self.pieces(its, few=False):
+                self._engine.routes_merge(topics, session.handle, terms)
+                yield
+                if session.ended or self.rules != rules:
+                    return
+
+    def rework(self, session: Session, topic_filter: str, matching_one: MatchingOne) -> Steps[None]:
+        """Recompute the routes of the topics that a filter matches, from all filters of the session."""
+        rules, allowed = self.rules, self.allowed_filters_of(session, topic_filter)
+        for its in allowed.filters:
+            found = self._walked(its, MANY)
+            others = None
+            if found is None and allowed.certain:
+                others = yield from self._overlapping(session, topic_filter)
+            if others is not None:
+                yield from self._rework_by_filter(session, its, others, rules)
+            for topics in (
+                [found] if found is not None else self.pieces(its, few=True) if others is None else ()
+            ):
+                yield from self._rework_by_topic(session, topics, matching_one, allowed.certain, rules)
+            if session.ended or self.rules != rules:
+                return
+
+    def _rework_by_topic(
+        self, session: Session, topics: array[int], matching_one: MatchingOne, surely: bool, rules: int
+    ) -> Steps[None]:
+        """Recompute routes topic by topic, and by name: ids may change at a yield."""
+        for data in [self._engine.topic_name(topic) for topic in topics]:
+            name = data.decode()
+            terms = yield from matching_one(name, session)
+            topic = self._engine.topic_find(data)
+            if session.ended or self.rules != rules:
+                return
+            if topic == NO_TOPIC:
+                continue
+            if terms is None or not (surely or self.may_receive is None or self.may_receive(session, name)):
+                self._engine.routes_drop(array("I", (topic,)), session.handle, 0)
+            else:
+                self._assign(session, array("I", (topic,)), terms)
+            yield
+
+    def _rework_by_filter(
+        self, session: Session, topic_filter: str, others: list[str], rules: int
+    ) -> Steps[None]:
+        """Recompute routes in pieces. `others`: filters of the session that may match those topics."""
+        alone = others == [topic_filter]
+        for topics, places in self._scanned(topic_filter, PIECE if alone or not others else PYTHON_PIECE):
+            if not others:
+                self._engine.routes_drop(topics, session.handle, 0)
+            elif alone:
+                self._assign(session, topics, session.subscriptions[topic_filter])
+            else:
+                self._assign_all(session, self._terms_by_filter(session, topics, others, places))
+            yield
+            if session.ended or self.rules != rules:
+                return
+
+    def _overlapping(self, session: Session, topic_filter: str) -> Steps[list[str] | None]:
+        """Filters of `session` that overlap `topic_filter`; None if there are more than FEW."""
+        found: list[str] = []
+        for number, its in enumerate(list(session.subscriptions), 1):
+            if not is_share(its) and overlap(its, topic_filter):
+                found.append(its)
+                if len(found) > FEW:
+                    return None
+            if number % FILTERS == 0:
+                yield
+        return found
+
+    def _terms_by_filter(
+        self, session: Session, topics: array[int], others: list[str], places: tuple[int, int]
+    ) -> Iterable[tuple[int, SubscriptionOptions | None]]:
+        found: dict[int, SubscriptionOptions | None] = dict.fromkeys(topics)
+        for topic_filter in others:
+            terms = session.subscriptions.get(topic_filter)
+            if terms is None:  # the session has ended
+                continue
+            matching, _ = self._engine.topics_scan(topic_filter.encode(), *places, places[1])
+            for topic in array("I", matching):
+                if topic in found:
+                    held = found[topic]
+                    found[topic] = terms if held is None else combined(held, terms)
+        return found.items()
+
+    def _assign_all(self, session: Session, found: Iterable[tuple[int, SubscriptionOptions | None]]) -> None:
+        gone: array[int] = array("I")
+        alike: dict[SubscriptionOptions, array[int]] = {}
+        for topic, terms in found:
+            if terms is None:
+                gone.append(topic)
+            else:
+                alike.setdefault(terms, array("I")).append(topic)
+        self._engine.routes_drop(gone, session.handle, 0)
+        for terms, same in alike.items():
+            self._assign(session, same, terms)
+
+    def _assign(self, session: Session, topics: array[int], terms: SubscriptionOptions) -> None:
+        with self.tags_of(terms) as (first, *second):
+            self._engine.routes_set(topics, session.handle, first)
+            for tag in second:
+                self._engine.routes_add(topics, session.handle, tag)
+
+    # ---- retained messages ----
+
+    def retaining(self, session: Session, topic_filter: str) -> Steps[array[int] | None]:
+        """Known topics of a filter with a retained message that `session` may receive.
+
+        None if they are many and all allowed: the engine then scans all topics while it sends.
+        """
+        allowed = self.allowed_filters_of(session, topic_filter)
+        if allowed.certain and allowed.filters == (topic_filter,):
+            found = self._walked(topic_filter, WALK_MAX)
+            return None if found is None else array("I", sorted(self._with_retained(found)))
+        for _ in range(TRIES):
+            forgotten = self.forgotten
+            kept = yield from self._retaining(session, allowed)
+            if forgotten == self.forgotten or session.ended:
+                return array("I", sorted(kept))
+        return array("I", sorted(at_once(self._retaining(session, allowed))))
+
+    def _retaining(self, session: Session, allowed: AllowedFilters) -> Steps[set[int]]:
+        kept: set[int] = set()
+        for its in allowed.filters:
+            for topics in self.pieces(its, few=not allowed.certain):
+                for topic in self._with_retained(topics):
+                    may = None if allowed.certain else self.may_receive
+                    if may is None or may(session, self.name_of(topic)):
+                        kept.add(topic)
+                yield
+        return kept
+
+    def _with_retained(self, topics: array[int]) -> array[int]:
+        return array("I", self._engine.topics_retaining(topics))
+
+    # ---- tags ----
+
+    @contextmanager
+    def tags_of(self, terms: SubscriptionOptions) -> Iterator[list[int]]:
+        """Tags of the one or two routes, valid while the context lasts: routes hold their own references."""
+        if is_tag(terms):
+            yield [terms]
+            return
+        made, taken = [], []
+        for options, identifiers in tags(terms):
+            number = self._engine.subscription_ids_take(identifiers) if identifiers else 0
+            if number:
+                taken.append(number)
+            made.append(options | number << TAG_IDS_SHIFT)
+        yield made
+        for number in taken:
+            self._engine.subscription_ids_drop(number)

@@ -1,0 +1,163 @@
+"""Sessions: the broker's state of each client beyond its connection.
+
+Owns the client identifiers, and how long the session of an absent client is kept. The engine owns the queue
+and the in-flight window of a session (ringbuf/c/mqtt/out/inflight.c): lists of ring positions, never
+payloads.
+
+A CONNECT with a known client identifier takes the session over: edge/broker/connect.py.
+
+Invariants: a client identifier has at most one session. No session ends because others arrive: when the table
+of lasting sessions is full, or an owner's share of it, new ones are refused (edge.broker.connect). Each
+session of an absent client has one deadline, unless it never expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from edge.auth.interfaces import ClientInfo
+from edge.broker.owners import key_of
+from edge.broker.retained_authors import author_of
+from edge.engine.engine import Engine
+from edge.engine.timer_heap import TimerHeap
+from edge.mqtt import Will
+from edge.session_store.journal import SessionJournal
+
+__all__ = ["NEVER_S", "Session", "SessionLimits", "Sessions"]
+
+NEVER_S = 0xFFFF_FFFF  # Session Expiry Interval of a session that never expires [MQTT 5 section 3.1.2.11.2]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Bounds of one session and of all. Fields of the configuration file have the same names there."""
+
+    queued_records_max: int = 100_000
+    in_flight_max: int = 100  # paho and mosquitto accept this many without a setting
+    # by default a full queue drops its oldest record: the newest reading is the most useful
+    drop_newest: bool = False
+    session_expiry_s: int = 7 * 86_400  # the longest that a client may request; NEVER_S: no limit
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """State of one client. `subscriptions` maps filter to terms (edge.engine.subscription_options) and
+    belongs to the router.
+
+    `connection` is 0 while the client is away.
+    """
+
+    facts: ClientInfo  # of the latest connection
+    handle: int  # of the engine's session
+    expiry_s: int  # counted from the end of the connection; 0: the session ends with it
+    connection: int = 0
+    subscriptions: dict[str, int] = field(default_factory=dict)
+    filters_bytes: int = 0  # of all filters, as edge.broker.router.filter_bytes() counts
+    marked: int = 0  # number of subscriptions that are no-local or have an identifier
+    kept: bool = False  # True if edge.session_store writes its changes to the journal
+    ended: bool = False  # True after the session was forgotten; steps that work for it then end
+    left_ns: int = 0  # wall clock time at which the client went away; 0 while connected
+
+    @property
+    def client_id(self) -> str:
+        """Client identifier of the session."""
+        return self.facts.client_id
+
+
+class Sessions:
+    """All sessions, by client identifier and by handle."""
+
+    def __init__(self, engine: Engine, limits: SessionLimits, journal: SessionJournal) -> None:
+        self.expired = 0  # sessions that ended because their clients stayed away too long
+        self._engine = engine
+        self._journal = journal
+        self._limits = limits
+        self._by_client: dict[str, Session] = {}
+        self._away: dict[str, Session] = {}  # in the order in which clients went away
+        self._deadlines: TimerHeap[str] = TimerHeap()
+
+    def __len__(self) -> int:
+        return len(self._by_client)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_client.values()))
+
+    def all(self) -> Iterator[Session]:
+        """All sessions without a copy, oldest first. None may be added or removed during the iteration."""
+        return iter(self._by_client.values())
+
+    @property
+    def failure(self) -> str:
+        """Reason why no lasting session can be promised now; "" if it can."""
+        return self._journal.ack_failure
+
+    def fits_journal(self, facts: ClientInfo, will: Will | None) -> bool:
+        """True if a client with such texts fits into the journal."""
+        return self._journal.fits(facts, will)
+
+    @property
+    def away(self) -> int:
+        """Number of sessions whose client is not connected."""
+        return len(self._away)
+
+    @property
+    def next_s(self) -> float:
+        """Time at which the next session expires, by the broker's clock."""
+        return self._deadlines.next_s
+
+    def allowed_s(self, wanted_s: int) -> int:
+        """Session Expiry Interval granted to a client that requests `wanted_s`."""
+        return min(wanted_s, self._limits.session_expiry_s)
+
+    def get(self, client_id: str) -> Session | None:
+        """The session of a client; None if there is none."""
+        return self._by_client.get(client_id)
+
+    def open(self, facts: ClientInfo, expiry_s: int) -> Session:
+        """Open a session. The client must not have one."""
+        client_id, limits = facts.client_id, self._limits
+        assert client_id not in self._by_client
+        handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest, key_of(facts))
+        session = self._by_client[client_id] = Session(facts, handle, expiry_s)
+        self._engine.session_author(handle, author_of(facts))
+        self._engine.session_lasts(handle, expiry_s > 0)
+        self._journal.opened(session)
+        return session
+
+    def resume(self, session: Session, facts: ClientInfo, expiry_s: int) -> None:
+        """Continue a session for a returned client, perhaps from another address and with another expiry."""
+        session.facts, session.expiry_s = facts, expiry_s
+        self._engine.session_owner(session.handle, key_of(facts))
+        self._engine.session_author(session.handle, author_of(facts))
+        self._engine.session_lasts(session.handle, expiry_s > 0)
+
+    def connected(self, session: Session, connection: int) -> None:
+        """Record that the client of a session is connected."""
+        if self._away.pop(session.client_id, None) is not None:
+            self._deadlines.cancel(session.client_id)
+        session.connection = connection
+        self._journal.connected(session)
+
+    def disconnected(self, session: Session, now_s: float) -> None:
+        """Record that the client of a session is away. The session is kept."""
+        session.connection = 0
+        self._away[session.client_id] = session
+        if session.expiry_s != NEVER_S:
+            self._deadlines.set(session.client_id, now_s + session.expiry_s)
+        self._journal.disconnected(session)
+
+    def close(self, session: Session) -> None:
+        """End a session and drop its queue."""
+        self._journal.closed(session)
+        self._engine.session_close(session.handle)
+        client_id = session.client_id
+        if self._away.pop(client_id, None) is not None:
+            self._deadlines.cancel(client_id)
+        del self._by_client[client_id]
+
+    def overdue(self, now_s: float) -> list[Session]:
+        """Sessions whose clients have been away too long, longest first. Each call counts them as expired."""
+        due = [self._by_client[client_id] for client_id in self._deadlines.due(now_s)]
+        self.expired += len(due)
+        return due

@@ -1,0 +1,199 @@
+"""SUBSCRIBE and UNSUBSCRIBE: authorizes each filter, changes subscriptions, answers.
+
+Owns the answers; the router owns the subscriptions. A SUBSCRIBE is answered as a whole, after the access list
+has decided on each of its filters. Retained messages follow the SUBACK.
+
+A packet may have many filters, and a filter many topics. All work is therefore done in steps
+(edge.broker.steps); other clients are served between two steps. Equal filters of one packet are one piece of
+work: the options of the last hold [MQTT-3.8.4-3].
+
+Invariant: subscriptions and the routes of topics always agree. Steps of a session therefore run to their end
+even if its connection ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from operator import methodcaller
+
+from edge.auth.interfaces import Answer
+from edge.broker.authorization import Authorization
+from edge.broker.connections import ConnectedClient, Connections
+from edge.broker.deferred import DeferredDecisions
+from edge.broker.limits import BrokerLimits
+from edge.broker.retained import Retained
+from edge.broker.router import Router, filter_bytes
+from edge.broker.steps import Steps
+from edge.engine.engine import Engine, Table, limits_of
+from edge.mqtt import (
+    Properties,
+    ReasonCode,
+    SubAck,
+    Subscribe,
+    Subscription,
+    UnsubAck,
+    Unsubscribe,
+)
+
+__all__ = ["SubscribeHandler"]
+
+# Retain Handling of MQTT 5. Before MQTT 5, retained messages are sent at every SUBSCRIBE, which is value 0.
+_IF_NEW, _NEVER = 1, 2
+
+
+class SubscribeHandler:
+    """Handler of SUBSCRIBE and UNSUBSCRIBE: one method for each packet."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clients: Connections,
+        router: Router,
+        retained: Retained,
+        permissions: Authorization,
+        pending: DeferredDecisions,
+        limits: BrokerLimits,
+    ) -> None:
+        self._engine = engine
+        self._engine_limits = limits_of(engine)
+        self._clients = clients
+        self._router = router
+        self._retained = retained
+        self._permissions = permissions
+        self._pending = pending
+        self._limits = limits
+
+    def subscribe(self, client: ConnectedClient, decoding: Steps[Subscribe]) -> None:
+        """Handle SUBSCRIBE; the answer is SUBACK with one reason code for each filter [MQTT-3.8.4-6]."""
+        self._pending.work(client.connection, client.connection, self._authorize_filters(client, decoding))
+
+    def unsubscribe(self, client: ConnectedClient, decoding: Steps[Unsubscribe]) -> None:
+        """Handle UNSUBSCRIBE; the answer is UNSUBACK with one reason code for each filter [MQTT-3.11.3-1]."""
+        self._pending.work(client.connection, client.session, self._remove_and_answer(client, decoding))
+
+    def _authorize_filters(self, client: ConnectedClient, decoding: Steps[Subscribe]) -> Steps[None]:
+        """Authorize each filter once."""
+        packet = yield from decoding
+        if not self._engine.is_open(client.connection):
+            return
+        by_filter: dict[str, list[Subscription]] = {}
+        for subscription in map(self._granted, packet.subscriptions):
+            by_filter.setdefault(subscription.topic_filter, []).append(subscription)
+        answers: list[Answer] = []
+        for topic_filter in by_filter:
+            allowed = self._limits.topics.allow_filter(topic_filter)
+            answers.append(allowed and self._permissions.may_subscribe(client.facts, topic_filter))
+            yield
+        then = partial(self._on_authorized, client, packet, by_filter)
+        self._pending.then(client.connection, answers, False, then)
+
+    def _granted(self, subscription: Subscription) -> Subscription:
+        """The same subscription with its QoS limited to qos_max."""
+        most: int = self._engine_limits.qos_max
+        return subscription if subscription.qos <= most else replace(subscription, qos=most)
+
+    def _on_authorized(
+        self,
+        client: ConnectedClient,
+        packet: Subscribe,
+        by_filter: dict[str, list[Subscription]],
+        allowed: list[bool],
+    ) -> None:
+        steps = self._add_and_answer(client, packet, by_filter, dict(zip(by_filter, allowed, strict=True)))
+        self._pending.work(client.connection, client.session, steps)
+
+    def _add_and_answer(
+        self,
+        client: ConnectedClient,
+        packet: Subscribe,
+        by_filter: dict[str, list[Subscription]],
+        allowed: dict[str, bool],
+    ) -> Steps[None]:
+        identifier = next(iter(packet.properties.subscription_identifiers), 0)
+        refused: dict[str, ReasonCode] = {}
+        why: str | None = None
+        retained: list[str] = []
+        for topic_filter, subscriptions in by_filter.items():
+            if not self._engine.is_open(client.connection):
+                return  # the rest was not acknowledged, and never will be
+            code, words = self._refusal(client, topic_filter, allowed[topic_filter])
+            if code is None:
+                is_new = yield from self._router.subscribing(client.session, subscriptions[-1], identifier)
+                if _wants_retained(subscriptions, is_new):
+                    retained.append(topic_filter)
+            else:
+                refused[topic_filter] = code
+            why = why or words
+            yield
+        granted = map(self._granted, packet.subscriptions)
+        codes = tuple(refused.get(it.topic_filter, ReasonCode(it.qos)) for it in granted)
+        if self._clients.get(client.connection) is not client:
+            return
+        self._clients.send_packet(client, SubAck(packet.packet_id, codes, Properties(reason_string=why)))
+        for topic_filter in retained:
+            yield from self._retained.send(client.session, topic_filter)
+            yield
+        if self._clients.watchers:
+            for subscription, code in zip(packet.subscriptions, codes, strict=True):
+                if not code.failed:
+                    self._clients.notify_watchers(
+                        methodcaller("subscribed", client.facts, subscription.topic_filter, subscription.qos)
+                    )
+                yield
+
+    def _remove_and_answer(self, client: ConnectedClient, decoding: Steps[Unsubscribe]) -> Steps[None]:
+        packet = yield from decoding
+        if not self._engine.is_open(client.connection):
+            return
+        gone = yield from self._router.unsubscribing(client.session, packet.topic_filters)
+        codes = tuple(
+            ReasonCode.SUCCESS if was_there else ReasonCode.NO_SUBSCRIPTION_EXISTED for was_there in gone
+        )
+        if self._clients.get(client.connection) is not client:
+            return
+        self._clients.send_packet(client, UnsubAck(packet.packet_id, codes))
+        if self._clients.watchers:
+            for topic_filter, was_there in zip(packet.topic_filters, gone, strict=True):
+                if was_there:
+                    self._clients.notify_watchers(methodcaller("unsubscribed", client.facts, topic_filter))
+                yield
+
+    def _refusal(
+        self, client: ConnectedClient, topic_filter: str, allowed: bool
+    ) -> tuple[ReasonCode | None, str | None]:
+        """Reason code and Reason String of a refused subscription; (None, None) if it is granted."""
+        limits, known = self._limits, client.session.subscriptions
+        if not limits.topics.allow_filter(topic_filter):
+            return ReasonCode.TOPIC_FILTER_INVALID, (
+                f"a topic filter exceeds topic_max_bytes = {limits.topics.topic_max_bytes}"
+                f" or topic_levels_max = {limits.topics.topic_levels_max}"
+            )
+        if not allowed:
+            return ReasonCode.NOT_AUTHORIZED, None
+        if topic_filter in known:
+            return None, None
+        if len(known) >= limits.subscriptions_max:
+            words = f"a client has at most subscriptions_max = {limits.subscriptions_max} of them"
+            return ReasonCode.QUOTA_EXCEEDED, words
+        most = limits.subscriptions_max_bytes
+        if client.session.filters_bytes + filter_bytes(topic_filter) > most:
+            words = f"filters of a client take at most subscriptions_max_bytes = {most}"
+            return ReasonCode.QUOTA_EXCEEDED, words
+        more = filter_bytes(topic_filter)
+        if not self._engine.session_may(client.session.handle, Table.SUBSCRIPTION_BYTES, more):
+            words = "filters of all clients, or of one user or address, take too much: see filters_max_bytes"
+            return ReasonCode.QUOTA_EXCEEDED, words
+        return None, None
+
+
+def _wants_retained(subscriptions: list[Subscription], is_new: bool) -> bool:
+    """True if retained messages are sent for equal filters of one packet, in the order of the packet.
+
+    Shared subscriptions are not considered here: Retained.send() leaves them out.
+    """
+    for number, subscription in enumerate(subscriptions):
+        handling = subscription.retain_handling
+        if handling not in (_IF_NEW, _NEVER) or (handling == _IF_NEW and is_new and number == 0):
+            return True
+    return False

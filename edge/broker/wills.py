@@ -1,0 +1,203 @@
+"""Wills: bounds their memory, and publishes each at its time.
+
+Owns the wills of absent clients; the will of a connected client belongs to its connection. A will is
+published at the earlier of its delay and the end of its session [MQTT-3.1.3-9], and not at all if the client
+returns before that.
+
+Slices. A network failure ends thousands of connections at once. Their wills are published in slices of
+SLICE_BYTES for each poll of the broker's thread, in order, and wait for room in the ring.
+
+Memory. All wills together are bounded. As the memory fills, large wills are refused first: a will gets at
+most a 64th of the rest, so that a few clients with large wills do not exclude those with small ones.
+
+Invariants: a session has at most one will here. Each will is published once or cancelled, and stays in the
+journal until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from edge.auth.interfaces import ClientInfo
+from edge.engine.timer_heap import TimerHeap
+from edge.mqtt import Will
+from edge.mqtt.properties import record_properties
+from edge.session_store.journal import SessionJournal
+from ringbuf import FLAG_EXPIRY
+
+__all__ = ["WillLimits", "Wills", "message_of", "will_bytes"]
+
+SLICE_BYTES = 256 << 10
+WILL_COST_BYTES = (
+    8 << 10
+)  # what every will costs of a slice, in addition to its payload: at most 32 wills a slice
+SHARE_DIVISOR = 64
+SMALL_BYTES = 512  # a will of this size is accepted while there is any room
+OBJECT_BYTES = 512  # Python objects of one will
+
+
+@dataclass(frozen=True, slots=True)
+class WillLimits:
+    """Bounds of wills. Names as in the configuration file."""
+
+    will_max_bytes: int = 128 << 10  # of one will
+    wills_max_bytes: int = 16 << 20  # of all wills
+
+
+@dataclass(frozen=True, slots=True)
+class _DueWill:
+    """The will of a client that has disconnected, and the time at which it is due."""
+
+    facts: ClientInfo
+    will: Will
+    due_s: float
+
+
+def message_of(will: Will) -> tuple[bytes, int]:
+    """Properties of a will in the form of a record, and the record flags that go with them."""
+    if will.properties.will_delay_interval_s is not None:
+        will = replace(will, properties=replace(will.properties, will_delay_interval_s=None))
+    expires = will.properties.message_expiry_interval_s is not None
+    return record_properties(will.properties), FLAG_EXPIRY if expires else 0
+
+
+def will_bytes(will: Will) -> int:
+    """Approximate memory of a will."""
+    user = sum(len(name) + len(value) + OBJECT_BYTES // 4 for name, value in will.properties.user)
+    return (
+        len(will.topic)
+        + len(will.payload)
+        + len(will.properties.correlation_data or b"")
+        + user
+        + OBJECT_BYTES
+    )
+
+
+class Wills:
+    """Waiting wills, by client identifier. `publish` receives the facts of the client and its will."""
+
+    def __init__(
+        self,
+        publish: Callable[[ClientInfo, Will], None],
+        journal: SessionJournal,
+        limits: WillLimits | None = None,
+        has_room: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Create the table. `has_room` returns False while messages of the broker wait for room in a ring."""
+        self.held_bytes = 0  # of all wills, those of connected clients too
+        self._publish = publish
+        self._journal = journal
+        self._limits = limits or WillLimits()
+        self._has_room = has_room
+        self._slice_bytes = SLICE_BYTES  # rest of the current slice
+        self._waiting: dict[str, _DueWill] = {}
+        self._due: dict[str, _DueWill] = {}  # to be published next, in order
+        self._deadlines: TimerHeap[str] = TimerHeap()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._due)
+
+    @property
+    def next_s(self) -> float:
+        """Time at which the next will is due; -inf if one is due now."""
+        return float("-inf") if self._due else self._deadlines.next_s
+
+    # ---- of connected clients ----
+
+    def refusal(self, will: Will) -> str:
+        """Reason why there is no memory for one more will; "" if there is."""
+        size, limits = will_bytes(will), self._limits
+        if size > limits.will_max_bytes:
+            return f"a will of {size} bytes exceeds will_max_bytes = {limits.will_max_bytes}"
+        left = limits.wills_max_bytes - self.held_bytes
+        if size > left or size > max(SMALL_BYTES + OBJECT_BYTES, left // SHARE_DIVISOR):
+            return f"a will of {size} bytes has no room; wills_max_bytes = {limits.wills_max_bytes}"
+        return ""
+
+    def accepted(self, will: Will) -> None:
+        """Count the will of a client that has connected."""
+        self.held_bytes += will_bytes(will)
+
+    def discarded(self, facts: ClientInfo, will: Will) -> None:
+        """Drop the will of a client that sent DISCONNECT."""
+        self._ended(facts.client_id, will)
+
+    # ---- of clients that have disconnected ----
+
+    def disconnected(self, facts: ClientInfo, will: Will, now_s: float) -> None:
+        """Publish the will now, or after its delay. The session of the client continues."""
+        delay_s = will.properties.will_delay_interval_s or 0
+        if delay_s == 0:
+            self._publish_soon(_DueWill(facts, will, now_s))
+            return
+        self._wait(_DueWill(facts, will, now_s + delay_s))
+
+    def restored(self, facts: ClientInfo, will: Will, due_s: float) -> None:
+        """Take over a will from before a restart, to be published at `due_s` unless the client returns."""
+        self.accepted(will)
+        self._wait(_DueWill(facts, will, due_s))
+
+    def waiting(self) -> list[tuple[ClientInfo, Will, float]]:
+        """Waiting wills, each with its client and the time at which it is due."""
+        return [(it.facts, it.will, it.due_s) for it in (*self._due.values(), *self._waiting.values())]
+
+    def reconnected(self, client_id: str) -> None:
+        """Cancel the will of a client that has returned [MQTT-3.1.3-9].
+
+        A will that was already due is published now, before the messages of the new connection.
+        """
+        if (due := self._due.pop(client_id, None)) is not None:
+            self._publish_now(due)
+        if (waiting := self._waiting.pop(client_id, None)) is not None:
+            self._deadlines.cancel(client_id)
+            self._ended(client_id, waiting.will)
+
+    def session_ended(self, client_id: str) -> None:
+        """Publish the will of a session that has ended."""
+        if (waiting := self._waiting.pop(client_id, None)) is not None:
+            self._deadlines.cancel(client_id)
+            self._publish_soon(waiting)
+
+    def tick(self, now_s: float) -> None:
+        """Publish the wills that are due, up to one slice."""
+        for client_id in self._deadlines.due(now_s):
+            self._due[client_id] = self._waiting.pop(client_id)
+        self._slice_bytes = SLICE_BYTES
+        while self._due and self._may_publish():
+            self._publish_now(self._due.pop(next(iter(self._due))))
+
+    def stop(self, *, all_of_them: bool) -> None:
+        """Publish the wills that are due; all wills if `all_of_them`."""
+        for client_id in list(self._waiting) if all_of_them else ():
+            self.session_ended(client_id)
+        while self._due:
+            self._publish_now(self._due.pop(next(iter(self._due))))
+
+    def _wait(self, left: _DueWill) -> None:
+        client_id = left.facts.client_id
+        self._waiting[client_id] = left
+        self._deadlines.set(client_id, left.due_s)
+        self._journal.will(left.facts, left.will, left.due_s)
+
+    def _publish_soon(self, left: _DueWill) -> None:
+        """Publish in this slice if there is room, otherwise in one of the next."""
+        before = self._due.pop(left.facts.client_id, None)
+        if before is not None:
+            self._publish_now(before)
+        if not self._due and self._may_publish():
+            self._publish_now(left)
+        else:
+            self._due[left.facts.client_id] = left
+
+    def _may_publish(self) -> bool:
+        return self._slice_bytes > 0 and self._has_room()
+
+    def _publish_now(self, left: _DueWill) -> None:
+        self._slice_bytes -= WILL_COST_BYTES + len(left.will.payload)
+        self._publish(left.facts, left.will)
+        self._ended(left.facts.client_id, left.will)
+
+    def _ended(self, client_id: str, will: Will) -> None:
+        self.held_bytes -= will_bytes(will)
+        self._journal.will_done(client_id)

@@ -1,0 +1,54 @@
+"""Configuration options of the command line, equal for every verb that has them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edge.cli.argument_types import directory
+
+if TYPE_CHECKING:
+    from edge.config.schema import Config
+
+__all__ = ["add_config_arguments", "add_runtime_argument", "configured"]
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --config and the options that override it."""
+    parser.add_argument(
+        "-c",
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration file (default: none)",
+    )
+    parser.add_argument(
+        "--state-dir",
+        type=directory,
+        metavar="DIR",
+        help="directory of log, sessions and checkpoints, on disk (default: state_dir of the configuration)",
+    )
+    add_runtime_argument(parser)
+
+
+def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --runtime-dir, which selects a broker of this machine."""
+    parser.add_argument(
+        "--runtime-dir", type=directory, metavar="DIR",
+        help="directory of rings and sockets, in memory (default: $RUNTIME_DIRECTORY, otherwise "
+        "/dev/shm/brim-UID)",
+    )  # fmt: skip
+
+
+def configured(arguments: argparse.Namespace) -> Config:
+    """Configuration with the overrides of the command line. Raises ConfigError."""
+    from edge.config import loader  # not needed for --help
+
+    settings = loader.load(arguments.config) if arguments.config else loader.parse("")
+    given: dict[str, object] = {}
+    for key in ("runtime_dir", "state_dir", "host", "port"):
+        value = getattr(arguments, key, None)
+        if value is not None:
+            given[key] = str(value) if isinstance(value, Path) else value
+    return loader.overridden(settings, given, "the command line")

@@ -1,0 +1,172 @@
+"""Repair and compression of a log without a writer: repair and archive of `brim segments`."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edge.cli.humanize import bytes_in_words, count_in_words
+from edge.cli.progress import progress
+from edge.cli.segments_verify import FAILING_DISK, Looked, Told, file_bytes, look_through
+from edge.errors import EdgeError
+from edge.log.offline_reader import LogView
+from persistence import Log, LogLocked, RecoveryReport
+from persistence.archive import archive_segment
+from persistence.errors import ArchiveUnavailable, FormatError, NotArchived
+from persistence.files import FreshFiles
+from persistence.segment.format import segment_name
+from persistence.segment.quarantine import QUARANTINE, keep_aside
+from persistence.segment.verify import CheckedSegment, mend
+
+__all__ = ["archive", "repair"]
+
+
+# ---- repair ----
+
+
+@dataclass
+class _Mended:
+    """Repairs done to the logs, and those that failed."""
+
+    indexes: int = 0
+    copied: int = 0
+    refused: list[str] = field(default_factory=list)
+
+
+def repair(view: LogView) -> Told:
+    """Recover each log as at a start, copy damaged places, and recreate missing or wrong indexes."""
+    logs: list[dict[str, Any]] = []
+    lines: list[str] = []
+    looked, mended = Looked(), _Mended()
+    with progress("repairing", sum(map(file_bytes, view.readers))) as advance:
+        for directory in view.readers:
+            name = view.short(directory)
+            with _opened(directory) as (log, report):
+                log.write()
+                log.sync()  # bytes that the disk refused at an earlier start, if any
+                mend_it = partial(_mend, log, name, mended)
+                look_through(name, directory, log.reader, looked, advance, mend_it)
+            lines += _started(name, directory, report)
+            logs.append({"directory": str(directory), **asdict(report)})
+    looked.flaws = [it for it in looked.flaws if not it.mends]
+    facts = {"logs": logs, **asdict(mended), "verified": looked.facts}
+    lines += [*_mended_lines(mended), *looked.lines(), *_advice(looked, mended)]
+    return Told(facts, lines, well=not looked.flaws and not mended.refused)
+
+
+def _mend(log: Log, name: str, mended: _Mended, checked: CheckedSegment) -> None:
+    """Repair a sealed segment; the next start truncates the last one at its end."""
+    file = f"{name}/{segment_name(checked.base)}"
+    for damage in checked.damage if not checked.reason else ():
+        refused = keep_aside(log.files, log.directory, damage)
+        mended.copied += not refused
+        mended.refused += [f"{name}: {refused}"] if refused else []
+    if checked.base == log.reader.bases()[-1]:
+        return
+    try:
+        mended.indexes += mend(log.files, log.directory, checked)
+    except OSError as error:
+        mended.refused.append(f"{file}: its index cannot be written: {error.strerror}")
+
+
+def _started(name: str, directory: Path, report: RecoveryReport) -> Iterator[str]:
+    if report.torn is not None:
+        segment, place, length = report.torn.segment, report.torn.place, count_in_words(report.torn.length)
+        yield f"{name}/{segment}: cut at {place}, {length} bytes were half written"
+    yield from (f"{name}: {note}" for note in report.notes)
+    segments, rings = count_in_words(report.segments), count_in_words(len(report.rings))
+    yield f"{name}: {segments} segments, {rings} rings"
+
+
+def _mended_lines(mended: _Mended) -> Iterator[str]:
+    yield from mended.refused
+    if mended.indexes:
+        yield f"{count_in_words(mended.indexes)} indexes were missing or wrong, and have been written again"
+    if mended.copied:
+        yield f"{count_in_words(mended.copied)} damaged places have been copied to {QUARANTINE}/ of their log"
+
+
+def _advice(looked: Looked, mended: _Mended) -> Iterator[str]:
+    """Next steps for the operator."""
+    if mended.refused:
+        yield "next: make room on the disk, then repair again"
+    if looked.flaws:
+        yield "what is whole is read as before, and `brim segments export` copies it out"
+        yield "what is lost may have been drained; a file of which nothing can be read may be moved away"
+        yield FAILING_DISK
+    elif not mended.refused:
+        yield "all is well: start the broker"
+
+
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"#{number}"
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[tuple[Log, RecoveryReport]]:
+    """Open a log that no other process writes. Raises EdgeError."""
+    owner = directory.stat().st_uid
+    if owner != os.geteuid():  # not even as root: the broker could not write files that root creates
+        name = _user_name(owner)
+        hint = f"run as that user: sudo -u {name} brim segments ..."
+        raise EdgeError(f"the log {directory} belongs to user {name}", hint=hint)
+    with Log(directory, retain_bytes=0) as log:
+        try:
+            report = log.recover()
+        except LogLocked as error:
+            hint = (
+                "stop the broker; it repairs when it starts, and archives by itself with [log] archive = true"
+            )
+            raise EdgeError(f"the log {directory} is being written", hint=hint) from error
+        except OSError as error:
+            raise EdgeError(f"log {directory}: {error.strerror}", hint="run as the broker's user") from error
+        yield log, report
+
+
+# ---- archive ----
+
+
+def archive(view: LogView) -> Told:
+    """Compress every sealed segment, and remove it after its archive was read back."""
+    done: list[dict[str, Any]] = []
+    refused: list[str] = []
+    for directory in view.readers:
+        with _opened(directory) as (log, _):
+            bases = log.reader.bases()[:-1]  # the last segment marks the end of the log
+            ends = {base: end for base in bases if (end := log.reader.end_of(base)) is not None}
+            with progress(f"archiving {view.short(directory)}", sum(ends.values())) as advance:
+                for base, ends_at in ends.items():
+                    try:
+                        found = archive_segment(FreshFiles(), str(directory), base, ends_at)
+                    except (NotArchived, FormatError) as error:
+                        refused.append(
+                            f"{view.short(directory)}/{segment_name(base)} is left as it is: {error}"
+                        )
+                    except ArchiveUnavailable as error:
+                        raise EdgeError(str(error), hint="pip install 'brim[archive]'") from error
+                    except OSError as error:
+                        where = f"{view.short(directory)}/{segment_name(base)}"
+                        raise EdgeError(
+                            f"{where} cannot be archived: {error.strerror}",
+                            hint="make room on the disk, or see to it; what is archived already is whole",
+                        ) from error
+                    else:
+                        log.reader.archive.add(base)
+                        log.remove(base)
+                        done.append({"log": str(directory), **found._asdict()})
+                    advance(ends_at)
+    before, after = (sum(it[key] for it in done) for key in ("segment_bytes", "archive_bytes"))
+    times = f", {before / after:.1f} times less" if after else ""
+    sizes = f"{bytes_in_words(before)} are {bytes_in_words(after)}{times}"
+    summary = f"{count_in_words(len(done))} segments archived: {sizes}"
+    facts = {"archived": done, "refused": refused}
+    return Told(facts, [*refused, summary], well=not refused)

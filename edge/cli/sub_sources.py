@@ -1,0 +1,112 @@
+"""Sources of `brim sub`: messages from MQTT, shared memory or ZeroMQ, in one form.
+
+Each source is an asynchronous iterator of Arrivals, and closes everything that it opened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from edge.cli.mqtt_options import client_of
+from edge.mqtt import Properties
+from edge.mqtt.properties import NO_PROPERTIES
+
+if TYPE_CHECKING:
+    from edge.local.shm_subscription import RingBatch
+
+__all__ = ["Arrival", "Arrivals", "from_memory", "from_mqtt", "from_zeromq", "property_facts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message. `facts`: further fields of its source, in the order of --json."""
+
+    topic: str
+    payload: bytes
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """Messages that arrived together. `lost`: number missing before them, if the source knows."""
+
+    count: int
+    size_bytes: int  # of all payloads
+    messages: Iterator[Arrival]
+    lost: int = 0
+
+
+async def from_mqtt(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
+    """Subscribe at a broker. Never unsubscribes: the session ends here, or keeps its subscriptions."""
+    dropped = 0
+    async with client_of(args, clean_start=not args.keep_session) as client:
+        messages = client.subscribe(*args.filters, qos=args.qos)
+        async for message in messages:
+            facts: dict[str, Any] = {"qos": message.qos, "retain": message.retain}
+            facts |= property_facts(message.properties)
+            one = Arrival(message.topic, message.payload, facts)
+            lost, dropped = messages.dropped - dropped, messages.dropped
+            yield Arrivals(1, len(message.payload), iter((one,)), lost)
+
+
+def property_facts(properties: Properties) -> dict[str, Any]:
+    """Properties of an MQTT 5 message, by name; absent ones are left out."""
+    if properties == NO_PROPERTIES:
+        return {}
+    given = {it.name: getattr(properties, it.name) for it in fields(properties)}
+    data = given["correlation_data"]
+    given["correlation_data"] = data if data is None else base64.b64encode(data).decode()
+    return {"properties": {name: value for name, value in given.items() if value not in {None, ()}}}
+
+
+async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
+    """Read the rings of a broker on this machine."""
+    from edge.local.shm_subscription_asyncio import ShmSubscription
+
+    async with ShmSubscription(args.filters, runtime_dir=args.runtime_dir, name="brim sub") as batches:
+        async for batch in batches:
+            size_bytes = sum(batch.records.payload_lengths)
+            yield Arrivals(len(batch), size_bytes, _of_batch(batch), batch.lost)
+
+
+def _of_batch(batch: RingBatch) -> Iterator[Arrival]:
+    from ringbuf.errors import Overrun
+
+    for record in batch:
+        facts = {
+            "qos": record.flags & 3,
+            "retain": bool(record.flags & 4),
+            "ring": batch.ring,
+            "epoch": batch.epoch,
+            "offset": record.offset,
+            "timestamp_ns": record.timestamp_ns,
+        }
+        try:
+            payload = bytes(record)
+        except Overrun:  # overwritten while earlier records were shown; the next batch has the number
+            continue
+        yield Arrival(record.key.decode(errors="replace"), payload, facts)
+
+
+async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
+    """Subscribe to a broker's ZeroMQ endpoint on this machine."""
+    from edge.local.zmq_subscription_asyncio import ZmqSubscription
+
+    gaps = 0
+    async with ZmqSubscription(args.filters, runtime_dir=args.runtime_dir) as messages:
+        async for topic, header, payload in messages:
+            facts = {
+                "qos": header.qos,
+                "retain": header.retain,
+                "ring": header.ring,
+                "epoch": header.epoch,
+                "offset": header.offset,
+                "timestamp_ns": header.timestamp_ns,
+            }
+            one = Arrival(topic, bytes(payload), facts)
+            lost, gaps = messages.gaps - gaps, messages.gaps
+            yield Arrivals(1, len(payload), iter((one,)), lost)

@@ -1,0 +1,140 @@
+"""Directories of a broker, and the lock that admits only one broker.
+
+Owns the default directories (the only module that reads the environment for them), their modes, and the
+lock. The runtime directory is memory: rings, cursor files, sockets. The state directory is a disk: log,
+bridge checkpoints, epochs.
+
+The lock is an flock on `brim.lock`, which the kernel releases however its holder ends. The file has
+the process id for people; no decision depends on it. It is never removed: a lock on a removed file
+excludes no other broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from pathlib import Path
+from typing import Self, TypeAlias
+
+from edge.errors import DirectoryBusy, EdgeError
+
+__all__ = [
+    "DirectoryLock",
+    "StrPath",
+    "control_socket",
+    "default_runtime_dir",
+    "default_state_dir",
+    "make_directory",
+    "runtime_directory",
+]
+
+StrPath: TypeAlias = str | os.PathLike[str]  # as arguments of library functions
+
+DIRECTORY_MODE = 0o750  # the group may read rings; for others they are invisible
+LOCK_NAME = "brim.lock"
+
+
+def default_runtime_dir() -> Path:
+    """$RUNTIME_DIRECTORY (set by systemd), otherwise /dev/shm/brim-<uid>."""
+    given = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    return Path(given) if given else Path(f"/dev/shm/brim-{os.geteuid()}")
+
+
+def runtime_directory(given: StrPath | None) -> Path:
+    """`given` as a Path; None: default_runtime_dir()."""
+    return default_runtime_dir() if given is None else Path(given)
+
+
+def default_state_dir() -> Path:
+    """$STATE_DIRECTORY (set by systemd), otherwise ~/.local/state/brim."""
+    given = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    return Path(given) if given else Path.home() / ".local" / "state" / "brim"
+
+
+def control_socket(runtime_dir: StrPath) -> Path:
+    """Control socket of a broker with this runtime directory."""
+    return Path(runtime_dir) / "control.sock"
+
+
+def make_directory(path: Path, key: str) -> None:
+    """Create `path` (0750) with the directories above it, and check that this user may write there.
+
+    Every user may write to /dev/shm. So a directory, or a link to one, that another user has created there is
+    refused, and so is one that every user may write to: others could replace its files. `key` is the
+    setting that errors name.
+    """
+    try:
+        path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        _sync_name(path)
+        owners = {path.lstat().st_uid, path.stat().st_uid} - {os.geteuid(), 0}
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise EdgeError(f"{key}: {path} cannot be made: {error.strerror}", hint=f"set {key}") from error
+    if owners:
+        raise EdgeError(
+            f"{key}: {path} belongs to user {owners.pop()}, and this is user {os.geteuid()}",
+            hint=f"remove the directory, or set {key} to one of your own",
+        )
+    if mode & stat.S_IWOTH:
+        raise EdgeError(f"{key}: everybody may write to {path}", hint=f"chmod o-w {path}")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise EdgeError(f"{key}: {path} is not writable by user {os.geteuid()}", hint=f"set {key}")
+
+
+def _sync_name(path: Path) -> None:
+    """Sync the names of the directory and of those above it, which this process, or
+    a killed one, may have created: otherwise a power cut would remove everything synced inside.
+    """
+    from persistence.files import OsFiles  # clients of a broker import this module, and no log
+
+    device = path.stat().st_dev
+    for above in path.absolute().parents:
+        if above.stat().st_dev != device:
+            return
+        with contextlib.suppress(PermissionError):  # then others have created it and its content
+            OsFiles().dirsync(str(above))
+
+
+class DirectoryLock:
+    """Lock of a broker on `directory`, held from construction to close().
+
+    Raises DirectoryBusy, with the process of the other broker.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            pid = _first_number(os.read(self._fd, 32))
+            os.close(self._fd)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise DirectoryBusy(
+                f"{directory} is in use by another broker (pid {pid or 'not yet known'})",
+                pid=pid,
+                hint="stop that one, or give this one its own runtime_dir and state_dir",
+            ) from error
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Release the lock. May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _first_number(data: bytes) -> int:
+    digits = data.split()[:1]
+    return int(digits[0]) if digits and digits[0].isdigit() else 0

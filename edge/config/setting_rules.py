@@ -1,0 +1,293 @@
+"""Rules between settings: combinations of valid values that are not allowed.
+
+Each rule takes the whole configuration and reports to Problems, on the line of the key to change.  A rule
+reports no key that has a problem already.  Rules read nothing but the configuration.  The docstring of a rule
+states what must hold: docs/reference/configuration.md lists them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TypeVar
+
+from edge.config.listener import Listener, is_loopback
+from edge.config.listener_rules import listeners_are_safe, listeners_make_sense
+from edge.config.schema import RECORD_OVERHEAD_BYTES, RECORDS_PER_RING, RING_SHARE, Config, Durability
+from edge.config.toml_positions import Path
+from edge.config.toml_reader import Problems, shown
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topic_filters import check_filter
+
+__all__ = ["RULES"]
+
+T = TypeVar("T")
+
+RINGS_MAX = 120  # one futex_waitv call waits for all of them, and takes 128 words at most
+BRIDGES_MAX = 8  # each takes one of the 64 reader slots of every ring, and a thread
+PORT_MAX = 65535
+
+
+def names_are_unique(config: Config, problems: Problems) -> None:
+    """Names of streams, producers and bridges, addresses of listeners and URLs of bridges are unique."""
+    for section in ("stream", "producer", "bridge"):
+        names = [table.name for table in getattr(config, section)]
+        for index, what, first in _repeated(names):
+            path: Path = (section, index, "name")
+            problems.add(path, f"{what!r} is taken by {section}[{first}]; give each its own name")
+    places = [_place(listener) for listener in config.listener]
+    for index, place, first in _repeated(places):
+        own = "port" if config.listener[index].path is None else "path"
+        text = f"{place} is taken by listener[{first}]; give each its own {own}"
+        problems.add(("listener", index), text)
+    for index, to, first in _repeated(bridge.to and bridge.to.rstrip("/") for bridge in config.bridge):
+        where = f"{_without_password(to)} is taken by bridge[{first}]"
+        text = f"{where}; give each its own place: each numbers its files from 1"
+        problems.add(("bridge", index, "to"), text)
+
+
+def _without_password(url: str) -> str:
+    """The URL without user and password."""
+    return re.sub(r"//[^/]*@", "//", url)
+
+
+def _place(listener: Listener) -> str | None:
+    """Address or path of a listener; None: a free port."""
+    if listener.path is not None:
+        return str(listener.path)
+    return f"{listener.host}:{listener.port}" if listener.port else None
+
+
+def filters_are_valid(config: Config, problems: Problems) -> None:
+    """Every stream has valid topic filters; the stream "default" has the filter "#" and no other."""
+    for index, stream in enumerate(config.stream):
+        path: Path = ("stream", index, "topics")
+        if problems.blames(path):
+            continue
+        if not stream.topics:
+            problems.add(path, 'no topics; write at least one filter, such as topics = ["plant/#"]')
+        for number, topic_filter in enumerate(stream.topics):
+            try:
+                check_filter(topic_filter)
+            except ProtocolError as error:
+                problems.add((*path, number), f"{error.detail}; mend the filter")
+        if stream.name == "default" and tuple(stream.topics) != ("#",):
+            problems.add(
+                path, 'the stream "default" takes what no other does; write topics = ["#"], or another name'
+            )
+
+
+def rings_hold_their_records(config: Config, problems: Problems) -> None:
+    """ring_bytes is a power of two, and a quarter of it holds a record of limits.packet_max_bytes."""
+    limits = config.limits
+    packet_max_bytes = config.packet_max_bytes
+    longest = packet_max_bytes + min(limits.topic_max_bytes, packet_max_bytes) + RECORD_OVERHEAD_BYTES
+    sizes = [(("stream", index), stream.ring_bytes) for index, stream in enumerate(config.stream)]
+    sizes += [(("producer", index), producer.ring_bytes) for index, producer in enumerate(config.producer)]
+    for (section, index), size in sizes:
+        path: Path = (section, index, "ring_bytes")
+        if problems.blames(path):
+            continue
+        if size & (size - 1):
+            above = 1 << size.bit_length()
+            problems.add(path, f"{size} is not a power of two; write {above >> 1} or {above}")
+        elif section == "stream" and size // RECORDS_PER_RING < longest:
+            enough = 1 << (RECORDS_PER_RING * longest - 1).bit_length()
+            problems.add(
+                path,
+                f"a ring of {size} holds records of at most {size // RECORDS_PER_RING}, and "
+                f"limits.packet_max_bytes = {packet_max_bytes} needs {longest}; write {enough} here, "
+                "or lower packet_max_bytes",
+            )
+
+
+def syncs_come_before_the_ring_is_full(config: Config, problems: Problems) -> None:
+    """stream.sync_bytes is at most a quarter of ring_bytes."""
+    for index, stream in enumerate(config.stream):
+        path: Path = ("stream", index, "sync_bytes")
+        if problems.blames(path, ("stream", index, "ring_bytes")) or not stream.durability.is_logged:
+            continue
+        share = stream.ring_bytes // RING_SHARE
+        if stream.synced_after_bytes > share:
+            problems.add(
+                path,
+                f"{stream.sync_bytes} is above a quarter of ring_bytes, {share}: the ring "
+                "would be full before the log has synced; lower it, or raise ring_bytes",
+            )
+
+
+def durability_can_be_kept(config: Config, problems: Problems) -> None:
+    """Durability "upstream" needs a bridge with `start = "oldest"`; `visible = "durable"` needs a log."""
+    for index, stream in enumerate(config.stream):
+        durability: Path = ("stream", index, "durability")
+        if stream.durability is Durability.UPSTREAM and not problems.blames(durability):
+            drains = config.bridges_of(stream.name)
+            if not drains:
+                text = (
+                    f'"upstream" waits for a bridge, and none drains stream {stream.name!r}; add a '
+                    '[[bridge]] for it, or write "disk"'
+                )
+                problems.add(durability, text)
+            for bridge in drains:
+                if bridge.start == "latest":
+                    text = (
+                        f'"latest" passes over records that publishers of stream {stream.name!r} wait for '
+                        '(durability = "upstream"); write "oldest"'
+                    )
+                    problems.add(("bridge", config.bridge.index(bridge), "start"), text)
+        visible: Path = ("stream", index, "visible")
+        if stream.visible == "durable" and not stream.durability.is_logged and not problems.blames(visible):
+            text = (
+                '"durable" needs a log, and durability = "process" has none; write durability = "interval" '
+                'or "disk", or leave visible out'
+            )
+            problems.add(visible, text)
+
+
+def producers_show_what_they_commit(config: Config, problems: Problems) -> None:
+    """The stream of a local producer does not have `visible = "durable"`."""
+    hiding = {stream.name for stream in config.stream if stream.visible == "durable"}
+    for index, producer in enumerate(config.producer):
+        path: Path = ("producer", index, "stream")
+        if producer.stream in hiding and not problems.blames(path):
+            text = (
+                f'stream {producer.stream!r} has visible = "durable", and the ring of a local producer shows '
+                "what that process commits; give it another stream"
+            )
+            problems.add(path, text)
+
+
+def streams_exist(config: Config, problems: Problems) -> None:
+    """Producers and bridges name existing streams."""
+    known = {stream.name for stream in config.stream if stream.name}  # None: the name has a problem already
+    for index, producer in enumerate(config.producer):
+        _expect_stream(producer.stream, known, ("producer", index, "stream"), problems)
+    for index, bridge in enumerate(config.bridge):
+        for number, name in enumerate(bridge.streams or ()):
+            _expect_stream(name, known, ("bridge", index, "streams", number), problems)
+
+
+def rings_can_be_waited_for(config: Config, problems: Problems) -> None:
+    """Partitions, producers and local.producers_max are at most 120 together; bridges are at most 8."""
+    count = sum(stream.partitions or 0 for stream in config.stream) + len(config.producer)
+    if count + config.local.producers_max > RINGS_MAX:
+        problems.add(
+            ("stream", 0, "partitions"),
+            f"{count} partitions and producers, and local.producers_max = {config.local.producers_max}, are "
+            f"above the limit of {RINGS_MAX} rings; lower one of them",
+        )
+    if len(config.bridge) > BRIDGES_MAX:
+        text = f"{len(config.bridge)} bridges are above the limit, {BRIDGES_MAX}; remove some"
+        problems.add(("bridge", BRIDGES_MAX), text)
+
+
+def zmq_is_safe(config: Config, problems: Problems) -> None:
+    """Endpoints that other machines reach need secret_key_file and client_keys_dir of [zmq], both."""
+    zmq = config.zmq
+    if zmq.enabled:
+        _endpoint_is_safe("zmq", zmq.endpoint, config.zmq_endpoint, config, problems)
+    if config.consumers.enabled:
+        own = config.consumers.endpoint
+        _endpoint_is_safe("consumers", own, config.consumers_endpoint, config, problems)
+    if (zmq.secret_key_file is None) != (zmq.client_keys_dir is None):
+        text = "secret_key_file and client_keys_dir belong together; add the other, or remove this one"
+        problems.add(("zmq",), text)
+
+
+def split_address(listen: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT", "[HOST]:PORT".  Raises ValueError."""
+    host, _, port = listen.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
+        raise ValueError(listen)
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def metrics_are_local(config: Config, problems: Problems) -> None:
+    """`metrics.listen` is a loopback address with a port."""
+    path: Path = ("metrics", "listen")
+    listen = config.metrics.listen
+    if not listen or problems.blames(path):
+        return
+    try:
+        host, _ = split_address(listen)
+    except ValueError:
+        problems.add(path, f"{shown(listen)} is no address; write 127.0.0.1:9464")
+        return
+    if not is_loopback(host):
+        problems.add(path, f"{listen} is reached from other machines, by anybody; write 127.0.0.1:9464")
+
+
+def _endpoint_is_safe(section: str, written: str, endpoint: str, config: Config, problems: Problems) -> None:
+    path: Path = (section, "endpoint")
+    scheme, separator, place = endpoint.partition("://")
+    if problems.blames(path):
+        return
+    if not separator or scheme not in {"ipc", "tcp"} or not place:
+        problems.add(path, f"{shown(written)} is no endpoint; write ipc:///PATH or tcp://127.0.0.1:PORT")
+    elif scheme == "tcp" and not (is_loopback(place.rpartition(":")[0]) or config.zmq.secret_key_file):
+        problems.add(
+            path,
+            f"{written} is reached from other machines, unencrypted and by anybody; write "
+            "tcp://127.0.0.1:PORT, or add secret_key_file and client_keys_dir to [zmq]",
+        )
+
+
+def _expect_stream(name: str | None, known: set[str], path: Path, problems: Problems) -> None:
+    if name is not None and name not in known and not problems.blames(path):
+        problems.add(path, f"there is no stream {name!r}; the streams are {', '.join(sorted(known))}")
+
+
+def _repeated(values: Iterable[T]) -> Iterable[tuple[int, T, int]]:
+    """(index, value, index of the first) of each repeated value."""
+    first: dict[T, int] = {}
+    for index, value in enumerate(values):
+        if value is not None and first.setdefault(value, index) != index:
+            yield index, value, first[value]
+
+
+def plugins_are_different(config: Config, problems: Problems) -> None:
+    """A plug-in class is used once."""
+    for index, what, first in _repeated(plugin.path for plugin in config.auth.plugin):
+        text = f"{what} is auth.plugin[{first}] already; a class is used once"
+        problems.add(("auth", "plugin", index, "class"), text)
+
+
+def disk_steps_rise(config: Config, problems: Problems) -> None:
+    """log.disk_warn_percent, disk_delete_percent and disk_read_only_percent do not fall in this order."""
+    log = config.log
+    paths: list[Path] = [("log", f"disk_{step}_percent") for step in ("warn", "delete", "read_only")]
+    steps = (log.disk_warn_percent, log.disk_delete_percent, log.disk_read_only_percent)
+    for path, before, step in zip(paths[1:], steps, steps[1:], strict=False):
+        if step < before and not problems.blames(*paths):
+            problems.add(path, f"{step} is below the step before it, {before}; they must not fall")
+
+
+def caps_have_bytes(config: Config, problems: Problems) -> None:
+    """`stream.discard = "new"` needs retain_bytes and a durability other than "process"."""
+    for index, stream in enumerate(config.stream):
+        path: Path = ("stream", index, "discard")
+        if stream.discard == "new" and not stream.retain_bytes and not problems.blames(path):
+            problems.add(path, '"new" refuses records at retain_bytes, which is not set; set it')
+        if stream.discard == "new" and not stream.durability.is_logged and not problems.blames(path):
+            problems.add(
+                path, '"new" is about the log, and durability = "process" has none; write "interval"'
+            )
+
+
+RULES = (
+    disk_steps_rise,
+    caps_have_bytes,
+    names_are_unique,
+    listeners_are_safe,
+    listeners_make_sense,
+    filters_are_valid,
+    rings_hold_their_records,
+    syncs_come_before_the_ring_is_full,
+    durability_can_be_kept,
+    producers_show_what_they_commit,
+    streams_exist,
+    rings_can_be_waited_for,
+    zmq_is_safe,
+    plugins_are_different,
+    metrics_are_local,
+)

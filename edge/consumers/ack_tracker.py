@@ -1,0 +1,530 @@
+"""Ack tracker: the state of one partition in one group: delivered, acknowledged, waiting. No I/O, no clock.
+
+Offsets only. Everything below `floor` is done; `done` has the offsets done above it; from `next` on nothing
+was delivered yet. A record that no filter of the group matches is passed over: done, but acknowledged by no
+member. The offsets between that are not done are in spans, each in one of three states:
+
+    in flight    a member has it until due_s; then it waits again
+    waiting      until due_s, and then for a member's fetch
+    dead         delivered tries_max times without acknowledgement: to become a dead letter, and then done
+
+Invariants: spans do not overlap, are ascending, and cover each offset of [floor, next) that is not done. next
+- floor is at most records_max, and the number of spans at most spans_max.
+
+Order. In `ordered` groups (one member has the partition) a repeated record brings back everything behind it,
+so that only records that are done already overtake it; while it must wait, nothing is delivered. In a queue a
+repeated record comes when it is due, and new records do not wait for it.
+
+The last try of a record delivers only that record, so that a record that kills its consumer does not affect
+others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from edge.consumers.ack_history import REMEMBERED, AckHistory
+from edge.consumers.offset_sets import first_absent, next_present, range_set, runs_of_set
+
+__all__ = ["AckTracker", "Counts", "Offer", "Rules", "Span", "TooManyRuns", "Tried", "Verdict"]
+
+NEVER = float("inf")
+CAUSE_CHARACTERS = 200  # of a stored cause
+REFUSED_RUNS_MAX = 65_536  # listed in one verdict
+
+Run = tuple[int, int]  # offset, count
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rules of a window. Names as in the configuration file."""
+
+    ordered: bool
+    lease_s: float = 30.0  # time until a delivered record waits again
+    tries_max: int = 5  # then it is dead; 0: never
+    backoff_s: float = 0.1  # before the second try; doubled each time
+    backoff_max_s: float = 60.0
+    records_max: int = 1_000_000  # between the floor and the next new record
+    spans_max: int = 4_096
+
+
+@dataclass(slots=True)
+class Span:
+    """Records first .. end - 1, without those that are done."""
+
+    first: int
+    end: int
+    tries: int  # failed ones so far
+    due_s: float
+    member: str | None = None  # member that has it in flight
+    cause: str = ""  # cause of the last failed try
+    dead: bool = False
+
+
+class Tried(NamedTuple):
+    """Failed tries of the records first .. end - 1, without those that are done."""
+
+    first: int
+    end: int
+    tries: int
+    cause: str
+
+
+class Offer(NamedTuple):
+    """Records that may be delivered: from `first` on, up to `end` if set, at most `limit`."""
+
+    first: int
+    end: int | None  # None: new records, as many as there are
+    limit: int
+    tries: int
+
+
+class Verdict(NamedTuple):
+    """Result of a request about records: the number accepted, and the exact refused runs."""
+
+    accepted: int
+    refused: int
+    refused_runs: tuple[Run, ...]
+
+
+class TooManyRuns(Exception):
+    """A verdict would list more than REFUSED_RUNS_MAX runs; nothing has changed."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters, in records."""
+
+    delivered: int = 0  # each delivery counts
+    redelivered: int = 0  # those of them after the first delivery
+    acked: int = 0
+    refused: int = 0  # acknowledgements of records that the member does not have (any more)
+    expired: int = 0  # not acknowledged in time
+    returned: int = 0  # given back by their member
+    dead: int = 0  # became dead letters
+    lost: int = 0  # gone from memory and log before their delivery
+    passed: int = 0  # matched no filter of the group
+
+
+class AckTracker:
+    """One group's view of one partition. Times are seconds of a clock that never goes back.
+
+    It continues from the stored state of an earlier one: `done`, and `tried` without success.
+    """
+
+    def __init__(
+        self, floor: int, rules: Rules, done: BitMap64 | None = None, tried: Iterable[Tried] = ()
+    ) -> None:
+        self.floor = floor
+        self.next = floor
+        self.done = BitMap64()
+        self._fresh = BitMap64()  # done since take_changes()
+        self._history = AckHistory(max(floor - REMEMBERED, 0))
+        self.counts = Counts()
+        self._rules = rules
+        self._spans: list[Span] = []
+        self._next_due_s: float | None = NEVER  # None: must be computed
+        self._idle_until_s = 0.0  # no waiting span is due before; 0: unknown
+        self._failed = False  # a try has failed since take_tried()
+        if done:
+            self.done |= done
+            self.done.remove_range(0, floor)
+        again = sorted(it for it in tried if it.end > floor)
+        self.next = max(floor, self.done.max() + 1 if self.done else 0, *(it.end for it in again))
+        if self.next > floor:
+            self._spans = self._come_again(again)
+            self._trim()
+
+    # ---- state ----
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """A copy of the list, not of the spans."""
+        return tuple(self._spans)
+
+    def in_flight(self, member: str | None = None) -> int:
+        """Number of records that `member` has; None: all members."""
+        return sum(
+            self._open(it.first, it.end)
+            for it in self._spans
+            if it.member is not None and member in {None, it.member}
+        )
+
+    def in_flight_by_member(self) -> Counter[str]:
+        """Number of records of each member."""
+        found: Counter[str] = Counter()
+        for it in self._spans:
+            if it.member is not None:
+                found[it.member] += self._open(it.first, it.end)
+        return found
+
+    def has_in_flight(self, member: str) -> bool:
+        """True if `member` has any records."""
+        return any(it.member == member for it in self._spans)
+
+    def missing(self, first: int, end: int) -> list[tuple[int, int]]:
+        """(offset, count) of each run of [first, end) that is not done."""
+        runs = []
+        at = first_absent(self.done, first, end)
+        while at < end:
+            stop = min(next_present(self.done, at), end)
+            runs.append((at, stop - at))
+            at = first_absent(self.done, stop, end)
+        return runs
+
+    def done_of(self, first: int, end: int) -> BitMap64:
+        """The offsets of first .. end - 1 that are done."""
+        return (self.done & range_set(first, end)) | range_set(first, min(max(self.floor, first), end))
+
+    def next_due_s(self) -> float:
+        """Time at which expire() has work."""
+        if self._next_due_s is None:
+            self._next_due_s = min((it.due_s for it in self._spans if it.member is not None), default=NEVER)
+        return self._next_due_s
+
+    def waits_until_s(self, now_s: float) -> float:
+        """Time at which the next waiting span becomes due; infinite if none will."""
+        return min((it.due_s for it in self._spans if _waits(it) and it.due_s > now_s), default=NEVER)
+
+    # ---- delivery ----
+
+    def offer(self, now_s: float) -> Offer | None:
+        """Records that may be delivered now. None: none, until acknowledgements or time change that."""
+        span = self._due(now_s)
+        if span is not None:
+            last = bool(self._rules.tries_max) and span.tries == self._rules.tries_max - 1 and span.tries > 0
+            return Offer(span.first, span.end, 1 if last else span.end - span.first, span.tries)
+        room = self._rules.records_max - (self.next - self.floor)
+        if room <= 0 or len(self._spans) >= self._rules.spans_max:
+            return None
+        if self._rules.ordered and any(map(_waits, self._spans)):
+            return None
+        return Offer(self.next, None, room, 0)
+
+    def deliver(self, first: int, end: int, member: str, now_s: float, passed: BitMap64 | None = None) -> int:
+        """Give `member` the records first .. end - 1 of an offer. Returns their number.
+
+        Records that are done, and those in `passed`, which no filter matches, are left out.
+        """
+        assert first < end
+        due_s = now_s + self._rules.lease_s
+        again = first != self.next
+        if not again:
+            self._spans.append(Span(first, end, 0, due_s, member))
+            self.next = end
+        else:
+            index = self._find(first)
+            span = self._spans[index]
+            assert _waits(span)
+            assert span.first == first
+            assert end <= span.end
+            taken = Span(first, end, span.tries, due_s, member, span.cause)
+            rest = [Span(end, span.end, span.tries, span.due_s, None, span.cause)] if end < span.end else []
+            self._spans[index : index + 1] = [taken, *rest]
+        if passed:
+            self._pass_over(passed)
+        count = self._open(first, end)
+        if again or passed:
+            self._trim()
+        self._changed()
+        self.counts.delivered += count
+        self.counts.redelivered += count if again else 0
+        return count
+
+    def _pass_over(self, offsets: BitMap64) -> None:
+        passed = offsets - self.done
+        self.counts.passed += len(passed)
+        self._history.passed |= passed
+        self.done |= passed
+        self._fresh |= passed
+
+    def skip(self, first: int, end: int) -> None:
+        """Mark records first .. end - 1 as lost: they no longer exist."""
+        if first == self.next:
+            self._spans.append(Span(first, end, 0, 0.0))
+            self.next = end
+        lost = self._open(first, end)
+        self._finish(first, end)
+        self.counts.lost += lost
+
+    # ---- results ----
+
+    def ack(
+        self, runs: Iterable[Run], member: str, *, author: str = "", whoever_did: bool = False
+    ) -> Verdict:
+        """Acknowledge the records of each run for `member`.
+
+        Accepted are records that it has, waiting ones, and those that it did before; `author` is its name in
+        that history. Refused are records that another member has or did, dead letters, and those never
+        delivered. With `whoever_did` records that are done are not refused. Runs must be disjoint and
+        ascending, and may include records that were passed over. Raises TooManyRuns.
+        """
+        asked, outside = self._known_part(runs)
+        mine = self._spans_of(asked, lambda it: it.member in {None, member} and not it.dead)
+        author = author or member
+        accepted = mine | (self._history.of(author) & asked)
+        refused = asked - accepted - self._history.passed
+        if whoever_did:
+            refused -= self.done
+            refused.remove_range(0, self.floor)
+        verdict = _verdict(accepted, refused, outside)
+        self.counts.acked += len(mine)
+        self.counts.refused += verdict.refused
+        self.done |= mine
+        self._fresh |= mine
+        self._history.add(author, mine)
+        self._trim()
+        return verdict
+
+    def held(self, runs: Iterable[Run], member: str) -> Verdict:
+        """Verdict on the records that `member` has and may give back. Raises TooManyRuns."""
+        asked, outside = self._known_part(runs)
+        held = self._spans_of(asked, lambda it: it.member == member)
+        return _verdict(held, asked - held - self._history.passed, outside)
+
+    def _known_part(self, runs: Iterable[Run]) -> tuple[BitMap64, list[Run]]:
+        """Known offsets of these runs, and the runs outside of the known part."""
+        asked, outside, low = BitMap64(), [], min(self._history.first, self.next)
+        for offset, count in runs:
+            end = offset + count
+            first, stop = max(offset, low), min(end, self.next)
+            if offset < low:
+                outside.append((offset, min(end, low) - offset))
+            if first < stop:
+                asked.add_range(first, stop)
+            if end > self.next:
+                outside.append((max(offset, self.next), end - max(offset, self.next)))
+        return asked, outside
+
+    def _spans_of(self, asked: BitMap64, is_meant: Callable[[Span], bool]) -> BitMap64:
+        """Requested offsets that are not done, in spans for which `is_meant` returns True."""
+        found = BitMap64()
+        if asked and asked.max() >= self.floor:
+            for it in self._between(max(asked.min(), self.floor), asked.max() + 1):
+                if is_meant(it):
+                    found.add_range(it.first, it.end)
+            found &= asked
+            found -= self.done
+        return found
+
+    def give_back(
+        self,
+        runs: Iterable[tuple[int, int]],
+        member: str,
+        now_s: float,
+        delay_s: float | None,
+        cause: str = "",
+        *,
+        counts: bool = True,
+    ) -> int:
+        """Give records of each run (offset, count) of `member` back. Returns the number that comes again.
+
+        They come again after `delay_s`, or, None, after a time that grows with each try. `counts`: True for a
+        failed try. In ordered groups everything behind them comes again as well.
+        """
+        returned, lowest = 0, NEVER
+        for offset, count in runs:
+            first, end = max(offset, self.floor), min(offset + count, self.next)
+            for it in [it for it in self._between(first, end) if it.member == member] if first < end else ():
+                a, b = max(first, it.first), min(end, it.end)
+                if not self._open(a, b):
+                    continue  # done before: neither it nor anything behind it comes again
+                if len(self._spans) + 2 > self._rules.spans_max:
+                    a, b = it.first, it.end  # no room for pieces: the whole span
+                returned += self._open(a, b)
+                lowest = min(lowest, a)
+                self._fail(self._split(it, a, b), now_s, cause, counts=counts, delay_s=delay_s)
+        if lowest < NEVER and self._rules.ordered:
+            self._rewind(int(lowest))
+        self.counts.returned += returned
+        self._settle()
+        return returned
+
+    def drop_member(self, member: str, now_s: float, cause: str, *, counts: bool) -> None:
+        """Give back all records of a member that has left, or died (`counts`: a failed try), at once."""
+        lowest = NEVER
+        for it in self._spans:
+            if it.member == member:
+                lowest = min(lowest, it.first)
+                self._fail(it, now_s, cause, counts=counts, delay_s=0.0)
+        if lowest < NEVER and self._rules.ordered:
+            self._rewind(int(lowest))
+        self._settle()
+
+    def expire(self, now_s: float) -> int:
+        """Take back records that were not acknowledged in time. Returns their number."""
+        if self.next_due_s() > now_s:
+            return 0
+        expired, lowest = 0, NEVER
+        for it in self._spans:
+            if it.member is not None and it.due_s <= now_s:
+                expired += self._open(it.first, it.end)
+                lowest = min(lowest, it.first)
+                self._fail(it, now_s, "not acknowledged in time", counts=True, delay_s=None)
+        if lowest < NEVER and self._rules.ordered:
+            self._rewind(int(lowest))
+        self.counts.expired += expired
+        self._settle()
+        return expired
+
+    def extend(self, member: str, now_s: float) -> None:
+        """Start the leases of all records of `member` again."""
+        for it in self._spans:
+            if it.member == member:
+                it.due_s = now_s + self._rules.lease_s
+        self._changed()
+
+    def take_changes(self) -> BitMap64 | None:
+        """Offsets above the floor that were done since the last call; None if none were."""
+        if not self._fresh:
+            return None
+        fresh, self._fresh = self._fresh, BitMap64()
+        fresh.remove_range(0, self.floor)
+        return fresh
+
+    @property
+    def tried(self) -> list[Tried]:
+        """Failed tries of the records that are not done."""
+        return [Tried(it.first, it.end, it.tries, it.cause) for it in self._spans if it.tries]
+
+    def take_tried(self) -> list[Tried] | None:
+        """`tried`, if a try has failed since the last call; otherwise None."""
+        if not self._failed:
+            return None
+        self._failed = False
+        return self.tried
+
+    def dead(self) -> list[Span]:
+        """Spans that have reached tries_max."""
+        return [it for it in self._spans if it.dead]
+
+    def bury(self, first: int, end: int) -> None:
+        """Mark records first .. end - 1 as done: their dead letters are stored."""
+        self.counts.dead += self._open(first, end)
+        self._finish(first, end)
+
+    # ---- internals ----
+
+    def _due(self, now_s: float) -> Span | None:
+        """The first waiting span that may be delivered now."""
+        if self._rules.ordered:
+            span = next((it for it in self._spans if _waits(it)), None)
+            return span if span is not None and span.due_s <= now_s else None
+        if now_s < self._idle_until_s:
+            return None
+        span = next((it for it in self._spans if _waits(it) and it.due_s <= now_s), None)
+        if span is None:
+            self._idle_until_s = self.waits_until_s(now_s)
+        return span
+
+    def _fail(self, it: Span, now_s: float, cause: str, *, counts: bool, delay_s: float | None) -> None:
+        """Make a span wait again, or declare it dead. `delay_s` None: by the number of tries."""
+        rules = self._rules
+        it.member, it.cause = None, cause[:CAUSE_CHARACTERS] or it.cause
+        it.tries += counts
+        self._failed |= counts
+        it.dead = self._is_dead(it.tries)
+        backoff_s = min(rules.backoff_s * 2.0 ** min(max(it.tries - 1, 0), 60), rules.backoff_max_s)
+        it.due_s = now_s + (backoff_s if delay_s is None else delay_s)
+
+    def _is_dead(self, tries: int) -> bool:
+        return 0 < self._rules.tries_max <= tries
+
+    def _come_again(self, tried: Iterable[Tried]) -> list[Span]:
+        """Spans over everything from the floor to `next`, due at once, with the tries of `tried`."""
+        spans, at = [], self.floor
+        for first, end, tries, cause in tried:
+            if at < first:
+                spans.append(Span(at, first, 0, 0.0))
+            if max(at, first) < end:
+                spans.append(Span(max(at, first), end, tries, 0.0, None, cause, self._is_dead(tries)))
+            at = max(at, end)
+        return [*spans, Span(at, self.next, 0, 0.0)] if at < self.next else spans
+
+    def _rewind(self, first: int) -> None:
+        """Make spans in flight behind `first` wait again; that is not a failed try."""
+        for it in self._spans:
+            if it.first >= first and it.member is not None:
+                it.member, it.due_s = None, 0.0
+
+    def _finish(self, first: int, end: int) -> None:
+        self.done.add_range(first, end)
+        self._fresh.add_range(first, end)
+        self._trim()
+
+    def _split(self, it: Span, a: int, b: int) -> Span:
+        """Cut the part a .. b out of `it` as a separate span."""
+        index = self._find(it.first)
+        middle = replace(it, first=a, end=b)
+        before = [replace(it, end=a)] if it.first < a else []
+        behind = [replace(it, first=b)] if b < it.end else []
+        self._spans[index : index + 1] = [*before, middle, *behind]
+        return middle
+
+    def _settle(self) -> None:
+        """Merge neighbours with equal state, so that the number of spans stays small."""
+        self._trim()
+        joined: list[Span] = []
+        for it in self._spans:
+            before = joined[-1] if joined else None
+            if (
+                before is not None
+                and _waits(before)
+                and _waits(it)
+                and (before.tries, before.due_s, before.cause) == (it.tries, it.due_s, it.cause)
+                # every offset between them is done
+                and first_absent(self.done, before.end, it.first) == it.first
+            ):
+                before.end = it.end
+            else:
+                joined.append(it)
+        self._spans = joined
+
+    def _trim(self) -> None:
+        """Remove done offsets from the ends of spans, and raise the floor."""
+        kept = []
+        for it in self._spans:
+            it.first = first_absent(self.done, it.first, it.end)
+            if it.first < it.end:
+                kept.append(it)
+        self._spans = kept
+        self.floor = kept[0].first if kept else self.next
+        self.done.remove_range(0, self.floor)
+        self._history.forget_below(self.floor - REMEMBERED)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._next_due_s = None
+        self._idle_until_s = 0.0
+
+    def _open(self, first: int, end: int) -> int:
+        """Number of records of [first, end), at or above the floor, that are not done."""
+        first = max(first, self.floor)
+        return end - first - self.done.range_cardinality(first, end) if first < end else 0
+
+    def _find(self, offset: int) -> int:
+        """Index of the span that holds `offset`."""
+        return bisect_right(self._spans, offset, key=lambda it: it.first) - 1
+
+    def _between(self, first: int, end: int) -> list[Span]:
+        begin = max(self._find(first), 0)
+        stop = bisect_right(self._spans, end - 1, key=lambda it: it.first)
+        return [it for it in self._spans[begin:stop] if it.end > first]
+
+
+def _waits(it: Span) -> bool:
+    return it.member is None and not it.dead
+
+
+def _verdict(accepted: BitMap64, refused: BitMap64, outside: list[Run]) -> Verdict:
+    runs = sorted([*islice(runs_of_set(refused), REFUSED_RUNS_MAX + 1), *outside])
+    if len(runs) > REFUSED_RUNS_MAX:
+        raise TooManyRuns
+    return Verdict(len(accepted), len(refused) + sum(count for _, count in outside), tuple(runs))

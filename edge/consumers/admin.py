@@ -1,0 +1,177 @@
+"""Administration of groups: lists, resets, and reads without a group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from edge.consumers.groups import ConsumerGroup
+from edge.consumers.offset_store import GroupState, OffsetPlace
+from edge.consumers.protocol import (
+    BatchFacts,
+    GroupFacts,
+    MemberFacts,
+    NotDone,
+    PlaceFacts,
+    Read,
+    Records,
+    Reset,
+    RingFacts,
+)
+from edge.consumers.registry import Ledger, RingEntry, check_filters
+from edge.consumers.ring_source import Found, Gone, RingSource
+
+__all__ = ["Inspection"]
+
+ID_SHOWN = 8  # characters of a member's id: the whole id is the right to act as the member
+
+
+class Inspection:
+    """Answers from the registry of groups."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    # ---- lists ----
+
+    def rings(self, filters: Sequence[str]) -> tuple[RingFacts, ...]:
+        """Rings that may hold records for the filters. Raises NotDone for invalid filters."""
+        check_filters(filters)
+        return tuple(
+            RingFacts(it.source.name, it.stream, it.source.epoch, *it.source.ends())
+            for it in self._ledger.entries_for(filters)
+        )
+
+    def groups(self, name: str) -> tuple[GroupFacts, ...]:
+        """All groups, or the named one. Raises NotDone: there is no such group."""
+        known = self._ledger.store.groups
+        if name:
+            self._known(name)
+        return tuple(self._facts(it, known[it]) for it in ([name] if name else sorted(known)))
+
+    def _facts(self, name: str, state: GroupState) -> GroupFacts:
+        group = self._ledger.groups.get(name)
+        places = tuple(self._place(it, state.places[it], group) for it in sorted(state.places))
+        members: tuple[MemberFacts, ...] = ()
+        if group is not None:
+            in_flight: Counter[str] = Counter()
+            for holding in group.holdings.values():
+                in_flight.update(holding.window.in_flight_by_member())
+            members = tuple(
+                MemberFacts(it.id[:ID_SHOWN], it.name, tuple(group.rings_of(it.id)), in_flight[it.id])
+                for it in group.members.values()
+            )
+        lag = sum(it.lag for it in places)
+        return GroupFacts(name, state.mode, state.filters, lag, members, places)
+
+    def _place(self, ring: str, place: OffsetPlace, group: ConsumerGroup | None) -> PlaceFacts:
+        entry = self._ledger.rings.get(ring)
+        end = entry.source.ends()[1] if entry is not None else place.floor
+        holding = group.holdings.get(ring) if group is not None else None
+        above = len(place.done)
+        return PlaceFacts(
+            ring,
+            place.epoch,
+            place.floor,
+            above,
+            end,
+            max(end - place.floor - above, 0),
+            holding.window.in_flight() if holding is not None else 0,
+            (holding.owner or "")[:ID_SHOWN] if holding is not None else "",
+            place.time_ns,
+            asdict(holding.window.counts) if holding is not None else {},
+        )
+
+    # ---- resets ----
+
+    def reset(self, request: Reset) -> None:
+        """Set the offsets of a group. Raises NotDone."""
+        state = self._idle(request.group)
+        entries = self._ledger.entries_for(state.filters) if state.filters else []
+        names = tuple(dict.fromkeys(request.rings)) or tuple(
+            sorted({*state.places} | {it.source.name for it in entries})
+        )
+        unknown = [it for it in request.rings if it not in self._ledger.rings]
+        if unknown:
+            raise NotDone(f"there is no ring {unknown[0]}", "unknown", "`brim consumers lag` names them")
+        sources = [self._ledger.rings[it].source for it in names if it in self._ledger.rings]
+        targets = [(it.name, *_target(it, request)) for it in sources]
+        self._ledger.unload(request.group)
+        for target in targets:
+            self._ledger.put(request.group, *target)
+
+    def forget(self, name: str) -> None:
+        """Remove a group. Raises NotDone."""
+        self._idle(name)
+        self._ledger.unload(name)
+        self._ledger.store.forget(name)
+
+    def _known(self, name: str) -> GroupState:
+        state = self._ledger.store.groups.get(name)
+        if state is None:
+            hint = f"the groups are {', '.join(sorted(self._ledger.store.groups)) or 'none'}"
+            raise NotDone(f"there is no group {name}", "unknown", hint)
+        return state
+
+    def _idle(self, name: str) -> GroupState:
+        state = self._known(name)
+        group = self._ledger.groups.get(name)
+        if group is not None and group.members:
+            who = ", ".join(it.name or it.id[:ID_SHOWN] for it in group.members.values())
+            raise NotDone(f"group {name} is at work: {who}", "refused", "stop its consumers first")
+        return state
+
+    # ---- reading without a group ----
+
+    def place_to_read(self, request: Read) -> tuple[RingEntry, int, int]:
+        """(ring, epoch, offset) at which a Read begins. Raises NotDone."""
+        entry = self._ledger.rings.get(request.ring)
+        if entry is None:
+            names = ", ".join(self._ledger.rings)
+            raise NotDone(f"there is no ring {request.ring}", "unknown", f"the rings are {names}")
+        source = entry.source
+        if request.offset is not None:
+            return entry, source.epoch if request.epoch is None else request.epoch, request.offset
+        if request.time_ns is not None:
+            epoch, offset = source.seek_time(request.time_ns)
+            return entry, epoch, offset
+        first = source.epochs()[0]
+        return entry, first.epoch, first.first_offset
+
+
+def _target(source: RingSource, request: Reset) -> tuple[int, int]:
+    """(epoch, offset) that a reset sets. Raises NotDone."""
+    oldest, end = source.ends()
+    if request.to == "latest":
+        return source.epoch, end
+    if request.to == "time":
+        return source.seek_time(request.value)
+    first = source.epochs()[0]
+    if request.to == "oldest":
+        return (first.epoch, first.first_offset) if source.cold is not None else (source.epoch, oldest)
+    if request.value > end:
+        raise NotDone(
+            f"ring {source.name} ends at offset {end}, before {request.value}",
+            "refused",
+            "choose a lower one",
+        )
+    for it in reversed(source.epochs()):
+        if it.first_offset <= request.value:
+            return it.epoch, request.value
+    return first.epoch, first.first_offset
+
+
+def answer_of(
+    number: int, source: RingSource, epoch: int, offset: int, found: Found | Gone | None
+) -> Records:
+    """Answer to a Read, after the log was read if necessary."""
+    if isinstance(found, Found):
+        batch = BatchFacts(source.name, found.epoch, found.offset, found.count)
+        return Records(number, found.epoch, found.end, batch, max(found.offset - offset, 0))
+    if isinstance(found, Gone):
+        return Records(number, epoch, found.nearest, None, max(found.nearest - offset, 0))
+    following = source.next_epoch(epoch)
+    if following is not None:
+        return Records(number, following.epoch, following.first_offset, None, 0)
+    return Records(number, epoch, offset)

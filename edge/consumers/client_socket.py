@@ -1,0 +1,149 @@
+"""Client socket: a DEALER socket to the consumers' endpoint, and blocking requests over it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self, TypeVar
+
+import msgspec
+import zmq
+
+from edge.config.directories import StrPath, runtime_directory
+from edge.consumers.protocol import PROTOCOL, Answer, Asked, Message
+from edge.errors import BrokerUnreachable, ControlError, NoAnswer
+from edge.rpc import client as rpc
+from edge.rpc.protocol import encode, expect
+
+__all__ = ["Asker", "Curve", "Wire", "endpoint_of", "unreachable"]
+
+CONNECT_TIMEOUT_S = 5.0
+REPLY_TIMEOUT_S = 10.0
+RECONNECT_FIRST_MS, RECONNECT_MOST_MS = 50, 1_000
+SEND_HIGH_WATER = 64
+
+A = TypeVar("A", bound=Message)
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Keys for a remote endpoint: the client's secret certificate, and the broker's public one."""
+
+    secret_key_file: Path
+    server_key_file: Path
+
+
+def endpoint_of(runtime_dir: StrPath | None, endpoint: str) -> str:
+    """Default endpoint of the broker's consumers, unless `endpoint` is set."""
+    return endpoint or f"ipc://{runtime_directory(runtime_dir) / 'consumers.sock'}"
+
+
+class Wire:
+    """A socket that reconnects by itself. It queues nothing while there is no broker."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, curve: Curve | None) -> None:
+        self.endpoint = endpoint
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        socket = self.socket
+        socket.set(zmq.IMMEDIATE, 1)
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
+        socket.set(zmq.RECONNECT_IVL, RECONNECT_FIRST_MS)
+        socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MOST_MS)
+        if curve is not None:
+            _encrypt(socket, curve)
+        socket.connect(endpoint)
+
+    @property
+    def connected(self) -> bool:
+        """True if a broker is connected, and accepts requests."""
+        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLOUT)
+
+    @property
+    def readable(self) -> bool:
+        """True if receive() has an answer."""
+        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+    def send(self, request: Asked, frames: Sequence[bytes] = ()) -> bool:
+        """Send a request. False: no broker is there now, or it does not read."""
+        try:
+            self.socket.send_multipart([encode(request), *frames], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self) -> tuple[Answer, list[bytes]] | None:
+        """The next answer with its frames; None if there is none. Raises ControlError."""
+        try:
+            first, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        return PROTOCOL.decode_answer(first), frames
+
+    def close(self) -> None:
+        """Close the socket. May be called twice."""
+        self.socket.close()
+
+
+class Asker:
+    """Sends one request at a time and waits for its answer. A context manager; blocks."""
+
+    def __init__(
+        self, runtime_dir: StrPath | None = None, *, endpoint: str = "", curve: Curve | None = None
+    ) -> None:
+        self._context = zmq.Context()
+        self._wire = Wire(self._context, endpoint_of(runtime_dir, endpoint), curve)
+        self._numbers = itertools.count(1)
+
+    def number(self) -> int:
+        """Number for the next request."""
+        return next(self._numbers)
+
+    def ask(self, request: Asked, expected: type[A], frames: Sequence[bytes] = ()) -> tuple[A, list[bytes]]:
+        """Send a request and return its answer and frames. Raises Refused, BrokerUnreachable."""
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        socket = self._wire.socket
+        while not self._wire.send(request, frames):
+            if time.monotonic() >= deadline:
+                raise unreachable(self._wire.endpoint)
+            socket.poll(100, zmq.POLLOUT)
+        deadline = time.monotonic() + REPLY_TIMEOUT_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            if not socket.poll(int(left_s * 1000) + 1):
+                continue
+            answer = self._wire.receive()
+            if answer is not None and answer[0].id == request.id:
+                return expect(answer[0], expected), answer[1]
+        raise NoAnswer(f"no answer from {self._wire.endpoint} in {REPLY_TIMEOUT_S} s")
+
+    def close(self) -> None:
+        """Close the socket. May be called twice."""
+        self._wire.close()
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def unreachable(endpoint: str) -> BrokerUnreachable:
+    """Error for an endpoint that does not answer, with the cause if it is visible: ZeroMQ reports none."""
+    path = Path(endpoint.removeprefix("ipc://"))
+    if endpoint.startswith("ipc://") and os.access(path, os.F_OK) and not os.access(path, os.W_OK):
+        return rpc.unreachable(path, PermissionError(), "broker")
+    hint = "start one with `brim run`, or name its runtime directory"
+    return BrokerUnreachable(f"no broker serves consumers at {endpoint}", hint=hint)
+
+
+def _encrypt(socket: zmq.Socket[bytes], curve: Curve) -> None:
+    from zmq.auth import load_certificate
+
+    public_key, secret_key = load_certificate(curve.secret_key_file)
+    if secret_key is None:
+        raise ControlError(f"{curve.secret_key_file} has no secret key", hint="name the file .key_secret")
+    socket.curve_publickey, socket.curve_secretkey = public_key, secret_key
+    socket.curve_serverkey = load_certificate(curve.server_key_file)[0]

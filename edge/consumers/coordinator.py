@@ -1,0 +1,517 @@
+"""Coordinator of consumer groups: turns requests into answers, without sockets. The endpoint adds the
+sockets.
+
+Owns the waiting answers: fetches wait for records, acknowledgements for the journal, publishers for the
+broker's thread and the disk. One turn handles everything that has arrived. Its changes are written in one
+append, and synced once if a ring's durability requires that before an answer.
+
+    receive() ... receive() -> turn() -> outbox
+
+Bounds: one fetch waits for each member. Reads of the log and publishes under way are limited in number and
+bytes, of each peer and of all (quota.py). Records wait until a peer has read its earlier answers (outbox.py).
+Everything else is answered in its turn. An error of one request, fetch or partition affects only that one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from edge.config.schema import Durability
+from edge.consumers.ack_tracker import TooManyRuns, Verdict
+from edge.consumers.admin import Inspection, answer_of
+from edge.consumers.dead_letters import Burials, Fate, Outgoing, Outlet
+from edge.consumers.faults import Faults
+from edge.consumers.fetch import ColdThread, Delivery
+from edge.consumers.groups import ConsumerGroup, Holding, Member
+from edge.consumers.outbox import Outbox
+from edge.consumers.protocol import (
+    PROTOCOL,
+    RUNS_MAX,
+    Ack,
+    Acked,
+    Alive,
+    Answer,
+    Commit,
+    Done,
+    Failed,
+    Fetch,
+    Fetched,
+    Forget,
+    GroupFacts,
+    GroupList,
+    Groups,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Letter,
+    Nack,
+    NotDone,
+    Publish,
+    Published,
+    Read,
+    Request,
+    Reset,
+    RingList,
+    Rings,
+)
+from edge.consumers.quota import Quota
+from edge.consumers.registry import Ledger, RingEntry
+from edge.consumers.ring_source import Found, Gone
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.properties import Properties, record_properties
+from edge.rpc.protocol import MalformedRequest, encode
+
+__all__ = ["NOT_BEFORE", "Service"]
+
+NOT_BEFORE = "brim-not-before"  # user property of a record: ns since 1970, before which no consumer gets it
+SWEEP_S = 0.05  # between two checks for expired leases and sessions
+IDLE_S = 1.0
+READS_MAX, READS_EACH, READS_MAX_BYTES = 64, 16, 64 << 20  # reads that wait for the log
+# publishes that wait for the broker's thread
+PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES = 256, 64, 64 << 20
+FLUSH_RETRY_S = 1.0
+
+Frames = Sequence[bytes]
+
+
+@dataclass(slots=True)
+class _WaitingRequest:
+    """A fetch without an answer yet."""
+
+    peer: bytes
+    request: Fetch
+    group: ConsumerGroup
+    member: Member
+    until_s: float
+
+
+@dataclass(slots=True)
+class _Held:
+    """An answer that waits for the journal."""
+
+    peer: bytes
+    answer: Answer
+
+
+class Service:
+    """State of the coordinator. One thread, except for the work of `cold` and `outlet`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        outlet: Outlet,
+        *,
+        clock: Callable[[], float],
+        wake: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.ledger = ledger
+        self.outbox = Outbox()
+        self.counts: Counter[str] = Counter()
+        self._faults = Faults(self.counts, clock)
+        self.trouble = ""  # reason why acknowledgements would not be durable; they are refused then
+        # called each turn; each returns the seconds until its next call is useful
+        self.also: list[Callable[[], float]] = []
+        self._clock = clock
+        self._outlet = outlet
+        self._cold = ColdThread(wake, self._faults)
+        self._delivery = Delivery(ledger, self._cold, clock)
+        self._burials = Burials(ledger, self._cold, outlet, clock, self.counts, self._faults)
+        self._inspection = Inspection(ledger)
+        self._fetches: dict[str, _WaitingRequest] = {}  # by member
+        self._held: list[_Held] = []
+        self._groups: dict[str, tuple[GroupFacts, ...]] = {}  # answers of this turn, by requested group
+        self._reads = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
+        self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
+        self._more = False  # records wait to be examined
+        self._sweep_s = 0.0
+        self._sync_s = float("inf")  # time of the next sync
+        self._flush_retry_s = 0.0
+
+    def add_ring(self, entry: RingEntry) -> None:
+        """Serve another ring."""
+        self.ledger.add_ring(entry)
+
+    def rang(self, ring: str) -> None:
+        """Report that a ring has new records."""
+        self.ledger.rang(ring)
+
+    @property
+    def waited_for(self) -> bool:
+        """True if a fetch waits for records."""
+        return bool(self._fetches)
+
+    def status(self) -> list[dict[str, Any]]:
+        """Summaries of the groups, largest lag first."""
+        found = sorted(self._inspection.groups(""), key=lambda it: -it.lag)
+        return [
+            {
+                "name": it.name,
+                "mode": it.mode,
+                "members": len(it.members),
+                "lag": it.lag,
+                "places": [
+                    {
+                        "ring": place.ring,
+                        "epoch": place.epoch,
+                        "floor": place.floor,
+                        "lag": place.lag,
+                        "in_flight": place.in_flight,
+                    }
+                    for place in it.places
+                ],
+            }
+            for it in found
+        ]
+
+    def close(self) -> None:
+        """Write all changes, and close the journal and the thread."""
+        self._cold.close()
+        self.ledger.collect()
+        try:
+            self.ledger.store.flush(sync=True)
+        finally:
+            self.ledger.store.close()
+
+    # ---- a turn ----
+
+    def receive(self, peer: bytes, data: bytes, frames: Frames = ()) -> None:
+        """Handle a request of `peer`; its answer is in this turn's outbox, or in a later one."""
+        self.counts["requests"] += 1
+        try:
+            request = PROTOCOL.decode_request(data)
+        except MalformedRequest as error:
+            self.counts["malformed"] += 1
+            self._answer(peer, Failed(error.id, str(error), "malformed", error.hint))
+            return
+        with self._guard(peer, request.id, type(request).__name__.lower()):
+            try:
+                self._do(peer, request, frames)
+            except NotDone as error:
+                self.counts[error.code] += 1
+                self._answer(peer, Failed(request.id, str(error), error.code, error.hint))
+
+    def _guard(self, peer: bytes, number: int, what: str) -> AbstractContextManager[None]:
+        """Answer a request with an error if it raises: a defect of the broker or a fault of the machine."""
+
+        def refuse(error: Exception) -> None:
+            text = f"{what} failed in the broker: {type(error).__name__}"
+            self._answer(peer, Failed(number, text, "refused", "see the broker's log, and report this"))
+
+        return self._faults.guard(what, refuse)
+
+    def turn(self) -> float:
+        """Do the work that is due. Returns the seconds until more may be due."""
+        now_s = self._clock()
+        self._groups.clear()
+        self._more = False
+        self._cold.run()
+        also_s = min((look() for look in self.also), default=IDLE_S)
+        if now_s >= self._sweep_s:
+            self._sweep(now_s)
+        for waiting in list(self._fetches.values()):
+            with self._guard(waiting.peer, waiting.request.id, "fetch"):
+                self._try(waiting, now_s)
+        self._flush(now_s)
+        return min(self._pause_s(now_s), also_s)
+
+    def _sweep(self, now_s: float) -> None:
+        self._sweep_s = now_s + SWEEP_S
+        for group in self.ledger.groups.values():
+            with self._faults.guard(f"sweep of group {group.name}", lambda _: None):
+                self._sweep_group(group, now_s)
+        self._burials.look(now_s)
+
+    def _sweep_group(self, group: ConsumerGroup, now_s: float) -> None:
+        for member in group.expire(now_s):
+            self.counts["members_lost"] += 1
+            self._fetches.pop(member.id, None)
+        for holding in group.holdings.values():
+            holding.window.expire(now_s)
+        group.settle()
+
+    def _pause_s(self, now_s: float) -> float:
+        if self._more and self._fetches:
+            return 0.0
+        until_s = min((it.until_s for it in self._fetches.values()), default=now_s + IDLE_S)
+        if any(group.members for group in self.ledger.groups.values()) or self._publishing:
+            until_s = min(until_s, self._sweep_s)
+        sync_s = max(self._sync_s, self._flush_retry_s) if self.ledger.store.broken else self._sync_s
+        return max(min(until_s, sync_s, now_s + IDLE_S) - now_s, 0.0)
+
+    def _flush(self, now_s: float) -> None:
+        """Write the changes, and send the answers that waited for that."""
+        self.ledger.collect()
+        store = self.ledger.store
+        if self.trouble:
+            self._refuse_held(self.trouble)
+            return
+        if store.broken and now_s < self._flush_retry_s:
+            self._refuse_held("its journal cannot be written")
+            return
+        entries = [self.ledger.rings[ring] for ring in store.moved if ring in self.ledger.rings]
+        now_synced = any(it.durability is Durability.DISK for it in entries) or now_s >= self._sync_s
+        try:
+            store.flush(sync=now_synced)
+        except OSError as error:
+            self.counts["journal_errors"] += 1
+            self._flush_retry_s = now_s + FLUSH_RETRY_S
+            self._refuse_held(f"its journal cannot be written: {error.strerror}")
+            return
+        if not store.unsynced:
+            self._sync_s = float("inf")
+        else:
+            soonest_ms = min((it.sync_interval_ms for it in entries if it.durability.is_logged), default=0)
+            if soonest_ms:
+                self._sync_s = min(self._sync_s, now_s + soonest_ms / 1000)
+        held, self._held = self._held, []
+        for it in held:
+            self._answer(it.peer, it.answer)
+
+    def _refuse_held(self, why: str) -> None:
+        held, self._held = self._held, []
+        for it in held:
+            error = f"what was acknowledged may be forgotten if the broker ends now: {why}"
+            self._answer(it.peer, Failed(it.answer.id, error, "full", "see the broker's log; ask again"))
+
+    def _answer(self, peer: bytes, answer: Answer, frames: Frames = ()) -> None:
+        self.outbox.append(peer, [encode(answer), *frames])
+
+    # ---- requests ----
+
+    def _do(self, peer: bytes, request: Request, frames: Frames) -> None:
+        match request:
+            case Fetch():
+                self._fetch(peer, request)
+            case Ack() | Nack() | Commit():
+                self._held.append(_Held(peer, self._acked(request)))
+            case Join():
+                self._held.append(_Held(peer, self._join(request)))
+            case Heartbeat():
+                self._answer(peer, self._heartbeat(request))
+            case Leave():
+                self._leave(peer, request)
+            case Publish():
+                self._publish(peer, request, frames)
+            case Read():
+                self._read(peer, request)
+            case Rings():
+                self._room(peer)
+                self._answer(peer, RingList(request.id, self._inspection.rings(request.filters)))
+            case Groups():
+                self._room(peer)
+                facts = self._groups.get(request.group) or self._inspection.groups(request.group)
+                self._groups = {request.group: facts}
+                self._answer(peer, GroupList(request.id, facts, dict(self.counts)))
+            case Reset():
+                self._inspection.reset(request)
+                self._held.append(_Held(peer, Done(request.id)))
+            case Forget():
+                self._inspection.forget(request.group)
+                self._held.append(_Held(peer, Done(request.id)))
+
+    def _join(self, request: Join) -> Answer:
+        settings = self.ledger.settings
+        group = self.ledger.open(request.group, request.mode, request.filters, request.start)
+        for earlier in [
+            it for it in group.members.values() if request.instance and it.instance == request.instance
+        ]:
+            self._end(group, earlier)
+        if len(group.members) >= settings.members_max:
+            text = f"group {group.name} has {len(group.members)} members, as many as members_max allows"
+            raise NotDone(text, "full", "stop some, or raise consumers.members_max")
+        now_s, session_s = self._clock(), request.session_ms / 1000
+        member = Member(secrets.token_hex(8), request.name, request.instance, session_s, now_s + session_s)
+        group.join(member)
+        return Joined(
+            request.id,
+            member.id,
+            group.generation,
+            request.session_ms // 3,
+            settings.lease_ms,
+            tuple(group.rings_of(member.id)),
+        )
+
+    def _heartbeat(self, request: Heartbeat) -> Answer:
+        group, member = self._member(request.group, request.member)
+        if request.working:
+            for holding in group.holdings.values():
+                holding.window.extend(member.id, self._clock())
+        return Alive(request.id, group.generation, tuple(group.rings_of(member.id)))
+
+    def _leave(self, peer: bytes, request: Leave) -> None:
+        group, member = self._member(request.group, request.member)
+        self._end(group, member)
+        self._answer(peer, Done(request.id))
+
+    def _end(self, group: ConsumerGroup, member: Member) -> None:
+        waiting = self._fetches.pop(member.id, None)
+        if waiting is not None:
+            self._answer(waiting.peer, Fetched(waiting.request.id, group.generation))
+        group.leave(member.id, self._clock(), "its consumer left", died=False)
+
+    def _member(self, name: str, member_id: str) -> tuple[ConsumerGroup, Member]:
+        group = self.ledger.groups.get(name)
+        member = group.members.get(member_id) if group is not None else None
+        if group is None or member is None:
+            raise NotDone(f"group {name} has no member {member_id[:8]}", "unknown", "join it")
+        group.touch(member, self._clock())
+        return group, member
+
+    # ---- records out ----
+
+    def _fetch(self, peer: bytes, request: Fetch) -> None:
+        group, member = self._member(request.group, request.member)
+        if member.id in self._fetches:
+            raise NotDone("this member waits for records already", "full", "await one fetch before the next")
+        until_s = self._clock() + request.max_wait_ms / 1000
+        self._fetches[member.id] = _WaitingRequest(peer, request, group, member, until_s)
+
+    def _try(self, waiting: _WaitingRequest, now_s: float) -> None:
+        """Answer a fetch if there are records, or its time is over."""
+        group, request = waiting.group, waiting.request
+        del self._fetches[waiting.member.id]  # added again below if it still waits: an exception ends it
+        room = min(request.max_bytes, self.outbox.room(waiting.peer))
+        taken = self._delivery.take(group, waiting.member.id, room, now_s)
+        self._more |= taken.more
+        if taken.facts or now_s >= waiting.until_s:
+            fetched = Fetched(request.id, group.generation, tuple(taken.facts))
+            self._answer(waiting.peer, fetched, taken.frames)
+        else:
+            self._fetches[waiting.member.id] = waiting
+
+    def _read(self, peer: bytes, request: Read) -> None:
+        entry, epoch, offset = self._inspection.place_to_read(request)
+        source = entry.source
+        limit_bytes = min(request.max_bytes, self._room(peer))
+        found: Found | Gone | None = None
+        if epoch == source.epoch:
+            found = source.read(offset, limit_bytes)
+        if source.cold is not None and (epoch != source.epoch or isinstance(found, Gone)):
+            self._reads.take(peer, limit_bytes)
+            take = partial(self._read_done, peer, limit_bytes, request, entry, (epoch, offset), found)
+            self._cold.read(source, epoch, offset, limit_bytes, None, take)
+            return
+        self._give(peer, answer_of(request.id, source, epoch, offset, found), found)
+
+    def _read_done(
+        self,
+        peer: bytes,
+        limit_bytes: int,
+        request: Read,
+        entry: RingEntry,
+        place: tuple[int, int],
+        hot: Found | Gone | None,
+        found: Found | OSError | None,
+    ) -> None:
+        """Answer a Read with the result of the log."""
+        self._reads.give(peer, limit_bytes)
+        if isinstance(found, OSError):
+            text = f"the log cannot be read: {found.strerror}"
+            self._answer(peer, Failed(request.id, text, "full", "see the broker's log; ask again"))
+            return
+        best = found
+        if isinstance(hot, Gone) and (found is None or found.offset >= hot.nearest):
+            self._give(peer, answer_of(request.id, entry.source, *place, hot), None)
+            return
+        self._give(peer, answer_of(request.id, entry.source, *place, best), best)
+
+    def _room(self, peer: bytes) -> int:
+        """Bytes of records that the peer may be sent now. Raises NotDone if there are none."""
+        room = self.outbox.room(peer)
+        if not room:
+            text = f"{self.outbox.unread(peer)} bytes of answers to this client wait until it reads them"
+            raise NotDone(text, "full", "read the answers, then ask again")
+        return room
+
+    def _give(self, peer: bytes, answer: Answer, found: Found | Gone | None) -> None:
+        self._answer(peer, answer, [found.data] if isinstance(found, Found) else ())
+
+    # ---- acknowledgements ----
+
+    def _acked(self, request: Ack | Nack | Commit) -> Answer:
+        group, member = self._member(request.group, request.member)
+        holding = group.holdings.get(request.ring)
+        if holding is None or holding.epoch != request.epoch:
+            raise NotDone(f"group {group.name} is not in epoch {request.epoch} of {request.ring}", "fenced")
+        if not group.may_speak(member.id, holding, request.generation):
+            text = f"{request.ring} has gone to another member since generation {request.generation}"
+            raise NotDone(text, "fenced", "leave these records to it")
+        try:
+            verdict = self._verdict(group, holding, member, request)
+        except TooManyRuns:
+            text = f"what is refused of this {type(request).__name__.lower()} is more than {RUNS_MAX} runs"
+            raise NotDone(text, "refused", "say it of fewer records at once") from None
+        if group.ordered and holding.successor is not None:
+            group.settle()
+        return Acked(request.id, *verdict)
+
+    def _verdict(
+        self, group: ConsumerGroup, holding: Holding, member: Member, request: Ack | Nack | Commit
+    ) -> Verdict:
+        window, author = holding.window, member.instance or member.id
+        if isinstance(request, Ack):
+            return window.ack(disjoint(request.runs), member.id, author=author)
+        if isinstance(request, Commit):
+            if not group.ordered:
+                hint = "acknowledge its records one by one"
+                raise NotDone(f"group {group.name} is a queue", "refused", hint)
+            runs = [(window.floor, request.offset - window.floor)] if request.offset > window.floor else []
+            return window.ack(runs, member.id, author=author, whoever_did=True)
+        runs = disjoint(request.runs)
+        verdict = window.held(runs, member.id)
+        delay_s = None if request.delay_ms is None else request.delay_ms / 1000
+        window.give_back(runs, member.id, self._clock(), delay_s, request.cause, counts=request.counts)
+        return verdict
+
+    # ---- publishes ----
+
+    def _publish(self, peer: bytes, request: Publish, frames: Frames) -> None:
+        if len(frames) != len(request.letters):
+            text = f"{len(request.letters)} letters and {len(frames)} payload frames"
+            raise NotDone(text, "malformed", "send one frame for each")
+        letters = zip(request.letters, frames, strict=True)
+        messages = [_outgoing(index, *it) for index, it in enumerate(letters)]
+        size = sum(len(it.payload) + len(it.properties) for it in messages)
+        self._publishing.take(peer, size)
+        self._outlet(messages, partial(self._published, peer, size, request.id))
+
+    def _published(self, peer: bytes, size: int, number: int, fates: list[Fate]) -> None:
+        self._publishing.give(peer, size)
+        full = tuple(index for index, fate in enumerate(fates) if fate == "full")
+        refused = tuple(index for index, fate in enumerate(fates) if fate == "refused")
+        stored = len(fates) - len(full) - len(refused)
+        self.counts["published"] += stored
+        self.counts["publish_dropped"] += len(fates) - stored
+        self._answer(peer, Published(number, stored, full, refused))
+
+
+def disjoint(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same offsets as ascending runs that do not touch, so that each span is examined once."""
+    found: list[tuple[int, int]] = []
+    for offset, count in sorted(runs):
+        if found and offset <= (end := sum(found[-1])):
+            found[-1] = (found[-1][0], max(end, offset + count) - found[-1][0])
+        else:
+            found.append((offset, count))
+    return found
+
+
+def _outgoing(index: int, letter: Letter, payload: bytes) -> Outgoing:
+    """The message of letter number `index`. Raises NotDone for a user property that MQTT forbids."""
+    user = letter.user
+    if letter.not_before_ns is not None:
+        user = (*user, (NOT_BEFORE, str(letter.not_before_ns)))
+    try:
+        properties = record_properties(Properties(user=user)) if user else b""
+    except ProtocolError as error:
+        text = f"user property of letter {index}: {error.detail}"
+        hint = "shorten names and values to 65535 bytes of UTF-8 without U+0000"
+        raise NotDone(text, "refused", hint) from error
+    return Outgoing(letter.topic, payload, letter.qos, letter.retain, properties)

@@ -1,0 +1,248 @@
+"""Group registry: the groups in use, the rings, and the stored state of both; opens groups and partitions.
+
+Owns the conversion between stored progress and windows: collect() records changes since the last call, for
+the store to write. Decides the first record of a group in a new ring:
+
+    a new group         as its first member requests
+    a known group       the oldest record: the ring was added while the group was not in use
+    an ended epoch      first the records that the log has of it, then the next epoch from its beginning
+
+No sockets; files only through the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pyroaring import BitMap64
+
+from edge.config.schema import Durability
+from edge.consumers.ack_tracker import AckTracker, Rules, Tried
+from edge.consumers.groups import ConsumerGroup, Holding, Mode
+from edge.consumers.offset_store import OffsetPlace, OffsetStore
+from edge.consumers.protocol import FILTERS_MAX_BYTES, NotDone
+from edge.consumers.ring_source import RingSource
+from edge.consumers.selection import Selection
+from edge.local.filters import filters_meet
+from edge.logging_setup import pairs
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topic_filters import check_filter
+
+__all__ = ["GroupSettings", "Ledger", "RingEntry", "check_filters"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Settings of [consumers]."""
+
+    lease_ms: int = 30_000
+    tries_max: int = 5
+    backoff_ms: int = 100
+    backoff_max_ms: int = 60_000
+    records_max: int = 1_000_000
+    dead_letter_topic: str = "dead"
+    groups_max: int = 256
+    members_max: int = 256
+
+    def rules(self, *, ordered: bool) -> Rules:
+        """Rules of windows."""
+        return Rules(
+            ordered,
+            self.lease_ms / 1000,
+            self.tries_max,
+            self.backoff_ms / 1000,
+            self.backoff_max_ms / 1000,
+            self.records_max,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RingEntry:
+    """A ring for consumers. `topics` None: its topics are unknown."""
+
+    source: RingSource
+    stream: str
+    topics: tuple[str, ...] | None
+    durability: Durability = Durability.PROCESS
+    sync_interval_ms: int = 1_000
+
+    def may_hold(self, filters: Iterable[str]) -> bool:
+        """True if the ring may have records of a topic that one of the filters matches."""
+        topics = self.topics
+        return topics is None or any(filters_meet(mine, theirs) for mine in topics for theirs in filters)
+
+
+class Ledger:
+    """Groups and rings. One thread."""
+
+    def __init__(self, store: OffsetStore, settings: GroupSettings, wall_ns: Callable[[], int]) -> None:
+        self.store = store
+        self.settings = settings
+        self.rings: dict[str, RingEntry] = {}
+        self.groups: dict[str, ConsumerGroup] = {}  # groups in use
+        self._wall_ns = wall_ns
+        self._by_ring: dict[str, list[Holding]] = {}
+
+    # ---- rings ----
+
+    def add_ring(self, entry: RingEntry) -> None:
+        """Add a ring; groups in use get it from its beginning on."""
+        self.rings[entry.source.name] = entry
+        for group in self.groups.values():
+            if entry.may_hold(group.filters):
+                self._hold(group, entry, "oldest")
+
+    def rang(self, ring: str) -> None:
+        """Report that a ring has new records."""
+        for holding in self._by_ring.get(ring, ()):
+            holding.idle = False
+
+    def entries_for(self, filters: Iterable[str]) -> list[RingEntry]:
+        """Rings that may hold records for some filters."""
+        return [it for it in self.rings.values() if it.may_hold(filters)]
+
+    # ---- groups ----
+
+    def open(
+        self, name: str, mode: Mode, filters: tuple[str, ...], start: Literal["oldest", "latest"]
+    ) -> ConsumerGroup:
+        """Put a group in use, and create it if necessary. Raises NotDone: it exists with other settings."""
+        check_filters(filters)
+        known = self.store.groups.get(name)
+        if known is None and len(self.store.groups) >= self.settings.groups_max:
+            raise NotDone(
+                f"there are {len(self.store.groups)} groups, as many as consumers.groups_max allows",
+                "full",
+                "remove one with `brim consumers forget`, or raise consumers.groups_max",
+            )
+        group = self.groups.get(name)
+        same = known is not None and known.mode == mode and set(known.filters) == set(filters)
+        if group is not None and group.members and not same:
+            raise NotDone(
+                f"group {name} is at work as {group.mode} on {', '.join(group.filters)}",
+                "refused",
+                "join it with the same mode and filters, or choose another name",
+            )
+        if group is not None and same:
+            return group
+        if not same:
+            self.store.note_group(name, mode, filters, self._wall_ns())
+        return self._load(name, mode, filters, "oldest" if same else start)
+
+    def unload(self, name: str) -> None:
+        """Take a group out of use; its stored state stays."""
+        group = self.groups.pop(name, None)
+        for holding in group.holdings.values() if group is not None else ():
+            self._by_ring[holding.ring].remove(holding)
+
+    def holdings(self) -> Iterator[tuple[ConsumerGroup, Holding]]:
+        """Holdings of all groups in use."""
+        for group in self.groups.values():
+            for holding in group.holdings.values():
+                yield group, holding
+
+    def collect(self) -> None:
+        """Record the changes of all windows in the store."""
+        for group, holding in self.holdings():
+            done = holding.window.take_changes()
+            if done is not None:
+                self.store.note_place(
+                    group.name, holding.ring, holding.epoch, holding.window.floor, done, self._wall_ns()
+                )
+            if (tried := holding.window.take_tried()) is not None:
+                self.store.note_tried(group.name, holding.ring, holding.epoch, tried)
+
+    def place_of(self, group: str, ring: str) -> OffsetPlace | None:
+        """Stored progress of the group in the ring; None if there is none."""
+        state = self.store.groups.get(group)
+        return state.places.get(ring) if state is not None else None
+
+    def put(self, group: str, ring: str, epoch: int, offset: int) -> None:
+        """Set the group to an offset, whatever its progress is."""
+        self.store.note_place(group, ring, epoch, offset, None, self._wall_ns(), whole=True)
+
+    def next_epoch(self, group: ConsumerGroup, holding: Holding) -> bool:
+        """Continue with the next epoch, because the current one is done or gone. False: there is none."""
+        following = self.rings[holding.ring].source.next_epoch(holding.epoch)
+        if following is None:
+            return False
+        holding.epoch = following.epoch
+        holding.window = AckTracker(following.first_offset, self.settings.rules(ordered=group.ordered))
+        holding.idle, holding.cold = False, None
+        self.put(group.name, holding.ring, following.epoch, following.first_offset)
+        return True
+
+    # ---- inside ----
+
+    def _load(
+        self, name: str, mode: Mode, filters: tuple[str, ...], start: Literal["oldest", "latest"]
+    ) -> ConsumerGroup:
+        self.unload(name)
+        group = self.groups[name] = ConsumerGroup(name, mode, filters, Selection(filters))
+        for entry in self.entries_for(filters):
+            self._hold(group, entry, start)
+        return group
+
+    def _hold(self, group: ConsumerGroup, entry: RingEntry, start: Literal["oldest", "latest"]) -> None:
+        ring = entry.source.name
+        place = _believable(self.place_of(group.name, ring), entry.source)
+        if place is None:
+            epoch, offset = _start_of(entry.source, start)
+            self.put(group.name, ring, epoch, offset)
+            place = OffsetPlace(epoch, offset, BitMap64(), 0)
+        tried = _there(place, entry.source)
+        window = AckTracker(place.floor, self.settings.rules(ordered=group.ordered), place.done, tried)
+        holding = Holding(ring, place.epoch, window)
+        self._by_ring.setdefault(ring, []).append(holding)
+        group.add(holding)
+
+
+def _start_of(source: RingSource, start: Literal["oldest", "latest"]) -> tuple[int, int]:
+    """(epoch, offset) of the first record for a new group."""
+    oldest, end = source.ends()
+    if start == "latest":
+        return source.epoch, end
+    if source.cold is None:
+        return source.epoch, oldest
+    first = source.epochs()[0]
+    return first.epoch, first.first_offset
+
+
+def _believable(place: OffsetPlace | None, source: RingSource) -> OffsetPlace | None:
+    """The place; its end if the ring cannot have reached the place in its current life."""
+    if place is None:
+        return None
+    end = source.ends()[1]
+    if place.epoch > source.epoch or (place.epoch == source.epoch and place.floor > end):
+        log.warning(
+            "a committed offset is of no record of this ring, the group begins at its end %s",
+            pairs(ring=source.name, epoch=place.epoch, offset=place.floor, end=end),
+        )
+        return OffsetPlace(source.epoch, end, BitMap64(), place.time_ns)
+    return place
+
+
+def _there(place: OffsetPlace, source: RingSource) -> list[Tried]:
+    """Tries of the records that exist in the current life of the ring."""
+    if place.epoch != source.epoch:
+        return place.tried
+    end = source.ends()[1]
+    return [it._replace(end=min(it.end, end)) for it in place.tried if it.first < end]
+
+
+def check_filters(filters: Iterable[str]) -> None:
+    """Check topic filters. Raises NotDone: one is invalid, or they are too long together."""
+    size = sum(len(it.encode(errors="replace")) for it in filters)
+    if size > FILTERS_MAX_BYTES:
+        text = f"topic filters of {size} bytes (allowed: {FILTERS_MAX_BYTES} together)"
+        raise NotDone(text, "refused", "use fewer or shorter filters")
+    for topic_filter in filters:
+        try:
+            check_filter(topic_filter)
+        except ProtocolError as error:
+            raise NotDone(error.detail, "refused", "mend the filter") from error

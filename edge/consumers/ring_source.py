@@ -1,0 +1,178 @@
+"""Ring source: the records of one ring by offset, from the ring or from the log.
+
+Owns a cursor over the ring, which takes no slot and never blocks a writer. Returns runs of records as
+separate bytes, in the form of ring and log. No work per record.
+
+A ring may be overwritten during a read, so a copy counts only if the ring still holds the records afterwards.
+The decoder verifies the checksums.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from edge.logging_setup import pairs
+from persistence.read.log_reader import Epoch
+from ringbuf import Range, Ring, bytes_of_records
+from ringbuf.errors import Corrupt, OffsetGone, Overrun
+
+__all__ = ["ColdLog", "Found", "Gone", "RingSource"]
+
+log = logging.getLogger(__name__)
+
+GAP_TRIES = 5  # for records that the log lists but does not return
+ATTEMPTS = 3  # if the ring overruns the cursor each time
+
+
+class ColdLog(Protocol):
+    """The part of a log reader that is used; persistence.LogReader has it."""
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int, /) -> list[Range]:
+        """Ranges from `offset` on, or from the first existing one behind it."""
+
+    def epochs(self, ring_name: str, /) -> list[Epoch]:
+        """Epochs of a ring in the log, ascending."""
+
+    def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int, /) -> int:
+        """Offset of the first record at or after that time, or the end of the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`count` records of one epoch from `offset` on, without a gap."""
+
+    epoch: int
+    offset: int
+    count: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset after the last record."""
+        return self.offset + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The ring no longer has the records; `nearest` is its first offset."""
+
+    nearest: int
+
+
+class RingSource:
+    """One ring. Call read() on one thread; read_cold() may be called on another."""
+
+    def __init__(self, ring: Ring, cold: ColdLog | None = None) -> None:
+        self.name = ring.name
+        self.epoch = ring.epoch
+        self.ring = ring
+        self.cold = cold
+        self._reader = ring.reader(seated=False, start="latest")
+        # place that the log does not return, and the number of attempts
+        self._gap: tuple[tuple[int, int], int] = ((0, 0), 0)
+
+    def read(self, offset: int, limit_bytes: int, count: int | None = None) -> Found | Gone | None:
+        """Records of the ring's own epoch from `offset` on, at most `count`; None: there are none yet."""
+        for _ in range(ATTEMPTS):
+            if self._reader.offset != offset:
+                try:
+                    self._reader.seek(offset)
+                except OffsetGone as gone:
+                    return Gone(gone.nearest) if gone.nearest > offset else None
+            try:
+                ranges = self._reader.ranges(limit_bytes)
+            except Overrun:
+                continue
+            found = self._copied(ranges, offset)
+            if found is not None:
+                return None if found.count == 0 else _cut(found, count)
+        return Gone(self.ring.extremes().oldest_offset)
+
+    def _copied(self, ranges: list[Range], offset: int) -> Found | None:
+        """Copy of the ranges; None if they were overwritten meanwhile."""
+        data = b"".join([it.view for it in ranges])  # the only copy
+        if ranges and not self._reader.holds(ranges[0].position):
+            return None
+        return Found(self.epoch, offset, sum(it.count for it in ranges), data)
+
+    def read_cold(self, epoch: int, offset: int, limit_bytes: int, count: int | None = None) -> Found | None:
+        """Records of `epoch` in the log, from `offset` on or from the next existing one; None: there are
+        none.
+
+        Reads files. Raises OSError.
+        """
+        ranges: list[Range] = []
+        for it in self.cold.read(self.name, epoch, offset, limit_bytes) if self.cold is not None else ():
+            if ranges and it.offset != ranges[-1].offset + ranges[-1].count:
+                break  # a hole: the next read returns the records behind it
+            ranges.append(it)
+        if not ranges:
+            self._missing(epoch, offset)
+            return None
+        data = b"".join([it.view for it in ranges])
+        return _cut(Found(epoch, ranges[0].offset, sum(it.count for it in ranges), data), count)
+
+    def _missing(self, epoch: int, offset: int) -> None:
+        """Handle an empty result of the log.
+
+        Raises OSError if the log lists records there: only GAP_TRIES times, because damage is permanent.
+        """
+        known = self.cold.epochs(self.name) if self.cold is not None else []
+        end = max((it.end_offset for it in known if it.epoch == epoch), default=0)
+        if end <= offset:
+            return
+        place, times = self._gap
+        self._gap = ((epoch, offset), times + 1 if place == (epoch, offset) else 1)
+        if self._gap[1] <= GAP_TRIES:
+            raise OSError(errno.EIO, f"offset {offset} of epoch {epoch} is not given, which ends at {end}")
+        log.error(
+            "records that the log has cannot be read, consumers pass over them %s",
+            pairs(ring=self.name, epoch=epoch, offset=offset, end=end),
+        )
+
+    def epochs(self) -> list[Epoch]:
+        """All readable epochs, ascending: those of the log, and the ring's own at the end."""
+        found = [it for it in (self.cold.epochs(self.name) if self.cold else []) if it.epoch < self.epoch]
+        ends = self.ring.extremes()
+        return [*found, Epoch(self.epoch, self.ring.first_offset, ends.end_offset)]
+
+    def next_epoch(self, epoch: int) -> Epoch | None:
+        """The epoch after that one; None if it is the ring's own or the last known."""
+        return next((it for it in self.epochs() if it.epoch > epoch), None)
+
+    def ends(self) -> tuple[int, int]:
+        """(oldest offset in the ring, offset of the next record)."""
+        found = self.ring.extremes()
+        return found.oldest_offset, found.end_offset
+
+    def seek_time(self, timestamp_ns: int) -> tuple[int, int]:
+        """(epoch, offset) of the first record at or after that time, in ring or log. May read files."""
+        self._reader.seek_time(timestamp_ns)
+        offset = self._reader.offset
+        if self.cold is None or offset > self.ring.extremes().oldest_offset:
+            return self.epoch, offset
+        for it in self.cold.epochs(self.name):
+            found = self.cold.seek_time(self.name, it.epoch, timestamp_ns)
+            if found < it.end_offset:
+                return it.epoch, found
+        return self.epoch, offset
+
+    def close(self) -> None:
+        """Close the cursor. May be called twice."""
+        if hasattr(self, "_reader"):
+            self._reader.close()
+            del self._reader
+
+
+def _cut(found: Found, count: int | None) -> Found:
+    """The first `count` records."""
+    if count is None or found.count <= count:
+        return found
+    try:
+        length = bytes_of_records(found.data, found.epoch, found.offset, count)
+    except Corrupt:  # the decoder reports it
+        return found
+    return Found(found.epoch, found.offset, count, found.data[:length])

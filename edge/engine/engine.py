@@ -1,0 +1,571 @@
+"""MQTT engine for Python: the C engine with its types, and the loop that drives its sockets.
+
+Owns the translation between Python and ringbuf/c/mqtt: limits in, counters out, names for the codes. Decides
+nothing.
+
+The C side parses, stores, routes and sends. It stops at each decision that is Python's, and leaves an Event.
+The broker answers by calling the engine, and the connection continues at the next poll. One thread at a time
+may use an engine: the one that polls.
+
+A topic is a small int, valid until topics_recycle() or topics_age() returns its name. A session or connection
+is a handle, never 0; calls with the handle of an ended one return False, 0 or None. A tag describes a route:
+options in its lower eight bits (edge.engine.subscription_options), the number of subscription ids above.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from array import array
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+
+from edge.engine.codes import CloseCause, DropCause, EventKind, Table
+from edge.engine.limits import EngineLimits
+from edge.engine.spill_calls import SpillEngine
+from ringbuf import _ringbuf
+from ringbuf.native import ffi, lib
+
+if TYPE_CHECKING:
+    from ringbuf import Reader, Writer
+
+__all__ = [
+    "FULL",
+    "NO_TOPIC",
+    "OK",
+    "TAG_IDS_SHIFT",
+    "CloseCause",
+    "DropCause",
+    "Engine",
+    "EngineLimits",
+    "Event",
+    "EventKind",
+    "Loop",
+    "Peer",
+    "SessionStats",
+    "Table",
+    "counters_of",
+    "engine_of",
+    "limits_of",
+    "listener_full",
+    "listener_of",
+]
+
+_MODULE = "ringbuf._ringbuf"
+if lib.mq_install(_MODULE.encode()) != 0:
+    raise ImportError(f"{_MODULE}: the type Engine could not be made; rebuild it with `python build.py`")
+
+NO_TOPIC: int = lib.MQ_NO_TOPIC
+TAG_IDS_SHIFT: int = lib.MQ_TAG_IDS_SHIFT
+OK: int = lib.RB_OK
+FULL: int = lib.RB_FULL
+
+
+# (kind, connection, detail, data): one decision for Python. `connection` is 0 for events of a source ring.
+Event: TypeAlias = tuple[int, int, int, bytes]
+
+# (listener, address family, 16 bytes of address, of which the family uses the first, port)
+Peer: TypeAlias = tuple[int, int, bytes, int]
+
+
+class SessionStats(NamedTuple):
+    """Queue and counters of a session. `dropped` is indexed by DropCause."""
+
+    queued: int
+    in_flight: int
+    delivered: int
+    dropped: tuple[int, ...]
+
+
+class Engine(SpillEngine, Protocol):
+    """The C type (ringbuf/c/python/py_engine.c). Short calls that keep the GIL; one thread at a time."""
+
+    @property
+    def address(self) -> int:
+        """Address of the mq_engine; valid while this object lives."""
+
+    @property
+    def counters_address(self) -> int:
+        """Address of its mq_counters."""
+
+    @property
+    def limits_address(self) -> int:
+        """Address of its mq_limits."""
+
+    # Rings.  The engine keeps the Writer or Reader alive.
+
+    def add_ring(self, writer: Writer, gate: int, logged: bool, /) -> int:
+        """Add a source that topics can be stored in. `gate`: MQ_GATE_*, what acknowledgements wait for.
+        `logged`: overwritten records are in the log, and sessions that still need them leave a COLD event. If
+        the ring shows what is durable (Ring.show_durable), its records are routed and retained only when they
+        are durable.
+        """
+
+    def refuse(self, source: int, reason: int, /) -> None:
+        """Refuse publishers with this reason code after queue_timeout_ms: the log fails; 0: accept them."""
+
+    def upstream(self, source: int, offset: int, lost_from: int, lost_to: int, /) -> None:
+        """All sinks have every record below `offset`, except the offsets lost_from to lost_to - 1."""
+
+    def add_reader(self, reader: Reader, /) -> int:
+        """Add a source that another process writes: its records are routed as they arrive."""
+
+    def remove_source(self, source: int, /) -> None:
+        """Remove a ring. Its records that sessions still wait for are dropped, and counted as overrun."""
+
+    def resume_source(self, source: int, /) -> None:
+        """Answer a SOURCE event: the topic is in the table now. Otherwise the record is skipped."""
+
+    def wake_sources(self) -> None:
+        """Report that source rings have records; with a loop, Loop.wake() does that."""
+
+    # Connections.
+
+    def attach(
+        self,
+        connection: int,
+        session: int,
+        version: int,
+        idle_max_ms: int,
+        trusted: bool,
+        window: int,
+        packet_max_bytes: int,
+        alias_max: int,
+        /,
+    ) -> bool:
+        """Deliver the records of a session to an accepted connection. `trusted`: it may publish to every
+        topic. `window`: QoS 1 and 2 messages in flight, at least 1. `packet_max_bytes`: Maximum Packet Size,
+        0: none; `alias_max`: topic aliases that the broker may use.
+        """
+
+    def send(self, connection: int, data: bytes, /) -> bool:
+        """Append bytes to the output of a connection."""
+
+    def output_barrier(self, connection: int, /) -> None:
+        """Hold back later output until the journal entries of now are synced, if a log syncs the journal."""
+
+    def close(self, connection: int, /) -> bool:
+        """Close a connection after one attempt to send its output. No CLOSED event follows."""
+
+    def is_open(self, connection: int, /) -> bool:
+        """True if a connection is neither closed nor closing."""
+
+    def hold(self, connection: int, /) -> bool:
+        """Called while an event is handled: the connection continues after resume(), not at the next poll."""
+
+    def resume(self, connection: int, /) -> bool:
+        """Continue a held connection."""
+
+    def converse(self, connection: int, /) -> bool:
+        """Turn every packet before attach() into an event: CONNECT has arrived and AUTH packets follow."""
+
+    def peer(self, connection: int, /) -> Peer | None:
+        """Peer address of a connection."""
+
+    def authorize(self, connection: int, topic: int, allowed: bool, /) -> bool:
+        """Answer a TOPIC event. The answer holds for this connection until clear_acl_cache()."""
+
+    def skip(self, connection: int, reason: int, /) -> bool:
+        """Answer a TOPIC event: drop the PUBLISH and count it. `reason`, 0x80..0xFF, is the reason code for
+        an MQTT 5 client; others get a plain acknowledgement. Topic Name Invalid is remembered for the topic
+        alias of the PUBLISH.
+        """
+
+    def clear_acl_cache(self) -> None:
+        """Forget all authorizations, because the rules have changed."""
+
+    def events(self, queued: int = 32, /) -> list[Event]:
+        """Events that were not returned before. Of packets, new topics and ended connections the oldest
+        `queued` (0 to 32); of all other kinds every event. The next poll or step resumes only the connections
+        of these events. Later events are for the next call.
+        """
+
+    def state(self) -> dict[str, int | bool]:
+        """For a log line: connections by why they are not read, waiting events, flags of the journal."""
+
+    # Connections without a socket: for tests, and for transports outside the loop.
+
+    def open(self, listener: int, /) -> int:
+        """A new connection."""
+
+    def feed(self, connection: int, data: bytes, /) -> int:
+        """Number of bytes that were taken: none while an event of the connection waits."""
+
+    def pull(self, connection: int, /) -> bytes:
+        """Output of the connection, one block at a time."""
+
+    def forget(self, connection: int, /) -> None:
+        """Free a closed connection and the rest of its output."""
+
+    def step(self, now_ms: int, now_ns: int, /) -> int:
+        """Do the work of a poll without sockets, at that monotonic and wall time. Number of events."""
+
+    # Sessions.
+
+    def session_open(self, queue_max: int, drop_newest: bool, owner: bytes, /) -> int:
+        """Open a session with room for `queue_max` waiting records; it counts for `owner`."""
+
+    def session_owner(self, session: int, owner: bytes, /) -> bool:
+        """Count a session and all that it has for `owner` from now on."""
+
+    def session_author(self, session: int, author: bytes, /) -> bool:
+        """Set the author (edge.broker.retained_authors) of the messages that a session retains."""
+
+    def session_lasts(self, session: int, lasts: bool, /) -> bool:
+        """Count a session among those that outlast their connection, or no longer."""
+
+    def session_filters(self, session: int, size_bytes: int, /) -> bool:
+        """Set the bytes that the subscriptions of a session count for."""
+
+    def session_may(self, session: int, table: int, more: int, /) -> bool:
+        """True if the owner of the session may take `more` of a Table. A refusal is counted."""
+
+    def owner_may(self, owner: bytes, table: int, more: int, /) -> bool:
+        """As session_may(), by owner. Of Table.CONNECTIONS: for one that counts for its address so far."""
+
+    def owner_refused(self, table: int, /) -> tuple[bytes, int] | None:
+        """The owner that was refused last, and its part of the table; None: none, or it has gone."""
+
+    def owners_top(self, table: int, count: int, /) -> list[tuple[bytes, int]]:
+        """Up to 64 owners and their parts of the table, largest first."""
+
+    def session_close(self, session: int, /) -> bool:
+        """End a session, and close its connection."""
+
+    def session_facts(self, session: int, /) -> tuple[int, int, int, tuple[int, ...]] | None:
+        """Queue and counters of a session: the fields of SessionStats."""
+
+    def next_log_position(self, session: int, /) -> tuple[int, int] | None:
+        """(source, position) of the next record of a session, if only the log has it."""
+
+    def restore_record(
+        self, session: int, source: int, wanted: int, position: int, records: bytes | memoryview, /
+    ) -> bool:
+        """Give back records of `source` from the log, as they stood in the ring from `position` on. They were
+        read from position `wanted` on: records between there and `position` are given up, and counted as
+        overrun. The engine copies what the session needs, some at a time. Bytes with invalid lengths are
+        given up.
+        """
+
+    def resume_delivery(self, session: int, /) -> bool:
+        """Answer a COLD event, after restore_record(): the delivery of the session continues."""
+
+    # State for a restart (ringbuf/c/mqtt/durable/journal.h), written by edge.session_store.
+
+    def session_keep(self, session: int, kept: bool, /) -> bool:
+        """Write changes of a session, or of a group's queue, to the journal, or no longer."""
+
+    def journal_open(self, writer: Writer, position: int, gates_output: bool, in_log_bytes: int, /) -> None:
+        """Write the journal there from now on. `gates_output`: output waits until the journal is synced.
+        `in_log_bytes`: so many bytes of the journal may be only in its log.
+        """
+
+    def journal_close(self) -> None:
+        """Stop writing the journal."""
+
+    def journal_note(self, note: bytes, /) -> bool:
+        """Append a note of Python. False if it does not fit: a checkpoint must replace it."""
+
+    def journal_is_short(self) -> bool:
+        """True if half of the journal is in use. Only a checkpoint makes room; the rest is for messages."""
+
+    def journal_end(self, at_once: bool, /) -> int | None:
+        """Position at which the journal continues after a checkpoint of now. Output waits for entries not yet
+        written. None: the journal is closed, or has room soon and requests a checkpoint again, unless
+        `at_once`.
+        """
+
+    def journal_sections(self, first: int, most: int, /) -> tuple[bytes, int | None]:
+        """About `most` bytes of entries for a checkpoint, and the value to continue with: 0 to None."""
+
+    def journal_checkpointed(self, position: int, due_bytes: int, /) -> None:
+        """Free the journal before `position`. The next checkpoint is due after `due_bytes`."""
+
+    def source_position(self, source: int, /) -> int:
+        """Position below which everything has been routed."""
+
+    def sources_floors(self, first: int, most: int, /) -> tuple[bytes, int | None]:
+        """Lowest needed positions, uint64 by source, of about `most` records; continues as above."""
+
+    def retained_sweep(self, all_there_is: bool, /) -> None:
+        """Begin with the topics whose retained message has changed since the last sweep, or with all."""
+
+    def retained_changes(self, most: int, /) -> tuple[bytes, bytes, bool]:
+        """About `most` bytes of retained records (without payload: cleared), and their authors. Formats as in
+        edge/recovery/retained_store.py. True: more records follow.
+        """
+
+    def retained_authors(self, first: int, most: int, /) -> tuple[list[tuple[int, bytes]], int | None]:
+        """Up to `most` topics with authors of their retained messages, from place `first` of the table on.
+        The second value is the place to continue from, None at the end.
+        """
+
+    def retained_withhold(self, topic: int, author: bytes, withheld: bool, /) -> bool:
+        """Withhold the retained message of the topic from subscribers, or deliver it again. False: the topic
+        retains no message of `author`, and nothing has changed.
+        """
+
+    # A restart: before any client is served.
+
+    def add_past_source(self, logged: bool, /) -> int:
+        """Add a source for a ring or epoch that has ended. `logged`: the log may have its records."""
+
+    def restore_begin(self) -> None:
+        """Suspend the limits of queues until restore_end()."""
+
+    def restore_session(self, number: int, session: int, /) -> None:
+        """Use `session` for entries with this number from now on."""
+
+    def restore_source(self, number: int, source: int, end: int, routed: int, /) -> None:
+        """Use `source` for entries with this number. Its records end at position `end`; those below `routed`
+        were routed before.
+        """
+
+    def restore_batch(self, entries: bytes, /) -> bool:
+        """Apply entries. False if they are unreadable from some place on."""
+
+    def restore_mark(self, number: int, /) -> int:
+        """Position below which all records were routed, of the source with that number."""
+
+    def restore_route(
+        self, source: int, position: int, records: memoryview | None, begin: int, /
+    ) -> tuple[int, bytes | None]:
+        """Route records from position `begin` on; `records` begin at `position`, None: to the end of a ring
+        of this broker. If the second value is a topic name, the topic is unknown: call again with the first
+        value as `begin`.
+        """
+
+    def restore_settle(self, session: int, /) -> bytes | None:
+        """Find topics and identifiers of a restored session. A name: that topic is unknown, call again."""
+
+    def restore_refuse(self) -> None:
+        """Continue without the topics that are unknown."""
+
+    def restore_resume(self, source: int, position: int, /) -> None:
+        """Records of a producer ring below this position were routed before the restart."""
+
+    def restore_end(self) -> int:
+        """End the restoring. Returns the number of records that sessions wait for and that no store has."""
+
+    # Shared subscriptions. A group is identified by its queue, which is a session without a client.
+
+    def share_open(self, queue_max: int, drop_newest: bool, /) -> int:
+        """Open a group without members: a session to route topics to, closed with session_close()."""
+
+    def share_join(self, queue: int, session: int, options: int, identifiers: bytes, /) -> bool:
+        """Make `session` a member on these terms (edge.engine.subscription_options), or change its terms."""
+
+    def share_leave(self, queue: int, session: int, /) -> None:
+        """Assign no more messages to a member; its assigned messages are still sent."""
+
+    # Topics, routes, retained messages.  `topics` is a buffer of uint32, as array("I") is.
+
+    def topic_add(self, name: bytes, source: int, reserved: bool, session: int, /) -> int:
+        """A new topic, stored in `source`; NO_TOPIC when the table is full. `reserved`: not for clients. It
+        counts for the owner of `session`; 0: for no owner.
+        """
+
+    def topic_find(self, name: bytes, /) -> int:
+        """The topic, or NO_TOPIC."""
+
+    def topic_name(self, topic: int, /) -> bytes:
+        """Name of a topic."""
+
+    def topics_scan(
+        self, topic_filter: bytes, first: int, places: int, most: int, /
+    ) -> tuple[bytes, int | None]:
+        """Up to `most` topics that a valid filter matches, as uint32, from `places` places of the table at
+        `first`. The second value is the place to continue at, None at the end.
+        """
+
+    def topics(self) -> bytes:
+        """All topics, as uint32."""
+
+    def topics_recycle(self, most: int, /) -> list[bytes]:
+        """Forget up to `most` topics that were not used lately and retain nothing. Returns their names."""
+
+    def topics_age(self, places: int, /) -> list[bytes]:
+        """Age the next `places` of the table: topics not used since the last time around are forgotten,
+        unless they retain a message. Returns their names. Each time around frees the memory of empty parts.
+        """
+
+    def subscription_ids_take(self, identifiers: bytes, /) -> int:
+        """Number for these Subscription Identifier properties, for the upper 24 bits of tags. The caller
+        holds a reference until subscription_ids_drop(); so does each route and queue entry with that number.
+        """
+
+    def subscription_ids_drop(self, number: int, /) -> None:
+        """Drop the caller's reference."""
+
+    def subscription_ids_of(self, number: int, /) -> bytes:
+        """The properties; b"" for 0, and for a number without references."""
+
+    def subscription_ids_count(self) -> int:
+        """Number of sets of subscription ids."""
+
+    def routes_new(self, topic: int, sessions: array[int], tags: array[int], /) -> None:
+        """Add the routes of a new topic: array("Q") of sessions, array("I") of tags."""
+
+    def routes_set(self, topics: array[int], session: int, tag: int, /) -> int:
+        """Route each of `topics` to `session` with this tag only."""
+
+    def routes_merge(self, topics: array[int], session: int, tag: int, /) -> int:
+        """Route each of `topics` to `session`, with the higher QoS if a route exists: plain tags only."""
+
+    def routes_add(self, topics: array[int], session: int, tag: int, /) -> int:
+        """Add a further route with this tag from each of `topics` to `session`."""
+
+    def routes_drop(self, topics: array[int], session: int, _: int, /) -> int:
+        """Remove the routes from `topics` to `session`."""
+
+    def routes_of(self, topic: int, /) -> list[tuple[int, int]]:
+        """(session, tag) of each route."""
+
+    def routes_clear(self, topic: int, /) -> None:
+        """Remove all routes of a topic."""
+
+    def replay_begin(
+        self, session: int, tag: int, topic_filter: bytes, topics: array[int] | bytes | None, /
+    ) -> bool:
+        """Send `session` the retained messages of `topics`; None: of all topics that the filter matches.
+        Replaces a replay of the same filter. Messages are looked up when there is room to send them.
+        """
+
+    def replay_end(self, session: int, topic_filter: bytes, /) -> None:
+        """End the replay of that filter."""
+
+    def topics_retaining(self, topics: array[int] | bytes, /) -> bytes:
+        """The given topics that have a retained message."""
+
+    def queue_topics(self, session: int, /) -> bytes:
+        """Topic of each waiting record, and of each retained message still to be sent. NO_TOPIC: the topic
+        was forgotten, and its place in the table is in use again.
+        """
+
+    def queue_purge(self, session: int, topics: array[int], /) -> int:
+        """Drop waiting records of `topics` (also NO_TOPIC); return their number, counted as denied."""
+
+    def retain(
+        self,
+        topic: int,
+        payload: bytes,
+        flags: int,
+        properties: bytes,
+        timestamp_ns: int,
+        owner: bytes,
+        author: bytes,
+        /,
+    ) -> bool:
+        """Set the retained message without a new record; an empty payload clears it. `flags` FLAG_QOS and
+        FLAG_EXPIRY, `properties` as in a record, b"" for none; `timestamp_ns` 0: now; `owner` and `author` as
+        in publish().
+        """
+
+    def retained(self, topic: int, /) -> bytes | None:
+        """Payload of the retained message."""
+
+    def retained_route(self, topic: int, /) -> int:
+        """Queue the retained message of `topic` for its subscribers, as if it had just been published.
+        Returns the number of them. A message of retain() is delivered by this, without a record.
+        """
+
+    def publish(
+        self, topic: int, payload: bytes, flags: int, properties: bytes, owner: bytes, author: bytes, /
+    ) -> int:
+        """Append and route a message of this process: OK, FULL (try again), or another code: dropped and
+        counted. `flags` FLAG_QOS, FLAG_RETAIN, FLAG_EXPIRY; `properties` as in a record, b"" for none. A
+        retained message counts for `owner` (key of edge.broker.owners), and has this `author`
+        (edge.broker.retained_authors).
+        """
+
+
+def engine_of(limits: EngineLimits | None = None) -> Engine:
+    """Create an engine."""
+    struct = ffi.new("mq_limits *", asdict(limits or EngineLimits()))
+    made = cast(Any, _ringbuf).Engine(bytes(ffi.buffer(struct)), secrets.token_bytes(16))
+    return cast(Engine, made)
+
+
+def counters_of(engine: Engine) -> Any:
+    """Live view of the engine's mq_counters: reading a field makes no call."""
+    return ffi.cast("mq_counters *", engine.counters_address)
+
+
+def listener_of(engine: Engine, number: int) -> Any:
+    """Live view of the mq_listener of that number (0 to 15): its counts and its limits, 0 for the engine's.
+    Limits must be set before the listener accepts.
+    """
+    return lib.mq_engine_listener(ffi.cast("mq_engine *", engine.address), number)
+
+
+def limits_of(engine: Engine) -> Any:
+    """The mq_limits that the engine was created with."""
+    return ffi.cast("mq_limits *", engine.limits_address)
+
+
+def listener_full(engine: Engine, number: int) -> bool:
+    """True if that listener, or the engine, has the maximum of connections. For any thread."""
+    return bool(lib.mq_listener_full(ffi.cast("mq_engine *", engine.address), number))
+
+
+class Loop:
+    """The sockets of an engine. poll() releases the GIL; wake() and call() are for any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine  # must outlive the loop
+        self._loop = lib.mq_loop_open(ffi.cast("mq_engine *", engine.address))
+        if self._loop == ffi.NULL:
+            raise OSError(ffi.errno, f"the MQTT loop cannot be opened: {os.strerror(ffi.errno)}")
+        self._wake_fd: int = lib.mq_loop_wake_fd(self._loop)
+        self._call_fd: int = lib.mq_loop_call_fd(self._loop)
+
+    def listen(self, fd: int, number: int) -> None:
+        """Accept from `fd`, a non-blocking listening socket, which belongs to the loop from now on."""
+        result = lib.mq_loop_listen(self._loop, fd, number)
+        if result:
+            raise OSError(-result, f"listener {number} cannot be watched: {os.strerror(-result)}")
+
+    def adopt(self, fd: int, number: int, peer: Peer, waited_ms: int = 0) -> int:
+        """Serve `fd` as if listener `number` had accepted it `waited_ms` ago. On the loop's thread. `fd`, a
+        connected, non-blocking stream socket, belongs to the loop from now on. `peer` is as in Engine.peer();
+        its listener number is ignored. Returns the connection; 0: a limit was reached, and the socket is
+        closed.
+        """
+        _, family, address, port = peer
+        padded = address.ljust(16, b"\0")
+        handle: int = lib.mq_loop_adopt(self._loop, fd, number, family, padded, port, waited_ms)
+        return handle
+
+    def poll(self, timeout_ms: int) -> int:
+        """Serve sockets until Python has events, at most `timeout_ms` (-1: no limit); return their number."""
+        count: int = lib.mq_loop_poll(self._loop, timeout_ms)
+        if count < 0:
+            raise OSError(-count, f"the MQTT loop cannot wait: {os.strerror(-count)}")
+        return count
+
+    def flush(self) -> None:
+        """Send what can be sent at once."""
+        lib.mq_loop_flush(self._loop)
+
+    def close_listeners(self) -> None:
+        """Close the listening sockets; connections stay."""
+        lib.mq_loop_close_listeners(self._loop)
+
+    @property
+    def wake_descriptor(self) -> int:
+        """An eventfd, valid until close(): writing it has the effect of wake()."""
+        return self._wake_fd
+
+    def wake(self) -> None:
+        """Make the loop check durable positions and source rings, without Python."""
+        os.eventfd_write(self._wake_fd, 1)
+
+    def call(self) -> None:
+        """Make poll() return."""
+        os.eventfd_write(self._call_fd, 1)
+
+    def close(self) -> None:
+        """Close every socket. May be called twice."""
+        loop, self._loop = self._loop, ffi.NULL
+        if loop != ffi.NULL:
+            lib.mq_loop_close(loop)

@@ -1,0 +1,108 @@
+"""Subscription terms: the options under which a session gets messages, by one subscription or several
+together.
+
+Pure. The terms of one subscription are an int: its options in the lower eight bits, in the form of the
+engine's tags, and its identifier above (0: none). Several together are an int if that suffices, otherwise a
+tuple of ints. tags() computes the engine's tags once per route.
+
+All matching subscriptions of a session get one delivery, with the highest QoS [MQTT-3.3.4-2] and all their
+identifiers [MQTT-3.3.4-4]. RETAIN is sent as published if any of them requests that.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from edge.mqtt import Subscription
+
+__all__ = [
+    "NO_LOCAL",
+    "OF_GROUP",
+    "OWN_ONLY",
+    "QOS",
+    "RETAIN_AS_PUBLISHED",
+    "SubscriptionOptions",
+    "combined",
+    "is_plain",
+    "options_of",
+    "subscription_of",
+    "tags",
+]
+
+SubscriptionOptions: TypeAlias = "int | tuple[int, ...]"
+
+QOS = 3
+NO_LOCAL = 16
+RETAIN_AS_PUBLISHED = 32
+OWN_ONLY = 64  # in tags only: for messages that the session itself publishes
+OF_GROUP = 128 | RETAIN_AS_PUBLISHED | QOS - 1  # tag of a route to a group, whose members have their own
+OPTIONS = 0xFF
+IDENTIFIER_SHIFT = 8
+_PLAIN = QOS | RETAIN_AS_PUBLISHED
+_IDENTIFIER_PROPERTY = 0x0B
+
+
+def options_of(subscription: Subscription, identifier: int = 0) -> int:
+    """Terms of one subscription; `identifier` is 1..268,435,455, or 0 for none."""
+    options = subscription.qos
+    if subscription.no_local:
+        options |= NO_LOCAL
+    if subscription.retain_as_published:
+        options |= RETAIN_AS_PUBLISHED
+    return options | identifier << IDENTIFIER_SHIFT
+
+
+def subscription_of(topic_filter: str, terms: int) -> tuple[Subscription, int]:
+    """Subscription and identifier of terms: the inverse of options_of()."""
+    subscription = Subscription(
+        topic_filter,
+        terms & QOS,
+        no_local=bool(terms & NO_LOCAL),
+        retain_as_published=bool(terms & RETAIN_AS_PUBLISHED),
+    )
+    return subscription, terms >> IDENTIFIER_SHIFT
+
+
+def is_plain(terms: int) -> bool:
+    """True if the terms have no identifier and are not no-local: such terms combine to an int."""
+    return not terms & ~_PLAIN
+
+
+def combined(held: SubscriptionOptions, more: int) -> SubscriptionOptions:
+    """Terms `held` combined with one more subscription."""
+    if isinstance(held, int):
+        if (held | more) & ~_PLAIN == 0:
+            return (held | more) & RETAIN_AS_PUBLISHED | max(held & QOS, more & QOS)
+        return held, more
+    return (*held, more)
+
+
+def tags(terms: SubscriptionOptions) -> list[tuple[int, bytes]]:
+    """(options, Subscription Identifier properties) of the one or two routes for these terms.
+
+    Two routes are needed when some subscriptions are no-local and some are not: messages that the session
+    itself publishes then have separate terms.
+    """
+    every = (terms,) if isinstance(terms, int) else terms
+    own = tuple(one for one in every if not one & NO_LOCAL)
+    if len(own) == len(every):
+        return [_together(every, 0)]
+    others = _together(every, NO_LOCAL)
+    return [others, _together(own, OWN_ONLY)] if own else [others]
+
+
+def _together(every: tuple[int, ...], mark: int) -> tuple[int, bytes]:
+    options = max(one & QOS for one in every) | mark
+    if any(one & RETAIN_AS_PUBLISHED for one in every):
+        options |= RETAIN_AS_PUBLISHED
+    return options, b"".join(_property(one >> IDENTIFIER_SHIFT) for one in every if one >> IDENTIFIER_SHIFT)
+
+
+def _property(identifier: int) -> bytes:
+    """Encode the property for PUBLISH: the property identifier, then a Variable Byte Integer."""
+    wire = bytearray((_IDENTIFIER_PROPERTY,))
+    while identifier > 0x7F:
+        wire.append(identifier & 0x7F | 0x80)
+        identifier >>= 7
+    wire.append(identifier)
+    return bytes(wire)

@@ -1,0 +1,1 @@
+"""Programs on the same machine: control socket, shared memory, ZeroMQ and producers."""

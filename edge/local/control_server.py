@@ -1,0 +1,249 @@
+"""Control server: the broker's end of the control socket, which grants access to rings in shared memory.
+
+Owns the resources granted on each connection of control.sock: gates on the writers' rings, and the names of
+producers. The end of a connection releases all of them, and frees the reader slots of a process that died.
+Never moves a record: records go through the rings, without this process.
+
+Local peers are untrusted: rpc/server.py bounds them. A peer gets only what its user (SO_PEERCRED) may have.
+
+Everything here runs on one event loop. Writers belong to another thread: `on_writer_thread` runs a function
+there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edge.broker.durability import Lost
+from edge.broker.session_admin import SessionAdmin
+from edge.config.directories import control_socket
+from edge.config.schema import Config, Stream
+from edge.errors import Refused
+from edge.local.filters import filters_meet
+from edge.local.producers import ProducerRing, Producers
+from edge.local.protocol import (
+    ANSWER_MAX_BYTES,
+    PROTOCOL,
+    Answer,
+    Done,
+    Drained,
+    Gate,
+    Produce,
+    RemoveSession,
+    Report,
+    Request,
+    RingAdded,
+    RingFacts,
+    RingList,
+    Rings,
+    SessionList,
+    Sessions,
+    Status,
+)
+from edge.logging_setup import pairs
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topic_filters import check_filter
+from edge.rpc.peers import Peer, Peers
+from edge.rpc.protocol import encode
+from edge.rpc.server import Server
+from edge.streams.streams import Streams
+from ringbuf import Ring
+
+__all__ = ["LocalEndpoint"]
+
+log = logging.getLogger(__name__)
+
+SESSIONS_PAGE = 256  # rows of one answer
+
+
+@dataclass(eq=False)
+class LocalPeer(Peer):
+    """One connection, and the resources that it holds."""
+
+    follows: bool = False
+    gates: dict[tuple[str, int], Ring] = field(default_factory=dict)
+    produces: set[str] = field(default_factory=set)
+
+
+class LocalEndpoint(Server[LocalPeer]):
+    """Answers on the control socket of `config.runtime_dir` from start() to stop()."""
+
+    when_full = Status  # so that `brim status` is answered while other processes hold every place
+
+    def __init__(
+        self,
+        config: Config,
+        streams: Streams,
+        producers: Producers,
+        *,
+        report: Callable[[], Awaitable[dict[str, Any]]],
+        on_writer_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        moved: Callable[[str, str, int, int, Lost], object] = lambda *_: None,
+        sessions: SessionAdmin | None = None,
+        connections_max: int | None = None,
+    ) -> None:
+        """Create the server. `moved` gets progress of bridges in other processes: Upstream.moved().
+
+        `connections_max`: instead of local.connections_max, if the process may open fewer files.
+        """
+        most = connections_max or config.local.connections_max
+        peers = Peers(LocalPeer, most, "local.connections_max")
+        super().__init__(PROTOCOL, control_socket(config.runtime_dir), peers, mode=0o660)
+        self._streams = {stream.name: stream for stream in config.stream}
+        self._partitions = {partition.name: partition for partition in streams.all()}
+        self._producers = producers
+        self._gating_uids = {*self._peers.privileged, *config.local.gating_uids}
+        self._report = report
+        self._on_writer_thread = on_writer_thread
+        self._moved = moved
+        self._sessions = sessions
+
+    async def start(self) -> None:
+        """Begin to listen. The runtime directory is locked, so an existing socket file is not in use."""
+        await super().start()
+        self._producers.on_ring.append(self._announce)
+
+    async def stop(self) -> None:
+        """Close every connection and remove the socket; the next broker gets requests for gates again."""
+        if self.listens:
+            await super().stop()
+            self._producers.on_ring.remove(self._announce)
+
+    # ---- requests ----
+
+    async def answer(self, peer: LocalPeer, request: Request) -> Answer:
+        """Answer a request. Raises EdgeError: refused."""
+        answer = await self._do(peer, request)
+        peer.keeps |= not isinstance(request, Status)
+        return answer
+
+    async def _do(self, peer: LocalPeer, request: Request) -> Answer:
+        match request:
+            case Status():
+                return Report(await self._report())
+            case Rings(filters=filters, follow=follow):
+                peer.follows = peer.follows or follow
+                return RingList(tuple(self._rings_for(filters)))
+            case Gate(ring=ring, slot=slot):
+                await self._gate(peer, ring, slot)
+                return Done()
+            case Produce(producer=producer, stream=stream):
+                return RingList((self._produce(peer, producer, stream),))
+            case Drained():
+                return self._drained(peer, request)
+            case Sessions(first=first):
+                return await self._session_page(first)
+            case RemoveSession(client_id=client_id):
+                return await self._remove_session(peer, client_id)
+
+    def _rings_for(self, filters: Iterable[str]) -> Iterable[RingFacts]:
+        for topic_filter in filters:
+            try:
+                check_filter(topic_filter)
+            except ProtocolError as error:
+                raise Refused(error.detail) from error
+        for partition in self._partitions.values():
+            stream = self._streams[partition.stream]
+            if any(filters_meet(mine, theirs) for mine in stream.topics for theirs in filters):
+                partition.ring.mend()
+                yield _facts(partition.name, partition.ring, stream, "partition")
+        # A producer's topics are not checked, so its ring may hold records of any topic.
+        yield from (_producer_facts(it) for it in self._producers.all() if not it.ring.is_lost)
+
+    async def _gate(self, peer: LocalPeer, name: str, slot: int) -> None:
+        partition = self._partitions.get(name)
+        if partition is None:
+            hint = "the producer of a ring heeds all that gate, unasked"
+            raise Refused(f"this broker does not write a ring {name!r}", hint=hint)
+        stream = self._streams[partition.stream]
+        if stream.when_full == "overwrite":
+            hint = f'write when_full = "block" or "reject" in the [[stream]] with name = "{stream.name}"'
+            raise Refused(f"stream {stream.name!r} overwrites, and holds back for nobody", hint=hint)
+        if peer.uid not in self._gating_uids:
+            hint = f"add {peer.uid} to local.gating_uids"
+            raise Refused(f"user {peer.uid} may not hold back stream {stream.name!r}", hint=hint)
+        gating = {it.slot for it in partition.ring.slots() if it.state == "gating" and not it.own}
+        taken = any((name, slot) in other.gates for other in self._peers if other is not peer)
+        if slot not in gating or taken:
+            raise Refused(f"slot {slot} of ring {name} has no gating reader of yours")
+        peer.gates[name, slot] = partition.ring
+        await self._on_writer_thread(lambda: partition.ring.admit(slot))
+
+    def _produce(self, peer: LocalPeer, producer: str, stream: str) -> RingFacts:
+        name = f"{stream}@{producer}"
+        for other in self._peers:
+            if name in other.produces and other is not peer:
+                hint = "give each producer a name of its own"
+                raise Refused(f"producer {producer!r} of stream {stream!r} is process {other.pid}", hint=hint)
+        facts = _producer_facts(self._producers.open(producer, stream, peer.uid))
+        if name not in peer.produces:
+            log.info("local producer joined %s", pairs(name=name, pid=peer.pid, uid=peer.uid))
+        peer.produces.add(name)
+        return facts
+
+    async def _session_page(self, first: int) -> Answer:
+        """One page of sessions: as many as fit into an answer."""
+        admin = self._admin()
+        rows, more = await self._on_writer_thread(lambda: admin.page(max(first, 0), SESSIONS_PAGE))
+        while len(encode(answer := SessionList(tuple(rows), more))) > ANSWER_MAX_BYTES and len(rows) > 1:
+            rows, more = rows[: len(rows) // 2], True
+        return answer
+
+    async def _remove_session(self, peer: LocalPeer, client_id: str) -> Answer:
+        if peer.uid not in self._peers.privileged:
+            hint = f"run as user {os.geteuid()}"
+            raise Refused(f"user {peer.uid} may not remove sessions", hint=hint)
+        admin = self._admin()
+        if not await self._on_writer_thread(lambda: admin.remove(client_id)):
+            hint = "`brim sessions ls` lists them"
+            raise Refused(f"client {client_id!r} has no session", hint=hint)
+        return Done()
+
+    def _admin(self) -> SessionAdmin:
+        if self._sessions is None:
+            raise Refused("this broker serves no MQTT clients")
+        return self._sessions
+
+    def _drained(self, peer: LocalPeer, request: Drained) -> Answer:
+        """Apply the progress of a bridge.
+
+        Publishers get acknowledgements by it, so only users who could also write the log may report it.
+        """
+        if peer.uid not in (os.geteuid(), 0):
+            hint = f"run the bridge as user {os.geteuid()}, or with in_broker = true"
+            raise Refused(
+                f"user {peer.uid} may not say what bridge {request.bridge!r} has drained", hint=hint
+            )
+        self._moved(request.bridge, request.ring, request.epoch, request.offset, request.lost)
+        return Done()
+
+    def _announce(self, added: ProducerRing) -> None:
+        for peer in [peer for peer in self._peers if peer.follows]:
+            self.send(peer, RingAdded(_producer_facts(added)))
+
+    async def release(self, peer: LocalPeer) -> None:
+        """Release the resources of a peer: its gates, and reader slots of dead processes in all rings."""
+
+        def free() -> None:
+            for (_, slot), ring in peer.gates.items():
+                ring.evict(slot)
+            for partition in self._partitions.values():
+                partition.ring.sweep()
+
+        for name in peer.produces:
+            log.info("local producer gone %s", pairs(name=name, pid=peer.pid))
+        if (peer.gates or peer.follows) and self.listens:
+            await self._on_writer_thread(free)
+
+
+def _facts(name: str, ring: Ring, stream: Stream, kind: Literal["partition", "producer"]) -> RingFacts:
+    policy = (stream.when_full, stream.queue_timeout_ms)
+    return RingFacts(name, str(ring.path), ring.epoch, stream.name, kind, *policy)
+
+
+def _producer_facts(producer: ProducerRing) -> RingFacts:
+    return _facts(producer.name, producer.ring, producer.stream, "producer")

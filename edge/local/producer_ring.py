@@ -1,0 +1,79 @@
+"""Producer: the writer of this process's own ring, which the broker creates and reads.
+
+with producer("cam", "frames") as writer:
+with writer.claim(1 << 20, key="frames/1") as frame:
+if frame is not None:                       # None: the ring is full
+camera.readinto(frame)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Literal
+
+from edge.config.directories import StrPath
+from edge.errors import Refused
+from edge.local.protocol import Connection, Produce, RingFacts, RingList
+from ringbuf import Ring, Writer
+from ringbuf.errors import WriterAlive
+
+__all__ = ["producer", "producer_asyncio"]
+
+
+@contextmanager
+def producer(name: str, stream: str = "default", *, runtime_dir: StrPath | None = None) -> Iterator[Writer]:
+    """Writer of this process's own ring in `stream`, which the broker creates and reads.
+
+    A record's key is its topic; an invalid topic, such as "a/#", raises ringbuf.errors.InvalidTopic.
+
+    While the ring is full, and while the broker's log accepts no records of the stream, publish() returns
+    None and claim() a claim that is false, and None inside `with`. Then writer.refusal is 0 (full) or the
+    cause: REFUSAL_NO_ROOM (the disk is full, or the stream by discard = "new"), REFUSAL_NO_LOG, or
+    REFUSAL_LOST (another process has shortened the ring's file) of ringbuf.
+
+    The ring outlives the producer, which continues at the next offset when it returns. It also outlives the
+    broker, which finds it at its next start. Raises BrokerUnreachable; Refused: not permitted, or another
+    process is this producer.
+    """
+    with Connection(runtime_dir) as connection:
+        facts = connection.ask(Produce(name, stream), RingList).rings[0]
+        with _attached(facts, name) as ring:
+            yield _writer_of(ring, facts, "block" if facts.when_full == "block" else "reject")
+
+
+@asynccontextmanager
+async def producer_asyncio(
+    name: str, stream: str = "default", *, runtime_dir: StrPath | None = None
+) -> AsyncIterator[Writer]:
+    """Writer of this process's own ring in `stream`: producer() for asyncio, with the same errors.
+
+    publish() and claim() never wait: a full ring is None at once. With when_full = "block" the form without
+    asyncio waits for readers, up to queue_timeout_ms.
+    """
+    with Connection(runtime_dir) as connection:
+        facts = (await connection.ask_async(Produce(name, stream), RingList)).rings[0]
+        with _attached(facts, name) as ring:
+            yield _writer_of(ring, facts, "reject")
+
+
+def _attached(facts: RingFacts, producer: str) -> Ring:
+    """The producer's ring, for writing.  Raises Refused."""
+    try:
+        return Ring.reattach(facts.path)
+    except WriterAlive as error:
+        text = f"producer {producer!r} of stream {facts.stream!r} is another process already"
+        raise Refused(text, hint="give each producer a name of its own") from error
+    except PermissionError as error:
+        hint = "run as the broker's user, or share the group of its runtime directory"
+        raise Refused(f"{facts.path}.ring may not be written by this user", hint=hint) from error
+
+
+def _writer_of(ring: Ring, facts: RingFacts, when_full: Literal["block", "reject"]) -> Writer:
+    """The writer of a producer's ring, as its stream is configured."""
+    return ring.writer(
+        when_full=when_full,
+        queue_timeout_ms=facts.queue_timeout_ms,
+        gates="listed" if facts.when_full == "overwrite" else "all",
+        keys="topics",
+    )

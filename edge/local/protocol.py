@@ -1,0 +1,158 @@
+"""Control protocol: the messages of the control socket, control.sock in the runtime directory.
+
+edge.rpc has the layer below: encoding, server and client. On a connection that follows, notifications
+(`ring_added`) may come between answers. A process keeps its connection while it uses what it was granted.
+
+    request          answer
+    status           report      the content of `brim status`
+    rings            ring_list   the rings that may hold records for some topic filters
+    gate             done        let this gating reader block the writer while the connection lasts
+    produce          ring_list   one ring, for this process to write
+    sessions         session_list  a page of the sessions of MQTT clients
+    remove_session   done        end a session; only for the broker's own user, and root
+    drained          done        a sink has records that publishers may wait for (durability = "upstream")
+
+Rule for change: see edge.rpc.protocol.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final, Literal
+
+import msgspec
+
+from edge.config.directories import StrPath, control_socket, runtime_directory
+from edge.rpc.client import RpcClient
+from edge.rpc.protocol import Done, Failed, Message, Protocol
+
+__all__ = [
+    "ANSWER_MAX_BYTES", "PROTOCOL", "VERSION", "Answer", "Connection", "Done", "Drained", "Failed", "Gate",
+    "Message", "Produce", "RemoveSession", "Report", "Request", "RingAdded", "RingFacts", "RingList", "Rings",
+    "SessionList", "Sessions", "Status",
+]  # fmt: skip
+
+VERSION: Final = 1
+REQUEST_MAX_BYTES: Final = 16 << 10  # about a hundred long topic filters
+ANSWER_MAX_BYTES: Final = 128 << 10  # below the 208 KiB that Linux allows a datagram in a socket's buffer
+
+
+class Status(Message, frozen=True):
+    """Request the status report."""
+
+    version: int = VERSION
+
+
+class Rings(Message, frozen=True):
+    """Request the rings that may hold records for `filters`; `follow`: and notifications about new ones."""
+
+    filters: tuple[str, ...]
+    follow: bool = False
+    version: int = VERSION
+
+
+class Gate(Message, frozen=True):
+    """Request that the gating reader in `slot` of the cursor file of `ring` can block the writer."""
+
+    ring: str
+    slot: int
+    version: int = VERSION
+
+
+class Produce(Message, frozen=True):
+    """Request the ring "{stream}@{producer}", to write."""
+
+    producer: str
+    stream: str
+    version: int = VERSION
+
+
+class RingFacts(msgspec.Struct, frozen=True):
+    """A ring that processes of this machine may attach."""
+
+    name: str
+    path: str  # without suffix, as Ring.attach() requires
+    epoch: int
+    stream: str
+    kind: Literal["partition", "producer"]
+    when_full: Literal["overwrite", "block", "reject"]
+    queue_timeout_ms: int
+
+
+class RingList(Message, frozen=True, tag="ring_list"):
+    """The requested rings."""
+
+    rings: tuple[RingFacts, ...]
+
+
+class RingAdded(Message, frozen=True, tag="ring_added"):
+    """Notification: a new ring that may hold records for the filters of this connection."""
+
+    ring: RingFacts
+
+
+class Report(Message, frozen=True):
+    """Status report of the broker."""
+
+    report: dict[str, Any]
+
+
+class Drained(Message, frozen=True):
+    """Report the progress of the sink of `bridge`, which runs outside the broker, in a ring.
+
+    `lost`: offsets below `offset` that the sink does not have.
+    """
+
+    bridge: str
+    ring: str
+    epoch: int
+    offset: int
+    lost: tuple[tuple[int, int], ...] = ()
+    version: int = VERSION
+
+
+class Sessions(Message, frozen=True):
+    """Request a page of the sessions of MQTT clients, oldest first, from number `first` on."""
+
+    first: int = 0
+    version: int = VERSION
+
+
+class SessionList(Message, frozen=True, tag="session_list"):
+    """Sessions (edge.broker.counters.ClientRow); `more`: True if further sessions follow."""
+
+    sessions: tuple[dict[str, Any], ...]
+    more: bool
+
+
+class RemoveSession(Message, frozen=True, tag="remove_session"):
+    """Request the end of the session of a client, and of its connection."""
+
+    client_id: str
+    version: int = VERSION
+
+
+Request = Status | Rings | Gate | Produce | Drained | Sessions | RemoveSession
+Answer = RingList | Report | SessionList | Done | Failed
+
+PROTOCOL: Final = Protocol(
+    "broker",
+    VERSION,
+    Request,
+    Answer | RingAdded,
+    request_max_bytes=REQUEST_MAX_BYTES,
+    answer_max_bytes=ANSWER_MAX_BYTES,
+)
+
+
+class Connection(RpcClient):
+    """Client side of the control socket. `news` has the RingAdded.
+
+    Without `runtime_dir` only a broker of this user or of root is accepted, not one of another user. Raises
+    BrokerUnreachable if no broker listens there, or after the broker has ended.
+    """
+
+    def __init__(self, runtime_dir: StrPath | None = None) -> None:
+        path = control_socket(runtime_directory(runtime_dir))
+        uids = frozenset({os.geteuid(), 0}) if runtime_dir is None else None
+        super().__init__(PROTOCOL, path, uids=uids, notification=RingAdded)

@@ -1,0 +1,97 @@
+"""RingPoll: the readable ones of many rings, and one descriptor to wait for.
+
+Owns no reader and no thread: a WakeupThread (ringbuf) waits for all readers without records. One thread
+uses a RingPoll, except for wake(). While a reader is watched, that thread uses it, so it must not be read:
+readable() returns those that may be read.
+
+    while True:
+        if not sum(read(item) for item in poll.readable()):
+            poll.watch()
+            select([poll], ...)     # or any event loop
+            poll.acknowledge()
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import Generic, TypeVar
+
+from ringbuf import Reader, WakeupThread
+
+__all__ = ["RingPoll"]
+
+T = TypeVar("T")
+
+
+class RingPoll(Generic[T]):
+    """Readers, each with an item. close() forgets them and closes the descriptor."""
+
+    def __init__(self, wakeup: WakeupThread) -> None:
+        self._wakeup = wakeup
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._items: dict[Reader, T] = {}
+        self._watched: set[Reader] = set()
+        self._rung: deque[Reader] = deque()
+
+    def add(self, reader: Reader, item: T) -> None:
+        """Poll `reader` too."""
+        self._items[reader] = item
+
+    def remove(self, reader: Reader) -> None:
+        """Stop polling `reader`."""
+        self._wakeup.unwatch(reader)
+        self._watched.discard(reader)
+        self._items.pop(reader, None)
+
+    def items(self) -> list[T]:
+        """All polled items. Call rest() before using their readers."""
+        return list(self._items.values())
+
+    def readable(self) -> list[T]:
+        """Items that may be read: with records, or not found empty since the last record."""
+        while self._rung:
+            self._watched.discard(self._rung.popleft())
+        return [item for reader, item in self._items.items() if reader not in self._watched]
+
+    def watch(self) -> None:
+        """Make the descriptor readable as soon as one of readable() has a record."""
+        for reader in self._items.keys() - self._watched:
+            self._watched.add(reader)
+            self._wakeup.watch(reader, partial(self._ring, reader))
+
+    def rest(self) -> None:
+        """Stop watching all readers."""
+        for reader in self._watched:
+            self._wakeup.unwatch(reader)
+        self._watched.clear()
+        self._rung.clear()
+
+    def wake(self) -> None:
+        """Make the descriptor readable. From any thread."""
+        with suppress(OSError):  # closed: no thread waits
+            os.eventfd_write(self._descriptor, 1)
+
+    def acknowledge(self) -> None:
+        """Make the descriptor not readable again, until the next record or wake()."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._descriptor)
+
+    def fileno(self) -> int:
+        """The descriptor, for select() and event loops."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Forget all readers and close the descriptor. May be called twice."""
+        self.rest()
+        self._items.clear()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _ring(self, reader: Reader) -> None:
+        """Called on the thread of the WakeupThread."""
+        self._rung.append(reader)
+        self.wake()

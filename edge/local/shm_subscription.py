@@ -1,0 +1,353 @@
+"""ShmSubscription: records of some topics, read from the rings that the broker and local producers write.
+
+The control socket names the rings. They are read directly, with one KeyFilter that checks each distinct topic
+once. When the broker ends and returns, a subscription continues by itself. A re-attached ring is the same
+memory, so that no record is skipped or repeated. A new ring is read from its first record on, after the old
+one has been read to its end.
+
+Never writes to a ring, and never waits with asyncio (shm_subscription_asyncio.py).  One thread uses a
+subscription.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, Self
+
+from edge.config.directories import StrPath
+from edge.errors import BrokerUnreachable
+from edge.local.filters import checked_filters
+from edge.local.protocol import Connection, Done, Gate, Message, Request, RingFacts, RingList, Rings
+from edge.local.ring_poll import RingPoll
+from edge.logging_setup import pairs
+from edge.mqtt.topic_filters import matches
+from ringbuf import Batch, KeyFilter, Reader, Record, Ring, WakeupThread
+from ringbuf.errors import Evicted, OffsetGone, Overrun, RingError
+
+__all__ = ["Place", "RingBatch", "RingSubscription", "ShmSubscription", "Start"]
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0  # a restart takes well under a second, or a person is needed
+SLICE_S = 0.2  # of waiting for one ring without asyncio, before the control socket is checked
+
+
+class Place(NamedTuple):
+    """Position of a reader in a ring: the next offset, and its epoch."""
+
+    epoch: int
+    offset: int
+
+
+Start = Literal["latest", "oldest"] | Mapping[str, Place]
+
+
+class RingBatch:
+    """Records of one ring, in order: iterate, index, len(). `records` has them as columns too.
+
+    `lost` records were overwritten just before these. A record is the ring's own memory. With gating it is
+    unchanged while the batch exists, otherwise until the writer overwrites it. record.valid() checks that;
+    bytes(record) is a consistent copy.
+    """
+
+    __slots__ = ("epoch", "lost", "records", "ring", "stream")
+
+    def __init__(self, facts: RingFacts, records: Batch, lost: int) -> None:
+        self.ring = facts.name
+        self.stream = facts.stream
+        self.epoch = facts.epoch
+        self.records = records
+        self.lost = lost
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __getitem__(self, index: int) -> Record:
+        return self.records[index]
+
+
+class _Source:
+    """A ring that is read."""
+
+    def __init__(self, facts: RingFacts, ring: Ring, reader: Reader, lost: int) -> None:
+        self.facts = facts
+        self.reader = reader
+        self.successor: RingFacts | None = None  # the same ring in a later epoch: to be read after this one
+        self._ring = ring
+        self._lost = lost  # to be reported with the next batch
+
+    def read(self, limit: int) -> RingBatch | None:
+        while True:
+            try:
+                records = self.reader.read_many(limit)
+                break
+            except Overrun as error:  # reported before later records are read
+                self._lost += error.lost
+        if not len(records) and not self._lost:
+            return None
+        lost, self._lost = self._lost, 0
+        return RingBatch(self.facts, records, lost)
+
+    def close(self) -> None:
+        self.reader.close()
+        self._ring.close()
+
+
+class RingSubscription:
+    """State of a subscription that ShmSubscription shares with its form for asyncio: rings, cursors, broker.
+
+    `lost` counts the records that were overwritten before they were read.
+    """
+
+    def __init__(
+        self,
+        filters: str | Iterable[str],
+        *,
+        runtime_dir: StrPath | None = None,
+        start: Start = "latest",
+        gating: bool = False,
+        name: str = "",
+        limit: int = 256,  # enough for a low cost per record, few enough that overruns are rare
+    ) -> None:
+        self.lost = 0
+        self._filters = checked_filters(filters)
+        self._directory = runtime_dir
+        self._start = start
+        self._gating = gating
+        self._name = name
+        self._limit = limit
+        self._match = KeyFilter(self._accepts)
+        self._poll: RingPoll[_Source] = RingPoll(WakeupThread.of_process())
+        self._sources: dict[str, _Source] = {}
+        self._connection: Connection | None = None
+        self._started = False
+        self._ended: list[_Source] = []  # read to their end, with a successor
+        self._retry_s, self._retry_at = RETRY_FIRST_S, 0.0
+        self._turn = 0
+
+    @property
+    def connected(self) -> bool:
+        """True if the broker was there at the last check. Rings are read without it too."""
+        return self._connection is not None
+
+    def places(self) -> dict[str, Place]:
+        """Position in each ring: a later subscription continues there, with this as `start`."""
+        return {name: Place(it.facts.epoch, it.reader.offset) for name, it in self._sources.items()}
+
+    def _release(self) -> None:
+        self._disconnect()
+        self._poll.close()
+        for source in self._sources.values():
+            source.close()
+        self._sources.clear()
+
+    # ---- reading ----
+
+    def _next_batch(self) -> RingBatch | None:
+        """The next batch, from the rings in turn, so that a busy ring does not delay the rest."""
+        readable = self._poll.readable()
+        for step in range(len(readable)):
+            source = readable[(self._turn + step) % len(readable)]
+            try:
+                batch = source.read(self._limit)
+            except Evicted:
+                self._drop(source)
+                raise
+            if batch is not None:
+                self._turn += step + 1
+                self.lost += batch.lost
+                return batch
+            if source.successor is not None and source not in self._ended:
+                self._ended.append(source)  # it has no writer any more, so it was read to its end
+        return None
+
+    def _listen(self) -> None:
+        """Receive notifications of the broker, or notice its end."""
+        if self._connection is not None:
+            try:
+                self._connection.receive()
+            except BrokerUnreachable:
+                self._lose_broker()
+
+    # ---- the broker, and the rings that it names ----
+
+    def _chores_due(self) -> bool:
+        if self._connection is None:
+            return self._retry_in(time.monotonic()) <= 0
+        return bool(self._connection.news or self._ended)
+
+    def _chores(self) -> Generator[tuple[Request, type[Message]], Any, None]:
+        """Requests that are due: yields each, and gets its answer by send()."""
+        if self._connection is None:
+            self._connection = Connection(self._directory)
+            answer = yield Rings(self._filters, follow=True), RingList
+            for facts in answer.rings:
+                yield from self._take(facts, self._start if not self._started else "oldest")
+            self._started = True
+            self._retry_s = RETRY_FIRST_S
+        while self._connection.news:
+            yield from self._take(self._connection.news.popleft().ring, "oldest")
+        while self._ended:
+            ended = self._ended.pop()
+            self._drop(ended)
+            if ended.successor is not None:
+                yield from self._take(ended.successor, "oldest")
+
+    def _take(self, facts: RingFacts, start: Start) -> Generator[tuple[Request, type[Message]], Any, None]:
+        known = self._sources.get(facts.name)
+        if known is not None and known.facts.epoch != facts.epoch:
+            known.successor = facts
+            self._poll.rest()  # the thread will never report the old ring again: read it now
+            return
+        source = known or self._open(facts, start)
+        if source is not None and self._gating and facts.kind == "partition":
+            yield Gate(facts.name, source.reader.slot), Done
+
+    def _open(self, facts: RingFacts, start: Start) -> _Source | None:
+        assert self._connection is not None
+        try:
+            ring = Ring.attach(facts.path, owners={os.getuid(), 0, self._connection.uid})
+        except FileNotFoundError:
+            log.warning("ring is gone again %s", pairs(name=facts.name))
+            return None
+        except RingError as error:
+            if facts.kind != "producer":
+                raise
+            log.warning("producer's ring not readable %s", pairs(name=facts.name, reason=error))
+            return None
+        place = start.get(facts.name) if isinstance(start, Mapping) else None
+        reader = ring.reader(
+            name=self._name,
+            start=start if isinstance(start, str) else "oldest",
+            gating=self._gating,
+            verify=facts.kind == "producer",
+        )
+        lost = 0
+        if place is not None and place.epoch == facts.epoch:
+            try:
+                reader.seek(place.offset)
+            except OffsetGone as error:
+                lost = max(0, error.nearest - place.offset)
+        reader.match = self._match
+        source = self._sources[facts.name] = _Source(facts, ring, reader, lost)
+        self._poll.add(reader, source)
+        return source
+
+    def _drop(self, source: _Source) -> None:
+        self._poll.remove(source.reader)
+        self._sources.pop(source.facts.name, None)
+        source.close()
+
+    def _lose_broker(self) -> None:
+        self._disconnect()
+        self._retry_at = time.monotonic() + self._retry_s
+        self._retry_s = min(self._retry_s * 2, RETRY_MOST_S)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _retry_in(self, now: float) -> float:
+        return self._retry_at - now if self._connection is None else SLICE_S
+
+    def _accepts(self, key: bytes) -> bool:
+        try:
+            topic = key.decode()
+        except UnicodeDecodeError:
+            return False
+        return any(matches(topic_filter, topic) for topic_filter in self._filters)
+
+
+class ShmSubscription(RingSubscription):
+    """Records of the topics that `filters` match, as RingBatches of up to `limit`, from all rings.
+
+    `start`: "latest": new records only; "oldest": from the oldest record in memory; or places() of an earlier
+    subscription. `gating`: the broker waits for this reader (on streams that block or reject, for permitted
+    users) instead of overwriting unread records. `name` is shown in `brim status`.
+
+    Iteration does not end by itself. Entered by `with`, it begins at `start` from then on; otherwise at the
+    first read. Raises InvalidArgument; BrokerUnreachable if no broker is there at the start; Refused or
+    Evicted when gating.
+    """
+
+    def read(self, timeout_s: float = 0.0) -> RingBatch | None:
+        """The next batch, of one ring; None if there is none within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self._chores_due():
+                self._do_chores()
+            batch = self._next_batch()
+            if batch is not None or not self._wait(deadline):
+                return batch
+
+    def close(self) -> None:
+        """Close all rings. Records that the caller holds stay readable. May be called twice."""
+        self._release()
+
+    def __enter__(self) -> Self:
+        try:
+            self._do_chores()
+        except BaseException:  # a refused gate, or an interrupt
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[RingBatch]:
+        return self
+
+    def __next__(self) -> RingBatch:
+        while (batch := self.read(SLICE_S)) is None:
+            pass
+        return batch
+
+    def _wait(self, deadline: float) -> bool:
+        """Wait until there may be something to read; False at the deadline."""
+        while True:
+            self._listen()
+            if self._chores_due():
+                return time.monotonic() < deadline
+            now = time.monotonic()
+            left_s = min(SLICE_S, deadline - now, self._retry_in(now))
+            if left_s <= 0:
+                return deadline > now
+            if self._sleep(left_s):
+                return True
+
+    def _sleep(self, seconds: float) -> bool:
+        if len(self._sources) == 1:  # it spins first, and needs no other thread
+            self._poll.rest()
+            return self._poll.readable()[0].reader.wait(seconds)
+        self._poll.watch()
+        waiting = select.poll()
+        waiting.register(self._poll, select.POLLIN)
+        if self._connection is not None:
+            waiting.register(self._connection, select.POLLIN)
+        found = bool(waiting.poll(seconds * 1000))
+        self._poll.acknowledge()
+        return found
+
+    def _do_chores(self) -> None:
+        chores, answer = self._chores(), None
+        try:
+            while True:
+                request, expected = chores.send(answer)
+                assert self._connection is not None
+                answer = self._connection.ask(request, expected)
+        except StopIteration:
+            return
+        except BrokerUnreachable:
+            self._lose_broker()
+            if not self._started:
+                self.close()
+                raise

@@ -1,0 +1,128 @@
+"""Upstream reporter: sends the progress of a bridge in a separate process to the broker, by the control
+socket.
+
+Owns a thread and a connection. Publishers of streams with durability = "upstream" wait for these reports. So
+only the latest progress of each ring matters, and lost offsets are repeated until a report has succeeded. A
+broker that is absent, or restarts, gets everything once it is there.
+
+Never delays the bridge: moved() takes a lock only to store a number.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+
+from edge.broker.durability import Lost
+from edge.config.directories import StrPath
+from edge.errors import BrokerUnreachable, EdgeError
+from edge.local.protocol import Connection, Done, Drained
+from edge.logging_setup import pairs
+
+__all__ = ["UpstreamReporter"]
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+STOP_S = 10.0  # one answer is waited for half as long
+LOST_MOST = 256  # ranges of one ring: more are merged into one
+
+
+@dataclass
+class _Ring:
+    epoch: int = 0
+    offset: int = 0
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    told: bool = True
+
+
+class UpstreamReporter:
+    """Progress of `bridge` for the broker of `runtime_dir`; None: of this user. From start() to stop()."""
+
+    def __init__(self, bridge: str, runtime_dir: StrPath | None) -> None:
+        self._bridge = bridge
+        self._directory = runtime_dir
+        self._rings: dict[str, _Ring] = {}
+        self._news = threading.Condition()
+        self._stopping = False
+        self._connection: Connection | None = None
+        self._thread = threading.Thread(target=self._run, name="brim-bridge-tell", daemon=True)
+
+    def moved(self, ring_name: str, epoch: int, offset: int, lost: Lost) -> None:
+        """Store new progress. Called by Drain, on the bridge's thread."""
+        with self._news:
+            ring = self._rings.setdefault(ring_name, _Ring())
+            if ring.epoch != epoch:
+                ring.lost.clear()
+            ring.epoch, ring.offset, ring.told = epoch, offset, False
+            ring.lost += lost
+            if len(ring.lost) > LOST_MOST:
+                ring.lost[:] = [(ring.lost[0][0], ring.lost[-1][1])]
+            self._news.notify()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send the remaining progress, if the broker is there, and end the thread."""
+        with self._news:
+            self._stopping = True
+            self._news.notify()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        failure = ""
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._stopping or self._untold())
+                if not self._untold():
+                    break
+            try:
+                self._tell()
+                failure = ""
+            except EdgeError as error:
+                self._drop(forget=isinstance(error, BrokerUnreachable))
+                if str(error) != failure:
+                    failure = str(error)
+                    log.warning(
+                        "upstream progress not reported, publishers may wait %s", pairs(reason=failure)
+                    )
+                with self._news:
+                    if self._news.wait_for(lambda: self._stopping, RETRY_S):
+                        break
+        self._drop(forget=False)
+
+    def _untold(self) -> list[str]:
+        return [name for name, ring in self._rings.items() if not ring.told]
+
+    def _tell(self) -> None:
+        """Send all unreported progress. Raises EdgeError: it stays unreported."""
+        connection = self._connection = self._connection or Connection(self._directory)
+        with self._news:
+            untold = self._untold()
+        for name in untold:
+            with self._news:
+                ring = self._rings[name]
+                lost = len(ring.lost)
+                said = Drained(self._bridge, name, ring.epoch, ring.offset, tuple(ring.lost))
+            connection.ask(said, Done)
+            with self._news:
+                if (ring.epoch, ring.offset) == (said.epoch, said.offset):
+                    ring.told = True
+                if ring.epoch == said.epoch:
+                    del ring.lost[:lost]
+
+    def _drop(self, *, forget: bool) -> None:
+        """Close the connection. `forget`: report everything again, to a broker that knows none of it."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if forget:
+            with self._news:
+                for ring in self._rings.values():
+                    ring.told = False

@@ -1,0 +1,242 @@
+"""ZeroMQ publisher: sends every record that a peer subscribes to, in the format of zmq_frames.py.
+
+Owns an XPUB socket, one thread, and a cursor over each ring. Never delays a writer: an overrun cursor counts
+its lost records, ZeroMQ skips a slow subscriber, and both show as gaps in the offsets that a subscriber gets.
+
+XPUB reports the subscribed prefixes. Only records of those topics are copied. Without subscribers the thread
+sleeps and does not read the rings.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+
+from edge.errors import EdgeError
+from edge.local.ring_poll import RingPoll
+from edge.local.zmq_frames import VERSION, Header, PreviousOffsets, encode_header
+from edge.local.zmq_gate import GateLimits
+from edge.local.zmq_server_socket import ZmqServer
+from edge.logging_setup import pairs
+from ringbuf import FLAG_QOS, FLAG_RETAIN, KeyFilter, Reader, Record, Ring, WakeupThread
+from ringbuf.errors import Corrupt, Overrun
+
+__all__ = ["ZmqPublisher", "ZmqStats"]
+
+log = logging.getLogger(__name__)
+
+BATCH_RECORDS = 256  # of one ring before the others are read, and new subscriptions are received
+PREFIXES_MAX = 10_000  # with more prefixes everything is sent: a subscriber must not use unbounded memory
+SUBSCRIPTION_MAX_BYTES = 65_536
+_MORE = int(zmq.SNDMORE)  # a plain int: combining enum members costs as much as sending
+_FIRST = int(zmq.SNDMORE | zmq.NOBLOCK)
+POLL_MS = 1_000  # bounds the delay of a lost wake-up
+
+
+@dataclass(slots=True)
+class ZmqStats:
+    """Counters since the start. Only the publisher's thread writes them."""
+
+    sent: int = 0  # messages that ZeroMQ has accepted
+    sent_bytes: int = 0  # bytes of their payloads
+    overrun: int = 0  # records that the rings overwrote before they were read
+    full_queues: int = 0  # times that a subscriber's queue became full, so that it misses messages
+    prefixes: int = 0  # subscribed now
+
+
+class _RingFeed:
+    """One ring, with its reader."""
+
+    def __init__(self, ring: Ring, *, own: bool) -> None:
+        self.name = ring.name
+        self.epoch = ring.epoch
+        self.reader: Reader = ring.reader(name="zmq", own=own, verify=not own)
+
+
+class ZmqPublisher:
+    """Publishes rings at `endpoint` from start() to stop()."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        send_high_water: int = 10_000,
+        secret_key_file: Path | None = None,
+        client_keys_dir: Path | None = None,
+    ) -> None:
+        self.stats = ZmqStats()
+        limits = GateLimits(1, SUBSCRIPTION_MAX_BYTES + 64)
+        self._server = ZmqServer(zmq.XPUB, "zmq", endpoint, limits, secret_key_file, client_keys_dir)
+        self._socket = self._server.socket
+        self._socket.set(zmq.SNDHWM, send_high_water)
+        self._socket.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX_BYTES + 1)
+        self._socket.set(zmq.XPUB_NODROP, 1)  # so that ZeroMQ reports a full queue; see _send()
+        self._added: deque[_RingFeed] = deque()
+        self._prefixes: set[bytes] = set()
+        self._previous = PreviousOffsets()
+        self._wakeup = WakeupThread()  # that of the process has enough other work
+        self._poll: RingPoll[_RingFeed] = RingPoll(self._wakeup)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="brim-zmq", daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        """Configured endpoint; after start() the bound one."""
+        return self._server.endpoint
+
+    def admit(self, descriptors: int) -> None:
+        """Accept no more subscribers than so many descriptors allow. After start()."""
+        self._server.admit(descriptors)
+
+    def peers(self) -> dict[str, int]:
+        """Current connections, and those refused or ended by cause; empty if subscribers have keys."""
+        return self._server.peers()
+
+    def add(self, ring: Ring, *, own: bool = True) -> None:
+        """Publish `ring` too, from its next record on. `own`: this process writes it; otherwise it is
+        checked.
+
+        Any thread may call this, before start() and after it.
+        """
+        self._added.append(_RingFeed(ring, own=own))
+        self._poll.wake()
+
+    def start(self) -> None:
+        """Bind, and start the thread. Raises PortTaken, or EdgeError if ZeroMQ cannot bind there."""
+        try:
+            self._server.bind()
+        except EdgeError:
+            self.close()
+            raise
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and close everything. Must be called before the rings close."""
+        if self._thread.is_alive():
+            self._stopping = True
+            self._poll.wake()
+            self._thread.join()
+        self.close()
+
+    def close(self) -> None:
+        """Close all readers and the socket. May be called twice."""
+        if self._server.closed:
+            return
+        for source in (*self._poll.items(), *self._added):
+            self._poll.remove(source.reader)
+            source.reader.close()
+        self._poll.close()
+        self._wakeup.close()
+        self._server.close()
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._poll.fileno(), zmq.POLLIN)
+        while not self._stopping:
+            self._take_sources()  # before subscriptions: the first subscription moves all readers to the end
+            self._take_subscriptions()
+            self._server.look()
+            if self._prefixes and sum([self._send_batch(source) for source in self._poll.readable()]):
+                continue
+            if self._prefixes:
+                self._poll.watch()
+            poller.poll(POLL_MS)
+            self._poll.acknowledge()
+
+    def _take_sources(self) -> None:
+        while self._added:
+            source = self._added.popleft()
+            source.reader.match = self._filter()
+            self._poll.add(source.reader, source)
+
+    def _take_subscriptions(self) -> None:
+        changed, nobody_before = False, not self._prefixes
+        while True:
+            try:
+                message = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                self._server.drained()
+                break
+            if message[:1] == b"\1" and len(self._prefixes) <= PREFIXES_MAX:
+                self._prefixes.add(message[1:])
+                changed = True
+            elif message[:1] == b"\0":
+                self._prefixes.discard(message[1:])
+                changed = True
+        if changed:
+            self._change_prefixes(begin=nobody_before and bool(self._prefixes))
+
+    def _change_prefixes(self, *, begin: bool) -> None:
+        self.stats.prefixes = len(self._prefixes)
+        accepted = self._filter()
+        self._poll.rest()
+        for source in self._poll.items():
+            source.reader.match = accepted
+            if begin:  # records from the time without subscribers are not sent
+                source.reader.seek_latest()
+
+    def _filter(self) -> KeyFilter | None:
+        """Filter that checks each topic once; None if all pass."""
+        if b"" in self._prefixes or len(self._prefixes) > PREFIXES_MAX:
+            return None
+        prefixes = tuple(self._prefixes)
+        return KeyFilter(lambda key: key.startswith(prefixes))
+
+    def _send_batch(self, source: _RingFeed) -> int:
+        """Send the waiting records of one ring, up to BATCH_RECORDS. Returns their number."""
+        try:
+            batch = source.reader.read_many(BATCH_RECORDS)
+        except Overrun as error:
+            self.stats.overrun += error.lost
+            self._previous.forget(source.name)
+            return 1
+        except Corrupt as error:
+            log.warning("ring no longer published %s", pairs(name=source.name, reason=error))
+            self._poll.remove(source.reader)
+            source.reader.close()
+            return 0
+        for record in batch:
+            self._send_record(source, record)
+        return len(batch)
+
+    def _send_record(self, source: _RingFeed, record: Record) -> None:
+        topic = record.key  # before bytes(), which checks that the record was still complete
+        try:
+            payload = record.bytes()
+        except Overrun:  # the next read reports the number
+            self._previous.forget(source.name)
+            return
+        previous = self._previous.replace(source.name, topic, record.offset)
+        flags = record.flags & (FLAG_QOS | FLAG_RETAIN)
+        place = (source.name, source.epoch, record.offset)
+        header = Header(VERSION, *place, record.timestamp_ns, flags, previous)
+        self._send(topic, encode_header(header), payload)
+        self.stats.sent += 1
+        self.stats.sent_bytes += len(payload)
+
+    def _send(self, topic: bytes, header: bytes, payload: bytes) -> None:
+        """Send a message to every subscriber with room; the others miss it.
+
+        With XPUB_NODROP ZeroMQ refuses the message for all if the queue of one is full; then it is sent again
+        without that option. From there on ZeroMQ silently skips that subscriber, until it has room.
+        `full_queues` counts the beginnings of such periods.
+        """
+        send, full = self._socket.send, self.stats.full_queues
+        try:
+            send(topic, _FIRST)
+        except zmq.Again:
+            self.stats.full_queues += 1
+            self._socket.set(zmq.XPUB_NODROP, 0)
+            send(topic, _FIRST)
+        send(header, _MORE)  # never waits: queues are full, or not, for whole messages
+        send(payload, 0)
+        if self.stats.full_queues != full:
+            self._socket.set(zmq.XPUB_NODROP, 1)

@@ -1,0 +1,154 @@
+"""ZeroMQ server socket: a separate context, keys or a gate for its peers, an endpoint, a clean end.
+
+Owns the context and the socket. With keys it owns ZeroMQ's thread that checks them, without keys the gate
+that limits peers (zmq_gate.py). Never sends or receives: the thread that uses the socket does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+
+from edge.errors import EdgeError, PortTaken
+from edge.local.zmq_gate import BACKLOG, Gate, GateLimits
+
+__all__ = ["ZmqServer"]
+
+LINGER_MS = 500  # at the end, for queued messages
+IPC = "ipc://"
+
+
+class Stoppable(Protocol):
+    """ZeroMQ's thread that authenticates peers."""
+
+    def stop(self) -> None:
+        """End the thread."""
+
+
+class ZmqServer:
+    """A socket for `endpoint`, bound by bind().
+
+    `table` has that setting in the configuration file; the keys are those of [zmq] for all sockets. With both
+    key settings only peers with a public certificate in `client_keys_dir` are accepted. Raises EdgeError if
+    the secret key is unreadable.
+    """
+
+    def __init__(
+        self,
+        kind: int,
+        table: str,
+        endpoint: str,
+        limits: GateLimits,
+        secret_key_file: Path | None = None,
+        client_keys_dir: Path | None = None,
+    ) -> None:
+        keys = _key_pair(secret_key_file) if secret_key_file is not None else None
+        self.endpoint = endpoint  # the bound endpoint, after bind()
+        self._table = table
+        self._context = zmq.Context()
+        self.socket: zmq.Socket[bytes] = self._context.socket(kind)
+        self.socket.set(zmq.LINGER, LINGER_MS)
+        self._authenticator: Stoppable | None = None
+        self._file: Path | None = None  # of an ipc endpoint that is bound without a gate
+        self._gate: Gate | None = None
+        if keys is None or client_keys_dir is None:
+            self._gate = Gate(table, endpoint, limits)
+            return
+        try:
+            self._authenticator = _let_in_only(self.socket, keys, client_keys_dir)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return bool(self._context.closed)
+
+    def bind(self) -> None:
+        """Bind. Raises PortTaken, or EdgeError if ZeroMQ cannot bind there; call close() then too."""
+        setting = f"{self._table}.endpoint"
+        if self._gate is not None:
+            self._bind_behind(self._gate)
+            return
+        try:
+            self.socket.bind(self.endpoint)
+        except zmq.ZMQError as error:
+            if error.errno == errno.EADDRINUSE:
+                text = f"{setting} {self.endpoint} is in use"
+                raise PortTaken(text, hint=f"stop the other program, or set {setting}") from error
+            raise EdgeError(f"{setting} {self.endpoint}: {error.strerror}", hint="set it") from error
+        self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        if self.endpoint.startswith(IPC):
+            self._file = Path(self.endpoint.removeprefix(IPC))
+            self._file.chmod(0o660)
+
+    def _bind_behind(self, gate: Gate) -> None:
+        self.socket.set(zmq.IPC_FILTER_PID, os.getpid())
+        self.socket.set(zmq.BACKLOG, BACKLOG)
+        self.socket.bind(f"ipc://@{gate.inner}")
+        gate.open()
+        self.endpoint = gate.endpoint
+
+    def admit(self, descriptors: int) -> None:
+        """Accept no more peers than so many descriptors allow. Any thread, after bind()."""
+        if self._gate is not None:
+            self._gate.admit(descriptors)
+
+    def drained(self) -> None:
+        """Report that the socket had no further message: peers that wait for it may continue."""
+        if self._gate is not None:
+            self._gate.drained()
+
+    def look(self) -> None:
+        """Log peers that exceeded a limit; call it now and then, from one thread."""
+        if self._gate is not None:
+            self._gate.look()
+
+    def peers(self) -> dict[str, int]:
+        """Gate.counts(); empty if peers have keys."""
+        return self._gate.counts() if self._gate is not None else {}
+
+    def close(self) -> None:
+        """Close; queued messages have LINGER_MS. May be called twice."""
+        if self.closed:
+            return
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self.socket.close()
+        self._context.term()
+        if self._gate is not None:
+            self._gate.close(LINGER_MS)
+        if self._file is not None:  # otherwise the file may belong to another process
+            self._file.unlink(missing_ok=True)
+
+
+def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
+    """(public, secret) key of a certificate."""
+    from zmq.auth import load_certificate
+
+    try:
+        public_key, secret_key = load_certificate(secret_key_file)
+    except (OSError, ValueError) as error:
+        text = f"zmq.secret_key_file {secret_key_file}: {error}"
+        raise EdgeError(text, hint="make one with zmq.auth.create_certificates()") from error
+    if secret_key is None:
+        text = f"zmq.secret_key_file {secret_key_file} has no secret key"
+        raise EdgeError(text, hint="name the file that ends with .key_secret")
+    return public_key, secret_key
+
+
+def _let_in_only(socket: zmq.Socket[bytes], keys: tuple[bytes, bytes], client_keys_dir: Path) -> Stoppable:
+    """Make `socket` a CURVE server for peers with a public certificate in `client_keys_dir`."""
+    from zmq.auth.thread import ThreadAuthenticator
+
+    authenticator = ThreadAuthenticator(socket.context)
+    authenticator.start()
+    authenticator.configure_curve(domain="*", location=client_keys_dir)
+    socket.curve_publickey, socket.curve_secretkey = keys
+    socket.curve_server = True
+    return authenticator

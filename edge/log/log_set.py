@@ -1,0 +1,289 @@
+"""LogSet: the logs of a broker, and the log of each ring.
+
+Owns each Log of the log directory, its thread while the broker runs, and the one reader over all of them.
+`isolated` streams have a log for each ring; the other rings share [log] workers logs, by ring id
+(persistence/read/directories.py has the names).
+
+A start opens every existing log, also those without a current ring: they have records of rings that were
+moved, and are read as before. Such a log has no thread, and its segments stay.
+
+Invariants: a ring continues after its last record in any log. A log that cannot be opened prevents the start
+of the broker, because offsets could be given twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from edge.config.schema import Log as ConfigLog
+from edge.config.schema import Stream
+from edge.errors import EdgeError
+from edge.log.log_status import TOTALS, log_facts, sys_numbers, together
+from edge.logging_setup import pairs
+from persistence import Log, LogError, LogReader, LogThread, RingEnd, Source
+from persistence.files import OsFiles
+from persistence.free_room import DiskRules, floors, segment_bytes_for
+from persistence.log.copied_rings import CopiedRing, ForeignWriter
+from persistence.read.directories import home, is_shared, logs_in
+from persistence.read.merged_reader import MergedReader
+from ringbuf import Ring
+from ringbuf.errors import RingError
+
+__all__ = ["LogSet", "Placing", "disk_rules", "log_source"]
+
+log = logging.getLogger(__name__)
+
+Status = dict[str, Any]
+
+FULL = "the stream is full: retain_bytes (EDQUOT)"
+
+
+class Placing(NamedTuple):
+    """Distribution of rings over logs, and limits of each log."""
+
+    workers: int
+    segment_bytes: int
+    retain_bytes: int
+    direct: bool = True
+    disk: DiskRules = DiskRules(101, 101, 101)
+
+
+class LogSet:
+    """Use: open(), open the streams by ends(), start(), ..., stop(), close().
+
+    `rings`: the name of each logged ring, and True if it has a separate log.
+    """
+
+    def __init__(self, directory: Path, placing: Placing) -> None:
+        self.directory = directory
+        self.placing = placing
+        self.reader = MergedReader(self.readers_of)
+        # called when a log stops or resumes accepting records
+        self.on_change: Callable[[], object] | None = None
+        self._logs: dict[Path, Log] = {}
+        self._threads: dict[Path, LogThread] = {}
+        self._ends: dict[str, RingEnd] = {}
+        self._homes: dict[str, Path] = {}
+        self._wake = -1
+        self.upkeep: Callable[[], Status] | None = None  # status of the maintenance, for status()
+        self.on_log: Callable[[Log], object] | None = None  # called for logs that are opened later
+        self._refused: Callable[[str], bool] = lambda _: False
+
+    def open(self, rings: Mapping[str, bool]) -> None:
+        """Recover every log that exists or is needed. Raises EdgeError."""
+        for ring_name, isolated in rings.items():
+            self._home(ring_name, isolated=isolated)
+        for directory in dict.fromkeys([*logs_in(self.directory), *self._homes.values()]):
+            if directory in self._homes.values() or directory.is_dir():
+                self._open(directory)
+
+    def ends(self) -> dict[str, RingEnd]:
+        """End of each ring with logged records: the next record continues there."""
+        return dict(self._ends)
+
+    def start(
+        self,
+        sources: Iterable[tuple[Source, bool]],
+        on_durable: Callable[[], object],
+        wake_descriptor: int = -1,
+    ) -> None:
+        """Write these rings to their logs; each has True if it has a separate log. Raises EdgeError.
+
+        `wake_descriptor`, an eventfd that is duplicated, is written instead of calling `on_durable` where
+        Python is not needed.
+        """
+        self._wake = os.dup(wake_descriptor) if wake_descriptor >= 0 else -1
+        by_home: dict[Path, list[Source]] = {}
+        for source, isolated in sources:
+            by_home.setdefault(self._home(source.ring.name, isolated=isolated), []).append(source)
+        for directory, its in by_home.items():
+            thread = LogThread(self._logs[directory], its, on_durable, self._wake)
+            thread.writer.state.on_change = self._changed
+            try:
+                thread.start()
+            except LogError as error:
+                raise EdgeError(f"log {directory}: {error}") from error
+            self._threads[directory] = thread
+
+    def add_foreign(self, ring: Ring, stream: Stream) -> None:
+        """Log a ring of a logged stream that another process writes. Raises EdgeError.
+
+        Its writer waits for the log if the stream promises every record; otherwise records may be lost, which
+        is counted.
+        """
+        directory = self._home(ring.name, isolated=stream.isolated)
+        if directory not in self._logs:
+            self._open(directory)
+            if self.on_log is not None:
+                self.on_log(self._logs[directory])
+        source = CopiedRing(ring, gating=stream.when_full != "overwrite").source(log_source(ring, stream))
+        try:
+            thread = self._threads.get(directory)
+            if thread is None:
+                opened = self._logs[directory]
+                thread = LogThread(opened, [source], writer=ForeignWriter(opened))
+                thread.writer.state.on_change = self._changed
+                thread.start()
+                self._threads[directory] = thread
+            else:
+                thread.add(source)
+        except (LogError, RingError) as error:
+            raise EdgeError(f"log {directory}: {error}") from error
+
+    def stop(self) -> None:
+        """Sync the records of the rings, and end the threads. May be called twice."""
+        while self._threads:
+            _, thread = self._threads.popitem()
+            if not thread.stop():
+                text = "the log could not be synced; the rings keep what it lacks %s"
+                log.error(
+                    text, pairs(directory=thread.writer.log.directory, reason=thread.writer.state.reason)
+                )
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
+
+    def close(self) -> None:
+        """Close the logs, after stop(). May be called twice."""
+        while self._logs:
+            self._logs.popitem()[1].close()
+
+    # ---- by ring ----
+
+    def log_of(self, ring_name: str) -> Log:
+        """The log of a ring. Raises KeyError if the ring is not logged."""
+        return self._logs[self._homes[ring_name]]
+
+    def thread_of(self, ring_name: str) -> LogThread:
+        """The running thread that writes a ring. Raises KeyError if the ring is not logged."""
+        return self._threads[self._homes[ring_name]]
+
+    def readers_of(self, ring_name: str) -> list[LogReader]:
+        """Readers of all logs that may have records of the ring; the log it is written to first."""
+        found = [
+            it.reader
+            for directory, it in self._logs.items()
+            if directory == self.directory or is_shared(directory) or directory.name == ring_name
+        ]
+        own = self._homes.get(ring_name)
+        if own is not None:
+            found.sort(key=lambda reader: reader is not self._logs[own].reader)
+        return found
+
+    def logs(self) -> list[Log]:
+        """All logs."""
+        return list(self._logs.values())
+
+    def failure_of(self, ring_name: str) -> str:
+        """Reason why the log of a ring accepts no records; "" if it does, or the ring is not logged."""
+        thread = self._threads.get(self._homes.get(ring_name, Path()))
+        if thread is None:
+            return ""
+        if thread.writer.state.read_only:
+            return thread.writer.state.reason
+        if ring_name in thread.writer.broken:
+            return f"the ring is damaged: {thread.writer.broken[ring_name]}"
+        return FULL if self._refused(ring_name) else ""
+
+    def refuse(self, refused: Callable[[str], bool]) -> None:
+        """Refuse records of the rings for which `refused` returns True, from now on; from any thread."""
+        self._refused = refused
+        self._changed()
+
+    def lose(self, missing: Mapping[str, str]) -> None:
+        """Set reasons for logs whose files were removed, by log directory; from any thread."""
+        for directory, thread in list(self._threads.items()):
+            thread.lose(missing.get(str(directory), ""))
+
+    def thread_in(self, directory: str) -> LogThread | None:
+        """The thread of the log in that directory; None if it has none."""
+        return self._threads.get(Path(directory))
+
+    def state(self) -> str:
+        """Text for $SYS: the first log that accepts no records, with the reason."""
+        for directory, thread in self._threads.items():
+            if thread.writer.state.read_only:
+                return f"{directory} takes no records: {thread.writer.state.reason}"
+        return "takes records"
+
+    def status(self) -> Status:
+        """For `brim status`: all logs together, and each under `logs` if there are several.
+
+        Reads every file name of the log directory: not for the event loop.
+        """
+        each = [
+            {"directory": str(directory), **thread.status()} for directory, thread in self._threads.items()
+        ]
+        upkeep = self.upkeep() if self.upkeep is not None else None
+        facts = log_facts(self.directory, [it.reader.stats for it in self.logs()])
+        return {**together(each), **facts, "upkeep": upkeep}
+
+    def numbers(self) -> dict[str, int]:
+        """Some figures for $SYS, without file access."""
+        return sys_numbers([thread.status() for thread in self._threads.values()])
+
+    def totals(self) -> dict[str, int]:
+        """Totals of all logs: written records and bytes, number of syncs."""
+        stats = [it.stats for it in self.logs()]
+        return {name: sum(getattr(it, name) for it in stats) for name in TOTALS}
+
+    # ---- inside ----
+
+    def _home(self, ring_name: str, *, isolated: bool) -> Path:
+        found = home(self.directory, ring_name, isolated=isolated, workers=self.placing.workers)
+        return self._homes.setdefault(ring_name, found)
+
+    def _open(self, directory: Path) -> None:
+        try:
+            opened = self._log_in(directory)
+        except OSError as error:
+            raise EdgeError(f"log {directory}: {error}", hint="see [log] directory") from error
+        try:
+            report = opened.recover()
+        except (LogError, OSError) as error:
+            opened.close()
+            raise EdgeError(f"log {directory}: {error}", hint="see [log] directory") from error
+        self._logs[directory] = opened
+        facts = {"segments": report.segments, "rings": len(report.rings), "damaged": len(report.damage)}
+        log.info("log recovered %s", pairs(**facts, directory=directory))
+        for name, end in report.rings.items():
+            self._ends[name] = max(end, self._ends.get(name, end))
+        for it in self._logs.values():
+            it.go_on_behind(self._ends)
+
+    def _log_in(self, directory: Path) -> Log:
+        """Open one log. Raises OSError: the directory cannot be created."""
+        files, placing = OsFiles(), self.placing
+        files.makedirs(str(directory))
+        segment_bytes = segment_bytes_for(files, str(directory), placing.segment_bytes)
+        if segment_bytes < placing.segment_bytes:
+            sizes = pairs(segment_bytes=segment_bytes, configured=placing.segment_bytes, directory=directory)
+            log.info("segments are smaller on a small disk %s", sizes)
+        opened = Log(
+            directory,
+            files,
+            worker=len(self._logs),
+            segment_bytes=segment_bytes,
+            retain_bytes=placing.retain_bytes,
+            direct=placing.direct,
+        )
+        opened.floor = lambda total_bytes: floors(placing.disk, total_bytes, segment_bytes).read_only
+        return opened
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+
+def disk_rules(log: ConfigLog) -> DiskRules:
+    """Disk limits from [log]."""
+    return DiskRules(log.disk_warn_percent, log.disk_delete_percent, log.disk_read_only_percent)
+
+
+def log_source(ring: Ring, stream: Stream) -> Source:
+    """A ring of `stream` as a source of the log."""
+    return Source(ring, stream.durability.sync_mode, stream.sync_interval_ms, stream.synced_after_bytes)

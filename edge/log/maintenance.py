@@ -1,0 +1,133 @@
+"""Log maintenance: keeps, archives and deletes segments of a broker's logs by the rules of the configuration.
+
+Owns one Upkeep for each log of a LogSet, the thread that they share, and the process of idle priority for
+long work. The log of the sessions is left out: its writer removes replaced segments itself.
+
+Retention holds come from `holds`: functions from the name of a ring to Floors. They are called on the
+maintenance thread, about once a second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edge.config.schema import Config
+from edge.log.log_set import LogSet, disk_rules
+from edge.streams.ring_files import stream_of
+from persistence.log.log import Log
+from persistence.log.retention import Floor, StreamRules
+from persistence.maintenance.background_process import IdleProcess
+from persistence.maintenance.maintenance import Upkeep, UpkeepRules, UpkeepThread
+
+__all__ = ["LogUpkeep"]
+
+Status = dict[str, Any]
+
+
+class LogUpkeep:
+    """Use: start(), after the logs; stop(), before they are closed."""
+
+    def __init__(self, logs: LogSet, config: Config, without: Iterable[Path] = ()) -> None:
+        """Create the maintenance. `without`: directories of logs that it must not touch."""
+        self.holds: list[Callable[[str], Iterable[Floor]]] = []
+        self._logs = logs
+        self._streams = {
+            it.name: StreamRules(it.name, it.retain_bytes, it.retain_s, it.discard, it.hold_bytes)
+            for it in config.stream
+        }
+        self._full: dict[str, set[str]] = {}  # directory -> full streams
+        log = config.log
+        rules = UpkeepRules(
+            retain_bytes=log.retain_bytes,
+            retain_s=log.retain_s,
+            segment_age_s=log.segment_age_s,
+            archive=log.archive,
+            disk=disk_rules(log),
+            scrub_bytes_per_s=log.scrub_bytes_per_s,
+            scrub_interval_s=log.scrub_interval_s,
+        )
+        self._rules, self._without = rules, {str(path) for path in without}
+        worker = IdleProcess()
+        self._upkeeps: list[Upkeep] = []
+        self._thread = UpkeepThread(self._upkeeps, worker)
+        self._worker = worker
+        for it in logs.logs():
+            self.add(it)
+        logs.on_log = self.add  # a new local producer may open another log
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def add(self, log: Log) -> None:
+        """Maintain this log too; from any thread."""
+        if log.directory not in self._without:
+            self._upkeeps.append(self._upkeep_of(log))
+            log.on_sealed.append(lambda _: self._thread.wake())
+
+    def stop(self) -> None:
+        """End the thread. Unfinished work of the idle process starts again after the next start."""
+        self._thread.stop()
+
+    def status(self) -> Status:
+        """Status of all logs together, for `brim status`. Reads the disk: not for the event loop."""
+        return _together([it.status() for it in self._upkeeps])
+
+    def _upkeep_of(self, log: Log) -> Upkeep:
+        return Upkeep(
+            log,
+            self._rules,
+            self._worker,
+            stream_of=self._rules_of,
+            floors=self._floors,
+            on_full=partial(self._on_full, log.directory),
+            roll=partial(self._roll, log.directory),
+            block=partial(self._block, log.directory),
+        )
+
+    def _roll(self, directory: str) -> None:
+        if (thread := self._logs.thread_in(directory)) is not None:
+            thread.roll()
+
+    def _block(self, directory: str, reason: str) -> None:
+        if (thread := self._logs.thread_in(directory)) is not None:
+            thread.block(reason)
+
+    def _rules_of(self, ring_name: str) -> StreamRules:
+        name = stream_of(ring_name)
+        return self._streams.get(name) or StreamRules(name)
+
+    def _floors(self, ring_name: str) -> list[Floor]:
+        return [floor for hold in self.holds for floor in hold(ring_name)]
+
+    def _on_full(self, directory: str, streams: set[str]) -> None:
+        self._full[directory] = streams
+        self._logs.refuse(lambda ring: stream_of(ring) in set().union(*self._full.values()))
+
+
+def _together(each: list[Status]) -> Status:
+    """Combine status: counters added, for the disk the worst state."""
+    order = ("ok", "warn", "delete", "read_only")
+    total: Status = {"disk_step": "ok", "full_streams": [], "trouble": ""}
+    counted = ("bytes_by_state", "bytes_by_stream", "deleted", "early_records", "unread_records")
+    for name in counted:
+        total[name] = dict(sum((Counter(it[name]) for it in each), Counter()))
+    for status in each:
+        total["disk_step"] = max(total["disk_step"], status["disk"]["step"], key=order.index)
+        total["full_streams"] = sorted({*total["full_streams"], *status["full_streams"]})
+        total["trouble"] = total["trouble"] or status["trouble"]
+    archives = [it["archive"] for it in each]
+    total["archive"] = {
+        name: sum(it[name] for it in archives) for name in ("segments", "refused", "damaged", "plain_bytes")
+    }
+    kept = total["bytes_by_state"].get("archived", 0)
+    total["archive"]["ratio"] = round(total["archive"]["plain_bytes"] / kept, 2) if kept else 0.0
+    scrubs = [it["scrub"] for it in each]
+    total["scrub"] = {name: sum(it[name] for it in scrubs) for name in ("read_bytes", "damaged")}
+    total["scrub"]["passes"] = min((it["passes"] for it in scrubs), default=0)
+    total["scrub"]["ended_ns"] = min((it["ended_ns"] or 0 for it in scrubs), default=0)
+    return total

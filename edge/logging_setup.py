@@ -1,0 +1,159 @@
+"""Logging setup: the broker's log on standard error, one line per event, for people or for machines.
+
+    2026-11-21 07:46:31.123 INFO  edge.streams.streams: ring re-attached name=default-0 offset=5120
+
+Owns the format. Modules log through logging.getLogger(__name__) with a constant message and key=value pairs,
+never once per record. Topics, client ids and paths are untrusted text: their control characters are escaped,
+so that a client cannot control the terminal or forge a line.
+
+The thread that serves every client also logs, and a client often causes the line. So lines of one kind are
+limited to LINES_PER_S, with a count of the others. Inside detached() no logging thread waits for the reader
+of the log: a stopped terminal or a full pipe costs lines, but delays no message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Final, Literal, TextIO
+
+from edge.terminal_escape import escaped
+
+__all__ = ["FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "pairs"]
+
+FORMATS: Final = ("text", "json")
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+LINES_PER_S = 50  # of one kind: lines of one place in the code
+KINDS_MAX = 1_000
+WAITING_MAX = 10_000  # lines
+FLUSH_S = 2.0  # time to write waiting lines at the end, if the reader is slow
+
+_NEEDS_QUOTES = re.compile(r'[\s"=]|^$')
+
+
+def pairs(**values: object) -> str:
+    """Text of `key=value key="with space"` pairs, safe to print."""
+    return " ".join(f"{key}={_quoted(str(value))}" for key, value in values.items())
+
+
+def _quoted(text: str) -> str:
+    text = escaped(text)
+    return '"' + text.replace('"', '\\"') + '"' if _NEEDS_QUOTES.search(text) else text
+
+
+class _TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        text = escaped(record.getMessage())
+        line = f"{seconds}.{int(record.msecs):03d} {record.levelname:<7} {record.name}: {text}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class _JsonFormatter(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__()
+        from msgspec.json import encode  # not needed for --help
+
+        self._encode = encode
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time_ns": int(record.created * 1e9),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return self._encode(line).decode()
+
+
+class _Limit(logging.Filter):
+    """Filter for LINES_PER_S lines of each kind. The next line after an excess has the number left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[tuple[str, str], list[int]] = {}  # kind -> [second, lines in it, lines left out]
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        second = int(record.created)
+        if len(self._kinds) >= KINDS_MAX:  # a library that puts values into its messages has unbounded kinds
+            self._kinds.clear()
+        kind = self._kinds.setdefault((record.name, str(record.msg)), [second, 0, 0])
+        if kind[0] != second:
+            left_out = kind[2]
+            kind[:] = [second, 0, 0]
+            if left_out:
+                record.msg, record.args = f"{record.getMessage()} {pairs(lines_left_out=left_out)}", None
+        kind[1] += 1
+        kind[2] += kind[1] > LINES_PER_S
+        return kind[1] <= LINES_PER_S
+
+
+class _Waiting(logging.Handler):
+    """Handler that queues records; if the queue is full they are counted instead."""
+
+    def __init__(self, waiting: queue.Queue[logging.LogRecord | None]) -> None:
+        super().__init__()
+        self.dropped = 0
+        self._waiting = waiting
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._waiting.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+
+@contextlib.contextmanager
+def detached() -> Iterator[None]:
+    """Context in which a separate thread writes the log, in order."""
+    root = logging.getLogger()
+    outputs = root.handlers[:]
+    waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_MAX)
+    taker = _Waiting(waiting)
+    for output in outputs:
+        for limit in output.filters:  # lines over the limit need not be queued
+            taker.addFilter(limit)
+
+    def write() -> None:
+        while (record := waiting.get()) is not None:
+            if taker.dropped and waiting.empty():
+                dropped, taker.dropped = taker.dropped, 0
+                root.warning("log lines dropped, nobody read them %s", pairs(lines=dropped))
+            for output in outputs:
+                output.emit(record)
+
+    writer = threading.Thread(
+        target=write, name="brim-log", daemon=True
+    )  # daemon: a write may block for ever
+    writer.start()
+    root.handlers[:] = [taker]
+    try:
+        yield
+    finally:
+        root.handlers[:] = outputs
+        with contextlib.suppress(queue.Full):
+            waiting.put(None, timeout=FLUSH_S)
+            writer.join(FLUSH_S)
+
+
+def configure(
+    level: str = "info", form: Literal["text", "json"] = "text", stream: TextIO | None = None
+) -> None:
+    """Send the log of the whole process to `stream` (standard error), replacing earlier settings."""
+    output = logging.StreamHandler(stream or sys.stderr)
+    output.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
+    output.addFilter(_Limit())
+    root = logging.getLogger()
+    root.handlers[:] = [output]
+    root.setLevel(level.upper())

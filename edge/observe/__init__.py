@@ -1,0 +1,1 @@
+"""Observation: status report, metrics and the HTTP endpoint.  Changes nothing."""

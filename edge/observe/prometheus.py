@@ -1,0 +1,178 @@
+"""Page of metrics in Prometheus's text format, version 0.0.4, made of the broker's report.
+
+Owns the form of the page; edge/observe/metric_families.py has names, types and meanings.  Counts nothing: the
+numbers are those of edge/observe/status_report.py, so that `brim status --json` and this page never disagree.
+
+Label values (client names, file names) come from other programs and are escaped.  Bounded as the report is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from edge.observe.metric_families import METRICS, SECTIONS, keys_of
+
+__all__ = ["CONTENT_TYPE", "page"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Status = Mapping[str, Any]
+Labels = Mapping[str, object]
+
+_CAUSES = ("overwritten", "retention", "damaged")
+_TROUBLED = {"retrying", "blocked", "stopped", "failed"}
+_KEYS = {section: keys_of(section) for section in SECTIONS}
+
+
+class _Page:
+    """Lines of metrics, grouped by family as the format requires."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, list[str]] = {}
+
+    def add(self, name: str, value: float | None, **labels: object) -> None:
+        """One sample; None: no sample."""
+        if value is not None:
+            self._lines(name).append(f"{name}{_labels(labels)} {_number(value)}")
+
+    def times(self, name: str, found: Status, **labels: object) -> None:
+        """Add a histogram of durations (persistence.stats.Histogram.as_dict()), in seconds."""
+        lines = self._lines(name)
+        for below_us, count in found["below_us"].items():
+            bound = _number(int(below_us) / 1e6)
+            lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {count}")
+        lines.append(f"{name}_bucket{_labels({**labels, 'le': '+Inf'})} {found['count']}")
+        lines.append(f"{name}_sum{_labels(labels)} {_number(found['total_us'] / 1e6)}")
+        lines.append(f"{name}_count{_labels(labels)} {found['count']}")
+
+    def section(self, section: str, found: Status, **labels: object) -> None:
+        """A sample or histogram for each metric of a section of the report that `found` has."""
+        for key, name in _KEYS[section].items():
+            if METRICS[name].kind != "histogram":
+                self.add(name, found.get(key), **labels)
+            elif key in found:
+                self.times(name, found[key], **labels)
+
+    def text(self) -> str:
+        """The page."""
+        return "".join(
+            f"# HELP {name} {METRICS[name].about}\n# TYPE {name} {METRICS[name].kind}\n"
+            + "".join(f"{line}\n" for line in lines)
+            for name, lines in self._families.items()
+        )
+
+    def _lines(self, name: str) -> list[str]:
+        return self._families.setdefault(name, [])
+
+
+def _labels(labels: Labels) -> str:
+    pairs = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def page(status: Status) -> str:
+    """The page of a report (report.Reporter.report())."""
+    out = _Page()
+    out.add("brim_info", 1, version=status["version"], edge_id=status["edge_id"])
+    out.section("", status)
+    out.add("brim_missing_files", len(status.get("missing", ())))
+    _mqtt(out, status["mqtt"])
+    out.section("watchdog", status.get("watchdog") or {})
+    for ring in status["rings"]:
+        _ring(out, ring)
+    if status["log"]:
+        _log(out, status["log"])
+        _reads(out, status)
+    out.section("zmq", status["zmq"] or {})
+    for bridge in status["bridges"]:
+        _bridge(out, bridge)
+    _consumers(out, status.get("consumers") or ())
+    return out.text()
+
+
+def _mqtt(out: _Page, mqtt: Status) -> None:
+    out.section("mqtt", mqtt)
+    for cause, count in mqtt["dropped"].items():
+        out.add("brim_mqtt_dropped_total", count, cause=cause)
+    for cause, count in mqtt["closed"].items():
+        out.add("brim_mqtt_closed_total", count, cause=cause)
+
+
+def _ring(out: _Page, ring: Status) -> None:
+    names = {"ring": ring["name"], "stream": ring["stream"]}
+    out.section("rings[]", ring, **names)
+    if ring.get("durability", "process") != "process":
+        out.add("brim_ring_not_durable_bytes", ring["not_durable_bytes"], **names)
+    for cause, count in ring.get("refused", {}).items():
+        out.add("brim_ring_refused_total", count, **names, cause=cause)
+    unique = {(it["name"] or "reader", it["pid"]): it for it in ring["readers"]}  # readers choose their names
+    for (reader_name, pid), reader in unique.items():
+        reader_labels = {**names, "reader": reader_name, "pid": pid}
+        out.add("brim_ring_reader_lag_records", reader["lag"], **reader_labels)
+        out.add("brim_ring_reader_lost_total", reader["lost"], **reader_labels)
+
+
+def _log(out: _Page, log: Status) -> None:
+    each: Iterable[Status] = log.get("logs") or (log,)
+    for one in each:
+        out.section("log", one, log=one.get("directory") or "all")
+    if upkeep := log.get("upkeep"):
+        _upkeep(out, upkeep)
+    out.section("log.disk", log.get("disk") or {})
+
+
+def _upkeep(out: _Page, upkeep: Status) -> None:
+    for state, size in upkeep["bytes_by_state"].items():
+        out.add("brim_log_segment_bytes", size, state=state)
+    for stream, size in upkeep["bytes_by_stream"].items():
+        out.add("brim_log_stream_bytes", size, stream=stream)
+    for stream, records in upkeep["early_records"].items():
+        out.add("brim_log_early_records_total", records, stream=stream)
+    for consumer, records in upkeep["unread_records"].items():
+        out.add("brim_log_unread_records_total", records, consumer=consumer)
+    out.section("log.upkeep.archive", upkeep["archive"])
+    out.section("log.upkeep.scrub", upkeep["scrub"])
+
+
+def _reads(out: _Page, status: Status) -> None:
+    """Reads by source: rings, log, archives."""
+    mqtt, reads = status["mqtt"], status["log"]["reads"]
+    out.add("brim_reads_total", mqtt["delivered"] - mqtt["thawed"], source="ring")
+    for source in ("log", "archive"):
+        out.add("brim_reads_total", reads[f"{source}_reads"], source=source)
+        out.add("brim_read_bytes_total", reads[f"{source}_bytes"], source=source)
+
+
+def _bridge(out: _Page, bridge: Status) -> None:
+    out.add("brim_bridge_up", bridge["condition"] not in _TROUBLED, bridge=bridge["name"])
+    out.section("bridges[]", bridge, bridge=bridge["name"])
+    out.section("bridges[].totals", bridge["totals"], bridge=bridge["name"])
+    _losses(out, bridge)
+
+
+def _losses(out: _Page, bridge: Status) -> None:
+    """Records that no drained file will have; a restart does not reset the counts."""
+    lost = {**dict.fromkeys(_CAUSES, 0), **bridge["lost_by"], "skipped": bridge["skipped_records"]}
+    for cause, count in lost.items():
+        out.add("brim_bridge_never_drained_total", count, bridge=bridge["name"], cause=cause)
+    for it in bridge["losses"]:
+        place = {"bridge": bridge["name"], "stream": it["stream"], "partition": it["partition"]}
+        for cause, count in {**it["lost_by"], "skipped": it["skipped_records"]}.items():
+            out.add("brim_bridge_partition_never_drained_total", count, **place, cause=cause)
+
+
+def _consumers(out: _Page, consumers: Iterable[Status]) -> None:
+    for one in consumers:
+        for place in one["places"]:
+            names = {"consumer": one["name"], "ring": place["ring"]}
+            out.add("brim_consumer_lag_records", place["lag"], **names)
+            out.add("brim_consumer_in_flight", place["in_flight"], **names)

@@ -1,0 +1,291 @@
+"""Status report: the dictionary of `brim status`, with and without --json.
+
+Only gathers, counts nothing. It shows every loss with its place and cause: each drop by cause, the fill level
+of each ring, its readers and their lag, and the work that log and bridges have left. Bounded: of many clients
+and readers it shows those in trouble, and the number of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import heapq
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from edge.broker.counters import ClientRow, Counters
+from edge.config.schema import Config
+from edge.local.control_server import LocalEndpoint
+from edge.local.producers import Producers
+from edge.local.protocol import ANSWER_MAX_BYTES, Report
+from edge.local.zmq_publisher import ZmqPublisher
+from edge.observe.directory_watch import Missing
+from edge.rpc.protocol import encode
+from edge.session_store.spill_file import SpillReport
+from edge.streams.ring_files import records_lost
+from edge.streams.streams import Streams
+from edge.terminal_escape import escaped
+from edge.transport.listener import Listener
+from ringbuf import Ring, SlotFacts
+from ringbuf.errors import Corrupt
+
+__all__ = ["Status", "StatusReporter"]
+
+Status = dict[str, Any]
+T = TypeVar("T")
+
+SAMPLE_S = 2.0  # interval of the rates: short enough to watch, with hardly any cost
+CLIENTS_SHOWN = 100
+CLIENTS_PAGE = 500  # sessions in one turn of the MQTT thread: about a millisecond
+ANSWER_S = 2.0  # time for the MQTT thread to answer
+READERS_SHOWN = 16  # of one ring
+_REFUSED = {
+    "full": "the ring was full",
+    "no_room": "the log or its stream was full",
+    "no_log": "the log took no records",
+}
+_LOST_BY = {
+    "overwritten": "overwritten in the ring",
+    "retention": "removed from the log",
+    "damaged": "damaged in the ring",
+}
+_RATED = ("published", "sourced", "delivered", "bytes_in", "bytes_out")
+
+
+@dataclass
+class StatusReporter:
+    """The parts of a running broker that contribute to the report."""
+
+    config: Config
+    version: str
+    streams: Streams
+    producers: Producers
+    listener: Listener
+    stats: Counters
+    zmq: ZmqPublisher | None
+    log: Callable[[], Status] | None = None  # reads files; log_totals does not
+    log_totals: Callable[[], dict[str, int]] | None = None
+    consumers: Callable[[], list[Status]] | None = None  # consumer groups with their progress
+    watchdog: Callable[[], Status] = dict
+    upstream: Callable[[], Status] = dict
+    bridges: Sequence[Callable[[], Status]] = ()
+    missing: Callable[[], Sequence[Missing]] = tuple
+    local: LocalEndpoint | None = None
+    metrics_url: str | None = None
+    started_s: float = field(default_factory=time.monotonic)
+    _rates: dict[str, float] = field(default_factory=dict)
+    _spill: SpillReport = field(default_factory=SpillReport)
+
+    async def sample(self) -> None:
+        """Compute the rates, until cancelled."""
+        before, at = self._totals(), time.monotonic()
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            now, then = self._totals(), at
+            at = time.monotonic()
+            self._rates = {name: round((now[name] - was) / (at - then), 1) for name, was in before.items()}
+            before = now
+            self._spill.look(self.stats.snapshot(), self.config.limits.spill_max_bytes)
+
+    def _totals(self) -> dict[str, int]:
+        """Totals that have a rate."""
+        mqtt = self.stats.totals()
+        written = self.log_totals() if self.log_totals else {}
+        return {name: mqtt[name] for name in _RATED} | {f"log_{name}": it for name, it in written.items()}
+
+    async def report(self) -> Status:
+        """The whole report, shortened to fit an answer."""
+        return _fitting(await self.gathered())
+
+    async def gathered(self) -> Status:
+        """The whole report."""
+        nothing: tuple[dict[str, int], Status] = ({}, {})
+        counts, owners = await self._ask(self._of_broker, nothing)
+        clients, not_shown = await self._clients()
+        mqtt = self.stats.snapshot() | counts
+        # Topics of users: the $SYS topics are the broker's, and "retained" does not count them either.
+        mqtt["topics"] = max(0, mqtt["topics"] - counts.get("sys_topics", 0))
+        status: Status = {
+            "version": self.version,
+            "pid": os.getpid(),
+            "edge_id": self.config.edge_id,
+            "uptime_s": round(time.monotonic() - self.started_s, 1),
+            "runtime_dir": str(self.config.runtime_dir),
+            "listeners": [str(address) for address in self.listener.addresses],
+            "rates": self._rates,
+            "mqtt": mqtt,
+            "watchdog": self.watchdog(),
+            "owners": owners,
+            "clients": [dataclasses.asdict(row) for row in clients],
+            "clients_not_shown": not_shown,
+            # Directories and files of the broker that were removed or replaced: key, path and remedy of each.
+            "missing": [it._asdict() for it in self.missing()],
+            "rings": [*self._partitions(), *self._producers()],
+            "metrics": self.metrics_url,
+            "zmq": self._zmq(),
+            "local": self._local(),
+            "log": await asyncio.to_thread(self.log) if self.log else None,
+            "consumers": self.consumers() if self.consumers else [],
+            # Rings whose publishers wait for sinks: the offset that each bridge has reached.
+            "upstream": self.upstream(),
+            "bridges": [bridge() for bridge in self.bridges],
+        }
+        status["lost"] = _lost(status)
+        return status
+
+    async def _ask(self, function: Callable[[], T], otherwise: T) -> T:
+        """Result of `function` on the MQTT thread; `otherwise` if that is stuck: the watchdog reports it."""
+        answer = asyncio.wrap_future(self.listener.ask(function))
+        await asyncio.wait([answer], timeout=ANSWER_S)
+        return answer.result() if answer.done() else otherwise
+
+    def _of_broker(self) -> tuple[dict[str, int], Status]:
+        """Counters and owners. On the MQTT thread."""
+        broker = self.listener.broker
+        return broker.counts(), broker.owners.top()
+
+    async def _clients(self) -> tuple[list[ClientRow], int]:
+        """Clients in trouble first, and the number of the others.
+
+        The MQTT thread gives a page of sessions at a time, and serves clients in between.
+        """
+        shown: dict[str, ClientRow] = {}
+        none: list[ClientRow] = []
+        seen, page = 0, CLIENTS_PAGE
+        while page == CLIENTS_PAGE:
+            rows = await self._ask(partial(self._page, seen), none)
+            page = len(rows)
+            seen += page
+            found = {row.client_id: row for row in (*shown.values(), *rows)}.values()
+            shown = {row.client_id: row for row in heapq.nsmallest(CLIENTS_SHOWN, found, key=_by_trouble)}
+        return list(shown.values()), max(0, seen - CLIENTS_SHOWN)
+
+    def _page(self, first: int) -> list[ClientRow]:
+        """One page of sessions. On the MQTT thread."""
+        sessions = self.listener.broker.sessions.all()
+        return self.stats.clients(islice(sessions, first, first + CLIENTS_PAGE))
+
+    def _partitions(self) -> Iterable[Status]:
+        for partition in self.streams.all():
+            facts = _ring_row(partition.ring)
+            # it does not read now, and misses nothing
+            if self.zmq is not None and not self.zmq.stats.prefixes:
+                facts["readers"] = [reader for reader in facts["readers"] if reader["name"] != "zmq"]
+            facts["stream"] = partition.stream
+            facts["durability"] = partition.durability
+            facts["visible"] = partition.visible
+            facts["rejected"] = partition.writer.rejected
+            facts["damaged"] = records_lost(partition.ring.check)  # at the check of the start
+            yield facts
+
+    def _producers(self) -> Iterable[Status]:
+        for producer in self.producers.all():
+            with suppress(Corrupt):  # another process owns the header, and may have damaged it
+                yield {
+                    **_ring_row(producer.ring),
+                    "stream": producer.stream.name,
+                    "producer": producer.producer,
+                    "refused": producer.ring.refused(),  # since the ring was created
+                }
+
+    def _zmq(self) -> Status | None:
+        if self.zmq is None:
+            return None
+        stats = dataclasses.asdict(self.zmq.stats)
+        return {"endpoint": self.zmq.endpoint, **stats, "peers": self.zmq.peers()}
+
+    def _local(self) -> Status | None:
+        if self.local is None:
+            return None
+        return {"open": self.local.connections, **self.local.counts}
+
+
+def _by_trouble(row: ClientRow) -> tuple[int, int, str]:
+    return -sum(row.dropped.values()), -row.queued, row.client_id
+
+
+def _ring_row(ring: Ring) -> Status:
+    extremes = ring.extremes()
+    slots = sorted(ring.slots(), key=lambda slot: (-slot.lost, slot.offset))
+    held = extremes.end_position - min(
+        (slot.cursor for slot in slots if slot.state == "gating"), default=extremes.end_position
+    )
+    return {
+        "name": ring.name,
+        "epoch": ring.epoch,
+        "capacity_bytes": ring.capacity_bytes,
+        "oldest_offset": extremes.oldest_offset,
+        "end_offset": extremes.end_offset,
+        "bytes": extremes.end_position - extremes.oldest_position,
+        # Part of the ring that gating readers have not read: at 1 the writer waits.
+        "held": round(min(1.0, max(0, held) / ring.capacity_bytes), 4),
+        "not_durable_bytes": max(0, extremes.end_position - extremes.durable_position),
+        "readers": [_reader_row(slot, extremes.end_offset) for slot in slots[:READERS_SHOWN]],
+        "readers_not_shown": max(0, len(slots) - READERS_SHOWN),
+        "shortened": ring.faults,  # times that another process has truncated one of its files
+    }
+
+
+def _reader_row(slot: SlotFacts, end_offset: int) -> Status:
+    # The reader's process writes the slot: an impossible lag is shown as 0, and the name is escaped.
+    lag = end_offset - slot.offset
+    return {
+        "name": escaped(slot.name),
+        "pid": slot.pid,
+        "own": slot.own,
+        "state": slot.state,
+        "lag": lag if 0 <= lag <= end_offset else 0,
+        "lost": slot.lost,
+    }
+
+
+def _lost(status: Status) -> dict[str, int]:
+    """All losses by place and cause; only those that have happened."""
+    lost: Counter[str] = Counter()
+    for cause, count in status["mqtt"]["dropped"].items():
+        lost[f"mqtt: {cause}"] += count
+    lost["mqtt: delivered, but not retained: the store was full"] += status["mqtt"]["retained_refused"]
+    lost["local ring: overrun"] += status["mqtt"]["source_lost"]
+    for ring in status["rings"]:
+        refused = ring.get("refused", {"full": ring.get("rejected", 0)})
+        for cause, count in refused.items():
+            lost[f"{ring['name']}: refused, {_REFUSED[cause]}"] += count
+        lost[f"{ring['name']}: damaged in memory before the start"] += ring.get("damaged", 0)
+        for reader in ring["readers"]:
+            if reader["name"] not in {"zmq", "mqtt"}:
+                lost[f"{ring['name']}: overrun of {reader['name'] or 'reader'} ({reader['pid']})"] += reader[
+                    "lost"
+                ]
+    if status["zmq"]:
+        lost["zmq: overrun"] += status["zmq"]["overrun"]
+        lost["zmq: a subscriber's queue was full (times)"] += status["zmq"]["full_queues"]
+    for bridge in status["bridges"]:
+        for cause, count in bridge["lost_by"].items():
+            lost[f"bridge {bridge['name']}: {_LOST_BY[cause]} before it was drained"] += count
+    return {what: count for what, count in lost.items() if count}
+
+
+def _fitting(status: Status) -> Status:
+    """`status`, without some details if it would not fit one answer."""
+    shortened: list[str] = []
+    for what, shorten in (
+        ("readers", lambda: [ring.update(readers=[]) for ring in status["rings"]]),
+        ("partitions", lambda: [bridge.update(partitions=[]) for bridge in status["bridges"]]),
+        ("losses", lambda: [bridge.update(losses=[]) for bridge in status["bridges"]]),
+        ("clients", lambda: status.update(clients=[])),
+        ("places", lambda: [consumer.update(places=[]) for consumer in status["consumers"]]),
+        ("rings", lambda: status.update(rings=[])),
+    ):
+        if len(encode(Report({**status, "shortened": shortened}))) <= ANSWER_MAX_BYTES:
+            break
+        shorten()
+        shortened.append(what)
+    status["shortened"] = shortened
+    return status

@@ -1,0 +1,1 @@
+"""Recovery: the state that a start reads back.  Runs before the first client is accepted."""

@@ -1,0 +1,431 @@
+"""Session recovery: applies the checkpoint and the journal of sessions after a restart.
+
+    find()     reads both, and changes nothing: from memory after a crash, from the log after a power cut
+    restore()  creates sessions, subscriptions, queues and wills, before any client is served
+
+Queues hold positions of records. Records that their ring has overwritten are in the spill file
+(edge/session_store/spill_file.py), or are read from the log when needed (edge/broker/log_backfill.py). For a
+ring that begins a new epoch a past source stands for the old one. Records that no store has are reported as
+lost, and counted as overrun when their turn comes.
+
+Records stored behind the last journal entry of a ring are routed as new ones: their publishers got no
+acknowledgement, or one that the record was stored.
+
+Time continues while the broker is down: sessions, messages and wills age. A client that was connected counts
+as away since the last journal entry.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+
+from edge.auth.interfaces import ClientInfo
+from edge.engine.subscription_options import subscription_of
+from edge.logging_setup import pairs
+from edge.mqtt import Connect, Version, Will, decode_packet
+from edge.mqtt.primitives import decode_variable_integer
+from edge.session_store.checkpoint import ENTRIES, NOTE, Frame, SessionCheckpoint, read_checkpoint
+from edge.session_store.journal_records import (
+    Connected,
+    Disconnected,
+    GroupOpened,
+    JournalRecord,
+    SessionClosed,
+    SessionOpened,
+    Sources,
+    Subscribed,
+    Unsubscribed,
+    WillDone,
+    WillWaits,
+    decode_record,
+)
+from ringbuf import RECORD_ALIGN, RECORD_HEADER_BYTES, Range, Ring, scan_records
+from ringbuf.record import RecordHeader, payload_position, span
+
+if TYPE_CHECKING:
+    from edge.broker.dispatcher import Broker
+    from edge.broker.router import PartitionLike
+    from edge.broker.sessions import Session
+    from edge.engine.engine import Engine
+    from persistence import Epoch
+
+__all__ = ["NOTHING_WAITS", "PastLog", "Restored", "SavedState", "find", "restore"]
+
+log = logging.getLogger(__name__)
+
+RANGE_BYTES = 1 << 20  # read at a time
+NEVER_ENDS = 1 << 56  # a position that no ring reaches
+ALIGN_MASK = -RECORD_ALIGN
+NOTHING_WAITS = 0xFFFF_FFFF_FFFF_FFFF  # in Engine.sources_floors()
+
+
+class PastLog(Protocol):
+    """The part of the log's reader of all rings that recovery uses."""
+
+    def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int, /) -> Sequence[Range]:
+        """Runs of records from a ring position on."""
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int, /) -> Sequence[Range]:
+        """Runs of records from an offset on."""
+
+    def epochs(self, ring_name: str, /) -> Sequence[Epoch]:
+        """Epochs of a ring that the log has."""
+
+
+@dataclass(slots=True)
+class SavedState:
+    """The saved state, oldest first."""
+
+    frames: list[Frame] = field(default_factory=list)
+    alive_ns: int = 0  # time of the last journal entry
+    journal_epoch: int = 0  # epoch of the journal that the checkpoint belongs to
+    # name and epoch of each ring that the state refers to
+    rings: set[tuple[str, int]] = field(default_factory=set)
+
+
+class Restored(NamedTuple):
+    """Result of a restart."""
+
+    sessions: int
+    subscriptions: int
+    queued: int
+    in_flight: int
+    lost: int  # records that neither a ring nor the log nor the spill file has: their entries are given up
+    duration_ms: float
+
+
+# ---- reading ----
+
+
+def find(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog | None) -> SavedState:
+    """Read the newest of the checkpoint files, and the journal behind it.
+
+    `places`: directories that may have a checkpoint, each as the names of its copies. The journal is `ring`,
+    if the checkpoint belongs to its epoch, together with what only the log has of that epoch or of an earlier
+    one.
+    """
+    checkpoints = [it for files in places for it in _copies(files)]
+    if not checkpoints:
+        return SavedState()
+    latest = max(checkpoints, key=lambda it: (it.origin.epoch == ring.epoch, it.origin.created_ns))
+    found = SavedState(list(latest.frames), latest.origin.created_ns, latest.origin.epoch)
+    expected = latest.origin.position
+    for run in _journal(ring, latest, past):
+        for position, timestamp_ns, kind, body in _records(run):
+            if position < expected:  # both the log and the ring have it
+                continue
+            if position > expected + ring.capacity_bytes:
+                log.error("session journal incomplete %s", pairs(expected=expected, at=position))
+            expected = position + 1
+            found.frames.append((kind, body))
+            found.alive_ns = max(found.alive_ns, timestamp_ns)
+    for kind, body in found.frames:
+        if kind == NOTE and isinstance(note := _record(body), Sources):
+            found.rings.update((name, epoch) for name, epoch, _ in note.rings.values())
+    return found
+
+
+def _copies(files: Iterable[Path]) -> list[SessionCheckpoint]:
+    """Valid checkpoints among the files of one directory."""
+    damaged: list[Path] = []
+    found = [it for it in (read_checkpoint(file, damaged) for file in files) if it is not None]
+    for file in damaged:
+        if found:
+            log.warning("session checkpoint damaged, its copy is used %s", pairs(file=file))
+        else:
+            log.error("session checkpoint damaged, sessions are lost %s", pairs(file=file))
+    return found
+
+
+def _journal(ring: Ring, latest: SessionCheckpoint, past: PastLog | None) -> Iterator[Range]:
+    position = latest.origin.position
+    if latest.origin.epoch != ring.epoch:
+        yield from _of_log(ring.name, latest.origin.epoch, position, NEVER_ENDS, past)
+        return
+    oldest = ring.extremes().oldest_position
+    if past is None and oldest > position:
+        log.error("session journal incomplete %s", pairs(expected=position, at=oldest))
+    yield from _of_log(ring.name, ring.epoch, position, oldest, past)
+    yield from _of_ring(ring)
+
+
+def _of_ring(ring: Ring) -> Iterator[Range]:
+    with ring.reader(name="sessions", own=True, start="oldest", overrun="count") as reader:
+        while runs := reader.ranges(RANGE_BYTES):
+            yield from runs
+
+
+def _of_log(name: str, epoch: int, position: int, end: int, past: PastLog | None) -> Iterator[Range]:
+    while past is not None and position < end and (runs := past.read_at(name, epoch, position, RANGE_BYTES)):
+        yield from runs
+        position = runs[-1].position + len(runs[-1].view)
+
+
+def _records(run: Range) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """Position, time, kind and body of each journal record in `run`, up to a wrong checksum."""
+    good = scan_records(run.view, run.epoch).good_bytes
+    at = 0
+    while at < good:
+        head = RecordHeader.of(run.view, at)
+        kind = bytes(run.view[at + RECORD_HEADER_BYTES :][: head.key_length])
+        body = bytes(run.view[at + payload_position(head.key_length, 0) : at + head.length])
+        yield run.position + at, head.timestamp_ns, kind, body
+        at += span(head.length)
+    if good < len(run.view):
+        log.error("session journal record damaged %s", pairs(position=run.position + good))
+
+
+def _record(body: bytes) -> JournalRecord | None:
+    try:
+        return decode_record(body)
+    except msgspec.DecodeError as error:
+        log.error("session journal record unreadable %s", pairs(reason=error))
+        return None
+
+
+# ---- restoring ----
+
+
+def restore(
+    broker: Broker,
+    found: SavedState,
+    partitions: Mapping[str, PartitionLike],
+    past: PastLog | None = None,
+    *,
+    now_s: float,
+    now_ns: int,
+) -> Restored:
+    """Restore `found` in a broker that serves no client yet.
+
+    `partitions`: the rings that the broker writes, by name. Rings of local producers are those that its
+    journal knows. `now_s` is of the broker's clock, `now_ns` of the wall clock.
+    """
+    return _Restart(broker, found, partitions, past).run(now_s, now_ns)
+
+
+class _Restart:
+    def __init__(
+        self,
+        broker: Broker,
+        found: SavedState,
+        partitions: Mapping[str, PartitionLike],
+        past: PastLog | None,
+    ) -> None:
+        self._broker = broker
+        self._engine: Engine = broker.engine
+        self._found = found
+        self._partitions = partitions
+        self._past = past
+        self._sessions: dict[int, Session] = {}
+        self._wills: dict[str, tuple[ClientInfo, Will, int]] = {}
+        self._sources: dict[int, tuple[int, str, int]] = {}  # number -> current source, name, epoch
+        self._past_sources: dict[tuple[str, int], int] = {}
+        self._acts: dict[type, Callable[..., None]] = {
+            SessionOpened: self._opened,
+            Connected: self._came,
+            Disconnected: self._left,
+            SessionClosed: self._closed,
+            Subscribed: self._subscribed,
+            Unsubscribed: self._unsubscribed,
+            GroupOpened: self._group_opened,
+            Sources: self._sources_named,
+            WillWaits: self._will_waits,
+            WillDone: self._will_done,
+        }
+
+    def run(self, now_s: float, now_ns: int) -> Restored:
+        started = time.perf_counter()
+        self._engine.restore_begin()
+        try:
+            self._replay()
+            self._route_the_rest()
+            self._settle()
+        finally:
+            lost = self._engine.restore_end()
+        self._leave(now_s, now_ns)
+        self._wait_for_wills(now_s, now_ns)
+        self._forget_sources()
+        self._broker.router.purge(self._broker.sessions)
+        return self._counted(lost, (time.perf_counter() - started) * 1000)
+
+    def _replay(self) -> None:
+        for kind, body in self._found.frames:
+            if kind == ENTRIES:
+                if not self._engine.restore_batch(body):
+                    log.error("session journal entries unreadable %s", pairs(bytes=len(body)))
+            elif kind == NOTE and (note := _record(body)) is not None:
+                self._acts[type(note)](note)
+
+    # ---- notes ----
+
+    def _opened(self, note: SessionOpened) -> None:
+        sessions = self._broker.sessions
+        # the journal lacks the end of that session
+        if (before := sessions.get(note.facts.client_id)) is not None:
+            self._end(before)
+        session = sessions.open(note.facts, note.expiry_s)
+        self._sessions[note.number] = session
+        self._engine.restore_session(note.number, session.handle)
+
+    def _came(self, note: Connected) -> None:
+        if (session := self._sessions.get(note.number)) is not None:
+            self._broker.sessions.resume(session, note.facts, note.expiry_s)
+            session.left_ns = 0
+
+    def _left(self, note: Disconnected) -> None:
+        if (session := self._sessions.get(note.number)) is not None:
+            session.expiry_s, session.left_ns = note.expiry_s, note.at_ns
+
+    def _closed(self, note: SessionClosed) -> None:
+        if (session := self._sessions.pop(note.number, None)) is not None:
+            self._end(session)
+
+    def _end(self, session: Session) -> None:
+        self._broker.router.forget(session)
+        self._broker.sessions.close(session)
+
+    def _subscribed(self, note: Subscribed) -> None:
+        if (session := self._sessions.get(note.number)) is not None:
+            subscription, identifier = subscription_of(note.topic_filter, note.terms)
+            self._broker.router.subscribe(session, subscription, identifier)
+
+    def _unsubscribed(self, note: Unsubscribed) -> None:
+        if (session := self._sessions.get(note.number)) is not None:
+            self._broker.router.unsubscribe(session, note.topic_filters)
+
+    def _group_opened(self, note: GroupOpened) -> None:
+        handle = self._broker.router.group_of(note.shared_filter)
+        if handle is not None:
+            self._engine.restore_session(note.number, handle)
+
+    def _will_waits(self, note: WillWaits) -> None:
+        if (will := _will_of(note.connect)) is not None:
+            self._wills[note.facts.client_id] = note.facts, will, note.due_ns
+
+    def _will_done(self, note: WillDone) -> None:
+        self._wills.pop(note.client_id, None)
+
+    # ---- rings ----
+
+    def _sources_named(self, note: Sources) -> None:
+        for number, (name, epoch, routed) in note.rings.items():
+            source, end = self._source_of(name, epoch)
+            self._sources[number] = source, name, epoch
+            self._engine.restore_source(number, source, end, routed)
+
+    def _source_of(self, name: str, epoch: int) -> tuple[int, int]:
+        """Source that stands for that epoch of a ring now, and the position where its records end."""
+        partition = self._partitions.get(name)
+        if partition is not None and partition.ring.epoch == epoch:
+            return self._broker.router.source_of(partition), partition.ring.extremes().end_position
+        for source, known in self._broker.journal.sources.items():
+            if known == (name, epoch):
+                return source, NEVER_ENDS
+        source = self._past_sources.get((name, epoch), 0)
+        if not source:
+            logged = self._past is not None and any(it.epoch == epoch for it in self._past.epochs(name))
+            source = self._broker.router.add_past_source(name, epoch, logged=logged)
+            self._past_sources[name, epoch] = source
+        return source, self._log_end(name, epoch)
+
+    def _log_end(self, name: str, epoch: int) -> int:
+        """Position after the last record that the log has of that epoch; NEVER_ENDS without a log."""
+        if self._past is None:
+            return NEVER_ENDS
+        for held in self._past.epochs(name):
+            if held.epoch == epoch and (
+                runs := self._past.read(name, epoch, held.end_offset - 1, RANGE_BYTES)
+            ):
+                return runs[-1].position + len(runs[-1].view)
+        return 0
+
+    def _route_the_rest(self) -> None:
+        """Route the records behind the last journal entry, ring by ring."""
+        for number, (source, name, epoch) in self._sources.items():
+            begin = self._engine.restore_mark(number)
+            partition = self._partitions.get(name)
+            if (name, epoch) in self._past_sources:
+                self._route_log(source, name, epoch, begin)
+            elif partition is not None:
+                extremes = partition.ring.extremes()
+                at = max(begin & ALIGN_MASK, extremes.oldest_position)
+                if at < extremes.end_position:
+                    self._route(source, at, None, begin)
+            else:
+                self._engine.restore_resume(source, begin)
+
+    def _route_log(self, source: int, name: str, epoch: int, begin: int) -> None:
+        position = begin & ALIGN_MASK
+        while self._past is not None and (runs := self._past.read_at(name, epoch, position, RANGE_BYTES)):
+            for run in runs:
+                self._route(source, run.position, run.view, begin)
+            position = runs[-1].position + len(runs[-1].view)
+
+    def _route(self, source: int, position: int, records: memoryview | None, begin: int) -> None:
+        begin, unknown = self._engine.restore_route(source, position, records, begin)
+        while unknown is not None:
+            self._name(unknown)
+            begin, unknown = self._engine.restore_route(source, position, records, begin)
+
+    def _name(self, unknown: bytes) -> None:
+        """Make a topic known. If that fails, skip the records of unknown topics."""
+        if self._broker.own_messages.topic_of(unknown.decode("utf-8", "replace")) is None:
+            self._engine.restore_refuse()
+
+    # ---- the end ----
+
+    def _settle(self) -> None:
+        handles = [session.handle for session in self._sessions.values()]
+        for handle in (*handles, *self._broker.router.groups()):
+            while (unknown := self._engine.restore_settle(handle)) is not None:
+                self._name(unknown)
+
+    def _leave(self, now_s: float, now_ns: int) -> None:
+        """Mark all clients as away, in the order in which they left."""
+        for session in self._sessions.values():
+            session.left_ns = min(session.left_ns or self._found.alive_ns, now_ns)
+        for session in sorted(self._sessions.values(), key=lambda it: it.left_ns):
+            left_ns = session.left_ns
+            self._broker.sessions.disconnected(session, now_s - (now_ns - left_ns) / 1e9)
+            session.left_ns = left_ns
+
+    def _wait_for_wills(self, now_s: float, now_ns: int) -> None:
+        for facts, will, due_ns in self._wills.values():
+            delay_ns = (will.properties.will_delay_interval_s or 0) * 1_000_000_000
+            at_ns = due_ns or self._found.alive_ns + delay_ns
+            self._broker.wills.restored(facts, will, now_s + (at_ns - now_ns) / 1e9)
+
+    def _forget_sources(self) -> None:
+        """Remove past sources for which no record waits."""
+        words, _ = self._engine.sources_floors(0, 0xFFFF_FFFF)
+        floors = array("Q", words)
+        for source in self._past_sources.values():
+            if floors[source] == NOTHING_WAITS:
+                self._broker.router.remove_past_source(source)
+
+    def _counted(self, lost: int, duration_ms: float) -> Restored:
+        facts = [self._engine.session_facts(session.handle) for session in self._sessions.values()]
+        facts += [self._engine.session_facts(handle) for handle in self._broker.router.groups()]
+        return Restored(
+            len(self._sessions),
+            sum(len(session.subscriptions) for session in self._sessions.values()),
+            sum(it[0] for it in facts if it is not None),
+            sum(it[1] for it in facts if it is not None),
+            lost,
+            duration_ms,
+        )
+
+
+def _will_of(packet: bytes) -> Will | None:
+    length = decode_variable_integer(packet, 1, len(packet))
+    assert length is not None
+    connect = decode_packet(packet[0], packet[1 + length[1] :], Version.V5)
+    return connect.will if isinstance(connect, Connect) else None

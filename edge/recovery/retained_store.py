@@ -1,0 +1,381 @@
+"""Retained store: a file of the retained messages that rings may have overwritten and the log removed.
+
+Owns `retained.state` in the state directory, a file that grows and is rewritten when most of it is old.
+Before a ring overwrites retained records of the time since the last sweep, and at a stop, the topics whose
+retained message has changed are appended. A topic that was published a thousand times meanwhile is written
+once.
+
+    frames of persistence/durable_file.py, with the seed 0; little-endian
+    kind "r": records (ringbuf/c/base/record.h), padded to 32; one without a payload: nothing is retained
+    kind "a": authors (edge/broker/retained_authors.py) of records of the frame before: for each author u32
+              length of the topic, u32 length of the author, topic, author; a record without one has no known
+              author. Version 1 of this format had no such frames, and is read
+    kind "m": msgpack {ring: [epoch, position]}: the frames before include all that was published up to there
+
+A start takes the last record of each topic, then later records from the rings, or from the log if the rings
+have overwritten them. For a ring that the file does not know, the log is read from its beginning; that
+happens once. A damaged file is truncated at the damage.
+
+Files are written on a separate thread. After a disk error the next sweep rewrites the whole file.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from edge.broker.retained import RetainedRecord
+from edge.engine.engine import counters_of
+from edge.logging_setup import pairs
+from edge.recovery.restore_sessions import NEVER_ENDS, RANGE_BYTES, PastLog
+from persistence.durable_file import NewFile, frames_in, pack_frame, read_file, write_all
+from persistence.files import Files, OsFiles
+from persistence.free_room import require_room
+from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN, Range, Ring
+
+if TYPE_CHECKING:
+    from edge.broker.dispatcher import Broker
+
+__all__ = ["RetainedStore", "marks_in", "records_in", "retained_in"]
+
+log = logging.getLogger(__name__)
+
+CHANGES_BYTES = 1 << 18  # approximate; collected at a time
+REWRITE_FACTOR = 2  # the file may be this many times as long as its valid content
+REWRITE_MIN_BYTES = 1 << 20
+FILE_MODE = 0o600  # payloads of clients
+
+_AUTHOR = struct.Struct("<II")
+_RECORD = struct.Struct("<I12xQ4xHH")  # of ringbuf/c/base/record.h: length, time, key length, flags
+
+Marks = Mapping[str, tuple[int, int]]
+
+
+def records_in(data: memoryview) -> Iterator[tuple[RetainedRecord, memoryview]]:
+    """Each whole record in `data` with the RETAIN flag, with its bytes, padded to 32."""
+    at = 0
+    while at + _RECORD.size <= len(data):
+        length, timestamp_ns, key_length, flags = _RECORD.unpack_from(data, at)
+        if not _RECORD.size + key_length <= length <= len(data) - at:
+            return
+        if flags & FLAG_RETAIN:
+            whole = data[at : at + (length + 31 & ~31)]
+            yield _record(whole[:length], key_length, flags, timestamp_ns), whole
+        at += length + 31 & ~31
+
+
+def _record(data: memoryview, key_length: int, flags: int, timestamp_ns: int) -> RetainedRecord:
+    after_key = _RECORD.size + key_length
+    end = after_key
+    if flags & FLAG_PROPERTIES:
+        length, size = _variable(data[after_key : after_key + 4])
+        end += length + size
+    payload = end + 7 & ~7
+    key, properties = bytes(data[_RECORD.size : after_key]), bytes(data[after_key:end])
+    return RetainedRecord(key, flags, timestamp_ns, properties, bytes(data[payload:]))
+
+
+def _variable(data: memoryview) -> tuple[int, int]:
+    """Value and length of a Variable Byte Integer; (0, 0) if it is incomplete."""
+    value = 0
+    for index, byte in enumerate(data):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, index + 1
+    return 0, 0
+
+
+class _Content(NamedTuple):
+    """Content of a file, by topic, and the positions up to which it is complete."""
+
+    latest: dict[bytes, bytes]  # key -> record, padded
+    authors: dict[bytes, bytes]  # key -> author
+    marks: dict[str, tuple[int, int]]
+    good_bytes: int
+
+
+def _read(path: Path, files: Files) -> _Content:
+    try:
+        data = memoryview(read_file(files, str(path)))
+    except FileNotFoundError:
+        data = memoryview(b"")
+    latest: dict[bytes, bytes] = {}
+    authors: dict[bytes, bytes] = {}
+    marks: dict[str, tuple[int, int]] = {}
+    good_bytes = 0
+    for kind, body, end in frames_in(data):
+        good_bytes = end
+        if kind == b"m":
+            marks = msgspec.msgpack.decode(body, type=dict[str, tuple[int, int]])
+        elif kind == b"a":
+            authors.update(_authors_in(body))
+        else:
+            for record, whole in records_in(body):
+                latest[record.key] = bytes(whole)
+                authors.pop(record.key, None)
+    if good_bytes < len(data):
+        log.warning("retained file damaged, truncated %s", pairs(file=path, at=good_bytes, bytes=len(data)))
+    present = {key: it for key, it in latest.items() if _is_significant(it)}
+    return _Content(present, authors, marks, good_bytes)
+
+
+def _authors_in(body: memoryview) -> Iterator[tuple[bytes, bytes]]:
+    at = 0
+    while at + _AUTHOR.size <= len(body):
+        key_bytes, author_bytes = _AUTHOR.unpack_from(body, at)
+        begin = at + _AUTHOR.size
+        at = begin + key_bytes + author_bytes
+        if at > len(body):
+            return
+        yield bytes(body[begin : begin + key_bytes]), bytes(body[begin + key_bytes : at])
+
+
+def marks_in(path: Path) -> dict[str, tuple[int, int]]:
+    """(epoch, position) of each ring up to which the file is complete."""
+    return _read(path, OsFiles()).marks
+
+
+def _is_significant(record: bytes) -> bool:
+    return any(it.payload for it, _ in records_in(memoryview(record)))
+
+
+def retained_in(ring: Ring, position: int = 0) -> Iterator[RetainedRecord]:
+    """Retained records that the ring still holds from `position` on."""
+    with ring.reader(name="retained", own=True, start="oldest", overrun="count") as reader:
+        while runs := reader.ranges(RANGE_BYTES):
+            yield from _since(runs, position)
+
+
+def _logged(
+    past: PastLog, name: str, epoch: int, position: int, end: int = NEVER_ENDS
+) -> Iterator[RetainedRecord]:
+    while position < end and (runs := past.read_at(name, epoch, position, RANGE_BYTES)):
+        yield from _since(runs, position)
+        position = runs[-1].position + len(runs[-1].view)
+
+
+def _published_since(ring: Ring, past: PastLog | None, epoch: int, position: int) -> Iterator[RetainedRecord]:
+    """Retained records from that place on, or from the oldest that is left, in order."""
+    begin = position if epoch == ring.epoch else 0
+    if past is not None:
+        for held in past.epochs(ring.name):
+            if epoch <= held.epoch < ring.epoch:
+                yield from _logged(past, ring.name, held.epoch, position if held.epoch == epoch else 0)
+        yield from _logged(past, ring.name, ring.epoch, begin, ring.extremes().oldest_position)
+    yield from retained_in(ring, begin)
+
+
+def _since(runs: Sequence[Range], position: int) -> Iterator[RetainedRecord]:
+    for run in runs:
+        for record, _ in records_in(run.view[max(position - run.position, 0) :]):
+            yield record
+
+
+class RetainedStore:
+    """The retained store: restore(), sweep() whenever it is due, stop().
+
+    On the broker's thread, or while that does not run. A sweep continues piece by piece, each after the one
+    before has been written, and the next sweep begins after it. So no publisher waits for it, and at most one
+    piece waits for the disk.
+    """
+
+    def __init__(self, path: Path, *, sync: bool) -> None:
+        """Create the store. `sync`: each sweep is synced, so that it survives a power cut."""
+        self._files = OsFiles()
+        self._broker: Broker | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._marks: Marks | None = None  # of the running sweep, while it has more pieces
+        self._ending: Future[None] | None = None  # result of the running sweep after its last piece
+        self._due = False  # True if another sweep must follow
+        self._written = _Written(path, self._files, sync=sync)
+
+    @property
+    def path(self) -> Path:
+        """Path of the file."""
+        return self._written.path
+
+    def read(self) -> tuple[list[RetainedRecord], dict[str, tuple[int, int]]]:
+        """Retained messages of the file, and for each ring (epoch, position) up to which it is complete."""
+        content = _read(self.path, self._files)
+        self._written.size_bytes = content.good_bytes
+        found = [
+            record._replace(author=content.authors.get(record.key, b""))
+            for it in content.latest.values()
+            for record, _ in records_in(memoryview(it))
+        ]
+        return found, content.marks
+
+    def restore(self, broker: Broker, rings: Iterable[Ring], past: PastLog | None) -> int:
+        """Restore retained messages from the file, the rings and the log. Returns their number.
+
+        From now on changes are written, and first those that were found outside of the file.
+        """
+        found, marks = self.read()
+        broker.retained.restore(found)
+        broker.engine.retained_sweep(False)
+        self._broker = broker
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")
+        broker.on_retained_due = self.sweep
+        for ring in rings:
+            broker.retained.restore(_published_since(ring, past, *marks.get(ring.name, (0, 0))))
+        return int(counters_of(broker.engine).retained)
+
+    @property
+    def is_sweeping(self) -> bool:
+        """True while a sweep runs."""
+        return self._marks is not None or self._ending is not None
+
+    def sweep(self) -> None:
+        """Write the changes since the last sweep: now, or after the running sweep."""
+        if self._broker is None or self._thread is None:
+            return
+        self._due = self.is_sweeping
+        if self._due:
+            return
+        self._marks = dict(self._broker.journal.marks())
+        replaces = self._written.wants_rewrite
+        self._broker.engine.retained_sweep(replaces)
+        self._thread.submit(self._written.begin, replaces)
+        self._continue()
+
+    def stop(self) -> None:
+        """Write all changes, and end. May be called twice."""
+        self._finish()
+        self.sweep()
+        self._finish()
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def _continue(self) -> None:
+        """Write one piece of the sweep."""
+        if self._marks is None or self._broker is None or self._thread is None:
+            return
+        changes, authors, more = self._broker.engine.retained_changes(CHANGES_BYTES)
+        written = self._thread.submit(self._written.add, changes, authors)
+        if more:
+            self._then(written, self._continue)
+            return
+        live_bytes = int(counters_of(self._broker.engine).retained_bytes)
+        self._ending = self._thread.submit(self._written.end, self._marks, live_bytes)
+        self._marks = None
+        self._then(self._ending, self._ended)
+
+    def _then(self, done: Future[None], then: Callable[[], None]) -> None:
+        """Call `then` on the broker's thread. Without `call` nothing happens: stop() continues the sweep."""
+        if self._broker is not None and (call := self._broker.call) is not None:
+            done.add_done_callback(lambda _: call(then))
+
+    def _ended(self) -> None:
+        self._ending = None
+        if self._due:
+            self.sweep()
+
+    def _finish(self) -> None:
+        """Run the current sweep to its end."""
+        while self._marks is not None:
+            self._continue()
+        if self._ending is not None:
+            self._ending.result()
+            self._ending = None
+
+
+class _Written:
+    """The file on its writing thread: begin(), add() for each piece, end()."""
+
+    def __init__(self, path: Path, files: Files, *, sync: bool) -> None:
+        self.path = path
+        self.size_bytes = 0  # length of the valid part
+        self.wants_rewrite = False  # True if the file is too long for its content, or a write has failed
+        self._files = files
+        self._sync = sync
+        self._handle = -1  # -1: a write of this sweep has failed
+        self._new: NewFile | None = None  # the file of the handle, if it replaces the old one
+        self._end = 0  # of the sweep in the file
+        self._rewritten_bytes = 0  # size of the file at its last rewrite
+        self._made = False  # True while the directory entry is not synced
+
+    def begin(self, replaces: bool) -> None:
+        """Begin a sweep. `replaces`: the pieces are the whole content, and replace the file."""
+        self._end = 0 if replaces else self.size_bytes
+        try:
+            if replaces:
+                self._new = NewFile(self._files, str(self.path), mode=FILE_MODE)
+                self._handle = self._new.handle
+            else:
+                self._handle = self._opened()
+                self._files.ftruncate(self._handle, self.size_bytes)
+        except Exception as error:  # noqa: BLE001 - after any error this sweep is not in the file
+            self._failed(error)
+
+    def _opened(self) -> int:
+        """Handle of the file, to append to it."""
+        name = str(self.path)
+        try:
+            self._files.close(self._files.open(name))
+        except FileNotFoundError:
+            if self.size_bytes:
+                raise  # it was removed, with what it contained
+            self._made = True
+        return self._files.open(name, create=True, mode=FILE_MODE)
+
+    def add(self, records: bytes, authors: bytes) -> None:
+        """Append one piece."""
+        if self._handle < 0 or not records:
+            return
+        try:
+            require_room(self._files, str(self.path.parent), len(records))
+            self._put(b"r", records)
+            if authors:
+                self._put(b"a", authors)
+        except Exception as error:  # noqa: BLE001 - after any error this sweep is not in the file
+            self._failed(error)
+
+    def end(self, marks: Marks, live_bytes: int) -> None:
+        """End a sweep, complete up to `marks`. `live_bytes`: about the size of all retained messages."""
+        if self._handle < 0:
+            return
+        replaces = self._new is not None
+        try:
+            self._put(b"m", msgspec.msgpack.encode(marks))
+            if self._new is not None:
+                self._new.publish(sync=self._sync)
+            elif self._sync:
+                self._files.fdatasync(self._handle)
+                if self._made:
+                    self._files.dirsync(str(self.path.parent))
+        except Exception as error:  # noqa: BLE001 - after any error this sweep is not in the file
+            self._failed(error)
+            return
+        self._close()
+        self._made = False
+        self.size_bytes = self._end
+        if replaces:
+            self._rewritten_bytes = self.size_bytes
+        # Authors are in the file but not in `live_bytes`. A file of minimal length is not rewritten.
+        live_bytes = max(live_bytes, self._rewritten_bytes)
+        self.wants_rewrite = self.size_bytes > REWRITE_FACTOR * live_bytes + REWRITE_MIN_BYTES
+
+    def _put(self, kind: bytes, body: bytes) -> None:
+        self._end = write_all(self._files, self._handle, [pack_frame(kind, body), body], self._end)
+
+    def _failed(self, error: Exception) -> None:
+        """Drop this sweep. The next one writes everything to a new file."""
+        log.error("retained file write failed %s", pairs(file=self.path, reason=error))
+        self.wants_rewrite = True
+        self._close()
+
+    def _close(self) -> None:
+        """Close the file of this sweep. A new file that has no name yet is removed."""
+        handle, self._handle = self._handle, -1
+        new, self._new = self._new, None
+        if new is not None:
+            new.close()
+        elif handle >= 0:
+            self._files.close(handle)

@@ -1,0 +1,1 @@
+"""Composition root: builds the broker from a configuration, starts and stops it."""

@@ -1,0 +1,173 @@
+"""Setup of the consumers' endpoint: journal, rings, and the way to the MQTT thread."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from edge.config.schema import Config, Durability, Stream
+from edge.consumers.append_log import Journal
+from edge.consumers.coordinator import Service
+from edge.consumers.dead_letters import Fate, Outgoing
+from edge.consumers.offset_store import OffsetStore
+from edge.consumers.registry import GroupSettings, Ledger, RingEntry
+from edge.consumers.ring_source import RingSource
+from edge.consumers.server import ConsumersEndpoint
+from edge.errors import EdgeError
+from edge.local.producers import ProducerRing, Producers
+from edge.log.log_set import LogSet
+from edge.streams.streams import Streams
+from edge.transport.listener import Listener
+from persistence.files import OsFiles
+from ringbuf import FLAG_EXPIRY, Ring
+
+__all__ = ["consumers_endpoint"]
+
+DURABLE_POLL_S = 0.002  # between two checks if the log has synced the published messages
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsynced:
+    """Stored messages that a log has not synced yet."""
+
+    fates: list[Fate]
+    rings: list[str]  # of each message, "" if it does not wait for its log
+    places: dict[str, tuple[Ring, int]]  # by ring: the position that must be synced
+    until_s: float  # monotonic; from then on they are refused if the log accepts no records
+    tell: Callable[[list[Fate]], None]
+
+    def lacking(self) -> set[str]:
+        """Rings that are not synced so far."""
+        return {name for name, (ring, end) in self.places.items() if ring.extremes().durable_position < end}
+
+    def answer(self, lacking: set[str]) -> None:
+        """Report all messages; those of `lacking` rings as "full"."""
+        pairs = zip(self.rings, self.fates, strict=True)
+        self.tell(["full" if ring in lacking else fate for ring, fate in pairs])
+
+
+class BrokerOutlet:
+    """Passes messages to the broker's thread, and their results back.
+
+    A message to a stream of durability "disk" is reported when the log has synced it. If the log accepts no
+    records (`failure_of` a ring), it is refused after queue_timeout_ms, like publishers of MQTT.
+    """
+
+    def __init__(self, listener: Listener, streams: Streams, failure_of: Callable[[str], str]) -> None:
+        self.hand_over: Callable[[Callable[[], object]], object] = lambda function: function()
+        self._listener = listener
+        self._streams = streams
+        self._failure_of = failure_of
+        self._patience_ms = {it.name: it.queue_timeout_ms for it in streams.settings()}
+        self._unsynced: deque[_Unsynced] = deque()
+
+    def __call__(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
+        """See Outlet."""
+        self._listener.call(partial(self._publish, messages, done))
+
+    def look(self) -> float:
+        """Report the messages that the log has synced. Returns the seconds until the next check."""
+        while self._unsynced:
+            first = self._unsynced[0]
+            lacking = first.lacking()
+            if lacking and (time.monotonic() < first.until_s or not all(map(self._failure_of, lacking))):
+                return DURABLE_POLL_S
+            self._unsynced.popleft()
+            first.answer(lacking)
+        return float("inf")
+
+    def _publish(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
+        """Publish on the broker's thread. An exception refuses all, so that no caller waits forever."""
+        try:
+            self._publish_all(messages, done)
+        except Exception:
+            self.hand_over(partial(done, ["refused"] * len(messages)))
+            raise
+
+    def _publish_all(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
+        fates = [self._store(it) for it in messages]
+        rings: list[str] = []
+        places: dict[str, tuple[Ring, int]] = {}
+        patience_ms = 0
+        for message, fate in zip(messages, fates, strict=True):
+            partition = self._streams.partition_of(message.topic)
+            waits = fate == "stored" and partition.durability is Durability.DISK
+            rings.append(partition.name if waits else "")
+            if waits:
+                # from the writer, because the ring's own value is updated once a batch
+                places[partition.name] = (partition.ring, partition.writer.end_position)
+                patience_ms = max(patience_ms, self._patience_ms[partition.stream])
+        until_s = time.monotonic() + patience_ms / 1000
+        self.hand_over(partial(self._unsynced.append, _Unsynced(fates, rings, places, until_s, done)))
+
+    def _store(self, message: Outgoing) -> Fate:
+        own = self._listener.broker.own_messages
+        if message.topic.startswith("$") or own.topic_of(message.topic) is None:
+            return "refused"
+        flag = FLAG_EXPIRY if message.expires else 0
+        stored = own.store(
+            message.topic, message.payload, message.qos, message.retain, message.properties, flag
+        )
+        return "stored" if stored else "full"
+
+
+def consumers_endpoint(
+    config: Config, streams: Streams, producers: Producers, listener: Listener, logs: LogSet | None
+) -> ConsumersEndpoint:
+    """Create the endpoint with all rings, not started. Raises EdgeError: its journal is unreadable."""
+    cold = logs.reader if logs is not None else None
+    outlet = BrokerOutlet(listener, streams, logs.failure_of if logs is not None else lambda _: "")
+
+    def make(wake: Callable[[], None]) -> Service:
+        service = Service(_ledger(config), outlet, clock=time.monotonic, wake=wake)
+        service.also.append(outlet.look)
+        return service
+
+    keys, clients = config.zmq.secret_key_file, config.zmq.client_keys_dir
+    endpoint = ConsumersEndpoint(
+        config.consumers_endpoint, make, secret_key_file=keys, client_keys_dir=clients
+    )
+    outlet.hand_over = endpoint.call
+    settings = {stream.name: stream for stream in config.stream}
+
+    def entry_of(ring: Ring, stream: Stream, topics: tuple[str, ...] | None) -> RingEntry:
+        source = RingSource(ring, cold if stream.durability.is_logged else None)
+        return RingEntry(source, stream.name, topics, stream.durability, stream.sync_interval_ms)
+
+    for it in streams.all():
+        stream = settings[it.stream]
+        endpoint.add(entry_of(it.ring, stream, stream.topics), it.ring.reader(name="consumers", own=True))
+
+    def add_producer(added: ProducerRing) -> None:
+        entry = entry_of(added.ring, added.stream, None)
+        endpoint.add(entry, added.ring.reader(name="consumers", verify=True))
+
+    for producer in producers.all():
+        add_producer(producer)
+    producers.on_ring.append(add_producer)
+    return endpoint
+
+
+def _ledger(config: Config) -> Ledger:
+    consumers, directory = config.consumers, config.state_dir / "consumers"
+    files = OsFiles()
+    try:
+        files.makedirs(str(directory))
+        store = OffsetStore(Journal(files, str(directory), "offsets"))
+    except OSError as error:
+        text = f"committed offsets of consumers in {directory}: {error.strerror}"
+        raise EdgeError(text, hint="mend the directory, or write enabled = false in [consumers]") from error
+    settings = GroupSettings(
+        consumers.lease_ms,
+        consumers.tries_max,
+        consumers.backoff_ms,
+        consumers.backoff_max_ms,
+        consumers.records_max,
+        consumers.dead_letter_topic,
+        consumers.groups_max,
+        consumers.members_max,
+    )
+    return Ledger(store, settings, time.time_ns)

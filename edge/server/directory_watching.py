@@ -1,0 +1,54 @@
+"""Directory watch of a broker: its directories, rings and logs, and the consequences of a missing file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from edge.config.schema import Config
+from edge.log.log_set import LogSet
+from edge.observe.directory_watch import DirectoryWatch, Missing
+from ringbuf.ring import ring_file
+
+__all__ = ["watch_directories"]
+
+
+def watch_directories(
+    config: Config,
+    rings: Iterable[Path],
+    logs: LogSet | None,
+    refuse_consumers: Callable[[str], object],
+) -> DirectoryWatch:
+    """Create the watch, not started. `refuse_consumers` is called with the reason, "" for none."""
+    watch = DirectoryWatch(logs.logs if logs is not None else list)
+    watch.watch("state_dir", config.state_dir)
+    watch.watch("runtime_dir", config.runtime_dir)
+    if (offsets := config.state_dir / "consumers").is_dir():
+        watch.watch("state_dir", offsets)
+    for path in rings:
+        watch.watch("ring", ring_file(path))
+
+    def follow() -> None:
+        state = next((it for it in watch.missing if it.key == "state_dir"), None)
+        refuse_consumers(_reason(state) if state is not None else "")
+        if logs is not None:
+            logs.lose({str(it.directory): _why(it.directory, watch.missing) for it in logs.logs()})
+
+    watch.on_change.append(follow)
+    return watch
+
+
+def _why(directory: str, missing: Iterable[Missing]) -> str:
+    """Reason why the log in that directory accepts no records; "" if it does.
+
+    Without the state directory a restart knows neither sessions nor epochs. So no log may promise durability
+    then, wherever the log itself is.
+    """
+    of_log = (it for it in missing if it.key == "log" and directory in {it.path, os.path.dirname(it.path)})
+    found = next(of_log, None) or next((it for it in missing if it.key == "state_dir"), None)
+    return _reason(found) if found is not None else ""
+
+
+def _reason(it: Missing) -> str:
+    return f"{it.path} was removed or replaced; {it.remedy}"

@@ -1,0 +1,422 @@
+"""Session journal: records changes of sessions as they happen, and writes checkpoints.
+
+Owns the journal ring and the checkpoint file while the broker runs, and decides which sessions are kept:
+those that outlast their connection. The engine writes its own entries (ringbuf/c/mqtt/durable/journal.c).
+This module writes the decisions of Python: sessions that begin, continue and end, subscriptions, wills. Never
+reads the journal back: restore_sessions.py does.
+
+    change -> note in the journal -> answer to the client
+
+If a note does not fit, or the journal is full, a checkpoint replaces it, because that contains everything;
+until then no answers are sent. A snapshot is taken on the broker's thread (snapshot.py), and encoded and
+written on another. A failed checkpoint is repeated every RETRY_S; meanwhile a full journal holds back
+publishers.
+
+With a log, the journal is not full until the log has `in_log_bytes` of it that no checkpoint contains: a
+restart reads there what the ring has overwritten.
+
+Before begin() nothing is kept, and every method only tests one flag.
+
+Invariants: a client gets no answer before its change is noted, and at `disk` synced
+(ringbuf/c/mqtt/durable/output_barrier.c). What the journal overwrites is in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from edge.auth.interfaces import ClientInfo
+from edge.engine.engine import Engine
+from edge.logging_setup import pairs
+from edge.mqtt import Will
+from edge.session_store.checkpoint import Origin, write_checkpoint
+from edge.session_store.journal_records import (
+    Connected,
+    Disconnected,
+    GroupOpened,
+    JournalRecord,
+    SessionClosed,
+    SessionOpened,
+    Sources,
+    Subscribed,
+    Unsubscribed,
+    WillDone,
+    encode_record,
+)
+from edge.session_store.reserve import Reserve
+from edge.session_store.snapshot import KeptSession, KeptWill, Snapshot, will_record
+from edge.session_store.views import BrokerView, ClientView, SessionView
+
+if TYPE_CHECKING:
+    from ringbuf import Ring, Writer
+
+__all__ = ["JournalTarget", "SessionJournal"]
+
+log = logging.getLogger(__name__)
+
+SECTION_BYTES = 1 << 20  # approximate; entries in one frame of a checkpoint
+DUE_SHARE = 8  # of the journal: the least part between two checkpoints
+RETRY_S = 1.0
+# of the journal: mq_journal_note() takes half of the longest record, which is a quarter of the ring
+NOTE_SHARE = 8
+NOTE_HEAD_BYTES = 64
+
+Call = Callable[[Callable[[], object]], None]
+
+
+class JournalTarget(NamedTuple):
+    """The journal's ring and writer, and the checkpoint files, each with True if it is synced.
+
+    `gates_output`: a log syncs the journal, and answers wait for that. `in_log_bytes`: so much of the journal
+    behind a checkpoint may be only in that log; 0: there is no log.
+    """
+
+    ring: Ring
+    writer: Writer
+    files: tuple[tuple[Path, bool], ...]
+    gates_output: bool = False
+    in_log_bytes: int = 0
+    reserve: Reserve | None = None  # space for a checkpoint in a full file system
+
+
+class SessionJournal:
+    """Journal of sessions. All methods run on the broker's thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.held = 0  # sessions and wills in the last checkpoint
+        self.checkpoints = 0
+        self.checkpoint_bytes = 0  # size of the last checkpoint
+        self.failure = ""  # reason why the last checkpoint failed; "" if it did not, or none was tried
+        # reason why answers wait without end: the journal's log does not work; otherwise ""
+        self.ack_failure = ""
+        # Called with the offset before which the journal is no longer needed.
+        self.on_checkpoint: Callable[[int], object] = lambda offset: None
+        self.sources: dict[int, tuple[str, int]] = {}  # every ring of the engine: name and epoch
+        self._unnamed: list[int] = []  # sources that no note describes yet
+        self._has_kept = False  # True if some session is kept, or was
+        self._engine = engine
+        self._clock = clock
+        self._wall_ns = wall_ns
+        self._target: JournalTarget | None = None
+        self._state: BrokerView | None = None
+        self._call: Call | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing = False
+        self._again = False  # True if another checkpoint must follow the current one
+        self._round = 0  # number of the checkpoint; the result of an overtaken one is ignored
+        self._retry_s = float("inf")
+
+    @property
+    def is_open(self) -> bool:
+        """True if state is kept."""
+        return self._target is not None
+
+    @property
+    def writing(self) -> bool:
+        """True while the thread writes a checkpoint."""
+        return self._writing
+
+    # ---- begin and end ----
+
+    def begin(self, place: JournalTarget, kept: BrokerView, call: Call | None = None) -> None:
+        """Keep the existing state and all changes from now on.
+
+        `call` runs a function on the broker's thread, from any other; without it checkpoints are written at
+        once. Raises OSError if the checkpoint cannot be written.
+        """
+        self._state, self._target = kept, place
+        for session in kept.sessions:
+            session.kept = session.expiry_s > 0
+            self._has_kept |= session.kept
+            self._engine.session_keep(session.handle, session.kept)
+        for handle, _ in kept.groups.groups_of_kept():
+            self._engine.session_keep(handle, True)
+        try:
+            self._write(place.ring.extremes().end_position, self._snapshot())
+        except OSError:
+            self._target = None
+            raise
+        end = place.ring.extremes().end_position
+        self._engine.journal_open(place.writer, end, place.gates_output, place.in_log_bytes)
+        self._engine.journal_checkpointed(end, self._due_bytes())
+        self._call = call
+
+    def stop(self) -> None:
+        """Write a last checkpoint, and keep nothing after that. May be called twice."""
+        if self._target is not None:
+            self.checkpoint(at_once=True)
+            self._engine.journal_close()
+            self._target = None
+        self._engine.spill_close()
+
+    @property
+    def next_s(self) -> float:
+        """Time at which tick() has work."""
+        return self._retry_s
+
+    def tick(self, now_s: float) -> None:
+        """Repeat a failed checkpoint."""
+        if now_s >= self._retry_s:
+            self.checkpoint()
+
+    # ---- sessions ----
+
+    def opened(self, session: SessionView) -> None:
+        """Record a new session."""
+        if self._target is None or session.expiry_s == 0:
+            return
+        session.kept = self._has_kept = True
+        self._name_sources()
+        self._record(SessionOpened(_number(session.handle), session.facts, session.expiry_s))
+        self._engine.session_keep(session.handle, True)
+
+    def connected(self, session: SessionView) -> None:
+        """Record that the client of a session is connected, perhaps with another expiry."""
+        if self._target is None:
+            return
+        if session.kept and session.expiry_s == 0:
+            self.closed(session)
+        elif session.kept:
+            self._record(Connected(_number(session.handle), session.facts, session.expiry_s))
+
+    def disconnected(self, session: SessionView) -> None:
+        """Record that the client of a session is away."""
+        session.left_ns = self._wall_ns()
+        if session.kept:
+            self._record(Disconnected(_number(session.handle), session.expiry_s, session.left_ns))
+
+    def closed(self, session: SessionView) -> None:
+        """Record that a session ends, or is no longer kept. Must be called before the engine closes it."""
+        if not session.kept:
+            return
+        session.kept = False
+        self._engine.session_keep(session.handle, False)
+        self._record(SessionClosed(_number(session.handle)))
+
+    def subscribed(self, session: SessionView, topic_filter: str) -> None:
+        """Record a subscription, with the terms that the session has for it."""
+        if session.kept:
+            terms = session.subscriptions[topic_filter]
+            self._record(Subscribed(_number(session.handle), topic_filter, terms))
+
+    def unsubscribed(self, session: SessionView, topic_filters: Iterable[str]) -> None:
+        """Record that subscriptions were removed."""
+        if session.kept and (gone := list(topic_filters)):
+            self._record(Unsubscribed(_number(session.handle), gone))
+
+    def group(self, handle: int, shared_filter: str, *, kept: bool) -> None:
+        """Record that the members of a group have changed. `kept`: True if one of them is kept."""
+        if self._target is None:
+            return
+        if kept:
+            self._record(GroupOpened(_number(handle), shared_filter))
+        self._engine.session_keep(handle, kept)
+
+    def acl_changed(self) -> None:
+        """Write a checkpoint: purged queue entries are not in the journal."""
+        self._again = self._writing
+        self.checkpoint()
+
+    # ---- rings and wills ----
+
+    def source_added(self, source: int, name: str, epoch: int) -> None:
+        """Record the number that the engine uses for this ring."""
+        self._engine.source_named(source, name.encode(), epoch)
+        self.sources[source] = name, epoch
+        self._unnamed.append(source)
+        if self._target is not None and self._has_kept:
+            self._name_sources()
+
+    def _name_sources(self) -> None:
+        """Note the ring numbers of entries, as soon as there are sessions with entries."""
+        named = {source: self.sources[source] for source in self._unnamed if source in self.sources}
+        self._unnamed.clear()
+        if named:
+            self._record(self._sources_record(named))
+
+    def _sources_record(self, named: dict[int, tuple[str, int]]) -> Sources:
+        return Sources(
+            {
+                source: (name, epoch, self._engine.source_position(source))
+                for source, (name, epoch) in named.items()
+            }
+        )
+
+    def marks(self) -> dict[str, tuple[int, int]]:
+        """For each ring: its epoch, and the position below which all records were routed."""
+        found: dict[str, tuple[int, int]] = {}
+        for source, (name, epoch) in self.sources.items():
+            if epoch >= found.get(name, (0, 0))[0] and (position := self._engine.source_position(source)):
+                found[name] = epoch, position
+        return found
+
+    def source_removed(self, source: int) -> None:
+        """Forget a ring that the engine has removed."""
+        self.sources.pop(source, None)
+
+    def will(self, facts: ClientInfo, will: Will, due_s: float) -> None:
+        """Record a will that is published at `due_s`."""
+        if self._target is not None:
+            self._record(will_record(KeptWill(facts, will, self._wall_ns_of(due_s))))
+
+    def will_of(self, client: ClientView) -> None:
+        """Record the will of a connected client.
+
+        It is published if the broker dies before the client disconnects, even if its session is not kept: a
+        crash closes the connection [MQTT-3.1.2-8], and the restart is the first that can publish [3.1.2.5].
+        """
+        if self._target is not None and client.will is not None:
+            self._record(will_record(KeptWill(client.facts, client.will, 0, client.session.kept)))
+
+    def will_done(self, client_id: str) -> None:
+        """Record that a client has no will any more."""
+        if self._target is not None:
+            self._record(WillDone(client_id))
+
+    def _wall_ns_of(self, due_s: float) -> int:
+        return self._wall_ns() + int((due_s - self._clock()) * 1e9)
+
+    # ---- writing ----
+
+    def fits(self, facts: ClientInfo, will: Will | None) -> bool:
+        """False if notes of this client would be too long for the journal: each would cost a checkpoint."""
+        if self._target is None:
+            return True
+        most = self._target.ring.capacity_bytes // NOTE_SHARE - NOTE_HEAD_BYTES
+        # the identity that authentication may add
+        proven = msgspec.structs.replace(facts, identity=facts.username)
+        if len(encode_record(SessionOpened(0, proven, 0))) > most:
+            return False
+        return will is None or len(encode_record(will_record(KeptWill(proven, will, 0)))) <= most
+
+    def _record(self, note: JournalRecord) -> None:
+        if self._target is not None and not self._engine.journal_note(encode_record(note)):
+            self.checkpoint()
+
+    def checkpoint(self, *, at_once: bool = False) -> None:
+        """Write the whole state: on a thread, or before anything else happens if `at_once`.
+
+        While one checkpoint is being written the next must wait: the engine requests another for the rest.
+        """
+        if self._target is None or (self._writing and not at_once):
+            return
+        self._retry_s, self._again = float("inf"), False
+        if (position := self._engine.journal_end(at_once)) is None:
+            return
+        offset = self._target.ring.extremes().end_offset
+        self._round += 1
+        snapshot = self._snapshot()
+        if self._call is None or at_once:
+            if self._thread is not None:  # an older checkpoint of the thread must not be written last
+                self._thread.shutdown()
+                self._thread = None
+            self._finish(self._round, position, offset, self._write_or_error(position, snapshot))
+            return
+        self._writing = True
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-state")
+        self._thread.submit(self._write_apart, self._call, self._round, position, offset, snapshot)
+
+    def _write_apart(self, call: Call, number: int, position: int, offset: int, snapshot: Snapshot) -> None:
+        """Write on the thread, and report to the broker's thread."""
+        failed = self._write_or_error(position, snapshot)
+        call(partial(self._finish, number, position, offset, failed))
+
+    def _finish(self, number: int, position: int, offset: int, failed: Exception | None) -> None:
+        if self._target is None or number != self._round:
+            return
+        self._writing = False
+        self.failure = "" if failed is None else str(failed) or type(failed).__name__
+        if failed is not None:
+            bug = None if isinstance(failed, OSError) else failed
+            facts = pairs(reason=self.failure, again_in_s=RETRY_S)
+            log.error("session checkpoint failed %s", facts, exc_info=bug)
+            self._retry_s = self._clock() + RETRY_S
+            return
+        self._engine.journal_checkpointed(position, self._due_bytes())
+        self.on_checkpoint(offset)
+        if self._again:
+            self.checkpoint()
+
+    def _due_bytes(self) -> int:
+        assert self._target is not None
+        return max(self._target.ring.capacity_bytes // DUE_SHARE, self.checkpoint_bytes)
+
+    def _write_or_error(self, position: int, snapshot: Snapshot) -> Exception | None:
+        """Write the checkpoint; return its exception: one left on the thread would end all checkpoints."""
+        try:
+            self._write(position, snapshot)
+        except Exception as error:  # noqa: BLE001
+            return error
+        return None
+
+    def _write(self, position: int, snapshot: Snapshot) -> None:
+        assert self._target is not None
+        for path, sync in self._target.files:
+            origin = Origin(self._target.ring.epoch, position, self._wall_ns())
+            self.checkpoint_bytes = self._written(path, origin, snapshot, sync=sync)
+        self.checkpoints += 1
+
+    def _written(self, path: Path, origin: Origin, snapshot: Snapshot, *, sync: bool) -> int:
+        """Write one checkpoint file and return its size. Raises OSError, also if the reserve has no space."""
+        assert self._target is not None
+        reserve = self._target.reserve
+        try:
+            size = write_checkpoint(path, origin, snapshot.frames(), sync=sync, reserve=reserve)
+        except OSError as error:
+            if reserve is None or error.errno != errno.ENOSPC:
+                raise
+            frames = snapshot.frames()
+            size = write_checkpoint(path, origin, frames, sync=sync, reserve=reserve, uses_reserve=True)
+        if reserve is not None:
+            reserve.keep(size)
+        return size
+
+    def _snapshot(self) -> Snapshot:
+        """Snapshot of all kept state."""
+        assert self._state is not None
+        sessions, shared, wills, clients = self._state
+        self._unnamed.clear()
+        kept = [_kept_session(session) for session in sessions if session.kept]
+        waiting = [KeptWill(facts, will, self._wall_ns_of(due_s)) for facts, will, due_s in wills.waiting()]
+        connected = [KeptWill(it.facts, it.will, 0, it.session.kept) for it in clients if it.will is not None]
+        groups = [
+            GroupOpened(_number(handle), shared_filter) for handle, shared_filter in shared.groups_of_kept()
+        ]
+        self.held = len(kept) + len(waiting)
+        return Snapshot(
+            self._sources_record(self.sources), kept, groups, connected + waiting, list(self._sections())
+        )
+
+    def _sections(self) -> Iterator[bytes]:
+        first: int | None = 0
+        while first is not None:
+            entries, first = self._engine.journal_sections(first, SECTION_BYTES)
+            if entries:
+                yield entries
+
+
+def _kept_session(session: SessionView) -> KeptSession:
+    left_ns = None if session.connection else session.left_ns
+    number, subscriptions = _number(session.handle), session.subscriptions.copy()
+    return KeptSession(number, session.facts, session.expiry_s, subscriptions, left_ns)
+
+
+def _number(handle: int) -> int:
+    """Number of a session in entries and notes."""
+    return handle & 0xFFFF_FFFF

@@ -1,0 +1,138 @@
+"""Journal records of Python: a note for each change of a session, in the journal and in checkpoints.
+
+Owns the format: msgpack, [kind, field, ...] in the order below. The engine's entries have their own format
+(ringbuf/c/mqtt/durable/journal.h). Notes and entries name a session by the same number: the lower half of its
+handle in the process that wrote them.
+
+Rule for change: a further field goes to the end, with a default. Any other change raises STATE_VERSION, which
+a checkpoint contains, and keeps reading the version before.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from edge.auth.interfaces import ClientInfo
+
+__all__ = [
+    "STATE_VERSION",
+    "Connected",
+    "Disconnected",
+    "GroupOpened",
+    "JournalRecord",
+    "SessionClosed",
+    "SessionOpened",
+    "Sources",
+    "Subscribed",
+    "Unsubscribed",
+    "WillDone",
+    "WillWaits",
+    "decode_record",
+    "encode_record",
+]
+
+STATE_VERSION = 1
+
+
+class SessionOpened(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A lasting session has begun."""
+
+    number: int
+    facts: ClientInfo
+    expiry_s: int
+
+
+class Connected(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The client of a session has returned."""
+
+    number: int
+    facts: ClientInfo
+    expiry_s: int
+
+
+class Disconnected(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """The client of a session is away, since `at_ns` of the wall clock."""
+
+    number: int
+    expiry_s: int
+    at_ns: int
+
+
+class SessionClosed(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A session has ended, or is no longer kept."""
+
+    number: int
+
+
+class Subscribed(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """A subscription was added or replaced; `terms` as in edge.engine.subscription_options."""
+
+    number: int
+    topic_filter: str
+    terms: int
+
+
+class Unsubscribed(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Subscriptions were removed."""
+
+    number: int
+    topic_filters: list[str]
+
+
+class GroupOpened(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """The queue of a shared subscription with a kept member has this number."""
+
+    number: int
+    shared_filter: str
+
+
+class Sources(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Rings by their number in entries: name, epoch, and the position below which all records were routed."""
+
+    rings: dict[int, tuple[str, int, int]]
+
+
+class WillWaits(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """A will, inside a CONNECT packet of MQTT 5.
+
+    `due_ns`, of the wall clock, is the time of its publication; 0: its client is connected.
+    """
+
+    facts: ClientInfo
+    connect: bytes
+    due_ns: int
+
+
+class WillDone(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """The will of a client was published, or is void."""
+
+    client_id: str
+
+
+JournalRecord: TypeAlias = (
+    SessionOpened
+    | Connected
+    | Disconnected
+    | SessionClosed
+    | Subscribed
+    | Unsubscribed
+    | GroupOpened
+    | Sources
+    | WillWaits
+    | WillDone
+)
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[JournalRecord] = msgspec.msgpack.Decoder(JournalRecord)
+
+
+def encode_record(note: JournalRecord) -> bytes:
+    """Encode a note for the journal."""
+    return _ENCODER.encode(note)
+
+
+def decode_record(data: bytes) -> JournalRecord:
+    """Decode a note. Raises msgspec.DecodeError."""
+    return _DECODER.decode(data)

@@ -1,0 +1,92 @@
+"""Session snapshot: the content of a checkpoint, taken in one turn of the broker's thread, encoded on
+another.
+
+Owns references to immutable state (client facts, wills, entries of the engine) and copies of mutable state
+(the subscriptions of each session). Encoding takes ten times as long as the copy, and 64 KiB for a large
+will, so it happens while the file is written, one note at a time.
+
+Invariant: a snapshot may be read again, with the same result, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from edge.auth.interfaces import ClientInfo
+from edge.mqtt import Connect, Version, Will, encode
+from edge.session_store.checkpoint import ENTRIES, NOTE, Frame
+from edge.session_store.journal_records import (
+    Disconnected,
+    GroupOpened,
+    JournalRecord,
+    SessionOpened,
+    Sources,
+    Subscribed,
+    WillWaits,
+    encode_record,
+)
+
+__all__ = ["KeptSession", "KeptWill", "Snapshot", "will_record"]
+
+
+class KeptSession(NamedTuple):
+    """A session that outlasts its connection."""
+
+    number: int
+    facts: ClientInfo
+    expiry_s: int
+    subscriptions: dict[str, int]  # filter -> terms; a copy for this snapshot
+    left_ns: int | None  # of the wall clock; None: its client is connected
+
+
+class KeptWill(NamedTuple):
+    """A will that is not published yet."""
+
+    facts: ClientInfo
+    will: Will
+    due_ns: int  # of the wall clock; 0: its client is connected
+    delayed: bool = True  # the session outlasts the connection, and the delay of the will holds
+
+
+class Snapshot(NamedTuple):
+    """All kept state, in the order in which it can be restored."""
+
+    sources: Sources
+    sessions: list[KeptSession]
+    groups: list[GroupOpened]
+    wills: list[KeptWill]
+    sections: list[bytes]  # of the hot path
+
+    def frames(self) -> Iterator[Frame]:
+        """Frames of the checkpoint file."""
+        for note in self._records():
+            yield NOTE, encode_record(note)
+        for section in self.sections:
+            yield ENTRIES, section
+
+    def _records(self) -> Iterator[JournalRecord]:
+        yield self.sources
+        for session in self.sessions:
+            yield from _records_of(session)
+        yield from self.groups
+        for kept in self.wills:
+            yield will_record(kept)
+
+
+def _records_of(session: KeptSession) -> Iterable[JournalRecord]:
+    yield SessionOpened(session.number, session.facts, session.expiry_s)
+    for topic_filter, terms in session.subscriptions.items():
+        yield Subscribed(session.number, topic_filter, terms)
+    if session.left_ns is not None:
+        yield Disconnected(session.number, session.expiry_s, session.left_ns)
+
+
+def will_record(kept: KeptWill) -> WillWaits:
+    """The note of a will, which is encoded as a CONNECT packet of MQTT 5."""
+    will = kept.will
+    if not kept.delayed:
+        will = replace(will, properties=replace(will.properties, will_delay_interval_s=None))
+    packet = encode(Connect(kept.facts.client_id, version=Version.V5, will=will), Version.V5)
+    return WillWaits(kept.facts, packet, kept.due_ns)

@@ -1,0 +1,117 @@
+"""Default sizes of rings, chosen to fit the file system of the runtime directory.
+
+Owns the choice at the start of the broker, and for each new local producer. A configured size is never
+changed: a ring without room for it is an error. Never creates or removes a ring.
+
+Containers have 64 MiB of /dev/shm by default, which is too small for one ring of 64 MiB with its header.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from edge.config.loader import checked
+from edge.config.schema import (
+    RECORD_OVERHEAD_BYTES,
+    RECORDS_PER_RING,
+    RING_SHARE,
+    Config,
+    DefaultBytes,
+    Stream,
+)
+from edge.logging_setup import pairs
+from ringbuf.constants import HEADER_BYTES
+from ringbuf.ring import ring_file
+
+__all__ = ["fitted", "fitting_bytes"]
+
+log = logging.getLogger(__name__)
+
+RING_MIN_BYTES = 1 << 20
+USED_SHARE_MAX = 0.75  # of the free space: the rest is for cursor files, spilled records and local producers
+HINT = (
+    "set ring_bytes of the stream, or give that file system more room, as `docker run --shm-size=256m` does"
+)
+
+
+def fitted(config: Config) -> Config:
+    """`config` with smaller rings, where sizes are defaults and the runtime directory lacks room for them.
+
+    An existing ring keeps its size. The directory must exist. Raises OSError, ConfigError.
+    """
+    directory = config.runtime_dir
+    sizes = {it.name: found for it in config.stream if (found := _size_there(directory, it))}
+    flexible = [it for it in config.stream if isinstance(it.ring_bytes, DefaultBytes)]
+    new = [it for it in flexible if it.name not in sizes]
+    room = int(_free_bytes(directory) * USED_SHARE_MAX) - _fixed_bytes(config, flexible)
+    count = sum(it.partitions for it in new)
+    size = max((it.ring_bytes for it in new), default=0)
+    least = _least_bytes(config)
+    while size > least and count * (size + HEADER_BYTES) > room:
+        size //= 2
+    sizes |= {it.name: size for it in new}
+    streams = []
+    for it in config.stream:
+        lowered = it in flexible and sizes[it.name] < it.ring_bytes
+        if lowered:
+            facts = {"stream": it.name, "ring_bytes": sizes[it.name], "default": int(it.ring_bytes)}
+            log.warning("ring size lowered to fit %s", pairs(**facts, directory=directory, hint=HINT))
+        streams.append(msgspec.structs.replace(it, ring_bytes=sizes[it.name]) if lowered else it)
+    if tuple(streams) == config.stream:
+        return config
+    return checked(msgspec.structs.replace(config, stream=tuple(streams)), "the sizes of rings that fit")
+
+
+def fitting_bytes(directory: Path, default_bytes: int) -> int:
+    """The default size, halved until one ring takes at most half of the free space."""
+    size, room = default_bytes, _free_bytes(directory) // 2
+    while size > RING_MIN_BYTES and size + HEADER_BYTES > room:
+        size //= 2
+    return size
+
+
+def _size_there(directory: Path, stream: Stream) -> int:
+    """Size of the smallest existing ring of the stream; 0 if there is none."""
+    found = []
+    for index in range(stream.partitions):
+        file = ring_file(directory / f"{stream.name}-{index}")
+        if file.exists():
+            found.append(file.stat().st_size - HEADER_BYTES)
+    size = min(found, default=0)
+    # 0 for an invalid size: that ring is damaged, and will be replaced
+    return size if size >= 1 << 16 and not size & (size - 1) else 0
+
+
+def _fixed_bytes(config: Config, flexible: list[Stream]) -> int:
+    """Bytes that new rings of configured sizes and the journal of sessions take."""
+    directory = config.runtime_dir
+    rings = [
+        (f"{it.name}-{index}", it.ring_bytes)
+        for it in config.stream
+        if it not in flexible
+        for index in range(it.partitions)
+    ]
+    if config.sessions.keep:
+        rings.append(("sessions", config.sessions.journal_bytes))
+    return sum(size + HEADER_BYTES for name, size in rings if not ring_file(directory / name).exists())
+
+
+def _least_bytes(config: Config) -> int:
+    """The smallest ring that satisfies the rules of the configuration (edge/config/setting_rules.py)."""
+    limits, least = config.limits, RING_MIN_BYTES
+    if limits.packet_max_bytes is not None:
+        topic = min(limits.topic_max_bytes, limits.packet_max_bytes)
+        least = max(least, RECORDS_PER_RING * (limits.packet_max_bytes + topic + RECORD_OVERHEAD_BYTES))
+    for it in config.stream:
+        if it.sync_bytes is not None and it.durability.is_logged:
+            least = max(least, RING_SHARE * it.sync_bytes)
+    return 1 << (least - 1).bit_length()
+
+
+def _free_bytes(directory: Path) -> int:
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize

@@ -1,0 +1,166 @@
+"""Descriptor budget: the number of open files that each part of the broker gets.
+
+Owns the numbers, the soft limit of the process (RLIMIT_NOFILE) and the size of its table of descriptors.
+
+A broker without descriptors cannot seal a segment, write a checkpoint or answer `brim status`, and libzmq
+ends the process when accept() on its Unix socket fails for lack of one. So clients get only what the other
+parts leave:
+
+    open at the start | kept for the broker's own files | control, metrics, ZeroMQ, producers | clients
+
+Invariant: all that budget() gives, together with the descriptors already open, is within the limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import resource
+from dataclasses import dataclass, replace
+
+from edge.config.schema import Config
+from edge.errors import FILES_REMEDY, EdgeError
+from edge.logging_setup import pairs
+
+__all__ = ["DescriptorBudget", "allow", "budget", "check", "make_table", "open_now", "refusal"]
+
+log = logging.getLogger(__name__)
+
+
+START = 64  # open before clients connect: interpreter, event loops, locks
+OF_RING = 10  # files, locks and readers of one ring
+OWN_MIN = 20  # sockets that are opened after the clients' start, one checkpoint, one segment, one lookup
+OF_ENDPOINT = 10  # of ZeroMQ: its threads, its socket, a cursor over one ring
+OF_LOG = 6  # the next segment, its footer, the directory, one read
+OF_BRIDGE = 24  # its checkpoint, and `window` transfers to a store
+METRICS = 64
+PEERS = 1_024  # of each ZeroMQ endpoint
+OTHERS_SHARE = 8  # if not all can have the maximum, each part except the clients gets an eighth at most
+SHARE_MIN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorBudget:
+    """Connections that each part may have at once."""
+
+    clients: int
+    local: int  # of the control socket
+    metrics: int
+    peers: int  # of each ZeroMQ endpoint
+    producers: int  # rings of local producers that join later
+
+
+def open_now() -> int:
+    """Number of open descriptors of this process. Raises OSError if none is left to count them."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # without the descriptor of the directory itself
+    except FileNotFoundError:  # without /proc
+        return START
+
+
+def check(config: Config, allowed: int) -> None:
+    """Check that ZeroMQ can be started: libzmq ends a process that has no descriptor for it.
+
+    Raises EdgeError, or OSError.
+    """
+    opened = open_now()
+    needed = _own(config) + OF_ENDPOINT * _endpoints(config)
+    if allowed - opened < needed:
+        raise refusal(f"{opened} are open and at least {needed} more are needed")
+
+
+def allow(config: Config) -> int:
+    """Raise the soft limit to the broker's need, within the hard limit. Returns the limit from now on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _wanted(config)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft if soft != resource.RLIM_INFINITY else wanted
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed
+
+
+def make_table(config: Config, allowed: int) -> None:
+    """Enlarge the kernel's table of descriptors at once. Must be called before threads begin.
+
+    In a process with threads the kernel waits for all processors when it doubles the table. Each doubling
+    while clients connected stopped the MQTT thread for 5 to 24 ms.
+    """
+    last = min(allowed, _wanted(config)) - 1
+    with contextlib.suppress(OSError), open(os.devnull, "rb") as file:
+        os.close(fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, last))
+
+
+def budget(config: Config, allowed: int, opened: int) -> DescriptorBudget:
+    """Divide the rest of `allowed` descriptors when `opened` are in use.
+
+    Raises EdgeError if not one client could connect.
+    """
+    left = allowed - opened - _own(config)
+    most = _most(config)
+    share = left if left >= _taken(config, most) else max(SHARE_MIN, left // OTHERS_SHARE)
+    given = DescriptorBudget(
+        clients=most.clients,
+        local=min(most.local, share),
+        metrics=min(most.metrics, share),
+        peers=min(most.peers, max(1, share // max(1, _endpoints(config)))),
+        producers=min(most.producers, share // OF_RING),
+    )
+    over = max(0, _taken(config, given) - left)
+    clients = most.clients - -(-over // _of_client(config))
+    if clients < 1:
+        raise refusal(f"{opened} are open and the broker keeps {_own(config)} for its own files")
+    if clients < most.clients:
+        facts = pairs(clients=clients, connections_max=most.clients, open_files_max=allowed, opened=opened)
+        log.warning("fewer clients are accepted than limits.connections_max; %s %s", FILES_REMEDY, facts)
+    return replace(given, clients=clients)
+
+
+def refusal(reason: object) -> EdgeError:
+    """The error of a start with too few descriptors."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return EdgeError(f"{allowed} files may be open, too few to start: {reason}", hint=FILES_REMEDY)
+
+
+def _of_client(config: Config) -> int:
+    """Descriptors of one client: three if TLS or WebSocket is unwrapped (a socket and a pair)."""
+    return 3 if any(it.scheme in {"tls", "ws", "wss"} for it in config.listener) else 1
+
+
+def _endpoints(config: Config) -> int:
+    """Number of ZeroMQ endpoints."""
+    return config.zmq.enabled + config.consumers.enabled
+
+
+def _most(config: Config) -> DescriptorBudget:
+    """The maximum of each part."""
+    return DescriptorBudget(
+        clients=config.limits.connections_max,
+        local=config.local.connections_max,
+        metrics=METRICS,
+        peers=PEERS,
+        producers=config.local.producers_max + len(config.producer),
+    )
+
+
+def _taken(config: Config, given: DescriptorBudget) -> int:
+    """Descriptors that a budget takes."""
+    others = given.local + given.metrics + given.peers * _endpoints(config) + given.producers * OF_RING
+    return others + given.clients * _of_client(config)
+
+
+def _own(config: Config) -> int:
+    """Files that the broker opens later for itself."""
+    logged = [stream for stream in config.stream if stream.durability.is_logged]
+    isolated = sum(stream.partitions for stream in logged if stream.isolated)
+    logs = config.log.workers + isolated + 1 if logged else 0  # the last one is that of the sessions
+    bridges = sum(it.in_broker for it in config.bridge)
+    return OWN_MIN + logs * OF_LOG + bridges * OF_BRIDGE
+
+
+def _wanted(config: Config) -> int:
+    """Descriptors with which every part may have its configured maximum."""
+    rings = sum(stream.partitions for stream in config.stream) + 1  # the last one is the journal of sessions
+    return START + rings * OF_RING + _own(config) + _taken(config, _most(config))

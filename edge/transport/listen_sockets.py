@@ -1,0 +1,118 @@
+"""Listening sockets: TCP over IPv4 and IPv6, and Unix sockets, with their addresses.
+
+Only binds. A Unix socket is a file that outlives its process: a file without a listening process is replaced,
+one with a listening process is an error, and a file that is not a socket is never touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.config.listener import Listener
+from edge.errors import EdgeError, PortTaken
+
+__all__ = ["ListenAddress", "bind", "remove_socket"]
+
+BACKLOG = 4_096  # a fleet that reconnects at once; the kernel limits it to net.core.somaxconn
+UNIX_UMASK = 0o117  # leaves 0660
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Bound address of a listener: its port is never 0."""
+
+    scheme: str  # tcp, tls, ws, wss, unix
+    host: str
+    port: int
+    path: str = ""
+    file: tuple[int, int] = (0, 0)  # device and inode of a Unix socket, to identify it later
+
+    def __str__(self) -> str:
+        """`127.0.0.1:1883`, `wss://[::]:443`, `unix:///run/brim/mqtt.sock`."""
+        if self.path:
+            return f"unix://{self.path}"
+        place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return place if self.scheme == "tcp" else f"{self.scheme}://{place}"
+
+
+def bind(settings: Listener) -> tuple[socket.socket, ListenAddress]:
+    """Bind a non-blocking listening socket. Raises PortTaken, EdgeError, OSError."""
+    if settings.path is not None:
+        return _bind_unix(settings.path)
+    family, _, _, _, address = socket.getaddrinfo(
+        settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    server = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            alone = address[0] != "::"
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, alone)
+        server.bind(address)
+        server.listen(BACKLOG)
+    except OSError as error:
+        server.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(
+                f"port {settings.port} of {settings.host} is in use",
+                hint="stop what listens there, or set another port in [[listener]]",
+            ) from error
+        raise
+    host, port = server.getsockname()[:2]
+    return server, ListenAddress(settings.scheme, host, port)
+
+
+def _bind_unix(path: Path) -> tuple[socket.socket, ListenAddress]:
+    _clear(path)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    before = os.umask(UNIX_UMASK)  # of the whole process: therefore at start, before there are other threads
+    try:
+        server.bind(str(path))
+        server.listen(BACKLOG)
+    except OSError as error:
+        server.close()
+        text = f"Unix socket {path} cannot be made: {error.strerror}"
+        raise EdgeError(text, hint="make its directory, or let the broker's user write there") from error
+    finally:
+        os.umask(before)
+    found = path.stat()
+    return server, ListenAddress("unix", "", 0, str(path), (found.st_dev, found.st_ino))
+
+
+def _clear(path: Path) -> None:
+    """Remove a socket file without a listening process."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise EdgeError(f"{path} exists and is not a socket", hint="set another path in [[listener]]")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            if error.errno != errno.EAGAIN:  # a full backlog: a process listens
+                text = f"Unix socket {path} cannot be looked at: {error.strerror}"
+                raise EdgeError(text, hint="remove it, or set another path in [[listener]]") from error
+    raise PortTaken(f"Unix socket {path} is in use", hint="stop what listens there, or set another path")
+
+
+def remove_socket(address: ListenAddress) -> None:
+    """Remove the file of a Unix socket, unless it belongs to another process now."""
+    if not address.path:
+        return
+    path = Path(address.path)
+    try:
+        found = path.lstat()
+        if (found.st_dev, found.st_ino) == address.file:
+            path.unlink()
+    except OSError:
+        return  # the file or its directory is already gone

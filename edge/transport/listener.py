@@ -1,0 +1,299 @@
+"""MQTT listener: the MQTT ports, and the thread that serves them.
+
+Owns the listening sockets, the loop (ringbuf/c/mqtt/event_loop.c) and its thread; decides nothing. The thread
+alternates between C, which moves messages without the GIL, and the broker, which handles the events of C:
+
+    poll (no GIL) -> events -> broker.handle -> calls of other threads -> broker.tick -> poll ...
+
+Invariant: only that thread uses the engine, the broker and the writers of the partitions. Others use call(),
+which queues a function, or wake(), which makes C check durable positions and source rings, without Python.
+
+Connections other than plain TCP are unwrapped on another thread (edge/transports/), which hands over plain
+sockets: adopt(). A port is bound when add() returns, so that a busy port is an error before anything else has
+started.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from edge.auth.interfaces import ListenerPolicy, TransportInfo, anonymous_allowed
+from edge.broker.dispatcher import Broker
+from edge.config.listener import Listener as Settings
+from edge.engine.engine import Engine, Loop, Peer, limits_of, listener_of
+from edge.errors import EdgeError
+from edge.logging_setup import pairs
+from edge.mqtt import check_name, payload_bytes
+from edge.transport.listen_sockets import ListenAddress, bind, remove_socket
+from edge.transport.relay_thread import Port, RelayThread
+from edge.transport.tls import Certificates
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from ringbuf import Reader
+
+__all__ = ["Listener"]
+
+log = logging.getLogger(__name__)
+
+CALLS_MAX = 10_000  # waiting functions of other threads
+JOIN_S = 10.0
+EVENTS_S = 0.001  # for events after a poll; the others follow after the next one
+EVENTS_AT_A_TIME = 4
+TRANSPORTS_LOOK = 256  # transport facts that are kept before those of ended connections are removed
+
+T = TypeVar("T")
+
+
+class Listener:
+    """The MQTT ports: create, add listeners, start; stop once."""
+
+    def __init__(self, engine: Engine, broker: Broker) -> None:
+        self.broker = broker
+        self.addresses: list[ListenAddress] = []  # by listener number
+        self.on_failure: Callable[[], object] = lambda: None  # called on the thread, when a defect ends it
+        self._engine = engine
+        self._loop = Loop(engine)
+        self._calls: deque[Callable[[], object]] = deque()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._closed = False
+        self._transports_look = TRANSPORTS_LOOK
+        self._certificates: list[Certificates] = []
+        limits = limits_of(engine)
+        self._relays = RelayThread(
+            engine,
+            self.adopt,
+            limits.connect_timeout_ms / 1000,
+            (limits.connect_max_bytes, limits.packet_max_bytes),
+        )
+        broker.call = self.call
+
+    def listen(self, host: str, port: int, *, allow_anonymous: bool | None = None) -> tuple[str, int]:
+        """As add(), for plain TCP. Returns the bound host and port."""
+        address = self.add(Settings(host=host, port=port, allow_anonymous=allow_anonymous))
+        return address.host, address.port
+
+    def add(self, settings: Settings) -> ListenAddress:
+        """Listen as a [[listener]] configures it. Returns the bound address; port 0 takes a free one.
+
+        Must be called before start(). Raises PortTaken, EdgeError (files, Unix sockets), OSError.
+        """
+        number = len(self.addresses)
+        certificates = self._certificates_of(settings)
+        server, address = bind(settings)
+        if certificates is None and settings.transport == "mqtt" and not settings.proxy_protocol:
+            fd = server.detach()
+            self._loop.listen(fd, number)  # belongs to the loop from now on
+        else:
+            self._relays.add(Port(number, server, settings, certificates))
+        limits = listener_of(self._engine, number)
+        for name in ("connections_max", "connect_max_bytes", "packet_max_bytes", "publish_rate_max"):
+            setattr(limits, name, getattr(settings, name) or 0)
+        inside = settings.path is not None and settings.allow_anonymous is None
+        anonymous = inside or anonymous_allowed(address.host, settings.allow_anonymous)
+        self.broker.policies[number] = ListenerPolicy(
+            str(address),
+            anonymous,
+            settings.scheme,
+            settings.certificate_is_user,
+            settings.packet_max_bytes,
+            settings.redirect_to,
+        )
+        self.addresses.append(address)
+        log.info("listening %s", pairs(at=address, anonymous=anonymous))
+        return address
+
+    def _certificates_of(self, settings: Settings) -> Certificates | None:
+        if settings.tls is None:
+            return None
+        certificates = Certificates(settings.tls)
+        if mistake := certificates.problem():
+            # Only a warning: an edge whose clock is not set yet must start nevertheless.
+            file = settings.tls.certificate_file
+            log.warning("certificate invalid for clients %s", pairs(file=file, reason=mistake))
+        self._certificates.append(certificates)
+        return certificates
+
+    def reload_certificates(self) -> None:
+        """Read all certificates and keys again, for later connections. For any thread.
+
+        If a file is unreadable, that is logged, and the old certificate stays in use.
+        """
+        for certificates in self._certificates:
+            try:
+                certificates.reload()
+            except EdgeError as error:
+                log.error("certificate not reloaded %s", pairs(reason=error, remedy=error.hint))
+            else:
+                log.info("certificate reloaded %s", pairs(file=certificates.file))
+
+    def start(self) -> None:
+        """Serve on a separate thread."""
+        assert self._thread is None
+        self._thread = threading.Thread(target=self._run, name="brim-mqtt")
+        self._thread.start()
+        self._relays.on_failure = self.on_failure
+        self._relays.start()
+
+    def stop(self) -> None:
+        """Stop: accept no more clients, end all connections, publish wills, flush output, end the thread.
+
+        May be called twice, and without start().
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._relays.close_listeners()
+        self._stopping = True
+        if self._thread is None:
+            self._finish()
+        else:
+            self._loop.call()
+            self._thread.join(JOIN_S)
+            if self._thread.is_alive():
+                log.error("MQTT thread did not stop %s", pairs(waited_s=JOIN_S))
+                return
+        self._run_calls()  # late calls may hand over sockets, which must not stay open
+        self._loop.close()
+        self._relays.stop()  # after the loop's last output has reached them
+        for address in self.addresses:
+            remove_socket(address)
+
+    # ---- for any thread ----
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Run `function` on the broker's thread, soon; exceptions are logged."""
+        self._calls.append(function)
+        if not self._closed:
+            self._loop.call()
+
+    def ask(self, function: Callable[[], T]) -> Future[T]:
+        """As call(), with a Future of the result."""
+        from concurrent.futures import Future
+
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():  # the caller has cancelled meanwhile
+                return
+            try:
+                future.set_result(function())
+            except Exception as error:  # noqa: BLE001 - reported through the Future
+                future.set_exception(error)
+
+        self.call(run)
+        return future
+
+    def adopt(
+        self, client: socket.socket, number: int, peer: Peer, facts: TransportInfo, accepted_s: float
+    ) -> None:
+        """Let the loop serve `client`, a connected stream socket, as if listener `number` had accepted it.
+
+        `accepted_s`, of time.monotonic(), is the start of the connect timeout. The socket belongs to the loop
+        from now on, even if it is refused: then it is closed.
+        """
+        client.setblocking(False)
+        fd = client.detach()
+        if self._closed:
+            os.close(fd)
+        else:
+            self.call(lambda: self._adopt(fd, number, peer, facts, accepted_s))
+
+    def _adopt(self, fd: int, number: int, peer: Peer, facts: TransportInfo, accepted_s: float) -> None:
+        waited_ms = int((time.monotonic() - accepted_s) * 1000)
+        connection = self._loop.adopt(fd, number, peer, waited_ms)
+        if not connection:
+            return
+        transports = self.broker.transports
+        # Not every end of a connection is reported here: entries are checked when their number has doubled.
+        if len(transports) >= self._transports_look:
+            for known in [it for it in transports if not self._engine.is_open(it)]:
+                del transports[known]
+            self._transports_look = max(TRANSPORTS_LOOK, 2 * len(transports))
+        transports[connection] = facts
+
+    def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> bool:
+        """Store and deliver a message of this process. False: too many calls wait, and the message was
+        dropped.
+
+        Raises ProtocolError for an invalid topic (wildcards, for example), and TypeError for another payload
+        type.
+        """
+        check_name(topic)
+        payload = payload_bytes(payload)
+        if len(self._calls) >= CALLS_MAX:
+            return False
+        self.call(lambda: self.broker.publish(topic, payload, qos, retain))
+        return True
+
+    @property
+    def wake_descriptor(self) -> int:
+        """An eventfd, valid until stop(), whose write has the effect of wake(). To be duplicated later."""
+        return self._loop.wake_descriptor
+
+    def wake(self) -> None:
+        """Report that a sync has finished, or that a source ring has records."""
+        if not self._closed:
+            self._loop.wake()
+
+    # ---- source rings: on the broker's thread, or before start() ----
+
+    def add_source(self, reader: Reader) -> int:
+        """Route the records of another process. The loop uses `reader` until remove_source(); verify=True.
+
+        The caller must call wake() when there are records to read.
+        """
+        return self._engine.add_reader(reader)
+
+    def remove_source(self, source: int) -> None:
+        """Stop routing a source. Its records that clients still wait for are dropped, and counted."""
+        self._engine.remove_source(source)
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+            self._finish()
+        except Exception:
+            log.exception("MQTT thread failed, clients are no longer served")
+            self.on_failure()
+
+    def _serve(self) -> None:
+        timeout_s = self.broker.tick()
+        while not self._stopping:
+            if self._loop.poll(int(timeout_s * 1000) + 1):
+                self._answer_events()
+            self._run_calls()
+            timeout_s = self.broker.tick()
+
+    def _answer_events(self) -> None:
+        """Handle events for about EVENTS_S: a storm of connecting clients must not delay messages."""
+        until_s = time.perf_counter() + EVENTS_S
+        while events := self._engine.events(EVENTS_AT_A_TIME):
+            self.broker.handle(events)
+            if time.perf_counter() >= until_s:
+                return
+
+    def _run_calls(self) -> None:
+        for _ in range(len(self._calls)):
+            try:
+                self._calls.popleft()()
+            except Exception:
+                log.exception("call on the MQTT thread failed")
+
+    def _finish(self) -> None:
+        self._loop.close_listeners()
+        self._run_calls()
+        self._loop.flush()  # delivers the last messages to connected clients
+        self.broker.stop()
+        self._loop.flush()

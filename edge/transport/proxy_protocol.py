@@ -1,0 +1,133 @@
+"""PROXY protocol version 2, without I/O: the address of the client behind a proxy.
+
+    signature 12 | version and command 1 | family 1 | length 2 | addresses | TLV (type 1, length 2, value) ...
+
+All big-endian. Version 1, which is text, is refused: its end can only be found by reading too much.
+
+Invariant: ProxyHeader never requests a byte behind the header, because that byte belongs to MQTT.
+
+A client that reaches such a listener directly may claim any address: use it behind a proxy only.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edge.transport.errors import HandshakeError
+from ringbuf import crc32c
+
+__all__ = ["ProxiedAddress", "ProxyHeader"]
+
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+FIXED_BYTES = 16
+# A header with everything that known proxies add is a few hundred bytes; the protocol allows 64 KiB.
+HEADER_MAX_BYTES = 4_096
+LOCAL, PROXY = 0, 1
+UNSPECIFIED, STREAM = 0, 1
+AF_UNSPEC, AF_INET, AF_INET6, AF_UNIX = 0, 1, 2, 3
+ADDRESS_BYTES = {AF_UNSPEC: 0, AF_INET: 12, AF_INET6: 36, AF_UNIX: 216}
+TLV_CRC32C, TLV_SSL, TLV_SSL_CN = 0x03, 0x20, 0x22
+CRC_BYTES = 4
+SSL_CLIENT_CERTIFICATE = 0x02 | 0x04  # shown on this connection, or on an earlier one of its session
+SSL_HEAD = struct.Struct(">BI")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxiedAddress:
+    """The client that connected to the proxy. `family` 0: the proxy itself (a health check)."""
+
+    family: int = 0  # socket.AF_*
+    address: bytes = b""
+    port: int = 0
+    certificate: str | None = None  # common name of a client certificate that the proxy has verified
+
+
+class ProxyHeader:
+    """One header while it arrives: pass `wanted` bytes to receive() until `wanted` is 0."""
+
+    def __init__(self) -> None:
+        self.wanted = FIXED_BYTES
+        self._data = b""
+
+    def receive(self, data: bytes) -> None:
+        """Add at most `wanted` bytes. Raises HandshakeError as soon as the header is invalid."""
+        assert 0 < len(data) <= self.wanted
+        self._data += data
+        self.wanted -= len(data)
+        if not (SIGNATURE.startswith(self._data) or self._data.startswith(SIGNATURE)):
+            raise HandshakeError(f"no PROXY header of version 2: it begins with {self._data[:12]!r}")
+        if self.wanted == 0 and len(self._data) == FIXED_BYTES:
+            self.wanted = self._length()
+
+    def _length(self) -> int:
+        length: int = struct.unpack_from(">H", self._data, 14)[0]
+        version, command = self._data[12] >> 4, self._data[12] & 15
+        if version != 2 or command not in {LOCAL, PROXY}:
+            raise HandshakeError(f"PROXY header of version {version}, command {command}")
+        if length > HEADER_MAX_BYTES:
+            raise HandshakeError(f"a PROXY header of {length} bytes is above the limit, {HEADER_MAX_BYTES}")
+        return length
+
+    def source(self) -> ProxiedAddress:
+        """Source in the complete header. Raises HandshakeError."""
+        assert self.wanted == 0
+        family, kind = self._data[13] >> 4, self._data[13] & 15
+        if self._data[12] & 15 == LOCAL:
+            return ProxiedAddress()
+        start = FIXED_BYTES + ADDRESS_BYTES.get(family, 0)
+        if family not in ADDRESS_BYTES or kind not in {UNSPECIFIED, STREAM} or start > len(self._data):
+            length = len(self._data) - FIXED_BYTES
+            raise HandshakeError(f"PROXY header for family {family}, protocol {kind} with {length} bytes")
+        at = self._data[FIXED_BYTES:start]
+        _require_checksum(self._data, start)
+        certificate = _certificate(self._data[start:])
+        if kind != STREAM or family == AF_UNSPEC:
+            return ProxiedAddress(certificate=certificate)
+        if family == AF_INET:
+            return ProxiedAddress(socket.AF_INET, at[:4], int.from_bytes(at[8:10]), certificate)
+        if family == AF_INET6:
+            return ProxiedAddress(socket.AF_INET6, at[:16], int.from_bytes(at[32:34]), certificate)
+        return ProxiedAddress(socket.AF_UNIX, certificate=certificate)
+
+
+def _require_checksum(header: bytes, start: int) -> None:
+    """Verify the checksum of the whole header, if the proxy sent one. `start`: of the TLVs."""
+    at = start
+    for kind, value in _values(header[start:]):
+        end = at + 3 + len(value)
+        if kind == TLV_CRC32C:
+            blank = header[: end - len(value)] + bytes(len(value)) + header[end:]
+            if len(value) != CRC_BYTES or int.from_bytes(value) != crc32c(blank):
+                raise HandshakeError("PROXY header with a wrong checksum")
+        at = end
+
+
+def _certificate(data: bytes) -> str | None:
+    """Common name in the TLS value, if there was a client certificate and it was verified."""
+    found = None
+    for kind, value in _values(data):
+        if kind != TLV_SSL:
+            continue
+        if len(value) < SSL_HEAD.size:
+            raise HandshakeError(f"PROXY header whose TLS part has {len(value)} bytes")
+        client, verify = SSL_HEAD.unpack_from(value)
+        names = [name for inner, name in _values(value[SSL_HEAD.size :]) if inner == TLV_SSL_CN]
+        if client & SSL_CLIENT_CERTIFICATE and verify == 0 and names:
+            try:
+                found = names[0].decode()
+            except UnicodeDecodeError:
+                raise HandshakeError("PROXY header with a common name that is no UTF-8") from None
+    return found or None
+
+
+def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at < len(data):
+        end = at + 3 + int.from_bytes(data[at + 1 : at + 3])
+        if at + 3 > len(data) or end > len(data):
+            raise HandshakeError("PROXY header with a part that is longer than the header")
+        yield data[at], data[at + 3 : end]
+        at = end

@@ -1,0 +1,1 @@
+"""Maintenance of sealed segments: archiving, scrubbing, ages, in the background."""

@@ -1,0 +1,512 @@
+"""Log maintenance: removal by size and age, compression, and periodic verification.
+
+    for each log, repeatedly:  end an old active segment -> check the disk -> remove the oldest segments
+                               -> archive the next -> verify the next
+
+Upkeep has no thread and no clock of its own: step() does a small part and returns the time of the next call;
+UpkeepThread runs it for all logs of a broker.  A Worker (background_process.py) does long work, one job at a
+time for all logs.
+
+Segments are removed from the oldest on, one per step.  The last segment stays: it has the end of the log.
+
+States, all visible on the disk: active, the last segment; sealed, complete and synced; flushed, with its
+footer; archived, with an archive but no segment; deleted, neither.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from persistence.archive import Archived, earlier_name
+from persistence.archive import load as load_archives
+from persistence.errors import ArchiveUnavailable, LogError, NoDiskRoom
+from persistence.free_room import DiskRules, DiskStep, disk_step, floors
+from persistence.log.log import Log
+from persistence.log.retention import Floor, Removal, Retention, StreamRules
+from persistence.maintenance.background_process import Job, TaskFailed, Worker
+from persistence.maintenance.scrub import Scrubbed, Turns
+from persistence.maintenance.segment_ages import Ages
+from persistence.segment.format import segment_name
+from persistence.segment.segment_facts import SegmentInfo
+
+__all__ = ["Upkeep", "UpkeepRules", "UpkeepThread"]
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0  # between two checks when idle
+DELETE_PAUSE_S = 1.0  # between two removals, which keep the file system busy
+FORCED_PAUSE_S = 0.05  # at the log's cap, or with a nearly full disk: faster than any disk writes
+WORK_LOOK_S = 0.2  # between two checks of the worker
+TRY_AGAIN_S = 60.0  # after a failed job
+LET_GO_BYTES = 4 << 20  # of log, per release
+CACHE_KEPT_S = 60.0  # of decompressed data after the last read
+
+
+class UpkeepRules(NamedTuple):
+    """Rules for keeping and maintaining a log."""
+
+    retain_bytes: int = 4 << 30  # total of all files; 0 keeps everything
+    retain_s: int = 0  # for streams without rules of their own; 0: no limit
+    segment_age_s: int = 0  # time after which a segment is ended; 0: only when it is full
+    archive: bool = False
+    disk: DiskRules = DiskRules()
+    scrub_bytes_per_s: int = 8 << 20  # 0: never
+    scrub_interval_s: int = 7 * 86_400
+
+
+class Clock(Protocol):
+    """Wall clock and monotonic clock."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since 1970."""
+
+    def monotonic_s(self) -> float:
+        """Seconds since an unspecified start."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def wall_ns(self) -> int:
+        """See Clock."""
+        return time.time_ns()
+
+    def monotonic_s(self) -> float:
+        """See Clock."""
+        return time.monotonic()
+
+
+@dataclass
+class UpkeepStats:
+    """Counters since the start."""
+
+    archived: int = 0  # segments
+    archived_from_bytes: int = 0
+    archived_to_bytes: int = 0
+    deleted: int = 0  # segments and archives, by rules or forced
+    deleted_bytes: int = 0
+
+
+def _no_floors(ring_name: str) -> Iterable[Floor]:
+    del ring_name
+    return ()
+
+
+class Upkeep:
+    """Maintenance of one log.
+
+    `stream_of`: returns the rules of a ring's stream.  `floors`: returns the consumers that still need
+    records of a ring.  Both are called often, on the thread of step().  `on_full`: called with the streams
+    that accept no more records (discard = "new"), after each change.  `roll`: ends the active segment.
+    `block`: sets the cause for blocking writes, "" for none.  Both run on the log's thread, or safely with it
+    (LogThread).
+    """
+
+    def __init__(
+        self,
+        kept: Log,
+        rules: UpkeepRules,
+        worker: Worker,
+        *,
+        stream_of: Callable[[str], StreamRules] = StreamRules,
+        floors: Callable[[str], Iterable[Floor]] = _no_floors,
+        on_full: Callable[[set[str]], object] = lambda _: None,
+        roll: Callable[[], object] | None = None,
+        block: Callable[[str], object] = lambda _: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.log = kept
+        self.rules = rules
+        self.stats = UpkeepStats()
+        self.step_of_disk: DiskStep = "ok"
+        self.full: set[str] = set()
+        self.early: Counter[str] = Counter()  # records removed against the rules, by stream
+        self.lost: Counter[str] = Counter()  # records removed unread, by consumer
+        self.refused: dict[int, str] = {}  # segments that cannot be archived, with the cause
+        self.trouble = ""  # cause of the last failed job
+        self.turns = Turns(rules.scrub_interval_s)
+        self._worker = worker
+        self._job: Job | None = None
+        self._on_full = on_full
+        self._roll = roll or kept.roll
+        self._block = block
+        self._clock = clock or SystemClock()
+        self._facts: dict[int, SegmentInfo] = {}  # of segments that do not change
+        self._indexed: queue.SimpleQueue[int] = queue.SimpleQueue()  # these have changed: they got footers
+        kept.on_indexed.append(self._indexed.put)
+        self._let_go = kept.durable_position  # up to here the page cache was released
+        self._seen: list[SegmentInfo] = []
+        self._ages = Ages()
+        self._retention = Retention(rules.retain_bytes, rules.retain_s, kept.segment_bytes, stream_of, floors)
+        self._not_before_s = 0.0  # earliest time of the next job
+        self._reads, self._read_at_s = 0, 0.0
+        self._bytes: dict[str, int] = {}
+        self._pass_ended_ns: int | None = None  # wall-clock time
+        self._archives = rules.archive
+        archives = kept.reader.archive.bases()
+        if earlier := kept.reader.archive.earlier:
+            log.warning(
+                "archives of the format before Parquet kept unread directory=%s files=%d first=%s; read them "
+                "with the program that wrote them, or remove them",
+                kept.directory, len(earlier), earlier_name(min(earlier)),
+            )  # fmt: skip
+        if rules.archive or archives:
+            try:
+                load_archives()  # now: later it would hold up the threads of a broker under load
+            except ArchiveUnavailable as error:
+                log.error("archives unavailable directory=%s reason=%s", kept.directory, error)
+                self._archives, self.trouble = False, str(error)
+
+    @property
+    def busy(self) -> bool:
+        """True if the worker has a job of this log."""
+        return self._job is not None
+
+    def step(self, *, may_begin: bool = True) -> float:
+        """Do a small part of each task.  Returns the seconds until the next call.
+
+        Raises OSError if the disk cannot even list the directory.  `may_begin`: True if the worker is free.
+        """
+        now_s = self._clock.monotonic_s()
+        self._look_at_disk()
+        self._roll_what_is_old()
+        self._let_memory_go()
+        segments = self.segments()
+        pause_s = self._retain(segments)
+        self._take_result(now_s)
+        if may_begin and self._job is None and now_s >= self._not_before_s:
+            self._begin(self.segments(), now_s)
+        self._forget_decompressed(now_s)
+        return min(pause_s, WORK_LOOK_S if self._job is not None else LOOK_S)
+
+    def segments(self) -> list[SegmentInfo]:
+        """Archives and segments, rising, the active one last."""
+        bases = self.log.reader.bases()
+        archive = self.log.reader.archive
+        while not self._indexed.empty():
+            self._facts.pop(self._indexed.get(), None)
+        found: list[SegmentInfo] = []
+        for base in sorted({*bases, *archive.bases()} - (archive.earlier - {*bases})):
+            known = self._facts.get(base)
+            if known is None or (known.state == "archived") != (base not in bases):
+                known = self.log.reader.segment(base) if base in bases else archive.facts(base)
+            if known is None:
+                known = SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=archive.unreadable.get(base, ""))
+            elif known.state != "active":
+                self._facts[base] = known
+            found.append(known)
+        for base in set(self._facts) - {it.base for it in found}:
+            del self._facts[base]
+        self._seen = found
+        return found
+
+    def close(self) -> None:
+        """Forget the current job; the worker stops it."""
+        self._job = None
+
+    # ---- the disk ----
+
+    def _look_at_disk(self) -> None:
+        free_bytes, total_bytes = self.log.files.disk(self.log.directory)
+        step = disk_step(self.rules.disk, free_bytes, total_bytes, self.log.segment_bytes)
+        before, self.step_of_disk = self.step_of_disk, step
+        if self.step_of_disk == before:
+            return
+        if "read_only" in {before, self.step_of_disk}:
+            full = self.step_of_disk == "read_only"
+            floor = floors(self.rules.disk, total_bytes, self.log.segment_bytes).read_only
+            self._block(str(NoDiskRoom(floor)) if full else "")
+        tell = log.info if self.step_of_disk == "ok" else log.warning
+        tell(
+            "room on the disk directory=%s step=%s free_bytes=%d",
+            self.log.directory,
+            self.step_of_disk,
+            free_bytes,
+        )
+
+    def _roll_what_is_old(self) -> None:
+        began_ns = self.log.active_since_ns
+        if not self.rules.segment_age_s or began_ns is None:
+            return
+        # With abs(): a clock that was set back by more than that would keep the segment for as long.
+        if abs(self._clock.wall_ns() - began_ns) >= self.rules.segment_age_s * 1_000_000_000:
+            self._roll()
+
+    def _let_memory_go(self) -> None:
+        """Release the page cache of durable bytes.
+
+        Late readers get them from the disk, and other programs need the memory.
+        """
+        position = self.log.durable_position
+        bases = self.log.reader.bases()
+        if position < self._let_go + LET_GO_BYTES or not bases:
+            return
+        news = [base for base, after in pairwise([*bases, position + 1]) if after > self._let_go]
+        self._let_go = position
+        for base in news:
+            with suppress(OSError):
+                handle = self.log.files.open(os.path.join(self.log.directory, segment_name(base)))
+                try:
+                    self.log.files.advise(handle, 0, 0, "done")
+                finally:
+                    self.log.files.close(handle)
+
+    # ---- retention ----
+
+    def _retain(self, segments: Sequence[SegmentInfo]) -> float:
+        """Remove the oldest segment if permitted.  Returns the seconds until the next removal."""
+        forced = self.step_of_disk in {"delete", "read_only"}
+        wall_ns, monotonic_ns = self._clock.wall_ns(), int(self._clock.monotonic_s() * 1e9)
+        dated = self._ages.dated(segments, wall_ns, monotonic_ns)
+        removal = self._retention.next(dated, wall_ns, forced=forced)
+        if forced and removal is not None and self._is_worked_on(removal.base):
+            self._give_up_work()
+        if removal is not None and not self._is_worked_on(removal.base):
+            self._remove(removal, segments[0].file_bytes)
+            segments = segments[1:]
+        full = self._retention.full(segments)
+        self._bytes = dict(self._retention.bytes_of(segments))
+        if full != self.full:
+            self.full = full
+            self._on_full(full)
+        if removal is None:
+            return LOOK_S
+        return FORCED_PAUSE_S if removal.forced else DELETE_PAUSE_S
+
+    def _is_worked_on(self, base: int) -> bool:
+        return self._job is not None and self._job.base == base
+
+    def _give_up_work(self) -> None:
+        """Stop the job in progress: it may take very long, and a full disk cannot wait for it."""
+        job, self._job = self._job, None
+        self._worker.close()
+        if job is not None and job.kind != "archive":
+            self.turns.skip(job.base)
+
+    def _remove(self, removal: Removal, file_bytes: int) -> None:
+        archive = self.log.reader.archive
+        if removal.archived:
+            archive.remove(removal.base)
+            self.log.files.dirsync(self.log.directory)
+        else:
+            if removal.base in archive.bases():  # archived, but its segment not yet removed
+                archive.remove(removal.base)
+            self.log.remove(removal.base)
+        self.stats.deleted += 1
+        self.stats.deleted_bytes += file_bytes
+        self.refused.pop(removal.base, None)
+        for stream, records in removal.early.items():
+            self.early[stream] += records
+            log.warning("records removed early stream=%s records=%d", stream, records)
+        for loss in removal.losses:
+            self.lost[loss.consumer] += loss.records
+            log.warning(
+                "records removed unread consumer=%s ring=%s records=%d",
+                loss.consumer,
+                loss.ring,
+                loss.records,
+            )
+
+    # ---- archiving and scrubbing ----
+
+    def _begin(self, segments: Sequence[SegmentInfo], now_s: float) -> None:
+        job = self._archive_next(segments) or self._scrub_next(segments, now_s)
+        if job is None:
+            return
+        try:
+            self._worker.start(job)
+        except OSError as error:
+            self._failed(TaskFailed("later", str(error)), now_s)
+        else:
+            self._job = job
+
+    def _archive_next(self, segments: Sequence[SegmentInfo]) -> Job | None:
+        """Job for the oldest segment that can be archived, except the last one; or None."""
+        if not self._archives or not self.log.has_room(self.log.segment_bytes):
+            return None
+        for segment, following in pairwise(segments):
+            if segment.state in {"sealed", "flushed"} and segment.base not in self.refused:
+                return Job("archive", self.log.directory, segment.base, following.base - segment.base)
+        return None
+
+    def _scrub_next(self, segments: Sequence[SegmentInfo], now_s: float) -> Job | None:
+        if not self.rules.scrub_bytes_per_s:
+            return None
+        whole = {it.base: (it, after.base) for it, after in pairwise(segments)}
+        passes = self.turns.passes
+        base = self.turns.next(sorted(whole), now_s)
+        if self.turns.passes > passes:
+            self._pass_ended_ns = self._clock.wall_ns()
+        if base is None:
+            return None
+        segment, end = whole[base]
+        rate = self.rules.scrub_bytes_per_s
+        if segment.state == "archived":
+            return Job("scrub_archive", self.log.directory, base, 0, rate)
+        return Job("scrub_segment", self.log.directory, base, end - base, rate)
+
+    def _take_result(self, now_s: float) -> None:
+        if self._job is None:
+            return
+        result = self._worker.result()
+        if result is None:
+            return
+        job, self._job = self._job, None
+        if self._is_gone(job) and not isinstance(result, Archived):
+            self.turns.skip(job.base)
+        elif isinstance(result, Archived):
+            self._archived(result)
+        elif isinstance(result, Scrubbed):
+            self._scrubbed(result)
+        else:
+            if job.kind == "archive" and result.kind == "never":
+                self.refused[job.base] = result.reason
+            elif job.kind != "archive":
+                self.turns.skip(job.base)
+            self._failed(result, now_s)
+
+    def _is_gone(self, job: Job) -> bool:
+        """True if retention has removed the file of the job: it may be reused for another segment."""
+        reader = self.log.reader
+        return job.base not in (reader.archive.bases() if job.kind == "scrub_archive" else reader.bases())
+
+    def _archived(self, result: Archived) -> None:
+        """Remove the segment of a new archive that was verified."""
+        self.log.reader.archive.add(result.base)
+        if (
+            result.base not in self.log.reader.archive.bases()
+            or self.log.reader.archive.facts(result.base) is None
+        ):
+            self._failed(
+                TaskFailed("later", "an archive that was made cannot be read"), self._clock.monotonic_s()
+            )
+            return
+        self.log.remove(result.base)
+        self._facts.pop(result.base, None)
+        self.stats.archived += 1
+        self.stats.archived_from_bytes += result.segment_bytes
+        self.stats.archived_to_bytes += result.archive_bytes
+        self.trouble = ""
+
+    def _scrubbed(self, result: Scrubbed) -> None:
+        self.turns.done(result)
+        if result.archived:
+            self.log.reader.archive.note(result.base, result.parts)
+        else:
+            self.log.reader.note(result.places)
+        if result.places or result.parts:
+            log.error(
+                "damage found directory=%s base=%d archived=%s places=%d",
+                self.log.directory,
+                result.base,
+                result.archived,
+                len(result.places) + len(result.parts),
+            )
+
+    def _failed(self, failure: TaskFailed, now_s: float) -> None:
+        if failure.reason != self.trouble:
+            log.warning("work on the log failed directory=%s reason=%s", self.log.directory, failure.reason)
+        self.trouble = failure.reason
+        self._not_before_s = now_s + (0 if failure.kind == "never" else TRY_AGAIN_S)
+
+    def _forget_decompressed(self, now_s: float) -> None:
+        archive = self.log.reader.archive
+        if archive.reads != self._reads:
+            self._reads, self._read_at_s = archive.reads, now_s
+        elif now_s - self._read_at_s > CACHE_KEPT_S:
+            archive.forget()
+            self._read_at_s = now_s
+
+    # ---- status ----
+
+    def status(self) -> dict[str, object]:
+        """Status for `brim status`; from any thread."""
+        facts = self._seen
+        free_bytes = total_bytes = 0
+        with suppress(OSError):  # the directory is missing, which the log itself reports
+            free_bytes, total_bytes = self.log.files.disk(self.log.directory)
+        stats, turns = self.stats, self.turns
+        by_state: Counter[str] = Counter()
+        for it in facts:
+            by_state[it.state] += it.file_bytes
+        plain = sum(it.bytes for it in facts if it.state == "archived")
+        return {
+            "disk": {"step": self.step_of_disk, "free_bytes": free_bytes, "total_bytes": total_bytes},
+            "bytes_by_state": dict(by_state),
+            "bytes_by_stream": dict(self._bytes),
+            "archive": {
+                "segments": stats.archived,
+                "from_bytes": stats.archived_from_bytes,
+                "to_bytes": stats.archived_to_bytes,
+                "plain_bytes": plain,
+                "ratio": round(plain / by_state["archived"], 2) if by_state["archived"] else 0.0,
+                "refused": len(self.refused),
+                "reads": self.log.reader.archive.reads,
+                "damaged": self.log.reader.archive.damaged_places,
+            },
+            "scrub": {
+                "passes": turns.passes,
+                "last_pass_s": turns.last_pass_s,
+                "ended_ns": self._pass_ended_ns,
+                "under_way": turns.pass_began_s is not None,
+                "read_bytes": turns.read_bytes,
+                "damaged": turns.damaged,
+            },
+            "deleted": {"segments": stats.deleted, "bytes": stats.deleted_bytes},
+            "early_records": dict(self.early),
+            "unread_records": dict(self.lost),
+            "full_streams": sorted(self.full),
+            "trouble": self.trouble,
+        }
+
+
+class UpkeepThread:
+    """Thread for the maintenance of several logs, with one worker for all."""
+
+    def __init__(self, upkeeps: Sequence[Upkeep], worker: Worker | None = None) -> None:
+        self._upkeeps = upkeeps  # may grow
+        self._worker = worker
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="brim-log-upkeep")
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Run soon: a segment was sealed, or a consumer has advanced."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop the thread and the worker's job.  Before the logs are closed."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._worker is not None:
+            self._worker.close()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            pause_s = LOOK_S
+            for upkeep in list(self._upkeeps):
+                others = any(it.busy for it in self._upkeeps if it is not upkeep)
+                try:
+                    pause_s = min(pause_s, upkeep.step(may_begin=not others))
+                except (LogError, OSError) as error:
+                    log.warning("upkeep directory=%s reason=%s", upkeep.log.directory, error)
+                except Exception:  # a bug must not stop the removal of segments
+                    log.exception("upkeep has failed directory=%s", upkeep.log.directory)
+            self._wake.wait(pause_s)

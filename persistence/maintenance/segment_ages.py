@@ -1,0 +1,77 @@
+"""Segment ages that do not depend on changes of the machine's clock.
+
+Records have wall-clock timestamps.  People and networks set that clock, and machines without a battery start
+in 1970.  Retention by age must not remove young segments after the clock was set forward, and must not keep
+segments with future timestamps forever.  The wall clock is therefore used once per segment, when this process
+first sees the segment.  From then on the segment ages by the monotonic clock.  A segment that has grown is as
+old as its last growth.
+
+An implausible timestamp counts as young: one in the future, or before CLOCK_SET_NS.  A segment written
+earlier is never younger than one written later.  A wrong timestamp therefore only keeps its segment until
+this process has run for the retention time, or until the next segment is removed.
+
+Owns these times.  Never reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from persistence.segment.segment_facts import SegmentInfo
+
+__all__ = ["CLOCK_SET_NS", "Ages"]
+
+CLOCK_SET_NS = 1_577_836_800 * 1_000_000_000  # 2020: no machine that runs this program was set before
+SHIFT_LEAST_NS = 2_000_000_000  # clocks drift: smaller differences are ignored
+
+
+@dataclass(slots=True)
+class _Segment:
+    bytes: int
+    newest_ns: int  # monotonic time of its last record
+
+
+class Ages:
+    """Ages of the segments of one log."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Segment] = {}
+        self._newest_base = -1
+        self._looked_ns: int | None = None  # monotonic time of the last call
+
+    def dated(self, segments: Sequence[SegmentInfo], wall_ns: int, monotonic_ns: int) -> list[SegmentInfo]:
+        """The same segments, with timestamps moved so that the current wall clock gives their age.
+
+        `segments`: all segments of the log, in rising order.
+        """
+        for it in segments:
+            self._see(it, wall_ns, monotonic_ns)
+        for base in self._known.keys() - {it.base for it in segments}:
+            del self._known[base]
+        self._looked_ns = monotonic_ns
+        self._newest_base = max(self._newest_base, *(it.base for it in segments), -1)
+        found: list[SegmentInfo] = []
+        age_ns = 0
+        for it in reversed(segments):
+            if it.rings:
+                age_ns = max(age_ns, monotonic_ns - self._known[it.base].newest_ns)
+            found.append(_moved(it, wall_ns - age_ns - it.last_timestamp_ns) if it.rings else it)
+        return found[::-1]
+
+    def _see(self, it: SegmentInfo, wall_ns: int, monotonic_ns: int) -> None:
+        known = self._known.get(it.base)
+        if known is None:
+            age_ns = wall_ns - it.last_timestamp_ns if it.last_timestamp_ns >= CLOCK_SET_NS else 0
+            if self._looked_ns is not None and it.base > self._newest_base:  # begun since the last call
+                age_ns = min(age_ns, monotonic_ns - self._looked_ns)
+            self._known[it.base] = _Segment(it.bytes, monotonic_ns - max(age_ns, 0))
+        elif it.bytes > known.bytes:
+            known.bytes, known.newest_ns = it.bytes, monotonic_ns
+
+
+def _moved(it: SegmentInfo, shift_ns: int) -> SegmentInfo:
+    if abs(shift_ns) < SHIFT_LEAST_NS:
+        return it
+    rings = tuple(replace(ring, last_timestamp_ns=ring.last_timestamp_ns + shift_ns) for ring in it.rings)
+    return replace(it, rings=rings, last_timestamp_ns=it.last_timestamp_ns + shift_ns)

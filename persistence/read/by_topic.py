@@ -1,0 +1,218 @@
+"""Records of one topic: from mixed runs, and from a sealed segment by its footer's positions.
+
+Records found are verified like all others, and their keys compared.  If a position has no matching record,
+the footer is wrong or the record is damaged: FormatError.  The caller then reads the segment, which shows the
+cause.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from persistence.errors import FormatError
+from persistence.files import Files
+from persistence.read.segment_index import Shelf, Shelved
+from persistence.segment.extent_table import ExtentRows, Row
+from persistence.segment.scan_native import FileBytes
+from persistence.segment.verified_reader import record_headers, verified
+from ringbuf import FLAG_UNCHECKED, RECORD_HEADER_BYTES, Range, crc32c, scan_records
+from ringbuf.record import RecordHeader, span
+
+__all__ = ["TopicRead", "by_places", "of_topic", "topic_by_footer"]
+
+READ_BYTES = 4096  # per read: records of a topic are mostly far apart
+
+
+def of_topic(run: Range, key: bytes) -> Iterator[Range]:
+    """The parts of a verified run with only records of that key, each as long as possible."""
+    part: _SegmentPart | None = None
+    for at, header in record_headers(run.view):
+        begin = at + RECORD_HEADER_BYTES
+        if run.view[begin : begin + header.key_length] != key:
+            if part is not None:
+                yield part.range(run.epoch)
+            part = None
+        elif part is None:
+            part = _SegmentPart.of(run, at, header)
+        else:
+            part = part.joined(span(header.length), header.timestamp_ns)
+    if part is not None:
+        yield part.range(run.epoch)
+
+
+class _SegmentPart(NamedTuple):
+    """Consecutive records, in the file and in `data`."""
+
+    data: memoryview
+    at: int
+    length: int
+    position: int  # in the ring
+    offset: int
+    records: int
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+
+    @classmethod
+    def of(cls, run: Range, at: int, header: RecordHeader) -> _SegmentPart:
+        """The record at byte `at` of a run."""
+        length, time = span(header.length), header.timestamp_ns
+        return cls(run.view, at, length, run.position + at, header.offset, 1, time, time)
+
+    def joined(self, length: int, timestamp_ns: int) -> _SegmentPart:
+        """The part with one more record."""
+        return self._replace(
+            length=self.length + length, records=self.records + 1, last_timestamp_ns=timestamp_ns
+        )
+
+    def goes_on(self, other: _SegmentPart) -> bool:
+        """True if `other` follows directly."""
+        return (
+            self.data is other.data
+            and self.at + self.length == other.at
+            and self.position + self.length == other.position
+            and self.offset + self.records == other.offset
+        )
+
+    def range(self, epoch: int) -> Range:
+        """The part as a Range for readers."""
+        view = self.data[self.at : self.at + self.length]
+        times = self.first_timestamp_ns, self.last_timestamp_ns
+        return Range(self.position, epoch, self.offset, self.records, *times, view)
+
+
+def topic_by_footer(
+    shelf: Shelf, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
+) -> list[Range] | None:
+    """Runs of records with that key in a segment, from `offset` on, about `limit_bytes`.
+
+    None if it has no usable footer, or was removed.  Raises OSError.
+    """
+    footer = shelf.footer(shelved)
+    if footer is None:
+        return None
+    found: list[Range] = []
+    try:
+        with shelf.opened(shelved) as handle:
+            for group in footer.groups_of(ring_name, epoch):
+                places = footer.places(shelf.files, handle, group, crc32c(key))
+                if places:
+                    asked = TopicRead(group.ring_id, epoch, key, places, offset, limit_bytes)
+                    shelf.files.advise(handle, footer.end, 0, "sparse")
+                    found += by_places(shelf, shelved, handle, footer.end, ring_name, asked)
+    except FormatError:
+        shelf.distrust(shelved)
+        return None
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def by_places(
+    shelf: Shelf, shelved: Shelved, handle: int, end: int, ring_name: str, asked: TopicRead
+) -> list[Range]:
+    """Runs of the records at given positions of a segment, whose log ends at `end`, that have the key.
+
+    Raises FormatError if a position has no record that matches the footer, OSError.
+    """
+    table, epoch = shelf.table(shelved), asked.epoch
+    rows = None if table is None else table.rings.get((asked.ring_id, epoch))
+    if table is None or rows is None:
+        return []
+    files = shelf.files
+    return _in_segment(
+        files,
+        handle,
+        end,
+        rows,
+        asked,
+        lambda row: verified(files, handle, table, ring_name, epoch, row, shelf.note),
+    )
+
+
+class TopicRead(NamedTuple):
+    """Query of one topic in a segment."""
+
+    ring_id: int
+    epoch: int
+    key: bytes
+    places: array[int]  # positions of records whose keys have its hash
+    offset: int
+    limit_bytes: int
+
+
+def _in_segment(
+    files: Files,
+    handle: int,
+    end: int,
+    rows: ExtentRows,
+    asked: TopicRead,
+    whole: Callable[[Row], list[Range]],
+) -> list[Range]:
+    """Runs of records of a topic from an offset on, up to about the limit, at least one record if any exists.
+
+    `whole` reads a complete row, for records that only their extent covers.  Raises FormatError, OSError.
+    """
+    first = rows.find(asked.offset)
+    if first == len(rows):
+        return []
+    # including the place before: a place that damage has moved there is detected when it is read
+    places = asked.places[max(bisect_left(asked.places, rows[first].place) - 1, 0) :]
+    found: list[_SegmentPart] = []
+    total = 0
+    data = FileBytes(files, handle, end, READ_BYTES)
+    for part in _parts(data, asked, rows, places, whole):
+        if part.offset < asked.offset:
+            continue
+        if found and found[-1].goes_on(part):
+            found[-1] = found[-1].joined(part.length, part.last_timestamp_ns)
+        else:
+            found.append(part)
+        total += part.length
+        if total >= asked.limit_bytes:
+            break
+    return [it.range(asked.epoch) for it in found]
+
+
+def _parts(
+    data: FileBytes,
+    asked: TopicRead,
+    rows: ExtentRows,
+    places: array[int],
+    whole: Callable[[Row], list[Range]],
+) -> Iterator[_SegmentPart]:
+    """Each record at `places` that has the key."""
+    for place in places:
+        index = rows.find_place(place)
+        if index is None:
+            raise FormatError(f"no run of records is at {place}, where a footer says one is")
+        row = rows[index]
+        head = data.at(place, RECORD_HEADER_BYTES)
+        if len(head) < RECORD_HEADER_BYTES:
+            raise FormatError(f"the file ends before the record at {place}")
+        length, _, offset, time, key_hash, key_length, flags = RecordHeader.of(head)
+        room = span(length)
+        if length < RECORD_HEADER_BYTES or place + room > row.place + row.length:
+            raise FormatError(f"the record at {place} does not end within its run")
+        if flags & FLAG_UNCHECKED:
+            view, at = _alone(row, whole), 0
+        else:
+            view = data.at(place, room)
+            at = place - data.place
+            if scan_records(view, asked.epoch).count != 1:
+                raise FormatError(f"the record at {place} does not verify")
+        if key_hash != crc32c(asked.key) or not 0 <= offset - row.first_offset < row.count:
+            raise FormatError(f"the record at {place} is not what a footer says")
+        if view[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + key_length] == asked.key:
+            memory = view if flags & FLAG_UNCHECKED else data.data
+            position = row.ring_position + place - row.place
+            yield _SegmentPart(memory, at, room, position, offset, 1, time, time)
+
+
+def _alone(row: Row, whole: Callable[[Row], list[Range]]) -> memoryview:
+    found = whole(row)
+    if len(found) != 1 or found[0].count != 1:
+        raise FormatError(f"the record at {row.place} does not verify")
+    return found[0].view

@@ -1,0 +1,60 @@
+"""Directories of the logs: one log for many rings, for some, or for a single ring.
+
+    directory/               the log of worker 0, from which every other log is found
+    directory/worker1/       of worker 1, and so on
+    directory/producers/     of rings that other processes write (copied_rings.py)
+    directory/<ring name>/   of that ring only
+
+All of them are logs of one format (format.py), each with its lock.  Owns only the names.
+
+The log of a ring may change from one start to the next.  Earlier records stay in the earlier log and are read
+there: a reader uses all places() of a ring, not only its home().
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from persistence.segment.format import ring_id_of
+
+__all__ = ["home", "logs_in", "places", "worker_of"]
+
+PRODUCERS = "producers"
+_WORKER = re.compile(r"worker[1-9][0-9]{0,2}\Z")  # not a ring's name, which has a - or a @
+_RING = re.compile(r"[a-z0-9_-]+(-[0-9]+|@[a-z0-9_-]+)\Z")
+
+
+def worker_of(ring_name: str, workers: int) -> int:
+    """The worker for a ring that shares its log: 0 to `workers` - 1, only by the ring's id."""
+    return ring_id_of(ring_name, {}) % workers
+
+
+def home(directory: Path, ring_name: str, *, isolated: bool, workers: int) -> Path:
+    """The directory of the log that a ring is written to."""
+    if isolated:
+        return directory / ring_name
+    if "@" in ring_name:
+        return directory / PRODUCERS
+    worker = worker_of(ring_name, workers)
+    return directory / f"worker{worker}" if worker else directory
+
+
+def logs_in(directory: Path) -> list[Path]:
+    """The directories of all existing logs, and always `directory` itself as the first."""
+    try:
+        names = sorted(it.name for it in directory.iterdir() if it.is_dir())
+    except FileNotFoundError:
+        names = []
+    ours = [name for name in names if name == PRODUCERS or _WORKER.match(name) or _RING.match(name)]
+    return [directory, *(directory / name for name in ours)]
+
+
+def places(directory: Path, ring_name: str) -> list[Path]:
+    """The directories that may have records of a ring: all logs except those of other single rings."""
+    return [it for it in logs_in(directory) if it == directory or it.name == ring_name or is_shared(it)]
+
+
+def is_shared(directory: Path) -> bool:
+    """True if a log's directory, below the first, is for several rings."""
+    return directory.name == PRODUCERS or _WORKER.match(directory.name) is not None

@@ -1,0 +1,408 @@
+"""Log reader: records by ring and epoch, from an offset, a time or of one topic.
+
+Reads sealed segments and the one being written.
+
+LogReader serves both sides.  In the writing process, the Log passes it the synced records (publish()).  In
+another process it follows the files and returns records that later extents prove durable.  Every reader
+therefore returns only durable records.  It never writes.
+
+Every range is verified when it is read: an extent by its checksum, its records by theirs.  Data that does not
+verify is skipped and counted in `damaged`, and the rest is returned; callers detect the gap by the offsets.
+A segment removed by retention meanwhile is treated as absent.
+
+Threads: any thread may read while the log thread publishes.  Every call may wait for the disk, so none is for
+an event loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+from persistence.archive.store import Archive
+from persistence.files import Files
+from persistence.read.by_topic import of_topic, topic_by_footer
+from persistence.read.segment_index import Shelf, Shelved
+from persistence.read.topic_walks import TopicWalks
+from persistence.segment.extent_table import Row
+from persistence.segment.format import EXTENT_HEADER_BYTES
+from persistence.segment.scan import DamagedRange, SegmentTable
+from persistence.segment.segment_facts import SegmentInfo
+from persistence.segment.verified_reader import from_offset, from_time, gone, verified
+from persistence.segment.writer import Pending
+from persistence.stats import ReadStats
+from ringbuf import Range
+
+Result = TypeVar("Result")
+
+__all__ = ["Epoch", "LogReader", "RingEnd", "from_offset"]
+
+SEEK_BYTES = 64 << 10  # per read, in the search for a time or a topic
+READ_AHEAD_FROM_BYTES = 64 << 10  # smaller reads are rarely continued
+READ_AHEAD_MOST_BYTES = 4 << 20
+
+
+class Epoch(NamedTuple):
+    """Records of one epoch of a ring in the log: first_offset <= offset < end_offset, perhaps with gaps."""
+
+    epoch: int
+    first_offset: int
+    end_offset: int
+
+
+class RingEnd(NamedTuple):
+    """End of a ring in the log: the next offset."""
+
+    epoch: int
+    end_offset: int
+
+
+class LogReader:
+    """The records of the log in `directory`."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self.archive = Archive(files, directory)  # of segments that are archived
+        self._shelf = Shelf(files, directory, self.archive.bases)
+        self._topic_walks = TopicWalks(self._shelf)
+        self._counting = threading.Lock()
+        self.stats = ReadStats()
+
+    # ---- content ----
+
+    @property
+    def damaged(self) -> dict[tuple[str, int], DamagedRange]:
+        """Damaged places seen so far, by segment and place."""
+        return self._shelf.damaged
+
+    def refresh(self) -> None:
+        """Read the state that a writer in another process has created and proven since."""
+        self._shelf.refresh()
+        self.archive.refresh()  # after it: an archive exists before its segment is removed
+        self._shelf.bound()
+
+    def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
+        """See Shelf.begin()."""
+        self._shelf.begin(base, table, forget=forget)
+
+    def fed_by(self, pull: Callable[[], object]) -> None:
+        """Set the function that calls publish() with all durable records, before the live segment is read."""
+        self._shelf.pull = pull
+
+    def publish(self, items: Sequence[Pending], end: int) -> None:
+        """See Shelf.publish()."""
+        self._shelf.publish(items, end)
+
+    def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
+        """See Shelf.add_sealed()."""
+        self._shelf.add_sealed(base, table, ends_at)
+
+    def remove(self, base: int) -> None:
+        """Forget that segment, which is about to be removed."""
+        self._shelf.remove(base)
+
+    def end_of(self, base: int) -> int | None:
+        """See Shelf.end_of()."""
+        return self._shelf.end_of(base)
+
+    def indexed(self, base: int) -> None:
+        """See Shelf.indexed()."""
+        self._shelf.indexed(base)
+
+    def note(self, damage: Sequence[DamagedRange]) -> None:
+        """See Shelf.note()."""
+        self._shelf.note(damage)
+
+    def bases(self) -> list[int]:
+        """Base positions of the segments, rising."""
+        return [it.base for it in self._shelf.segments()]
+
+    def segments(self) -> list[SegmentInfo]:
+        """Facts of each segment, rising, archived ones first.  Reads tables that are not in memory."""
+        segments = self._shelf.segments()
+        here = {it.base for it in segments}
+        archived = [it for it in self.archive.segments() if it.base not in here]
+        return archived + [self._shelf.facts_of(it) for it in segments]
+
+    def segment(self, base: int) -> SegmentInfo | None:
+        """Facts of the segment at that log position; None if it is removed or archived."""
+        return next((self._shelf.facts_of(it) for it in self._shelf.segments() if it.base == base), None)
+
+    def epochs(self, ring_name: str) -> list[Epoch]:
+        """Records of a ring in the log, in the order of the epochs."""
+        return self._settled(lambda: self._epochs(ring_name))
+
+    def _epochs(self, ring_name: str) -> list[Epoch]:
+        spans = {epoch: (first, end) for epoch, first, end in self.archive.epochs(ring_name)}
+        segments = self._shelf.segments()
+        for index, shelved in enumerate(segments):
+            here = self._shelf.entry(shelved, ring_name)
+            after = self._shelf.entry(segments[index + 1], ring_name) if index + 1 < len(segments) else None
+            if here is not None and after is not None and here.epoch == after.epoch:
+                found = [(here.epoch, here.next_offset, after.next_offset)]
+            else:
+                found = self._spans(shelved, ring_name)
+            for epoch, first, end in found:
+                if end > first:
+                    spans[epoch] = (min(first, spans.get(epoch, (first, end))[0]), end)
+        return [Epoch(epoch, first, end) for epoch, (first, end) in spans.items()]
+
+    def ends(self) -> dict[str, RingEnd]:
+        """End of each ring in the log's last catalogue."""
+        segments = self._shelf.segments()
+        table = self._shelf.table(segments[-1]) if segments else None
+        if table is None:
+            return {}
+        with self._shelf.lock:
+            return {it.name: RingEnd(it.epoch, it.next_offset) for it in table.catalogue.values()}
+
+    # ---- reading ----
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
+        """Runs of records from `offset` on, in order, about `limit_bytes`, at least one whole extent.
+
+        The first begins at `offset`, or at the next record of this epoch in the log.  Empty if there is none.
+        The caller owns the bytes.  Raises OSError if the disk fails.
+        """
+        return self._settled(lambda: self._read_from(ring_name, epoch, offset, limit_bytes))
+
+    def _read_from(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
+        archived = self.archive.first_offset(ring_name, epoch, offset)
+        if archived != offset:
+            ranges = self._in_segments(ring_name, epoch, offset, limit_bytes)
+            if ranges and (archived is None or ranges[0].offset <= archived):
+                return ranges
+        if archived is None:
+            return []
+        if found := self.archive.read(ring_name, epoch, offset, limit_bytes):
+            return self._counted(found)
+        # The rest of the archives is damaged: segments behind them have more.
+        behind = max(offset, self.archive.end_offset(ring_name, epoch))
+        return self._in_segments(ring_name, epoch, behind, limit_bytes)
+
+    def _in_segments(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
+        for shelved in self._from(ring_name, epoch, offset):
+            if ranges := self._read(shelved, ring_name, epoch, offset, limit_bytes):
+                ranges[0] = from_offset(ranges[0], offset)
+                return ranges
+        return []
+
+    def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
+        """As read(), from the extent on that has the ring position, completely, or from the next one."""
+        return self._settled(lambda: self._read_position(ring_name, epoch, position, limit_bytes))
+
+    def _read_position(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
+        archived = self._counted(self.archive.read_at(ring_name, epoch, position, limit_bytes))
+        if archived and (archived[0].position <= position or not self._has_older()):
+            return archived
+        for shelved in self._from_position(ring_name, epoch, position):
+            rows = self._shelf.rows(shelved, ring_name, epoch)
+            with self._shelf.lock:
+                behind = rows is None or rows.end_position <= position
+                offset = 0 if rows is None else rows.offset_at(position)
+            if not behind and (ranges := self._read(shelved, ring_name, epoch, offset, limit_bytes)):
+                return archived if archived and archived[0].position < ranges[0].position else ranges
+        return archived
+
+    def read_topic(
+        self, ring_name: str, topic: str, epoch: int, offset: int, limit_bytes: int
+    ) -> list[Range]:
+        """Runs of records of one topic, from `offset` on, about `limit_bytes`, at least one record.
+
+        Empty if the log has none up to its current end.  Otherwise as read().
+        """
+        key = topic.encode()
+        return self._settled(lambda: self._read_topic(ring_name, key, epoch, offset, limit_bytes))
+
+    def _read_topic(
+        self, ring_name: str, key: bytes, epoch: int, offset: int, limit_bytes: int
+    ) -> list[Range]:
+        if self._has_older():
+            parts = (it for run in self._each(ring_name, epoch, offset) for it in of_topic(run, key))
+            return _up_to(limit_bytes, parts)
+        if archived := self.archive.read_topic(ring_name, key, epoch, offset, limit_bytes):
+            return archived
+        offset = max(offset, self.archive.end_offset(ring_name, epoch))
+        segments = self._from(ring_name, epoch, offset)
+        looks = (self._of_topic(it, ring_name, epoch, key, offset, limit_bytes) for it in segments)
+        return _up_to(limit_bytes, (part for look in looks for part in look))
+
+    def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
+        """Offset of the first record of that time or later.
+
+        The end of the epoch in the log if all records are earlier, 0 if the log has none.  Times are the wall
+        clock at the claim of a record.  If the clock was set back, the first place with that time counts.
+        """
+        return self._settled(lambda: self._seek_time(ring_name, epoch, timestamp_ns))
+
+    def _seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
+        end = self.archive.end_offset(ring_name, epoch)
+        archived = self.archive.seek_time(ring_name, epoch, timestamp_ns)
+        if archived is not None and not self._has_older():
+            return archived
+        for shelved in self._shelf.segments():
+            latest = self._latest(shelved, ring_name, epoch)
+            if latest is not None and latest[1] < timestamp_ns:
+                end = max(end, latest[0])
+                continue
+            rows = self._shelf.rows(shelved, ring_name, epoch)
+            if rows is None:
+                continue
+            with self._shelf.lock:
+                end, offset = max(end, rows.end_offset), rows.find_time(timestamp_ns)
+            while offset is not None and (
+                ranges := self._read(shelved, ring_name, epoch, offset, SEEK_BYTES)
+            ):
+                ranges[0] = from_offset(ranges[0], offset)
+                for it in ranges:
+                    if (found := from_time(it, timestamp_ns)) is not None:
+                        return found if archived is None else min(found, archived)
+                    offset = it.offset + it.count
+        return end if archived is None else archived
+
+    # ---- internal ----
+
+    def _settled(self, look: Callable[[], Result]) -> Result:
+        """Result of `look`, repeated if a segment was archived meanwhile, which it might have missed."""
+        while True:
+            before = self.archive.changes
+            found = look()
+            if before == self.archive.changes:
+                return found
+
+    def _counted(self, found: list[Range]) -> list[Range]:
+        with self._counting:
+            self.stats.archive_reads += bool(found)
+            self.stats.archive_bytes += sum(len(it.view) for it in found)
+        return found
+
+    def _has_older(self) -> bool:
+        """True if a segment could not be archived and is older than an archived one."""
+        segments, archived = self._shelf.segments(), self.archive.bases()
+        return bool(segments and archived) and segments[0].base < archived[-1]
+
+    def _latest(self, shelved: Shelved, ring_name: str, epoch: int) -> tuple[int, int] | None:
+        """End of a ring in a segment and its latest time there, from the footer; (0, -1) without records.
+
+        None without a footer.
+        """
+        footer = self._shelf.footer(shelved)
+        if footer is None:
+            return None
+        groups = footer.groups_of(ring_name, epoch)
+        ends, times = [it.end_offset for it in groups], [it.latest_ns for it in groups]
+        return max(ends, default=0), max(times, default=-1)
+
+    def _each(self, ring_name: str, epoch: int, offset: int) -> Iterator[Range]:
+        """All runs from `offset` on."""
+        while ranges := self.read(ring_name, epoch, offset, SEEK_BYTES):
+            yield from ranges
+            offset = ranges[-1].offset + ranges[-1].count
+
+    def _of_topic(
+        self, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
+    ) -> Iterator[Range]:
+        """Runs of records with that key in one segment, in order: about the limit, or all of them."""
+        found = topic_by_footer(self._shelf, shelved, ring_name, epoch, key, offset, limit_bytes)
+        if found is None:
+            found = self._topic_walks.read(shelved, ring_name, epoch, key, offset, limit_bytes)
+        if found is not None:
+            self._count(found)
+            yield from found
+            return
+        while ranges := self._read(shelved, ring_name, epoch, offset, SEEK_BYTES):
+            ranges[0] = from_offset(ranges[0], offset)
+            for run in ranges:
+                yield from of_topic(run, key)
+            offset = ranges[-1].offset + ranges[-1].count
+
+    def _count(self, found: Sequence[Range]) -> None:
+        with self._counting:
+            self.stats.log_reads += bool(found)
+            self.stats.log_bytes += sum(len(it.view) for it in found)
+
+    def _from(self, ring_name: str, epoch: int, offset: int) -> list[Shelved]:
+        """The segments that can have the offset or a later one."""
+        segments = self._shelf.segments()
+        first = 0
+        for index in range(len(segments) - 1, 0, -1):
+            entry = self._shelf.entry(segments[index], ring_name)
+            if entry is not None and entry.epoch == epoch and entry.next_offset <= offset:
+                first = index
+                break
+        return segments[first:]
+
+    def _from_position(self, ring_name: str, epoch: int, position: int) -> list[Shelved]:
+        """The segments that can have the ring position or a later one, found by bisection."""
+        segments = self._shelf.segments()
+        low, high = 0, len(segments)
+        while low < high:
+            middle = at = (low + high) // 2
+            while at < high and (rows := self._shelf.rows(segments[at], ring_name, epoch)) is None:
+                at += 1
+            if at < high and rows is not None and rows.end_position <= position:
+                low = at + 1
+            else:
+                high = middle
+        return segments[low:]
+
+    def _spans(self, shelved: Shelved, ring_name: str) -> list[tuple[int, int, int]]:
+        table = self._shelf.table(shelved)
+        if table is None:
+            return []
+        with self._shelf.lock:
+            ids = {ring_id for ring_id, it in table.catalogue.items() if it.name == ring_name}
+            return [
+                (epoch, rows.first_offset, rows.end_offset)
+                for (ring_id, epoch), rows in table.rings.items()
+                if ring_id in ids and len(rows)
+            ]
+
+    def _read(
+        self, shelved: Shelved, ring_name: str, epoch: int, offset: int, limit_bytes: int
+    ) -> list[Range]:
+        """Runs of one segment; empty if it has none from `offset` on that verifies."""
+        table = self._shelf.table(shelved)
+        if table is None and not shelved.lost:
+            self.archive.refresh()
+        while table is not None:
+            with self._shelf.lock:
+                ids = [ring_id for ring_id, it in table.catalogue.items() if it.name == ring_name]
+                found = [rows for ring_id in ids if (rows := table.rings.get((ring_id, epoch))) is not None]
+                wanted: list[Row] = [row for rows in found for row in rows.from_offset(offset, limit_bytes)]
+            ranges: list[Range] = []
+            there = False
+            with suppress(FileNotFoundError), self._shelf.opened(shelved) as handle:
+                self._read_ahead(handle, wanted, limit_bytes)
+                for row in wanted:
+                    ranges += verified(self._files, handle, table, ring_name, epoch, row, self.note)
+                there = bool(ranges) or not gone(self._files, handle, table)
+            if not there:
+                self.archive.refresh()  # it may be archived now
+                return []
+            kept = [it for it in ranges if it.offset + it.count > offset]
+            if kept or not wanted:
+                self._count(kept)
+                return kept
+            offset = max(row.first_offset + row.count for row in wanted)  # all of it was damaged
+        return []
+
+    def _read_ahead(self, handle: int, wanted: Sequence[Row], limit_bytes: int) -> None:
+        """Start to fetch these rows from the disk, and the next ones for callers that continue."""
+        if wanted and limit_bytes >= READ_AHEAD_FROM_BYTES:
+            begin = wanted[0].place - EXTENT_HEADER_BYTES
+            end = max(row.place + row.length for row in wanted)
+            self._files.advise(handle, end - begin + min(limit_bytes, READ_AHEAD_MOST_BYTES), begin, "soon")
+
+
+def _up_to(limit_bytes: int, parts: Iterator[Range]) -> list[Range]:
+    """The first parts that together reach the limit."""
+    found: list[Range] = []
+    for part in parts:
+        found.append(part)
+        limit_bytes -= len(part.view)
+        if limit_bytes <= 0:
+            break
+    return found

@@ -1,0 +1,72 @@
+"""Merged reader: the records of a ring from several logs, as one log.
+
+A ring that moved to a log of its own, or to another worker, has its older records in the earlier log
+(directories.py).  Two logs may have the same records after a ring came back; these are then the same bytes.
+
+Owns no log.  `readers` returns the logs that may have records of a ring, the one in use first.  With a single
+log, as nearly always, its result is returned unchanged.
+
+Invariant: a result begins at the requested offset if any log has it, and ends before the first gap of its
+log.  Records after the gap may be in another log, and come with the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from persistence.read.log_reader import Epoch, LogReader
+from ringbuf import Range
+
+__all__ = ["MergedReader"]
+
+
+class MergedReader:
+    """See LogReader.  Has its methods for the records of a ring, with the same thread safety."""
+
+    def __init__(self, readers: Callable[[str], Sequence[LogReader]]) -> None:
+        self._readers = readers
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
+        """See LogReader.read()."""
+        readers = self._readers(ring_name)
+        found = [it.read(ring_name, epoch, offset, limit_bytes) for it in readers]
+        return _first(found, lambda it: it[0].offset)
+
+    def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
+        """See LogReader.read_at()."""
+        readers = self._readers(ring_name)
+        found = [it.read_at(ring_name, epoch, position, limit_bytes) for it in readers]
+        return _first(found, lambda it: max(it[0].position, position))
+
+    def epochs(self, ring_name: str) -> list[Epoch]:
+        """See LogReader.epochs()."""
+        spans: dict[int, tuple[int, int]] = {}
+        for reader in self._readers(ring_name):
+            for epoch, first, end in reader.epochs(ring_name):
+                known = spans.get(epoch, (first, end))
+                spans[epoch] = min(first, known[0]), max(end, known[1])
+        return [Epoch(epoch, *spans[epoch]) for epoch in sorted(spans)]
+
+    def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
+        """See LogReader.seek_time()."""
+        end, offsets = 0, []
+        for reader in self._readers(ring_name):
+            ends = [it.end_offset for it in reader.epochs(ring_name) if it.epoch == epoch]
+            found = reader.seek_time(ring_name, epoch, timestamp_ns)
+            end = max([end, *ends])
+            offsets += [found] if ends and found < ends[0] else []
+        return min(offsets, default=end)
+
+
+def _first(found: list[list[Range]], begin: Callable[[list[Range]], int]) -> list[Range]:
+    """The result that begins first; of several results only up to its first gap."""
+    answers = [it for it in found if it]
+    if not answers:
+        return []
+    best = min(answers, key=begin)  # among equals the first
+    if len(found) == 1:
+        return best
+    count = 1
+    while count < len(best) and best[count].offset == best[count - 1].offset + best[count - 1].count:
+        count += 1
+    return best[:count]

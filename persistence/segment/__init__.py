@@ -1,0 +1,1 @@
+"""Segments: the format on disk, and writing, scanning and repairing one segment."""

@@ -1,0 +1,95 @@
+"""Copies of damaged bytes with reports, for people: directory/quarantine.
+
+    <segment>-<place>.bytes   the damaged bytes, at most QUARANTINE_MOST_BYTES of them
+    <segment>-<place>.json    segment, place, length, ring_name, kept, lost (pairs of offsets, first and end),
+                              copied_bytes, found (UTC)
+
+The log itself never reads these files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+
+from persistence.durable_file import read_file, write_all
+from persistence.files import Files
+from persistence.free_room import require_room
+from persistence.segment.scan import DamagedRange
+
+__all__ = ["QUARANTINE", "Quarantined", "keep_aside", "quarantined"]
+
+QUARANTINE = "quarantine"
+QUARANTINE_MOST_BYTES = 1 << 20  # of one place
+QUARANTINE_MOST_FILES = 128  # the first ones are the most useful for the cause
+REPORT_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """One report."""
+
+    damage: DamagedRange
+    copied_bytes: int
+    found: str  # time, ISO 8601, UTC
+    path: str  # of the copy
+
+
+def keep_aside(files: Files, directory: str, damage: DamagedRange) -> str:
+    """Copy damaged bytes of the log in `directory`.  Returns the disk's error for display; "": none."""
+    folder = os.path.join(directory, QUARANTINE)
+    name = os.path.join(folder, f"{damage.segment}-{damage.place}")
+    try:
+        files.makedirs(folder)
+        if len(files.listdir(folder)) >= QUARANTINE_MOST_FILES:
+            return f"{folder} is full; {damage.segment} at {damage.place} was not copied"
+        source = files.open(os.path.join(directory, damage.segment))
+        try:
+            data = files.read(source, min(damage.length, QUARANTINE_MOST_BYTES), damage.place)
+        finally:
+            files.close(source)
+        found = time.strftime("%FT%TZ", time.gmtime())
+        facts = {**damage._asdict(), "copied_bytes": len(data), "found": found}
+        require_room(files, folder, len(data))
+        _write(files, f"{name}.bytes", data)
+        _write(files, f"{name}.json", json.dumps(facts, indent=1).encode())
+    except OSError as error:
+        return f"{damage.segment} at {damage.place} could not be copied: {error.strerror}"
+    return ""
+
+
+def quarantined(files: Files, directory: str) -> list[Quarantined]:
+    """All valid reports of the log in `directory`, by segment and position. Raises OSError."""
+    folder = os.path.join(directory, QUARANTINE)
+    try:
+        names = files.listdir(folder)
+    except FileNotFoundError:
+        return []
+    reports = [_report(files, os.path.join(folder, name)) for name in names if name.endswith(".json")]
+    return sorted((it for it in reports if it is not None), key=lambda it: it.damage[:2])
+
+
+def _report(files: Files, path: str) -> Quarantined | None:
+    data = read_file(files, path, REPORT_MOST_BYTES)
+    try:
+        facts = json.loads(data)
+        lost = tuple((int(first), int(end)) for first, end in facts.get("lost", ()))
+        numbers = int(facts["place"]), int(facts["length"])
+        damage = DamagedRange(
+            str(facts["segment"]), *numbers, str(facts["ring_name"]), int(facts["kept"]), lost
+        )
+        copy = f"{path.removesuffix('.json')}.bytes"
+        return Quarantined(damage, int(facts["copied_bytes"]), str(facts["found"]), copy)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _write(files: Files, path: str, data: bytes) -> None:
+    handle = files.open(path, create=True)
+    try:
+        write_all(files, handle, [data], 0)
+        files.ftruncate(handle, len(data))
+    finally:
+        files.close(handle)

@@ -1,0 +1,83 @@
+"""Segment facts: content and state of a segment, for display and for decisions about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from persistence.segment.footer import Footer
+from persistence.segment.scan import DamagedRange, SegmentTable
+
+__all__ = ["RingInfo", "SegmentInfo", "SegmentState", "footer_facts", "ring_facts"]
+
+SegmentState = Literal["active", "sealed", "flushed", "archived", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class RingInfo:
+    """Records of one ring and epoch in a segment."""
+
+    name: str  # "" if no catalogue has it
+    epoch: int
+    first_offset: int
+    end_offset: int
+    records: int
+    first_timestamp_ns: int  # the earliest
+    last_timestamp_ns: int  # the latest
+    bytes: int = 0  # as in the ring
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment.  Timestamps are those of its earliest and latest record, 0 without records."""
+
+    base: int
+    bytes: int  # of log; the file may have more room
+    file_bytes: int
+    # active: the last one; sealed: complete and synced; flushed: with its footer; archived: compressed, and
+    # the segment is removed; lost: unreadable, with the cause in `reason`
+    state: SegmentState
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+    rings: tuple[RingInfo, ...]
+    damage: tuple[DamagedRange, ...]
+    indexed: bool = False  # has a valid footer
+    reason: str = ""
+
+    @property
+    def records(self) -> int:
+        """Records of all rings."""
+        return sum(it.records for it in self.rings)
+
+
+def footer_facts(footer: Footer) -> tuple[RingInfo, ...]:
+    """Facts of each ring and epoch in a footer, in the order of names."""
+    found = []
+    for (ring_id, epoch), it in footer.groups.items():
+        entry = footer.catalogue.get(ring_id)
+        name = "" if entry is None else entry.name
+        span = it.first_offset, it.end_offset, it.records, it.earliest_ns, it.latest_ns
+        found.append(RingInfo(name, epoch, *span, it.bytes))
+    return tuple(sorted(found, key=lambda it: (it.name, it.epoch)))
+
+
+def ring_facts(table: SegmentTable) -> tuple[RingInfo, ...]:
+    """Facts of each ring and epoch in a table, in the order of names."""
+    found = []
+    for (ring_id, epoch), rows in table.rings.items():
+        entry = table.catalogue.get(ring_id)
+        if not len(rows):
+            continue
+        found.append(
+            RingInfo(
+                "" if entry is None else entry.name,
+                epoch,
+                rows.first_offset,
+                rows.end_offset,
+                rows.records,
+                rows.first_timestamp_ns,
+                rows.last_timestamp_ns,
+                rows.bytes,
+            )
+        )
+    return tuple(sorted(found, key=lambda it: (it.name, it.epoch)))

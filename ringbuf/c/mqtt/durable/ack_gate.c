@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Durability of records, as seen by clients.  Records of a source pass these points; each is a number that
+ * only grows:
+ *
+ *   committed   in the ring: delivered to subscribers, unless the ring shows only durable records
+ *   durable     synced by the log: a position in the ring's header, stored by the log's thread
+ *   upstream    in the sinks: an offset reported by Python, with the offsets lost in transit
+ *
+ * A gate selects the point that PUBACK and PUBREC wait for.  A record lost in transit is never acknowledged.
+ *
+ * A ring that shows only durable records: they are retained and routed when durable, in the order of commits.
+ * Until then each record's position and publisher are remembered.  The log gates the ring up to the durable
+ * position, so the remembered ones never exceed the ring.  mq_pending_reserve() ensures that none is
+ * overwritten before it is routed.
+ *
+ * While the log of a ring takes no records, publishes wait for queue_timeout_ms and are then refused.  A held
+ * acknowledgement then gets the refusal as its reason if the protocol has reasons (MQTT 5).  The record may
+ * still become durable later, as any record whose publisher got no acknowledgement.
+ */
+#include "mqtt/mqtt.h"
+
+#include <stdlib.h>
+
+#define PENDING_MIN 64u
+#define SHOW_MAX 4096u /* records of one source in one turn */
+
+/* ---- acknowledgements ---- */
+
+uint8_t mq_refusal(const mq_engine *engine, const mq_ring *source)
+{
+    const mq_ack_gate *gate = &source->ack_gate;
+    bool over = gate->refusal != 0 && engine->now_ms - gate->refused_since_ms >= source->queue_timeout_ms;
+    return over ? gate->refusal : 0;
+}
+
+uint64_t mq_ack_waits_for(const mq_ring *source)
+{
+    return source->ack_gate.event == MQ_GATE_UPSTREAM ? source->writer->offset : source->writer->tail;
+}
+
+static uint64_t durable_of(const mq_ring *source)
+{
+    /* pairs with the release in rb_durable_store() */
+    return atomic_load_explicit(&source->writer->header->durable, memory_order_acquire);
+}
+
+mq_ack_status mq_ack_status_of(const mq_engine *engine, const mq_ring *source, uint64_t waits_for)
+{
+    const mq_ack_gate *gate = &source->ack_gate;
+    if (gate->event == MQ_GATE_UPSTREAM) {
+        if (gate->upstream < waits_for)
+            return MQ_ACK_WAITS;
+        return gate->lost_from < waits_for && waits_for <= gate->lost_to ? MQ_ACK_LOST : MQ_ACK_DONE;
+    }
+    if (durable_of(source) >= waits_for)
+        return MQ_ACK_DONE;
+    return mq_refusal(engine, source) ? MQ_ACK_REFUSED : MQ_ACK_WAITS;
+}
+
+void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason)
+{
+    mq_ring *source = engine->sources[index];
+    if (reason != 0 && source->ack_gate.refusal == 0) {
+        uint64_t due = engine->now_ms + source->queue_timeout_ms;
+        source->ack_gate.refused_since_ms = engine->now_ms;
+        engine->refusal_due_ms = due < engine->refusal_due_ms ? due : engine->refusal_due_ms;
+    }
+    source->ack_gate.refusal = reason;
+}
+
+/* Two lost ranges become the range that covers both, until no acknowledgement waits.  Sending a record again
+ * that had arrived does no harm. */
+void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset, uint64_t lost_from,
+                       uint64_t lost_to)
+{
+    mq_ack_gate *gate = &engine->sources[index]->ack_gate;
+    if (engine->holding.count == 0)
+        gate->lost_from = gate->lost_to = 0;
+    if (lost_to > lost_from) {
+        bool first = gate->lost_to == gate->lost_from;
+        gate->lost_from = first || lost_from < gate->lost_from ? lost_from : gate->lost_from;
+        gate->lost_to = first || lost_to > gate->lost_to ? lost_to : gate->lost_to;
+    }
+    if (offset > gate->upstream)
+        gate->upstream = offset;
+}
+
+/* ---- hidden records ---- */
+
+static mq_pending_record *pending_at(const mq_ack_gate *gate, uint32_t number)
+{
+    return &gate->pending_visibility[(gate->pending_first + number) & (gate->pending_room - 1)];
+}
+
+static bool pending_grow(mq_ack_gate *gate)
+{
+    uint32_t room = gate->pending_room ? gate->pending_room * 2 : PENDING_MIN;
+    mq_pending_record *bigger = malloc(room * sizeof *bigger);
+    if (bigger == NULL)
+        return false;
+    for (uint32_t i = 0; i < gate->pending_count; i++)
+        bigger[i] = *pending_at(gate, i);
+    free(gate->pending_visibility);
+    gate->pending_visibility = bigger;
+    gate->pending_first = 0;
+    gate->pending_room = room;
+    return true;
+}
+
+uint64_t mq_visible_position(const mq_ring *source)
+{
+    return source->ack_gate.pending_count > 0 ? pending_at(&source->ack_gate, 0)->position
+                                              : source->writer->tail;
+}
+
+/* Route one hidden record.  It is unchanged in the ring: only this thread writes the ring. */
+static void make_visible(mq_engine *engine, uint32_t index, const mq_ring *source,
+                         const mq_pending_record *it)
+{
+    const rb_record *record = rb_writer_record(source->writer, it->position);
+    const uint8_t *bytes = (const uint8_t *)record;
+    mq_topic *topic = mq_slab_get(&engine->topics, it->topic);
+    rb_parts parts;
+    if (topic == NULL || rb_record_parts(record, bytes, record->length, &parts) != RB_OK)
+        return; /* both impossible: a topic with hidden records is kept */
+    topic->pending_visibility--;
+    mq_message message = {.payload = bytes + parts.payload_position,
+                          .payload_length = parts.payload_length,
+                          .properties = parts.properties_length ? bytes + parts.properties_position : NULL,
+                          .properties_length = parts.properties_length,
+                          .flags = record->flags,
+                          .timestamp_ns = record->timestamp_ns,
+                          .publisher = mq_slab_get(&engine->sessions, it->publisher),
+                          .owner = it->owner,
+                          .author = it->author};
+    if (message.flags & RB_FLAG_RETAIN) {
+        mq_retained_promise(engine, topic, &message, -1);
+        mq_retain(engine, topic, &message, mq_where(index, it->position));
+    }
+    mq_owner_drop(engine, it->owner);
+    mq_author_drop(engine, it->author);
+    if (topic->route_count > 0)
+        mq_route_record(engine, topic, mq_where(index, it->position), &message);
+}
+
+static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *source)
+{
+    mq_ack_gate *gate = &source->ack_gate;
+    uint64_t durable = durable_of(source);
+    for (uint32_t i = 0; gate->pending_count > 0; i++) {
+        mq_pending_record it = *pending_at(gate, 0);
+        if (it.position >= durable)
+            return;
+        if (i == SHOW_MAX) {
+            engine->visible_pending = true;
+            return;
+        }
+        gate->pending_first = (gate->pending_first + 1) & (gate->pending_room - 1);
+        gate->pending_count--;
+        make_visible(engine, index, source, &it);
+    }
+    if (gate->pending_room > PENDING_MIN) { /* after a burst, or a pause of the disk */
+        free(gate->pending_visibility);
+        gate->pending_visibility = NULL;
+        gate->pending_room = gate->pending_first = 0;
+    }
+}
+
+void mq_make_durable_visible(mq_engine *engine)
+{
+    engine->visible_pending = false;
+    for (uint32_t i = 1; i < engine->source_count; i++) {
+        mq_ring *source = engine->sources[i];
+        if (source->kind == MQ_SOURCE_OWN && source->ack_gate.pending_count > 0)
+            make_some_visible(engine, i, source);
+    }
+}
+
+int mq_pending_reserve(mq_engine *engine, uint32_t index, uint64_t room)
+{
+    mq_ring *source = engine->sources[index];
+    mq_ack_gate *gate = &source->ack_gate;
+    const rb_writer *writer = source->writer;
+    if (gate->pending_count > 0 && writer->tail + room > pending_at(gate, 0)->position + writer->capacity) {
+        make_some_visible(engine, index, source);
+        if (gate->pending_count > 0 && writer->tail + room > pending_at(gate, 0)->position + writer->capacity)
+            return RB_FULL;
+    }
+    if (gate->pending_count == gate->pending_room && !pending_grow(gate))
+        return RB_FULL;
+    return RB_OK;
+}
+
+void mq_pending_add(mq_engine *engine, mq_ring *source, mq_topic *topic, const mq_message *message)
+{
+    mq_ack_gate *gate = &source->ack_gate;
+    *pending_at(gate, gate->pending_count++) = (mq_pending_record){
+        .position = source->writer->claim_at,
+        .topic = mq_handle(&topic->item),
+        .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0,
+        .owner = mq_owner_again(message->flags & RB_FLAG_RETAIN ? message->owner : NULL),
+        .author = mq_author_again(message->flags & RB_FLAG_RETAIN ? message->author : NULL)};
+    topic->pending_visibility++;
+    if (message->flags & RB_FLAG_RETAIN)
+        mq_retained_promise(engine, topic, message, 1);
+    engine->matched = topic->route_count; /* approximate: subscribers at the time of routing get it */
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The journal: changes of kept sessions, so that a restart restores them exactly.
+ *
+ * The journal is a ring of its own with one writer, this engine.  A record with the key "h" has entries of
+ * the hot path.  A record with the key "n" has a note of Python (edge/session_store/journal_records.py).
+ * A checkpoint has the same format of entries.  Checkpoint and journal together give the waiting and
+ * in-flight messages of each kept session.
+ *
+ * Entry: words of 32 bits, little-endian, unaligned.  The first is kind << 24 | number.  The number is that
+ * of a session (the lower half of its handle) unless stated otherwise.  `where` is two words: source << 52 |
+ * position / 32; all ones: no position.
+ *
+ *   kind       number   then
+ *   ROUTED     count    where; then for each session that it was queued for: options << 24 | session
+ *   SENT       session  lower word of where: the oldest queued entry was sent, with the next identifier
+ *   POPPED     session  lower word of where: the oldest queued entry was dropped, or needs no acknowledgement
+ *   SENT_ELSE  session  where, options: as SENT, of an entry that was not in this queue
+ *   ACKED      session  identifier: its exchange has ended
+ *   RELEASED   session  identifier: PUBREC was received
+ *   RECEIVED   session  where, identifier: of QoS 2; valid if the ring has a record there
+ *   FREED      session  identifier: PUBREL was received, or the message was not stored
+ *   MARK       source   position in bytes, two words: all records below have been routed
+ *   GONE       group    where: a member has finished it, or owns it for good
+ *   WINDOW     session  four words sent_first and sent_next, two counts;
+ *                       then for each number in flight: where, options;
+ *                       then for each QoS 2 identifier received: a word.
+ *                       Resets the session
+ *   QUEUED     session  count; then for each: where, options.  Queued after the existing entries
+ *
+ * Order.  Entries are in the order of the events.  They are collected, and appended before any dependent
+ * output is sent.  RECEIVED is appended before its record.  A record without an entry was therefore stored
+ * just before the end, and the restart routes it: of each source, the records after the last ROUTED or MARK.
+ *
+ * No entry is written while no session is kept.  A session that is not kept costs one check of a byte.
+ *
+ * Rule for changes: raise STATE_VERSION in edge/session_store/journal_records.py, and keep reading the
+ * version before.
+ */
+#ifndef BRIM_JOURNAL_H
+#define BRIM_JOURNAL_H
+
+#define MQ_JOURNAL_PIECE_BYTES 65536u /* approximate size of the entries in one record */
+#define MQ_JOURNAL_COUNT_MAX 4096u    /* sessions in one ROUTED, or entries in one QUEUED */
+#define MQ_JOURNAL_NO_WORD UINT32_MAX
+
+enum {
+    MQ_J_ROUTED = 1,
+    MQ_J_SENT,
+    MQ_J_POPPED,
+    MQ_J_SENT_ELSE,
+    MQ_J_ACKED,
+    MQ_J_RELEASED,
+    MQ_J_RECEIVED,
+    MQ_J_FREED,
+    MQ_J_MARK,
+    MQ_J_GONE,
+    MQ_J_WINDOW,
+    MQ_J_QUEUED
+};
+
+typedef struct mq_journal {
+    rb_writer *writer; /* NULL: no journal */
+    uint8_t *at;       /* entries that are collected, but not yet in the ring */
+    uint32_t used, room;
+    uint32_t open; /* place + 1 in `at` of the ROUTED that may be extended; 0: none */
+    uint64_t open_where;
+    uint64_t keep_from;   /* a restart needs the ring from this position on */
+    uint64_t in_log;      /* bytes of that which may be only in the ring's log; 0: no log */
+    uint64_t due_at;      /* position at which a checkpoint is needed */
+    uint64_t waits_since; /* ms: begin of the time without room; 0: there is room */
+    mq_request request;   /* request for a checkpoint: made, or one is being written */
+    bool full;            /* no room until a checkpoint or a sync of its log */
+    bool stalled;         /* the last flush left entries outside the ring */
+    bool torn;            /* an event is missing: only a checkpoint repairs that */
+    bool torn_since;      /* likewise, since the begin of the checkpoint in progress */
+    bool replaying;       /* a restart repeats recorded events */
+    bool gates_output;    /* a log syncs it, and dependent output waits for that: output_barrier.c */
+} mq_journal;
+
+/* journal.c.  Each function adds an entry, if a journal is open; the caller has checked that the session is
+ * kept. */
+void mq_journal_routed(mq_engine *engine, const mq_session *session, const mq_entry *entry);
+void mq_journal_popped(mq_engine *engine, const mq_session *session, const mq_entry *entry);
+void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entry *entry, bool sent,
+                     bool queued);
+void mq_journal_word(mq_engine *engine, uint32_t kind, const mq_session *session, uint32_t word);
+/* of a member's entry, tagged MQ_TAG_SHARED */
+void mq_journal_gone(mq_engine *engine, const mq_entry *entry);
+/* False: the entry could not be written, and its record must not be stored. */
+bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier);
+void mq_journal_mark(mq_engine *engine, uint32_t source);
+/* Append the collected entries.  False: no room now, and no output may be sent. */
+bool mq_journal_flush(mq_engine *engine);
+bool mq_journal_note(mq_engine *engine, const void *bytes, uint32_t length); /* false: no room, or too long */
+/* Bytes of the complete entry at `at`; 0 if it exceeds `left` or is invalid. */
+uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left);
+/* Entries with the state of kept sessions, from session *next on, up to about `most` bytes.  *next is
+ * UINT32_MAX after the last session.  Caller frees.  NULL: no memory. */
+uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, uint64_t *length);
+void mq_journal_section(mq_engine *engine, const mq_session *session); /* written to the journal itself */
+void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool gates_output, uint64_t in_log);
+void mq_journal_close(mq_engine *engine);
+/* Prepare for a checkpoint with all events so far, including collected entries outside the ring: these are
+ * discarded, and no output is sent before the checkpoint is written.  False: not now (unless `at_once`); a
+ * checkpoint is requested again. */
+bool mq_journal_end(mq_engine *engine, bool at_once);
+/* true if a checkpoint is needed in the current state; called in each round */
+bool mq_journal_needs(const mq_engine *engine);
+/* True if half of the journal is in use and only a checkpoint makes room.  The other half is for
+ * acknowledgements and records; work of Python (edge/broker/deferred.py) waits.  No socket is read while the
+ * journal is full. */
+bool mq_journal_is_short(const mq_engine *engine);
+void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes);
+
+/* journal_replay.c */
+typedef struct mq_restoring mq_restoring;
+typedef struct mq_restored_source {
+    uint32_t source; /* current number */
+    uint64_t end;    /* end of the stored records */
+    uint64_t routed; /* records below were routed when the source got its number */
+} mq_restored_source;
+typedef struct mq_unknown { /* a topic that Python must add first */
+    const uint8_t *name;
+    uint32_t length;
+} mq_unknown;
+mq_restoring *mq_restoring_new(mq_engine *engine); /* NULL: no memory.  Suspends the limits of queues */
+void mq_restoring_over(mq_engine *engine);         /* applies the limits of queues again */
+void mq_restoring_free(mq_restoring *restoring);
+bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t handle);
+void mq_restoring_source(mq_restoring *restoring, uint32_t number, const mq_restored_source *source);
+void mq_restoring_refuse(mq_restoring *restoring); /* unknown topics stay unknown */
+uint64_t mq_restoring_lost(const mq_restoring *restoring); /* entries whose record was not found, so far */
+uint64_t mq_restoring_mark(const mq_restoring *restoring, uint32_t number);
+bool mq_restoring_batch(mq_engine *engine, mq_restoring *restoring, const uint8_t *bytes, uint64_t length);
+/* Turn the restored state of `session` into its current state.  False: topic *out is unknown; add it and call
+ * again. */
+bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out);
+/* Route the records of `bytes`, which are at `position` of `source`, from `*from` on; advances *from. */
+bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32_t source, uint64_t position,
+                        const uint8_t *bytes, uint64_t length, uint64_t *from, mq_unknown *out);
+
+#endif

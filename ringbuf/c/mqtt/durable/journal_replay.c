@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading the journal at a restart (journal.h): the recorded events are repeated on new sessions.
+ *
+ * Sessions and sources have new numbers.  During the replay, queue entries have no topic and no ids, and
+ * may point to records that are lost.  When all entries were read, mq_restoring_settle() gives each entry its
+ * current state.  Records stored just before the end, without an entry, are routed as new ones
+ * (mq_restoring_route).
+ *
+ * Bytes are verified beyond their checksums: lengths and numbers are checked, and an entry that contradicts
+ * earlier entries is skipped.
+ */
+#include "mqtt/out/frame.h"
+
+#include <stdlib.h>
+
+#define NUMBER_MASK 0xffffffu
+
+struct mq_restoring {
+    uint64_t *sessions; /* by their old number: handle; 0: none */
+    uint32_t sessions_room;
+    bool topics_refused;              /* Python has no room for topics: no further requests */
+    uint64_t settling;                /* handle of the session being settled */
+    mq_walk walk;                     /* current place in its queue */
+    uint64_t lost;                    /* entries whose record no ring, log or spill file has */
+    uint16_t sources[MQ_SOURCES_MAX]; /* by their old number; 0: removed */
+    uint64_t ends[MQ_SOURCES_MAX];    /* by their old number: end of the stored records */
+    uint64_t routed[MQ_SOURCES_MAX];  /* by their old number: positions below have been routed */
+};
+
+mq_restoring *mq_restoring_new(mq_engine *engine)
+{
+    engine->journal.replaying = true;
+    return calloc(1, sizeof(mq_restoring));
+}
+
+void mq_restoring_over(mq_engine *engine)
+{
+    engine->journal.replaying = false;
+}
+
+void mq_restoring_free(mq_restoring *restoring)
+{
+    if (restoring != NULL)
+        free(restoring->sessions);
+    free(restoring);
+}
+
+bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t handle)
+{
+    if (number >= restoring->sessions_room) {
+        uint32_t room = restoring->sessions_room ? restoring->sessions_room : 1024;
+        while (room <= number)
+            room *= 2;
+        uint64_t *sessions = realloc(restoring->sessions, room * sizeof *sessions);
+        if (sessions == NULL)
+            return false;
+        memset(sessions + restoring->sessions_room, 0, (room - restoring->sessions_room) * sizeof *sessions);
+        restoring->sessions = sessions;
+        restoring->sessions_room = room;
+    }
+    restoring->sessions[number] = handle;
+    return true;
+}
+
+/* Set a source.  Earlier data of this number was for another ring or an earlier epoch. */
+void mq_restoring_source(mq_restoring *restoring, uint32_t number, const mq_restored_source *source)
+{
+    restoring->sources[number] = (uint16_t)source->source;
+    restoring->ends[number] = source->end;
+    restoring->routed[number] = source->routed;
+}
+
+void mq_restoring_refuse(mq_restoring *restoring)
+{
+    restoring->topics_refused = true;
+}
+
+uint64_t mq_restoring_lost(const mq_restoring *restoring)
+{
+    return restoring->lost;
+}
+
+uint64_t mq_restoring_mark(const mq_restoring *restoring, uint32_t number)
+{
+    return restoring->routed[number];
+}
+
+static mq_session *session_of(const mq_engine *engine, const mq_restoring *restoring, uint32_t number)
+{
+    number &= NUMBER_MASK;
+    return number < restoring->sessions_room ? mq_slab_get(&engine->sessions, restoring->sessions[number])
+                                             : NULL;
+}
+
+static uint32_t word_at(const uint8_t *at, uint32_t index)
+{
+    uint32_t word;
+    memcpy(&word, at + 4 * index, sizeof word);
+    return word;
+}
+
+static uint64_t long_at(const uint8_t *at, uint32_t index)
+{
+    uint64_t value;
+    memcpy(&value, at + 4 * index, sizeof value);
+    return value;
+}
+
+/* `where` of an entry with the current number of its source. */
+static uint64_t where_now(const mq_restoring *restoring, uint64_t where)
+{
+    if (where == MQ_NOWHERE)
+        return where;
+    uint32_t source = restoring->sources[mq_where_source(where)];
+    return source == 0 ? MQ_NOWHERE : mq_where(source, mq_where_position(where));
+}
+
+/* ---- one entry each ---- */
+
+static void queue(mq_engine *engine, mq_session *session, uint64_t where, uint32_t tag)
+{
+    if (!(tag & MQ_TAG_QOS) || (tag & MQ_TAG_QOS) == 3)
+        return;
+    mq_push(engine, session,
+            (mq_entry){.where = where, .topic = MQ_NO_TOPIC, .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN)});
+}
+
+static void on_routed(mq_engine *engine, mq_restoring *restoring, const uint8_t *at)
+{
+    uint64_t old = long_at(at, 1), where = where_now(restoring, old);
+    uint32_t count = word_at(at, 0) & NUMBER_MASK, source = mq_where_source(old);
+    if (old != MQ_NOWHERE && restoring->routed[source] <= mq_where_position(old))
+        restoring->routed[source] = mq_where_position(old) + 1;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t word = word_at(at, 3 + i);
+        mq_session *session = session_of(engine, restoring, word);
+        if (session != NULL)
+            queue(engine, session, where, word >> 24);
+    }
+}
+
+/* Remove the first entry of a queue.  Entries before the one with `word` were dropped, and are removed,
+ * too. */
+static bool take_first(mq_engine *engine, mq_session *session, uint32_t word, mq_entry *out)
+{
+    bool found = false;
+    mq_walk walk = {0};
+    uint32_t before = 0;
+    while (word != MQ_JOURNAL_NO_WORD && !found && mq_queue_next(session, &walk)) {
+        found = (uint32_t)mq_entry_at(walk.at).where == word;
+        before += !found;
+    }
+    if (!found && (word != MQ_JOURNAL_NO_WORD || session->queue_count == 0))
+        return false;
+    for (uint32_t i = 0; found && i < before; i++)
+        mq_queue_pop(engine, session);
+    *out = mq_queue_pop(engine, session);
+    out->topic = MQ_NO_TOPIC; /* a queue has three bytes for the topic */
+    return true;
+}
+
+/* Add `entry` to the window with the next identifier. */
+static void send(mq_engine *engine, mq_session *session, mq_entry entry)
+{
+    uint16_t identifier;
+    mq_entry *sent = mq_sent_add(engine, session, &identifier);
+    if (sent == NULL)
+        return;
+    *sent = entry;
+    if (entry.where == MQ_NOWHERE && !(entry.tag & MQ_TAG_RELEASED))
+        mq_sent_done(engine, session, sent);
+}
+
+/* A queue has the current source number, the journal has the old one: the lower 32 bits of `where` are
+ * equal. */
+static void on_sent(mq_engine *engine, mq_session *session, uint32_t word, bool with_identifier)
+{
+    mq_entry entry = {.where = MQ_NOWHERE};
+    bool found = take_first(engine, session, word, &entry);
+    if (with_identifier)
+        send(engine, session, found ? entry : (mq_entry){.where = MQ_NOWHERE});
+}
+
+static void on_sent_else(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+                         const uint8_t *at)
+{
+    uint32_t tag = word_at(at, 3);
+    bool groups = tag & MQ_TAG_SHARED && (tag & MQ_TAG_QOS) == 1;
+    mq_entry entry = {.where = groups ? MQ_NOWHERE : where_now(restoring, long_at(at, 1)),
+                      .topic = MQ_NO_TOPIC,
+                      .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN)};
+    session->disordered = true;
+    send(engine, session, entry);
+}
+
+static void on_released(mq_session *session, uint32_t identifier)
+{
+    mq_entry *entry = mq_sent_find(session, (uint16_t)identifier);
+    if (entry != NULL)
+        *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
+}
+
+/* True if the record was stored: the writer had passed its intended position. */
+static bool is_stored(const mq_restoring *restoring, uint64_t where)
+{
+    return where == MQ_NOWHERE || mq_where_position(where) < restoring->ends[mq_where_source(where)];
+}
+
+static void on_received(const mq_restoring *restoring, mq_session *session, const uint8_t *at)
+{
+    bool again;
+    uint32_t identifier = word_at(at, 3);
+    if (identifier != 0 && identifier <= 65535 && is_stored(restoring, long_at(at, 1)))
+        mq_received_mark(session, (uint16_t)identifier, &again);
+}
+
+/* Search from the oldest entry: a finished one is usually near the front. */
+static void on_gone(mq_engine *engine, mq_session *group, uint64_t where)
+{
+    mq_walk walk = {0};
+    while (mq_queue_next(group, &walk)) {
+        mq_entry entry = mq_entry_at(walk.at);
+        if (entry.where != where || entry.tag & MQ_TAG_RELEASED)
+            continue;
+        mq_entry_take_back(walk.at);
+        break;
+    }
+    while (group->queue_count > 0 && mq_queue_front(group).tag & MQ_TAG_RELEASED)
+        mq_queue_pop(engine, group);
+}
+
+static void on_window(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+                      const uint8_t *at)
+{
+    bool again;
+    uint32_t sent = word_at(at, 5), received = word_at(at, 6);
+    const uint8_t *identifiers = at + 28 + 12 * sent;
+    session->sent_first = session->sent_next = session->resend = long_at(at, 1);
+    for (uint32_t i = 0; i < sent; i++) {
+        uint32_t tag = word_at(at, 9 + 3 * i);
+        send(engine, session,
+             (mq_entry){.where = where_now(restoring, long_at(at, 7 + 3 * i)),
+                        .topic = MQ_NO_TOPIC,
+                        .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN | MQ_TAG_RELEASED)});
+    }
+    session->disordered |= sent > 0;
+    for (uint32_t i = 0; i < received; i++)
+        if (word_at(identifiers, i) <= 65535 && word_at(identifiers, i) != 0)
+            mq_received_mark(session, (uint16_t)word_at(identifiers, i), &again);
+}
+
+static void on_mark(mq_restoring *restoring, uint32_t source, uint64_t position)
+{
+    if (source < MQ_SOURCES_MAX && restoring->routed[source] < position)
+        restoring->routed[source] = position;
+}
+
+static void on_queued(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+                      const uint8_t *at)
+{
+    for (uint32_t i = 0; i < word_at(at, 1); i++)
+        queue(engine, session, where_now(restoring, long_at(at, 2 + 3 * i)), word_at(at, 4 + 3 * i));
+}
+
+static void on_identifier(mq_engine *engine, mq_session *session, uint32_t kind, uint32_t identifier)
+{
+    mq_entry *entry;
+    switch (kind) {
+    case MQ_J_ACKED:
+        if ((entry = mq_sent_find(session, (uint16_t)identifier)) != NULL)
+            mq_sent_done(engine, session, entry);
+        break;
+    case MQ_J_RELEASED:
+        on_released(session, identifier);
+        break;
+    default:
+        mq_received_free(session, (uint16_t)identifier);
+    }
+}
+
+static void replay(mq_engine *engine, mq_restoring *restoring, const uint8_t *at)
+{
+    uint32_t kind = word_at(at, 0) >> 24, number = word_at(at, 0) & NUMBER_MASK;
+    if (kind == MQ_J_ROUTED) {
+        on_routed(engine, restoring, at);
+        return;
+    }
+    if (kind == MQ_J_MARK) {
+        on_mark(restoring, number, long_at(at, 1));
+        return;
+    }
+    mq_session *session = session_of(engine, restoring, number);
+    if (session == NULL)
+        return;
+    if (kind == MQ_J_SENT || kind == MQ_J_POPPED)
+        on_sent(engine, session, word_at(at, 1), kind == MQ_J_SENT);
+    else if (kind == MQ_J_SENT_ELSE)
+        on_sent_else(engine, restoring, session, at);
+    else if (kind == MQ_J_RECEIVED)
+        on_received(restoring, session, at);
+    else if (kind == MQ_J_GONE)
+        on_gone(engine, session, where_now(restoring, long_at(at, 1)));
+    else if (kind == MQ_J_WINDOW)
+        on_window(engine, restoring, session, at);
+    else if (kind == MQ_J_QUEUED)
+        on_queued(engine, restoring, session, at);
+    else
+        on_identifier(engine, session, kind, word_at(at, 1));
+}
+
+bool mq_restoring_batch(mq_engine *engine, mq_restoring *restoring, const uint8_t *bytes, uint64_t length)
+{
+    uint64_t at = 0;
+    while (at < length) {
+        uint32_t entry = mq_journal_entry_bytes(bytes + at, length - at);
+        if (entry == 0)
+            return false;
+        replay(engine, restoring, bytes + at);
+        at += entry;
+    }
+    return true;
+}
+
+/* ---- settling ---- */
+
+/* Topic index of a record's name, or MQ_NO_TOPIC.  False: Python must add the topic first. */
+static bool topic_named(const mq_engine *engine, const mq_restoring *restoring, const uint8_t *name,
+                        uint32_t length, mq_unknown *out, uint32_t *index)
+{
+    const mq_topic *topic = mq_topic_find(engine, name, length);
+    *index = topic == NULL ? MQ_NO_TOPIC : topic->item.index;
+    if (topic != NULL || restoring->topics_refused)
+        return true;
+    *out = (mq_unknown){name, length};
+    return false;
+}
+
+/* Subscription ids of the current route to `session`, with the identifiers of its subscription. */
+static uint32_t grant_of(mq_engine *engine, uint32_t topic, const mq_session *session)
+{
+    const mq_topic *its = topic == MQ_NO_TOPIC ? NULL : mq_slab_at(&engine->topics, topic);
+    for (uint32_t i = 0; its != NULL && session->group == NULL && i < its->route_count; i++) {
+        const mq_route *route = &its->routes[i];
+        if (route->session != session || route->generation != session->item.generation)
+            continue;
+        uint32_t ids = route->tag >> MQ_TAG_IDS_SHIFT;
+        if (ids)
+            mq_subscription_ids_at(engine, ids)->references++;
+        return ids << MQ_TAG_IDS_SHIFT;
+    }
+    return 0;
+}
+
+/* Settle a record that its ring has overwritten: it is in the log, in the spill file, or lost. */
+static bool settle_gone(mq_engine *engine, mq_restoring *restoring, const mq_ring *source, mq_entry *entry,
+                        mq_unknown *out)
+{
+    mq_blob *blob = mq_spill_find(engine, source, mq_where_position(entry->where));
+    if (blob == NULL) {
+        if (source->logged && source->kind != MQ_SOURCE_FOREIGN)
+            return true;
+        entry->where = MQ_NOWHERE;
+        restoring->lost++;
+        return true;
+    }
+    const uint8_t *name = (const uint8_t *)&blob->record + RB_RECORD_HEADER_BYTES;
+    if (!topic_named(engine, restoring, name, blob->record.key_length, out, &entry->topic))
+        return false;
+    mq_spill_take(engine, blob, entry->where);
+    entry->where = (uint64_t)(uintptr_t)blob;
+    return true;
+}
+
+/* The record at `position` of an own ring if the ring still has a plausible one, or NULL. */
+static const rb_record *own_record(const rb_writer *writer, uint64_t position)
+{
+    rb_record header;
+    rb_parts parts;
+    uint64_t bad;
+    if (position >= writer->tail)
+        return NULL;
+    uint64_t at = position & writer->mask, left = writer->tail - position, end = writer->capacity - at;
+    return rb_record_at(writer->data + at, left < end ? left : end, &header, &parts, &bad) == 0
+               ? NULL
+               : rb_writer_record(writer, position);
+}
+
+/* Settle a record of an own ring.  False: Python must add the topic first; no change was made. */
+static bool settle_own(mq_engine *engine, mq_restoring *restoring, const mq_ring *source, mq_entry *entry,
+                       mq_unknown *out)
+{
+    uint64_t position = mq_where_position(entry->where);
+    if (!rb_writer_keeps(source->writer, position))
+        return settle_gone(engine, restoring, source, entry, out);
+    const rb_record *record = own_record(source->writer, position);
+    if (record == NULL) {
+        entry->where = MQ_NOWHERE;
+        restoring->lost++;
+        return true;
+    }
+    return topic_named(engine, restoring, (const uint8_t *)record + RB_RECORD_HEADER_BYTES,
+                       record->key_length, out, &entry->topic);
+}
+
+/* Settle a record of a foreign ring.  The memory may change at any time, so the name is copied before use. */
+static bool settle_foreign(mq_engine *engine, mq_restoring *restoring, const mq_ring *source, mq_entry *entry,
+                           mq_unknown *out)
+{
+    mq_frame frame;
+    uint8_t *name = engine->receive;
+    uint64_t where = entry->where, position = mq_where_position(where);
+    bool there = position < source->reader->cursor || position < source->resume_at;
+    if (!there || mq_message_plan(engine, entry, true, &frame) != MQ_BUILT)
+        return settle_gone(engine, restoring, source, entry, out);
+    memcpy(name, frame.topic, frame.topic_length);
+    if (!rb_reader_holds(source->reader, position))
+        return settle_gone(engine, restoring, source, entry, out);
+    entry->where = MQ_NOWHERE;
+    bool known = topic_named(engine, restoring, name, frame.topic_length, out, &entry->topic);
+    if (!known || entry->topic != MQ_NO_TOPIC) /* delivery checks the key again */
+        entry->where = where;
+    return known;
+}
+
+static bool settle_entry(mq_engine *engine, mq_restoring *restoring, const mq_session *session,
+                         mq_entry *entry, mq_unknown *out)
+{
+    uint32_t index = entry->where == MQ_NOWHERE ? 0 : mq_where_source(entry->where);
+    if (index == 0 || entry->topic != MQ_NO_TOPIC)
+        return true;
+    const mq_ring *source = engine->sources[index];
+    bool known = source->kind == MQ_SOURCE_OWN       ? settle_own(engine, restoring, source, entry, out)
+                 : source->kind == MQ_SOURCE_FOREIGN ? settle_foreign(engine, restoring, source, entry, out)
+                                                     : settle_gone(engine, restoring, source, entry, out);
+    if (known && entry->topic != MQ_NO_TOPIC)
+        entry->tag |= grant_of(engine, entry->topic, session);
+    return known;
+}
+
+/* Write a packed entry, which has three bytes for its topic. */
+static void entry_put(uint8_t *at, const mq_entry *entry)
+{
+    memcpy(at, &entry->where, 8);
+    memcpy(at + 8, &entry->tag, 4);
+    memcpy(at + 12, &entry->topic, 3);
+}
+
+#define NO_TOPIC_PACKED 0xffffffu
+
+static bool settle_window(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out)
+{
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+        if (n < session->sent_first) /* as in mq_session_forget_source() */
+            continue;
+        mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        if (entry->where == MQ_NOWHERE)
+            continue;
+        if (!settle_entry(engine, restoring, session, entry, out))
+            return false;
+        if (entry->where == MQ_NOWHERE) {
+            engine->counters.dropped[MQ_DROP_OVERRUN]++;
+            session->dropped[MQ_DROP_OVERRUN]++;
+            mq_sent_done(engine, session, entry);
+        }
+    }
+    return true;
+}
+
+/* Settle the queue.  Python's work in between does not move entries, so the iteration continues at its
+ * place. */
+static bool settle_queue(mq_engine *engine, mq_restoring *restoring, const mq_session *session,
+                         mq_unknown *out)
+{
+    mq_walk at = restoring->walk;
+    while (mq_queue_next(session, &at)) {
+        mq_entry entry = mq_entry_at(at.at);
+        entry.topic = entry.topic == NO_TOPIC_PACKED ? MQ_NO_TOPIC : entry.topic;
+        if (!settle_entry(engine, restoring, session, &entry, out))
+            return false;
+        entry_put(at.at, &entry);
+        restoring->walk = at;
+    }
+    return true;
+}
+
+bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out)
+{
+    if (restoring->settling != mq_handle(&session->item)) {
+        restoring->settling = mq_handle(&session->item);
+        restoring->walk = (mq_walk){0};
+    }
+    if (!settle_window(engine, restoring, session, out) || !settle_queue(engine, restoring, session, out))
+        return false;
+    session->queue_left = 0; /* the next push checks the limit, which may be lower now */
+    while (session->queue_count > session->queue_max) {
+        mq_entry oldest = mq_queue_pop(engine, session);
+        mq_entry_drop(engine, session, &oldest, MQ_DROP_QUEUE);
+    }
+    if (!session->watched)
+        mq_watch(engine, session);
+    return true;
+}
+
+/* ---- records without an entry ---- */
+
+static bool route_record(mq_engine *engine, const mq_restoring *restoring, uint32_t source, uint64_t position,
+                         const rb_record *record, const uint8_t *name, mq_unknown *out)
+{
+    uint32_t index;
+    if (!topic_named(engine, restoring, name, record->key_length, out, &index))
+        return false;
+    mq_topic *topic = index == MQ_NO_TOPIC ? NULL : mq_slab_at(&engine->topics, index);
+    mq_message message = {.flags = record->flags & (RB_FLAG_QOS | RB_FLAG_RETAIN)};
+    if ((message.flags & RB_FLAG_QOS) == 3)
+        message.flags ^= 1;
+    if (topic != NULL && !topic->reserved)
+        mq_route_record(engine, topic, mq_where(source, position), &message);
+    return true;
+}
+
+bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32_t source, uint64_t position,
+                        const uint8_t *bytes, uint64_t length, uint64_t *from, mq_unknown *out)
+{
+    uint64_t at = 0;
+    while (length - at >= RB_RECORD_HEADER_BYTES) {
+        rb_record header;
+        rb_parts parts;
+        uint64_t bad;
+        memcpy(&header, bytes + at, sizeof header);
+        if (header.length & RB_PADDING_BIT) {
+            uint64_t filler = rb_filler_span(header.length);
+            if (filler < RB_RECORD_ALIGN || filler > length - at)
+                return true;
+            at += filler;
+            continue;
+        }
+        uint64_t span = rb_record_at(bytes + at, length - at, &header, &parts, &bad);
+        if (span == 0)
+            return true;
+        if (position + at >= *from) {
+            if (!route_record(engine, restoring, source, position + at, &header,
+                              bytes + at + RB_RECORD_HEADER_BYTES, out))
+                return false;
+            *from = position + at + 1;
+        }
+        at += span;
+    }
+    return true;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Output barrier for durability `disk`: protects session state against a power cut, if a log syncs the
+ * journal (journal.gates_output).
+ *
+ * Packets to a client depend on journal entries: on a session (CONNACK), a subscription (SUBACK), an
+ * identifier that is free (PUBCOMP) or in use (PUBREL, a PUBLISH of QoS 2).  Such output is sent only after
+ * the journal's log has synced the entries.  The output of each connection has two parts:
+ *
+ *     | barrier_bytes: sent after the sync up to barrier_at | the rest; if needs_barrier, after a later one |
+ *
+ * With two parts, a client with constant output waits for one or two syncs, but not forever.  Output without
+ * dependencies stays in order after earlier output, because it is one stream of bytes.
+ *
+ * A QoS 2 message must be stored only once.  If the log lacks its identifier, a repetition by the client
+ * would be stored as a new message.  A ring's log must therefore not take such a record before the journal's
+ * log has its identifier.  rb_header.log_blocked_from is the limit for the log, again in two parts.  Readers
+ * of the ring and subscribers do not wait for this; PUBREC waits for the ring's log anyway.
+ */
+#include "mqtt/mqtt.h"
+
+static uint64_t synced(const mq_engine *engine)
+{
+    /* pairs with the release in rb_durable_store() */
+    return atomic_load_explicit(&engine->journal.writer->header->durable, memory_order_acquire);
+}
+
+/* ---- output ---- */
+
+void mq_output_barrier(mq_engine *engine, mq_connection *connection)
+{
+    connection->needs_barrier |= engine->journal.gates_output;
+}
+
+static void add_waiter(mq_engine *engine, mq_connection *connection)
+{
+    if (connection->waits_for_sync)
+        return;
+    connection->waits_for_sync = true;
+    mq_list_add(&engine->sync_waiters, mq_handle(&connection->item));
+}
+
+uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection)
+{
+    uint32_t length = connection->out.end - connection->out.start, free = 0;
+    if (!connection->needs_barrier && connection->barrier_bytes == 0)
+        return length;
+    if (!engine->journal.gates_output) { /* the journal is closed */
+        connection->needs_barrier = false;
+        connection->barrier_bytes = 0;
+        return length;
+    }
+    uint64_t done = synced(engine);
+    if (connection->barrier_at <= done) {
+        free = connection->barrier_bytes;
+        connection->barrier_bytes = 0;
+    }
+    if (connection->barrier_bytes == 0 && connection->needs_barrier) {
+        connection->barrier_at = engine->journal.writer->tail;
+        connection->needs_barrier = false;
+        connection->barrier_bytes = connection->barrier_at <= done ? 0 : length;
+    }
+    if (connection->barrier_bytes == 0)
+        return length;
+    add_waiter(engine, connection);
+    return free;
+}
+
+void mq_output_sent(mq_connection *connection, uint32_t bytes)
+{
+    connection->barrier_bytes -= bytes < connection->barrier_bytes ? bytes : connection->barrier_bytes;
+}
+
+static void reap_output(mq_engine *engine)
+{
+    mq_list walked = engine->sync_waiters;
+    uint64_t done = engine->journal.gates_output ? synced(engine) : UINT64_MAX;
+    engine->sync_waiters = engine->passing;
+    for (uint32_t i = 0; i < walked.count; i++) {
+        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
+        if (connection == NULL)
+            continue;
+        connection->waits_for_sync = false;
+        if (connection->barrier_at <= done)
+            mq_connection_touch(engine, connection);
+        else
+            add_waiter(engine, connection);
+    }
+    walked.count = 0;
+    engine->passing = walked;
+}
+
+/* ---- records ---- */
+
+/* Let the ring's log take records below `position`; 0: all. */
+static void log_blocked_store(const mq_ring *source, uint64_t position)
+{
+    /* pairs with the acquire in is_log_blocked() of reader.c: the record is committed after this store, and
+     * its reader loads it after the commit */
+    atomic_store_explicit(&source->writer->header->log_blocked_from, position, memory_order_release);
+}
+
+void mq_hold_record(mq_engine *engine, mq_ring *source)
+{
+    if (!engine->journal.gates_output || source->ack_gate.event == MQ_GATE_NONE)
+        return;
+    uint64_t needs = engine->journal.writer->tail;
+    if (source->blocked_for == 0) {
+        log_blocked_store(source, source->writer->tail + 1);
+        source->blocked_for = needs;
+        engine->blocked_sources++;
+    } else if (source->next_blocked_for == 0) {
+        source->next_blocked = source->writer->tail + 1;
+    }
+    source->next_blocked_for = source->blocked_for == needs ? source->next_blocked_for : needs;
+}
+
+static void unblock_log(mq_engine *engine, uint32_t index, uint64_t done)
+{
+    mq_ring *source = engine->sources[index];
+    if (source->kind != MQ_SOURCE_OWN || source->blocked_for == 0 || source->blocked_for > done)
+        return;
+    bool all = source->next_blocked_for <= done;
+    log_blocked_store(source, all ? 0 : source->next_blocked);
+    source->blocked_for = all ? 0 : source->next_blocked_for;
+    source->next_blocked_for = 0;
+    engine->blocked_sources -= all;
+    rb_end_publish(source->writer); /* its log may have new records to take */
+}
+
+static void reap_records(mq_engine *engine)
+{
+    uint64_t done = engine->journal.gates_output ? synced(engine) : UINT64_MAX;
+    for (uint32_t i = 1; i < engine->source_count; i++)
+        unblock_log(engine, i, done);
+}
+
+void mq_reap_barrier(mq_engine *engine)
+{
+    if (engine->sync_waiters.count > 0)
+        reap_output(engine);
+    if (engine->blocked_sources > 0)
+        reap_records(engine);
+}

@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Event loop: accepts, receives, sends, closes, and sleeps in between.  Only this file, spill_file.c and
+ * watch.c make system calls.
+ *
+ * One round: work without sockets (mq_engine_step), send, wait, then receive from ready sockets.
+ *
+ *   - The loop never sleeps while work is queued: the wait is 0 while a list of the engine is not empty.
+ *   - Every connection gets its turn.  Sockets are checked in every round, even while one client has events
+ *     for Python again and again.  A connection gets one read of MQ_READ_BYTES and is sent MQ_FLUSH_BYTES in
+ *     its turn.  All connections together are limited to READ_ROUND_BYTES and FLUSH_ROUND_BYTES per round.
+ *     Less input is parsed until every connection was sent output, because queues would grow otherwise.
+ *     epoll is level-triggered and reports ready sockets in turn.
+ *   - Changes of the epoll interest are rare.  EPOLLOUT is set only while a socket's buffer is full.  EPOLLIN
+ *     is removed only from a paused connection that has input.
+ *
+ * Two eventfds: `wake` is for C (a sync is done, a source ring has records) and needs no Python; `call` makes
+ * the poll return to Python.
+ */
+#include "mqtt/mqtt.h"
+#include "mqtt/peer.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define BATCH 256 /* sockets served between two waits */
+#define ACCEPT_BATCH 32
+#define ACCEPT_FEW 4 /* while events wait for Python: new sockets would delay all others */
+/* Bytes appended before subscribers are served, while the records are in the cache. */
+#define FLUSH_AFTER_BYTES \
+    (256u * 1024)
+#define FLUSH_ROUND_BYTES (2u << 20) /* sent to all connections before sockets are checked: about 2 ms */
+#define FLUSH_MIN_BYTES (16u * 1024) /* smallest part of a connection */
+#define READ_ROUND_BYTES (2u << 20)  /* received from all connections per round: about 2 ms */
+#define FLUSH_COST_BYTES 4096u       /* extra cost of a connection's turn */
+#define OUT_CHUNK_MIN 4096u
+#define REST_MS 1000 /* pause of accepting without file descriptors */
+#define FULL_MS 50   /* time that a new client waits for a place: others may leave meanwhile */
+#define DRAIN_READS 16
+
+enum {
+    TAG_WAKE = MQ_LISTENERS_MAX,
+    TAG_CALL
+}; /* below 2^32, so never a connection's handle, whose generation is odd */
+
+struct mq_loop {
+    mq_engine *engine;
+    int epoll, wake, call;
+    int listeners[MQ_LISTENERS_MAX];          /* -1: none */
+    uint64_t rest_until_ms[MQ_LISTENERS_MAX]; /* 0: accepting */
+    bool waits_for_place[MQ_LISTENERS_MAX];   /* paused because it is full */
+    bool called;
+    mq_list read_paused; /* connections removed from epoll's readable events */
+    uint32_t unread; /* number of them that only the broker can resume */
+};
+
+static void clock_read(mq_engine *engine)
+{
+    engine->now_ms = rb_now_ms();
+    engine->now_ns = (uint64_t)rb_clock_ns(CLOCK_REALTIME);
+}
+
+/* Disable Nagle's algorithm: frames are already sent in batches.  Accepted sockets inherit this from the
+ * listener. */
+static void send_at_once(int fd)
+{
+    int yes = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
+static int watch(const mq_loop *loop, int operation, int fd, uint32_t interest, uint64_t tag)
+{
+    struct epoll_event event = {.events = interest, .data.u64 = tag};
+    return epoll_ctl(loop->epoll, operation, fd, &event);
+}
+
+static void interest_set(mq_loop *loop, mq_connection *connection, uint32_t interest)
+{
+    if (connection->interest == interest)
+        return;
+    connection->interest = interest;
+    watch(loop, EPOLL_CTL_MOD, connection->fd, interest, mq_handle(&connection->item));
+}
+
+/* ---- sending ---- */
+
+/* The input of a client that has closed its socket may hold a DISCONNECT, which cancels its will
+ * (MQTT-3.14.4-3): only the output ends here, and receive() closes the connection behind the last byte. */
+static void send_failed(mq_engine *engine, mq_connection *connection, int error)
+{
+    connection->blocked = true;
+    if (error != EPIPE && error != ECONNRESET)
+        mq_connection_close(engine, connection, MQ_CLOSE_RESET);
+}
+
+/* Send the output.  False: part of it must wait for the barrier, the socket's buffer is full, or the socket
+ * is closed. */
+static bool send_out(mq_loop *loop, mq_connection *connection)
+{
+    mq_bytes *out = &connection->out;
+    ssize_t sent;
+    if (!mq_journal_written(loop->engine)) {
+        mq_connection_touch(loop->engine, connection);
+        return false;
+    }
+    uint32_t length = mq_sendable_bytes(loop->engine, connection);
+    if (length == 0)
+        return false;
+    do
+        sent = send(connection->fd, out->at + out->start, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0 && errno != EAGAIN) {
+        send_failed(loop->engine, connection, errno);
+        return false;
+    }
+    sent = sent < 0 ? 0 : sent;
+    loop->engine->counters.bytes_out += (uint64_t)sent;
+    out->start += (uint32_t)sent;
+    mq_output_sent(connection, (uint32_t)sent);
+    if (sent == length && out->start < out->end)
+        return false;
+    if (out->start == out->end) {
+        out->start = out->end = 0;
+        if (connection->out_chunk < MQ_BLOCK_BYTES)
+            connection->out_chunk *= 2;
+        return true;
+    }
+    if (connection->out_chunk > OUT_CHUNK_MIN)
+        connection->out_chunk /= 2; /* a slow reader gets less memory */
+    connection->blocked = true;
+    mq_bytes_shrink(loop->engine, out);
+    interest_set(loop, connection, connection->interest | EPOLLOUT);
+    return false;
+}
+
+/* Send up to `most` bytes, plus the rest of a block. */
+static void serve_output(mq_loop *loop, mq_connection *connection, uint64_t most)
+{
+    mq_engine *engine = loop->engine;
+    uint64_t until = engine->counters.bytes_out + most;
+    bool more = true;
+    if (connection->fd < 0 || connection->blocked || connection->stop == MQ_STOP_CLOSING)
+        return;
+    while (more && engine->counters.bytes_out < until) {
+        more = mq_fill_output(engine, connection);
+        if (connection->out.end == connection->out.start)
+            break;
+        if (!send_out(loop, connection))
+            return;
+    }
+    mq_bytes_free(engine, &connection->out);
+    if (connection->stop == MQ_STOP_OUT) {
+        connection->stop = MQ_RUN;
+        mq_connection_ready(engine, connection);
+    }
+    if (more)
+        mq_connection_touch(engine, connection);
+}
+
+/* Send up to FLUSH_ROUND_BYTES to all touched connections; the rest is sent after the sockets are served. */
+static void flush(mq_loop *loop)
+{
+    mq_engine *engine = loop->engine;
+    mq_list walked = engine->touched;
+    uint64_t sent = 0, share = FLUSH_ROUND_BYTES / (walked.count > 0 ? walked.count : 1);
+    share = share < FLUSH_MIN_BYTES ? FLUSH_MIN_BYTES : share < MQ_FLUSH_BYTES ? share : MQ_FLUSH_BYTES;
+    uint32_t done = 0;
+    mq_end_publish(engine);
+    engine->appended_bytes = 0;
+    engine->touched = engine->passing;
+    while (done < walked.count && sent < FLUSH_ROUND_BYTES) {
+        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[done++]);
+        if (connection == NULL)
+            continue;
+        uint64_t before = engine->counters.bytes_out;
+        connection->listed = false;
+        serve_output(loop, connection, share);
+        sent += engine->counters.bytes_out - before + FLUSH_COST_BYTES;
+    }
+    engine->lags = done < walked.count;
+    if (engine->lags)
+        mq_touched_first(engine, &walked, done);
+    walked.count = 0;
+    engine->passing = walked;
+    if (engine->sources_moved)
+        mq_rings_tell(engine);
+}
+
+/* ---- closing ---- */
+
+/* Close a socket.  Closing with unread input resets the connection and discards output that the peer has not
+ * read yet.  Input is therefore read first, unless its end was reached. */
+static void socket_close(mq_engine *engine, int fd, uint32_t cause)
+{
+    for (int i = 0; i < DRAIN_READS && cause != MQ_CLOSE_PEER; i++)
+        if (recv(fd, engine->receive, MQ_READ_BYTES, MSG_DONTWAIT) <= 0)
+            break;
+    close(fd);
+}
+
+static void reap(mq_loop *loop)
+{
+    mq_engine *engine = loop->engine;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < engine->closing.count; i++) {
+        uint64_t handle = engine->closing.at[i];
+        mq_connection *connection = mq_slab_get(&engine->connections, handle);
+        if (connection == NULL)
+            continue;
+        if (connection->fd < 0 || mq_events_full(engine)) {
+            engine->closing.at[kept++] = handle;
+            continue;
+        }
+        bool may = !connection->blocked && mq_journal_written(engine);
+        uint32_t length = may ? mq_sendable_bytes(engine, connection) : 0;
+        if (length > 0 && send(connection->fd, connection->out.at + connection->out.start, length,
+                               MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
+            engine->counters.bytes_out += length;
+        socket_close(engine, connection->fd, connection->cause);
+        mq_connection_over(engine, connection);
+        mq_connection_forget(engine, connection);
+    }
+    engine->closing.count = kept;
+    mq_counters_refresh(engine);
+}
+
+/* ---- receiving ---- */
+
+/* Stop epoll from reporting a paused connection as readable again and again.  epoll always reports a hang-up,
+ * so after one the socket is removed completely; input from before must still be read. */
+static void pause_reading(mq_loop *loop, mq_connection *connection, bool has_left)
+{
+    if (connection->interest & EPOLLIN)
+        mq_list_add(&loop->read_paused, mq_handle(&connection->item));
+    if (has_left) {
+        connection->interest = 0;
+        watch(loop, EPOLL_CTL_DEL, connection->fd, 0, 0);
+    } else {
+        interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLIN);
+    }
+}
+
+static void resume_reading(mq_loop *loop, mq_connection *connection)
+{
+    connection->interest |= EPOLLIN;
+    if (watch(loop, EPOLL_CTL_MOD, connection->fd, connection->interest, mq_handle(&connection->item)) != 0)
+        watch(loop, EPOLL_CTL_ADD, connection->fd, connection->interest, mq_handle(&connection->item));
+}
+
+/* True if only the broker can end this pause. */
+static bool waits_for_broker(const mq_engine *engine, const mq_connection *connection)
+{
+    return connection->stop == MQ_STOP_PYTHON || (connection->stop == MQ_RUN && engine->journal.full);
+}
+
+static void resume_ready(mq_loop *loop)
+{
+    uint32_t kept = 0;
+    loop->unread = 0;
+    for (uint32_t i = 0; i < loop->read_paused.count; i++) {
+        mq_connection *connection = mq_slab_get(&loop->engine->connections, loop->read_paused.at[i]);
+        if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
+            continue;
+        if (connection->stop == MQ_RUN && !connection->is_ready && !loop->engine->journal.full)
+            resume_reading(loop, connection);
+        else
+            loop->read_paused.at[kept++] = loop->read_paused.at[i];
+        loop->unread += waits_for_broker(loop->engine, connection);
+    }
+    loop->read_paused.count = kept;
+}
+
+static void receive(mq_loop *loop, mq_connection *connection)
+{
+    mq_engine *engine = loop->engine;
+    uint32_t room;
+    uint8_t *to = mq_receive_room(engine, connection, &room);
+    if (to == NULL) {
+        if (connection->stop != MQ_STOP_INPUT)
+            mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
+        return;
+    }
+    ssize_t count = recv(connection->fd, to, room, MSG_DONTWAIT);
+    if (count > 0) {
+        clock_read(engine);
+        mq_received(engine, connection, (uint32_t)count);
+    } else if (count == 0) {
+        mq_connection_close(engine, connection, MQ_CLOSE_PEER);
+    } else if (errno != EAGAIN && errno != EINTR) {
+        mq_connection_close(engine, connection, MQ_CLOSE_RESET);
+    }
+}
+
+static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t events)
+{
+    if (connection->stop == MQ_STOP_CLOSING) { /* ready all the time, without a use */
+        watch(loop, EPOLL_CTL_DEL, connection->fd, 0, 0);
+        return;
+    }
+    if (events & EPOLLOUT) {
+        connection->blocked = false;
+        interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLOUT);
+        mq_connection_touch(loop->engine, connection);
+    }
+    if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
+        return;
+    bool has_left = events & (EPOLLHUP | EPOLLERR);
+    const mq_engine *engine = loop->engine;
+    bool may_queue_event = !mq_events_full(engine) || connection->version != 0;
+    if (connection->stop == MQ_RUN && !connection->is_ready && may_queue_event && !engine->journal.full)
+        receive(loop, connection);
+    else if (has_left && connection->stop == MQ_STOP_OUT)
+        mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);
+    else if (connection->stop != MQ_RUN || engine->journal.full)
+        pause_reading(loop, connection, has_left);
+}
+
+/* ---- accepting ---- */
+
+/* Adopt a socket.  NULL: refused, with the socket closed.  Until CONNECT, the connection is charged to its
+ * address. */
+static mq_connection *adopt(mq_loop *loop, int fd, int number, const mq_peer *from)
+{
+    mq_engine *engine = loop->engine;
+    bool is_6 = from->family == AF_INET6, ip = from->family == AF_INET || is_6;
+    mq_owner *owner = ip ? mq_owner_of_peer(engine, is_6, from->address) : NULL;
+    bool full = mq_listener_full(engine, number) || !mq_owner_may(engine, owner, MQ_OWNED_OPENING, 1);
+    engine->counters.closed[MQ_CLOSE_LIMIT] += full;
+    mq_connection *connection = full ? NULL : mq_connection_open(engine, fd, number);
+    if (connection == NULL) {
+        mq_owner_drop(engine, owner);
+        close(fd);
+        return NULL;
+    }
+    mq_connection_owned(engine, connection, owner, MQ_OWNED_OPENING);
+    connection->interest = EPOLLIN;
+    connection->address_family = from->family;
+    connection->port = from->port;
+    memcpy(connection->address, from->address, sizeof from->address);
+    if (watch(loop, EPOLL_CTL_ADD, fd, EPOLLIN, mq_handle(&connection->item)) == 0)
+        return connection;
+    mq_connection_forget(engine, connection);
+    close(fd);
+    return NULL;
+}
+
+uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint8_t *address, int port,
+                       uint32_t waited_ms)
+{
+    mq_engine *engine = loop->engine;
+    mq_peer from = {.family = (uint8_t)family, .port = (uint16_t)port};
+    memcpy(from.address, address, sizeof from.address);
+    send_at_once(fd);
+    clock_read(engine);
+    mq_connection *connection = adopt(loop, fd, number, &from);
+    if (connection == NULL)
+        return 0;
+    connection->known = true; /* Python has state for it */
+    connection->last_seen_ms -= waited_ms < engine->now_ms ? waited_ms : engine->now_ms;
+    uint64_t due = connection->last_seen_ms + connection->idle_max_ms;
+    if (due < engine->next_deadline_ms)
+        engine->next_deadline_ms = due;
+    return mq_handle(&connection->item);
+}
+
+/* Pause a listener, because level-triggered epoll would report it all the time. */
+static void pause_accepting(mq_loop *loop, int number, uint32_t ms, bool waits_for_place)
+{
+    if (loop->listeners[number] < 0 || loop->rest_until_ms[number] != 0)
+        return;
+    loop->rest_until_ms[number] = loop->engine->now_ms + ms;
+    loop->waits_for_place[number] = waits_for_place;
+    watch(loop, EPOLL_CTL_DEL, loop->listeners[number], 0, 0);
+}
+
+/* Accept connections.  `refuses`: refuse clients without a place; otherwise they stay in the kernel's queue
+ * for now. */
+static void accept_some(mq_loop *loop, int number, bool refuses)
+{
+    mq_engine *engine = loop->engine;
+    int most = mq_events_waiting(engine) > 0 ? ACCEPT_FEW : ACCEPT_BATCH;
+    for (int i = 0; i < most; i++) {
+        struct sockaddr_storage address = {0};
+        socklen_t length = sizeof address;
+        if (!refuses && mq_listener_full(engine, number)) {
+            pause_accepting(loop, number, FULL_MS, true);
+            return;
+        }
+        int fd = accept4(loop->listeners[number], (struct sockaddr *)&address, &length,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            mq_peer from = mq_peer_of(&address);
+            adopt(loop, fd, number, &from);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            engine->counters.accept_rests++;
+            for (int n = 0; n < MQ_LISTENERS_MAX; n++)
+                pause_accepting(loop, n, REST_MS, false);
+            return;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            return;
+        }
+    }
+}
+
+/* Resume listeners whose pause is over, or that have a place again. */
+static void accept_again(mq_loop *loop)
+{
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++) {
+        if (loop->rest_until_ms[i] == 0 || loop->listeners[i] < 0)
+            continue;
+        bool is_over = loop->engine->now_ms >= loop->rest_until_ms[i];
+        bool has_place = loop->waits_for_place[i] && !mq_listener_full(loop->engine, i);
+        if (!is_over && !has_place)
+            continue;
+        loop->rest_until_ms[i] = 0;
+        watch(loop, EPOLL_CTL_ADD, loop->listeners[i], EPOLLIN, (uint64_t)i);
+        if (loop->waits_for_place[i])
+            accept_some(loop, i, is_over);
+    }
+}
+
+/* ---- the loop ---- */
+
+static void eventfd_drain(int fd)
+{
+    for (uint64_t count; read(fd, &count, sizeof count) < 0 && errno == EINTR;)
+        ;
+}
+
+static void serve(mq_loop *loop, const struct epoll_event *event)
+{
+    mq_engine *engine = loop->engine;
+    if (event->data.u64 == TAG_WAKE) {
+        eventfd_drain(loop->wake);
+        /* The log thread writes this eventfd after a sync (rb_log_sync).  mq_engine_step() then sends the
+         * PUBACKs. */
+        engine->sources_pending = true;
+    } else if (event->data.u64 == TAG_CALL) {
+        eventfd_drain(loop->call);
+        loop->called = true;
+    } else if (event->data.u64 < MQ_LISTENERS_MAX) {
+        if (loop->rest_until_ms[event->data.u64] == 0)
+            accept_some(loop, (int)event->data.u64, false);
+    } else {
+        mq_connection *connection = mq_slab_get(&engine->connections, event->data.u64);
+        if (connection != NULL)
+            serve_connection(loop, connection, event->events);
+        if (engine->appended_bytes >= FLUSH_AFTER_BYTES)
+            flush(loop);
+    }
+}
+
+static void round_begin(mq_loop *loop)
+{
+    mq_engine *engine = loop->engine;
+    mq_engine_step(engine);
+    flush(loop);
+    if (engine->closing.count > 0)
+        reap(loop);
+    if (loop->read_paused.count > 0)
+        resume_ready(loop);
+    mq_pulse_waiting(engine, loop->unread + (engine->journal.stalled ? engine->touched.count : 0));
+    accept_again(loop);
+}
+
+/* Milliseconds to sleep, until the engine, a paused listener or the caller is due. */
+static int wait_ms(const mq_loop *loop, uint64_t until_ms)
+{
+    const mq_engine *engine = loop->engine;
+    uint64_t due = mq_engine_due(engine), at = until_ms;
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++)
+        if (loop->rest_until_ms[i] != 0 && loop->rest_until_ms[i] < at)
+            at = loop->rest_until_ms[i];
+    if (at != MQ_NEVER) {
+        uint64_t left = at <= engine->now_ms ? 0 : at - engine->now_ms;
+        due = left < due ? left : due;
+    }
+    return due == MQ_NEVER ? -1 : due > 3600000 ? 3600000 : (int)due;
+}
+
+int mq_loop_poll(mq_loop *loop, int timeout_ms)
+{
+    mq_engine *engine = loop->engine;
+    struct epoll_event events[BATCH];
+    clock_read(engine);
+    uint64_t until_ms = timeout_ms < 0 ? MQ_NEVER : engine->now_ms + (uint64_t)timeout_ms;
+    loop->called = false;
+    mq_events_resume(engine);
+    for (bool waited = false;; waited = true) {
+        round_begin(loop);
+        uint32_t waiting = mq_events_waiting(engine);
+        if (waited && (waiting > 0 || loop->called || engine->now_ms >= until_ms))
+            return (int)waiting;
+        mq_pulse_beat(engine);
+        uint64_t began_ms = engine->now_ms;
+        int count = epoll_wait(loop->epoll, events, BATCH, waiting ? 0 : wait_ms(loop, until_ms));
+        mq_pulse_beat(engine);
+        if (count < 0 && errno != EINTR)
+            return -errno;
+        clock_read(engine);
+        engine->counters.wakeups++;
+        engine->read_bytes = count > 0 ? READ_ROUND_BYTES / (uint32_t)count : 0;
+        for (int i = 0; i < count; i++)
+            serve(loop, &events[i]);
+        if (count >= 0)
+            mq_heard(engine, began_ms, count < BATCH);
+    }
+}
+
+void mq_loop_flush(mq_loop *loop)
+{
+    uint32_t left = loop->engine->touched.count;
+    clock_read(loop->engine);
+    do
+        round_begin(loop);
+    while (loop->engine->touched.count > 0 && left-- > 0);
+}
+
+mq_loop *mq_loop_open(mq_engine *engine)
+{
+    mq_loop *loop = calloc(1, sizeof *loop);
+    if (loop == NULL)
+        return NULL;
+    loop->engine = engine;
+    memset(loop->listeners, -1, sizeof loop->listeners);
+    loop->epoll = epoll_create1(EPOLL_CLOEXEC);
+    loop->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    loop->call = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (loop->epoll < 0 || loop->wake < 0 || loop->call < 0 ||
+        watch(loop, EPOLL_CTL_ADD, loop->wake, EPOLLIN, TAG_WAKE) != 0 ||
+        watch(loop, EPOLL_CTL_ADD, loop->call, EPOLLIN, TAG_CALL) != 0) {
+        int error = errno;
+        mq_loop_close(loop);
+        errno = error;
+        return NULL;
+    }
+    clock_read(engine);
+    return loop;
+}
+
+void mq_loop_close_listeners(mq_loop *loop)
+{
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++)
+        if (loop->listeners[i] >= 0) {
+            close(loop->listeners[i]);
+            loop->listeners[i] = -1;
+            loop->rest_until_ms[i] = 0;
+        }
+}
+
+void mq_loop_close(mq_loop *loop)
+{
+    mq_engine *engine = loop->engine;
+    mq_loop_close_listeners(loop);
+    for (uint32_t i = 0; i < engine->connections.made; i++) {
+        mq_connection *connection = mq_slab_at(&engine->connections, i);
+        if (connection->item.generation & 1 && connection->fd >= 0) {
+            socket_close(engine, connection->fd, MQ_CLOSE_SERVER);
+            mq_connection_forget(engine, connection);
+        }
+    }
+    int fds[] = {loop->epoll, loop->wake, loop->call};
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    free(loop->read_paused.at);
+    free(loop);
+}
+
+int mq_loop_listen(mq_loop *loop, int fd, int number)
+{
+    if (number < 0 || number >= MQ_LISTENERS_MAX || loop->listeners[number] >= 0)
+        return -EINVAL;
+    send_at_once(fd);
+    if (watch(loop, EPOLL_CTL_ADD, fd, EPOLLIN, (uint64_t)number) != 0)
+        return -errno;
+    loop->listeners[number] = fd;
+    return 0;
+}
+
+int mq_loop_wake_fd(mq_loop *loop)
+{
+    return loop->wake;
+}
+
+int mq_loop_call_fd(mq_loop *loop)
+{
+    return loop->call;
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Acknowledgements: of messages that a client publishes, which may wait for the disk or for a sink
+ * (ack_gate.c), and from a client for messages delivered to it.
+ *
+ *   byte 1   type << 4 | flags
+ *   byte 2   remaining length: 2; MQTT 5 only: 3 and more
+ *   2 bytes  packet identifier
+ *   1 byte   MQTT 5: reason code; omitted, with the rest, if it is 0
+ *   n bytes  MQTT 5: properties; omitted if there are none
+ *
+ * An exchange is open from the PUBLISH until the packet that ends it is sent: PUBACK, PUBREC with a failure,
+ * or PUBCOMP.  connection->unfinished counts the open ones of this connection.  MQTT 5 permits at most
+ * limits.receive_max [MQTT-3.3.4-9].  QoS 2 identifiers received on an earlier connection do not count: the
+ * quota restarts with each connection [MQTT-4.9.0-1].
+ */
+#include "mqtt/in/packets.h"
+
+#include <stdlib.h>
+
+static void put_ack(mq_engine *engine, mq_connection *connection, uint8_t first, uint16_t identifier,
+                    uint8_t reason)
+{
+    bool has_reason = reason != MQ_REASON_SUCCESS && connection->version == 5;
+    uint8_t bytes[5] = {first, has_reason ? 3 : 2, (uint8_t)(identifier >> 8), (uint8_t)identifier, reason};
+    mq_write_output(engine, connection, bytes, has_reason ? 5 : 4);
+}
+
+/* ---- held acknowledgements, in the order of their PUBLISHes ---- */
+
+static bool held_grow(mq_connection *connection)
+{
+    uint32_t room = connection->held_room ? connection->held_room * 2 : 16;
+    mq_ack *held = malloc(room * sizeof *held);
+    if (held == NULL)
+        return false;
+    for (uint32_t i = 0; i < connection->held_count; i++)
+        held[i] = connection->held[(connection->held_first + i) & (connection->held_room - 1)];
+    free(connection->held);
+    connection->held = held;
+    connection->held_first = 0;
+    connection->held_room = room;
+    return true;
+}
+
+/* Number of held acknowledgements at which reading from the client pauses.  An MQTT 5 client knows its
+ * Receive Maximum and is not paused within it.  Twice as many are reached only by repeating the same
+ * packets. */
+static uint32_t held_max(const mq_engine *engine, const mq_connection *connection)
+{
+    return engine->limits.receive_max * (connection->version == 5 ? 2 : 1);
+}
+
+/* True if sending this acknowledgement ends its exchange. */
+static bool ends(const mq_ack *ack)
+{
+    return ack->first == MQ_PUBACK << 4 || ack->reason >= MQ_REASON_UNSPECIFIED_ERROR;
+}
+
+static void hold(mq_engine *engine, mq_connection *connection, mq_ack ack)
+{
+    if (connection->held_count == connection->held_room && !held_grow(connection)) {
+        mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
+        return;
+    }
+    connection->held[(connection->held_first + connection->held_count++) & (connection->held_room - 1)] = ack;
+    connection->unfinished += ends(&ack);
+    engine->counters.held++;
+    if (connection->held_count >= held_max(engine, connection) && connection->stop == MQ_RUN)
+        connection->stop = MQ_STOP_ACKS;
+    if (!connection->is_holding) {
+        connection->is_holding = true;
+        mq_list_add(&engine->holding, mq_handle(&connection->item));
+    }
+}
+
+/* State of the acknowledged record.  A refusal is stored as the reason if the client's version has
+ * reasons. */
+static mq_ack_status status_of(const mq_engine *engine, const mq_connection *connection, mq_ack *ack)
+{
+    const mq_ring *source = engine->sources[ack->source];
+    if (ack->waits_for == 0 || source->kind != MQ_SOURCE_OWN)
+        return MQ_ACK_DONE;
+    mq_ack_status status = mq_ack_status_of(engine, source, ack->waits_for);
+    if (status == MQ_ACK_DONE || status == MQ_ACK_WAITS)
+        return status;
+    if (connection->version != 5)
+        return status == MQ_ACK_LOST ? status : MQ_ACK_WAITS;
+    ack->reason = status == MQ_ACK_LOST ? MQ_REASON_IMPLEMENTATION_SPECIFIC_ERROR
+                                        : mq_refusal(engine, source);
+    return MQ_ACK_REFUSED;
+}
+
+static void release(mq_engine *engine, mq_connection *connection)
+{
+    connection->is_holding = false;
+    while (connection->held_count > 0) {
+        mq_ack ack = connection->held[connection->held_first];
+        bool ended = ends(&ack);
+        mq_ack_status status = status_of(engine, connection, &ack);
+        if (status == MQ_ACK_WAITS)
+            break;
+        if (status == MQ_ACK_LOST) { /* MQTT 3.1.1 has no reason: the client sends again after a reconnect */
+            mq_connection_close(engine, connection, MQ_CLOSE_FULL);
+            return;
+        }
+        connection->held_first = (connection->held_first + 1) & (connection->held_room - 1);
+        connection->held_count--;
+        connection->unfinished -= ended;
+        engine->counters.held--;
+        if (!ended && status == MQ_ACK_REFUSED) /* a PUBREC with a failure frees its identifier */
+            mq_exchange_end(engine, connection, ack.identifier);
+        put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
+    }
+    if (connection->held_count > 0) {
+        connection->is_holding = true;
+        mq_list_add(&engine->holding, mq_handle(&connection->item));
+    }
+    if (connection->stop == MQ_STOP_ACKS && connection->held_count < held_max(engine, connection)) {
+        connection->stop = MQ_RUN;
+        connection->last_seen_ms = engine->now_ms;
+        mq_connection_ready(engine, connection);
+    }
+}
+
+/* Send each acknowledgement whose record has reached the required durability.  One sync may release many. */
+void mq_held_release(mq_engine *engine)
+{
+    mq_list walked = engine->holding;
+    engine->holding = engine->passing;
+    for (uint32_t i = 0; i < walked.count; i++) {
+        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
+        if (connection != NULL && connection->stop != MQ_STOP_CLOSING)
+            release(engine, connection);
+    }
+    walked.count = 0;
+    engine->passing = walked;
+}
+
+bool mq_is_held(const mq_connection *connection, uint16_t identifier)
+{
+    for (uint32_t i = 0; i < connection->held_count; i++)
+        if (connection->held[(connection->held_first + i) & (connection->held_room - 1)].identifier ==
+            identifier)
+            return true;
+    return false;
+}
+
+/* Acknowledge at once, or when the record is durable; never before an earlier one of this connection. */
+void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack)
+{
+    bool waits = ack.source != 0 && engine->sources[ack.source]->ack_gate.event != MQ_GATE_NONE;
+    if (!waits)
+        ack.waits_for = 0;
+    if (waits || connection->held_count > 0)
+        hold(engine, connection, ack);
+    else
+        put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
+}
+
+bool mq_exchange_end(mq_engine *engine, mq_connection *connection, uint16_t identifier)
+{
+    bool open = mq_received_free(connection->session, identifier);
+    if (open && connection->session->kept) {
+        mq_journal_word(engine, MQ_J_FREED, connection->session, identifier);
+        mq_output_barrier(engine, connection); /* the next message with this identifier is a new one */
+    }
+    connection->unfinished -= open && connection->unfinished > 0;
+    return open;
+}
+
+/* ---- from a client ---- */
+
+/* True if an acknowledgement may have this reason code: sections 3.4.2.1, 3.5.2.1, 3.6.2.1, 3.7.2.1. */
+static bool is_allowed_reason(uint32_t kind, uint8_t reason)
+{
+    static const uint8_t published[] = {MQ_REASON_NO_MATCHING_SUBSCRIBERS,
+                                        MQ_REASON_UNSPECIFIED_ERROR,
+                                        MQ_REASON_IMPLEMENTATION_SPECIFIC_ERROR,
+                                        MQ_REASON_NOT_AUTHORIZED,
+                                        MQ_REASON_TOPIC_NAME_INVALID,
+                                        MQ_REASON_PACKET_IDENTIFIER_IN_USE,
+                                        MQ_REASON_QUOTA_EXCEEDED,
+                                        MQ_REASON_PAYLOAD_FORMAT_INVALID};
+    if (reason == MQ_REASON_SUCCESS)
+        return true;
+    if (kind == MQ_PUBREL || kind == MQ_PUBCOMP)
+        return reason == MQ_REASON_PACKET_IDENTIFIER_NOT_FOUND;
+    for (size_t i = 0; i < sizeof published; i++)
+        if (published[i] == reason)
+            return true;
+    return false;
+}
+
+/* Check the flags.  In MQTT 3.1, section 3.6, PUBREL has DUP, and does not use RETAIN. */
+static bool flags_fit(const mq_connection *connection, uint8_t first)
+{
+    uint32_t flags = first & 15, ignored = connection->version == 3 ? 9 : 0;
+    return first >> 4 == MQ_PUBREL ? (flags & ~ignored) == 2 : flags == 0;
+}
+
+/* Read identifier and reason.  0, or MQ_CLOSE_*. */
+static uint32_t ack_read(const mq_connection *connection, const mq_packet *packet, mq_ack *out)
+{
+    uint32_t kind = packet->first >> 4;
+    const uint8_t *body = packet->body;
+    if (packet->length < 2 || (connection->version != 5 && packet->length != 2) ||
+        !flags_fit(connection, packet->first) || mq_uint16_at(body) == 0)
+        return MQ_CLOSE_MALFORMED;
+    *out = (mq_ack){.identifier = (uint16_t)mq_uint16_at(body)};
+    if (packet->length == 2)
+        return 0;
+    out->reason = body[2];
+    if (!is_allowed_reason(kind, out->reason))
+        return MQ_CLOSE_PROTOCOL;
+    return packet->length == 3 ? 0 : mq_properties_of_ack(body + 3, body + packet->length);
+}
+
+/* PUBREC: the client has the message, or refuses it; after a refusal no PUBREL follows [MQTT-4.3.3-4]. */
+static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *entry, const mq_ack *ack)
+{
+    bool known = entry != NULL, failed = ack->reason >= MQ_REASON_UNSPECIFIED_ERROR;
+    bool released = known && entry->tag & MQ_TAG_RELEASED;
+    if (known && failed) {
+        mq_sent_done(engine, connection->session, entry);
+        mq_connection_touch(engine, connection);
+    } else if (known && !released) {
+        mq_entry_done(engine, entry);
+        *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
+        if (connection->session->kept) {
+            mq_journal_word(engine, MQ_J_RELEASED, connection->session, ack->identifier);
+            mq_output_barrier(engine, connection); /* after PUBREL, a repetition would be a new message */
+        }
+    }
+    if (!failed)
+        put_ack(engine, connection, MQ_PUBREL << 4 | 2, ack->identifier,
+                known ? MQ_REASON_SUCCESS : MQ_REASON_PACKET_IDENTIFIER_NOT_FOUND);
+}
+
+/* True if the message in flight waits for this type of acknowledgement.  Otherwise client and server mean
+ * different exchanges, and neither can know what has arrived [MQTT-4.13.1-1]. */
+static bool fits(uint32_t kind, uint32_t tag)
+{
+    uint32_t qos = tag & MQ_TAG_QOS;
+    if (kind == MQ_PUBCOMP)
+        return (tag & MQ_TAG_RELEASED) != 0;
+    return kind == MQ_PUBACK ? qos == 1 : qos == 2;
+}
+
+/* An acknowledgement for an identifier that is not in flight changes nothing.  It is still answered, so that
+ * a client with more state than the server can finish its exchange. */
+bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
+{
+    mq_ack ack;
+    uint32_t kind = packet->first >> 4, cause = ack_read(connection, packet, &ack);
+    if (cause != 0)
+        return mq_refuse(engine, connection, cause);
+    mq_session *session = connection->session;
+    if (kind == MQ_PUBREL) {
+        bool known = mq_exchange_end(engine, connection, ack.identifier);
+        put_ack(engine, connection, MQ_PUBCOMP << 4, ack.identifier,
+                known ? MQ_REASON_SUCCESS : MQ_REASON_PACKET_IDENTIFIER_NOT_FOUND);
+        return connection->stop != MQ_STOP_CLOSING;
+    }
+    mq_entry *entry = mq_sent_find(session, ack.identifier);
+    if (entry != NULL && !fits(kind, entry->tag))
+        return mq_refuse(engine, connection, MQ_CLOSE_PROTOCOL);
+    if (kind == MQ_PUBREC) {
+        on_pubrec(engine, connection, entry, &ack);
+    } else if (entry != NULL) {
+        if (kind == MQ_PUBACK && entry->tag & MQ_TAG_SHARED)
+            mq_journal_gone(engine, entry);
+        mq_sent_done(engine, session, entry);
+        mq_connection_touch(engine, connection);
+    }
+    return connection->stop != MQ_STOP_CLOSING;
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Topic of a PUBLISH, and the permission of the client to publish to it (ACL cache).
+ *
+ * Python decides once for each topic and client.  Its answer is cached in a table of the connection until the
+ * rules change, keyed by the topic's index and generation.  A device that repeats its topic, or uses aliases,
+ * needs no hash.  Indexes are given in the order of new topics, so a client can choose them; their hash is
+ * therefore keyed, as that of names.
+ *
+ * A topic alias stands for a name.  The topic found last is cached next to it, with its generation.  If that
+ * topic was recycled meanwhile, the name is looked up again, and Python decides again if needed.
+ */
+#include "base/hash.h"
+#include "mqtt/in/packets.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static mq_acl_entry *acl_place(const mq_engine *engine, const mq_connection *connection, uint32_t topic)
+{
+    uint32_t mask = connection->acl_room - 1,
+             at = (uint32_t)rb_hash_mix(topic ^ engine->seed[0], engine->seed[1] | 1) & mask;
+    while (connection->acl_cache[at].topic != 0 && connection->acl_cache[at].topic != topic + 1)
+        at = (at + 1) & mask;
+    return &connection->acl_cache[at];
+}
+
+/* Forget all cached answers after a change of the rules, including `trusted`. */
+static void acl_cache_clear(mq_engine *engine, mq_connection *connection)
+{
+    connection->trusted &= connection->policy == engine->policy;
+    free(connection->acl_cache);
+    connection->acl_cache = NULL;
+    connection->acl_count = connection->acl_room = 0;
+    connection->policy = engine->policy;
+    connection->last_topic = NULL;
+}
+
+static bool acl_cache_grow(mq_engine *engine, mq_connection *connection)
+{
+    mq_acl_entry *old = connection->acl_cache;
+    uint32_t old_room = connection->acl_room;
+    if (old_room == MQ_ACL_CACHE_MAX) {
+        acl_cache_clear(engine, connection);
+        old = NULL;
+        old_room = 0;
+    }
+    uint32_t room = old_room ? old_room * 2 : 4;
+    mq_acl_entry *entries = calloc(room, sizeof *entries);
+    if (entries == NULL)
+        return false;
+    connection->acl_cache = entries;
+    connection->acl_room = room;
+    for (uint32_t i = 0; i < old_room; i++)
+        if (old[i].topic != 0)
+            *acl_place(engine, connection, old[i].topic - 1) = old[i];
+    free(old);
+    return true;
+}
+
+static mq_topic *last_set(mq_connection *connection, mq_topic *topic, bool allowed)
+{
+    connection->last_topic = topic;
+    connection->last_generation = topic->item.generation;
+    connection->last_allowed = allowed && !topic->reserved;
+    return topic;
+}
+
+/* Without memory the answer is only not cached. */
+void mq_authorize(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed)
+{
+    connection->answered = true;
+    if (connection->policy != engine->policy)
+        acl_cache_clear(engine, connection);
+    last_set(connection, mq_slab_at(&engine->topics, topic->item.index), allowed);
+    if (connection->trusted)
+        return;
+    if (connection->acl_count >= connection->acl_room / 4 * 3 && !acl_cache_grow(engine, connection))
+        return;
+    mq_acl_entry *place = acl_place(engine, connection, topic->item.index);
+    connection->acl_count += place->topic == 0;
+    *place = (mq_acl_entry){.topic = topic->item.index + 1,
+                            .generation = (topic->item.generation & ~1u) | allowed};
+}
+
+/* Returns `topic` with connection->last_allowed set; NULL: not yet authorized for this client. */
+static mq_topic *admit(mq_engine *engine, mq_connection *connection, mq_topic *topic)
+{
+    if (connection->policy != engine->policy)
+        acl_cache_clear(engine, connection);
+    if (connection->trusted)
+        return last_set(connection, topic, true);
+    const mq_acl_entry *entry = connection->acl_room ? acl_place(engine, connection, topic->item.index)
+                                                     : NULL;
+    if (entry == NULL || entry->topic == 0 || (entry->generation | 1) != topic->item.generation)
+        return NULL;
+    return last_set(connection, topic, entry->generation & 1);
+}
+
+mq_topic *mq_topic_named(mq_engine *engine, mq_connection *connection, const uint8_t *name, uint32_t length)
+{
+    mq_topic *topic = mq_topic_find(engine, name, length);
+    return topic == NULL ? NULL : admit(engine, connection, topic);
+}
+
+/* ---- topic aliases ---- */
+
+mq_alias *mq_alias_find(const mq_connection *connection, uint32_t alias)
+{
+    if (alias > connection->alias_room)
+        return NULL;
+    mq_alias *found = &connection->aliases[alias - 1];
+    return found->name == NULL && found->reason == 0 ? NULL : found;
+}
+
+mq_topic *mq_alias_topic(mq_engine *engine, mq_connection *connection, mq_alias *alias)
+{
+    mq_topic *topic = alias->topic;
+    if (topic == NULL || topic->item.generation != alias->generation)
+        topic = mq_topic_named(engine, connection, alias->name, alias->length);
+    else if (!mq_is_last(engine, connection, topic))
+        topic = admit(engine, connection, topic);
+    if (topic != NULL) {
+        alias->topic = topic;
+        alias->generation = topic->item.generation;
+    }
+    return topic;
+}
+
+static bool aliases_grow(mq_connection *connection, uint32_t alias)
+{
+    uint32_t room = connection->alias_room ? connection->alias_room : 4;
+    while (room < alias)
+        room *= 2;
+    mq_alias *aliases = realloc(connection->aliases, room * sizeof *aliases);
+    if (aliases == NULL)
+        return false;
+    memset(aliases + connection->alias_room, 0, (room - connection->alias_room) * sizeof *aliases);
+    connection->aliases = aliases;
+    connection->alias_room = room;
+    return true;
+}
+
+/* Clients repeat the same alias and name: no change then. */
+bool mq_alias_set(mq_connection *connection, uint32_t alias, const uint8_t *name, uint32_t length)
+{
+    if (alias > connection->alias_room && !aliases_grow(connection, alias))
+        return false;
+    mq_alias *entry = &connection->aliases[alias - 1];
+    if (entry->name != NULL && entry->length == length && memcmp(entry->name, name, length) == 0)
+        return true;
+    uint8_t *copy = malloc(length);
+    if (copy == NULL)
+        return false;
+    memcpy(copy, name, length);
+    free(entry->name);
+    *entry = (mq_alias){.name = copy, .length = (uint16_t)length};
+    return true;
+}
+
+void mq_alias_refuse(mq_alias *alias, uint8_t reason)
+{
+    free(alias->name);
+    *alias = (mq_alias){.reason = reason};
+}
+
+void mq_aliases_free(mq_connection *connection)
+{
+    for (uint32_t i = 0; i < connection->alias_room; i++)
+        free(connection->aliases[i].name);
+    free(connection->aliases);
+    connection->aliases = NULL;
+    connection->alias_room = 0;
+}

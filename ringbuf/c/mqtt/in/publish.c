@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * PUBLISH -> record: work for every incoming message.
+ *
+ *   2 bytes, n   topic; in MQTT 5 it may be empty, with a topic alias among the properties
+ *   2 bytes      packet identifier, at QoS 1 and 2
+ *   properties   in MQTT 5
+ *   payload      the rest
+ *
+ * A packet is read again from its beginning after an answer of Python, or when the ring has room.  Until it
+ * is consumed nothing is counted, and state taken from it (an alias) is the same the second time.
+ *
+ * A message that is not stored: At QoS 0 it is counted.  In MQTT 5 its acknowledgement has the reason.  MQTT
+ * 3.1.1 has no way to refuse a message [MQTT-3.3.5-2]: one that can never be stored is acknowledged and
+ * counted.  For one that could be stored later, the connection is closed, and the client sends it again
+ * [MQTT-4.8.0-2].
+ *
+ * A message that cannot be retained is refused completely if its acknowledgement can report that.  Any other
+ * is stored without RETAIN (append.c).
+ */
+#include "mqtt/in/packets.h"
+
+#include <string.h>
+
+typedef struct publish {
+    mq_message message;
+    const uint8_t *name;
+    uint32_t name_length; /* 0: only an alias was given */
+    uint32_t qos;
+    uint16_t identifier, alias;
+    bool text;
+} publish;
+
+/* ---- reading ---- */
+
+/* Read the properties and the fields that depend on them.  0, or MQ_CLOSE_*. */
+static uint32_t read_properties(mq_engine *engine, const uint8_t *at, const uint8_t *end, publish *out)
+{
+    mq_properties properties;
+    uint32_t cause = mq_properties_of_publish(engine, at, end, &properties);
+    if (cause == 0 && properties.alias > engine->limits.alias_max) /* 3.3.2-9 */
+        cause = MQ_CLOSE_ALIAS;
+    if (cause == 0 && properties.subscriptions) /* 3.3.4-6 */
+        cause = MQ_CLOSE_PROTOCOL;
+    if (cause != 0) /* a malformed name has precedence; otherwise it is found with a new topic */
+        return mq_is_string(out->name, out->name_length) ? cause : MQ_CLOSE_MALFORMED;
+    out->alias = properties.alias;
+    out->text = properties.text;
+    out->message.properties = properties.stored;
+    out->message.properties_length = properties.stored_length;
+    out->message.flags |= properties.flags;
+    out->message.payload = properties.end;
+    out->message.payload_length = (uint32_t)(end - properties.end);
+    return 0;
+}
+
+/* Read the bytes after the identifier in MQTT 5, in at .. end.  0, or MQ_CLOSE_*. */
+static uint32_t read_version_5(mq_engine *engine, const uint8_t *at, const uint8_t *end, publish *out)
+{
+    if (at < end && *at == 0) { /* no properties */
+        out->message.payload = at + 1;
+        out->message.payload_length--;
+    } else {
+        uint32_t cause = read_properties(engine, at, end, out);
+        if (cause != 0)
+            return cause;
+    }
+    return out->name_length == 0 && out->alias == 0 ? MQ_CLOSE_PROTOCOL : 0;
+}
+
+/* Read the packet.  0, or MQ_CLOSE_*. */
+static inline uint32_t read_publish(mq_engine *engine, const mq_connection *connection,
+                                    const mq_packet *packet, publish *out)
+{
+    const uint8_t *body = packet->body;
+    uint32_t qos = packet->first >> 1 & 3, name_length = packet->length < 2 ? 0 : mq_uint16_at(body);
+    uint32_t head = 2 + name_length + (qos ? 2 : 0);
+    /* 3.3.1-2: no DUP at QoS 0; 3.3.1-4: no QoS 3 */
+    if (head > packet->length || qos == 3 || (qos == 0 && packet->first & 8))
+        return MQ_CLOSE_MALFORMED;
+    uint16_t identifier = qos ? (uint16_t)mq_uint16_at(body + 2 + name_length) : 0;
+    if (qos && identifier == 0) /* 2.3.1-1 */
+        return MQ_CLOSE_PROTOCOL;
+    out->message = (mq_message){.payload = body + head,
+                                .payload_length = packet->length - head,
+                                .flags = (packet->first & 1 ? RB_FLAG_RETAIN : 0) | qos,
+                                .publisher = connection->session,
+                                .owner = connection->session->owner,
+                                .author = connection->session->author};
+    out->name = body + 2;
+    out->name_length = name_length;
+    out->qos = qos;
+    out->identifier = identifier;
+    out->alias = 0;
+    out->text = false;
+    if (connection->version == 5)
+        return read_version_5(engine, body + head, body + packet->length, out);
+    return name_length == 0 ? MQ_CLOSE_MALFORMED : 0; /* 4.7.3-1: no empty topic */
+}
+
+/* ---- acknowledgement ---- */
+
+static void answer(mq_engine *engine, mq_connection *connection, const publish *publish, uint16_t source,
+                   uint64_t waits_for, uint8_t reason)
+{
+    mq_acknowledge(engine, connection,
+                   (mq_ack){.waits_for = waits_for,
+                            .source = source,
+                            .identifier = publish->identifier,
+                            .first = publish->qos == 1 ? MQ_PUBACK << 4 : MQ_PUBREC << 4,
+                            .reason = reason});
+}
+
+/* Drop a message that will not be stored.  In MQTT 5 a PUBREC with the reason frees its identifier. */
+static bool drop(mq_engine *engine, mq_connection *connection, const publish *publish, uint32_t cause,
+                 uint8_t reason)
+{
+    engine->counters.dropped[cause]++;
+    if (publish->qos == 2 && connection->version == 5)
+        mq_exchange_end(engine, connection, publish->identifier);
+    if (publish->qos > 0)
+        answer(engine, connection, publish, 0, 0, reason);
+    return true;
+}
+
+static bool pause_for_room(mq_engine *engine, mq_connection *connection)
+{
+    connection->stop = MQ_STOP_FULL;
+    engine->counters.full_waits++;
+    mq_list_add(&engine->blocked, mq_handle(&connection->item));
+    return false;
+}
+
+/* Handle an append that failed because of the ring. */
+static bool append_failed(mq_engine *engine, mq_connection *connection, const mq_topic *topic,
+                          const publish *publish, int result)
+{
+    if (result == RB_FULL || result == RB_PENDING)
+        return pause_for_room(engine, connection);
+    bool large = result == RB_TOO_LARGE;
+    uint8_t refusal = mq_refusal(engine, engine->sources[topic->source]);
+    if (publish->qos == 0 || connection->version == 5)
+        return drop(engine, connection, publish, large ? MQ_DROP_TOO_LARGE : MQ_DROP_FULL,
+                    large     ? MQ_REASON_IMPLEMENTATION_SPECIFIC_ERROR
+                    : refusal ? refusal
+                              : MQ_REASON_QUOTA_EXCEEDED);
+    return mq_refuse(engine, connection, large ? MQ_CLOSE_TOO_LARGE : MQ_CLOSE_FULL);
+}
+
+/* ---- storing ---- */
+
+/* For a kept session, the journal gets the identifier and the future position before the ring gets the
+ * message.  After a crash between the two, one without the other has no effect. */
+static int append_once(mq_engine *engine, const mq_session *session, mq_topic *topic, const publish *publish,
+                       uint64_t *waits_for)
+{
+    uint64_t where = mq_where(topic->source, engine->sources[topic->source]->writer->tail);
+    if (session->kept) {
+        if (!mq_journal_received(engine, session, where, publish->identifier))
+            return RB_FULL;
+        mq_hold_record(engine, engine->sources[topic->source]);
+    }
+    return mq_append(engine, topic, &publish->message, waits_for);
+}
+
+/* Undo the mark of a message that was not stored.  Another record at its position must not count for it. */
+static void forget_once(mq_engine *engine, mq_connection *connection, const mq_topic *topic,
+                        uint16_t identifier)
+{
+    mq_received_free(connection->session, identifier);
+    if (!connection->session->kept)
+        return;
+    mq_journal_word(engine, MQ_J_FREED, connection->session, identifier);
+    mq_journal_flush(engine);
+    mq_hold_record(engine, engine->sources[topic->source]);
+    mq_output_barrier(engine, connection);
+}
+
+/* Store a QoS 2 message once; a repeated one is only acknowledged again.  The position of the first copy is
+ * unknown.  The acknowledgement waits until everything now in the ring is durable.  PUBREC may report that
+ * there are no subscribers; as in Mosquitto, it does not. */
+static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
+{
+    bool again;
+    uint64_t waits_for = 0;
+    if (!mq_received_mark(connection->session, publish->identifier, &again))
+        return mq_refuse(engine, connection, MQ_CLOSE_MEMORY);
+    if (again) {
+        waits_for = mq_ack_waits_for(engine->sources[topic->source]);
+    } else {
+        int result = append_once(engine, connection->session, topic, publish, &waits_for);
+        if (result != RB_OK) {
+            forget_once(engine, connection, topic, publish->identifier);
+            return append_failed(engine, connection, topic, publish, result);
+        }
+        connection->unfinished++;
+    }
+    answer(engine, connection, publish, topic->source, waits_for, MQ_REASON_SUCCESS);
+    return true;
+}
+
+/* True if the payload exceeds the limit for clients.  A message stored before is only acknowledged again. */
+static bool exceeds_payload(const mq_engine *engine, const mq_connection *connection, const publish *publish)
+{
+    return engine->limits.payload_max_bytes != 0 &&
+           publish->message.payload_length > engine->limits.payload_max_bytes &&
+           !(publish->qos == 2 && mq_received_has(connection->session, publish->identifier));
+}
+
+/* True if the acknowledgement must report that the message cannot be retained.  A message stored before is
+ * only acknowledged again. */
+static bool refuses_retained(mq_engine *engine, const mq_connection *connection, const mq_topic *topic,
+                             const publish *publish)
+{
+    return publish->message.flags & RB_FLAG_RETAIN && publish->qos > 0 && connection->version == 5 &&
+           !(publish->qos == 2 && mq_received_has(connection->session, publish->identifier)) &&
+           !mq_retained_fits(engine, topic, &publish->message);
+}
+
+static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
+{
+    uint64_t waits_for;
+    if (publish->qos == 2)
+        return store_once(engine, connection, topic, publish);
+    int result = mq_append(engine, topic, &publish->message, &waits_for);
+    if (result != RB_OK)
+        return append_failed(engine, connection, topic, publish, result);
+    if (publish->qos == 1)
+        answer(engine, connection, publish, topic->source, waits_for,
+               engine->matched == 0 ? MQ_REASON_NO_MATCHING_SUBSCRIBERS : MQ_REASON_SUCCESS);
+    return true;
+}
+
+/* ---- decision ---- */
+
+/* True if this message would exceed the client's limit of open exchanges. */
+static bool exceeds_quota(const mq_engine *engine, const mq_connection *connection, const publish *publish)
+{
+    return publish->qos > 0 && connection->version == 5 &&
+           connection->unfinished >= engine->limits.receive_max &&
+           !mq_received_has(connection->session, publish->identifier) &&
+           !mq_is_held(connection, publish->identifier);
+}
+
+/* Drop the message after Python has refused to create its topic. */
+static bool skip(mq_engine *engine, mq_connection *connection, const publish *publish)
+{
+    uint8_t reason = connection->skip_reason;
+    connection->skip_reason = 0;
+    mq_alias *alias = publish->alias == 0 ? NULL : mq_alias_find(connection, publish->alias);
+    if (reason == MQ_REASON_TOPIC_NAME_INVALID && alias != NULL)
+        mq_alias_refuse(alias, reason);
+    return drop(engine, connection, publish,
+                reason == MQ_REASON_TOPIC_NAME_INVALID ? MQ_DROP_TOPIC_NAME : MQ_DROP_TOPICS, reason);
+}
+
+/* Find the topic, or queue an event for Python: with the name in the packet, or the name of its alias. */
+static mq_topic *find_or_request_topic(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
+                             const publish *publish)
+{
+    mq_alias *alias = publish->alias == 0 ? NULL : mq_alias_find(connection, publish->alias);
+    mq_topic *topic = alias == NULL ? mq_topic_named(engine, connection, publish->name, publish->name_length)
+                                    : mq_alias_topic(engine, connection, alias);
+    if (topic == NULL)
+        mq_yield_to_python(engine, connection,
+                           (mq_event){.kind = MQ_EVENT_TOPIC,
+                                      .detail = publish->alias,
+                                      .at = (uint32_t)(publish->name - packet->start),
+                                      .length = publish->name_length},
+                           0);
+    return topic;
+}
+
+/* As find_or_request_topic(), with a shortcut: devices repeat topics. */
+static inline mq_topic *cached_topic(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
+                                 const publish *publish)
+{
+    mq_topic *last = connection->last_topic;
+    if (mq_is_last(engine, connection, last) && last->length == publish->name_length &&
+        memcmp(last->name, publish->name, publish->name_length) == 0)
+        return last;
+    return find_or_request_topic(engine, connection, packet, publish);
+}
+
+/* Look up or set the alias of the packet.  0, or MQ_CLOSE_*. */
+static uint32_t alias_learn(mq_connection *connection, const publish *publish)
+{
+    if (publish->name_length == 0)
+        return mq_alias_find(connection, publish->alias) == NULL ? MQ_CLOSE_PROTOCOL : 0;
+    return mq_alias_set(connection, publish->alias, publish->name, publish->name_length) ? 0
+                                                                                         : MQ_CLOSE_MEMORY;
+}
+
+static bool is_refused(const mq_connection *connection, uint32_t alias)
+{
+    return alias != 0 && mq_alias_find(connection, alias)->reason != 0;
+}
+
+static inline bool serve_publish(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
+{
+    publish publish;
+    uint32_t cause = read_publish(engine, connection, packet, &publish);
+    if (cause == 0 && publish.alias != 0)
+        cause = alias_learn(connection, &publish);
+    if (cause == 0 && exceeds_quota(engine, connection, &publish))
+        cause = MQ_CLOSE_RECEIVE_MAXIMUM;
+    if (cause == 0 && packet->first & 1 && engine->limits.retained_max == 0 && connection->version == 5)
+        cause = MQ_CLOSE_RETAIN; /* 3.2.2-14 */
+    if (cause == 0 && publish.qos > engine->limits.qos_max)
+        cause = MQ_CLOSE_QOS; /* 3.2.2-11 */
+    if (cause != 0)
+        return mq_refuse(engine, connection, cause);
+    if (connection->skip_reason != 0)
+        return skip(engine, connection, &publish);
+    if (is_refused(connection, publish.alias))
+        return drop(engine, connection, &publish, MQ_DROP_TOPIC_NAME, MQ_REASON_TOPIC_NAME_INVALID);
+    if (exceeds_payload(engine, connection, &publish))
+        return drop(engine, connection, &publish, MQ_DROP_TOO_LARGE, MQ_REASON_QUOTA_EXCEEDED);
+    mq_topic *topic = cached_topic(engine, connection, packet, &publish);
+    if (topic == NULL)
+        return false;
+    if (!connection->last_allowed)
+        return drop(engine, connection, &publish, MQ_DROP_DENIED, MQ_REASON_NOT_AUTHORIZED);
+    if (publish.text && !mq_is_utf8(publish.message.payload, publish.message.payload_length))
+        return drop(engine, connection, &publish, MQ_DROP_PAYLOAD_FORMAT, MQ_REASON_PAYLOAD_FORMAT_INVALID);
+    if (refuses_retained(engine, connection, topic, &publish))
+        return drop(engine, connection, &publish, MQ_DROP_RETAINED_FULL, MQ_REASON_QUOTA_EXCEEDED);
+    return store(engine, connection, topic, &publish);
+}
+
+bool mq_on_publish(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
+{
+    bool limited = connection->publish_rate_max != 0;
+    if (limited && !mq_rate_admits(engine, connection))
+        return false;
+    bool consumed = serve_publish(engine, connection, packet);
+    if (limited && consumed)
+        mq_rate_pay(connection);
+    return consumed;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keep-alive: closes a client that was silent for longer than its interval, or that sent no CONNECT in time.
+ *
+ * A connection expires by the time until which all input has been read (engine->heard_ms), never by the clock
+ * alone: after a pause of the process, input that waits in the sockets counts.
+ */
+#include "mqtt/mqtt.h"
+
+#define EXPIRE_STEP_MS 250 /* shortest interval of deadline checks */
+
+/* True if the client was silent for too long.  Input of a client paused by the broker is not read, so it
+ * cannot expire. */
+static bool is_expired(const mq_engine *engine, const mq_connection *connection)
+{
+    bool here = connection->stop == MQ_STOP_HELD || connection->stop == MQ_STOP_INPUT;
+    bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
+                  (here && connection->version != 0);
+    return connection->idle_max_ms > 0 && !paused &&
+           connection->last_seen_ms + connection->idle_max_ms < engine->heard_ms;
+}
+
+/* Record that sockets readable at `began_ms` have been read, `all` of them.  Input sent before is then known,
+ * even if the process was stopped in between.  If more input arrives than a round reads, every connection has
+ * had its turn after a number of rounds. */
+void mq_heard(mq_engine *engine, uint64_t began_ms, bool all)
+{
+    if (engine->journal.full) /* no socket is read */
+        return;
+    if (engine->unheard_rounds == 0)
+        engine->unheard_ms = began_ms;
+    all = all && !mq_events_full(engine);
+    if (!all && ++engine->unheard_rounds <= engine->connections.live / 16 + 1)
+        return;
+    engine->heard_ms = all ? began_ms : engine->unheard_ms;
+    engine->unheard_rounds = 0;
+}
+
+/* Close expired connections.  Before CONNECT, last_seen_ms stays at the time of accept: single bytes do not
+ * extend the time. */
+void mq_keep_alive_expire(mq_engine *engine)
+{
+    uint64_t next = MQ_NEVER;
+    for (uint32_t i = 0; i < engine->connections.made; i++) {
+        mq_connection *connection = mq_slab_at(&engine->connections, i);
+        if (!(connection->item.generation & 1) || connection->stop == MQ_STOP_CLOSING ||
+            connection->idle_max_ms == 0)
+            continue;
+        if (is_expired(engine, connection))
+            mq_connection_close(engine, connection,
+                                connection->version == 0 ? MQ_CLOSE_CONNECT_TIMEOUT : MQ_CLOSE_KEEP_ALIVE);
+        else if (connection->last_seen_ms + connection->idle_max_ms + 1 < next)
+            next = connection->last_seen_ms + connection->idle_max_ms + 1;
+    }
+    uint64_t soonest = engine->now_ms + EXPIRE_STEP_MS;
+    engine->next_deadline_ms = next < soonest ? soonest : next;
+}

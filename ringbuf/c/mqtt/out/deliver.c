@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Delivery: selects the next messages for a connection.  First come messages that were in flight when the
+ * last connection ended, then queued ones, within the limits of window and output.  frame.c builds each
+ * PUBLISH.
+ */
+#include "mqtt/out/frame.h"
+#include "mqtt/in/packets.h"
+
+#define RETAINED_SHARE 1024u /* retained messages sent before the queue gets its turn */
+
+/* Reserve room in the output for `length` bytes.  MQ_NO_ROOM: the existing output must be sent first. */
+static mq_built room(mq_engine *engine, mq_connection *connection, uint32_t length)
+{
+    mq_bytes *out = &connection->out;
+    uint32_t waiting = out->end - out->start;
+    if (waiting > 0 && waiting + length > connection->out_chunk)
+        return MQ_NO_ROOM;
+    return mq_bytes_reserve(engine, out, length) ? MQ_BUILT : MQ_NO_MEMORY;
+}
+
+static mq_built prepare(mq_engine *engine, mq_connection *connection, const mq_entry *entry, bool again,
+                        mq_frame *frame)
+{
+    mq_built found = mq_frame_plan(engine, connection, entry, again, frame);
+    return found == MQ_BUILT ? room(engine, connection, mq_frame_bytes(frame)) : found;
+}
+
+/* Cause under which an undelivered message is counted: no memory, overwritten, expired, or too large for the
+ * client.  A message that is too large counts as delivered [MQTT-3.1.2-25]. */
+static uint32_t drop_cause(mq_built result)
+{
+    switch (result) {
+    case MQ_NO_MEMORY:
+        return MQ_DROP_MEMORY;
+    case MQ_FORGED:
+        return MQ_DROP_FORGED;
+    case MQ_EXPIRED:
+        return MQ_DROP_EXPIRED;
+    case MQ_TOO_LARGE:
+        return MQ_DROP_TOO_LARGE;
+    default:
+        return MQ_DROP_OVERRUN;
+    }
+}
+
+static void count_drop(mq_engine *engine, mq_session *session, mq_built result)
+{
+    engine->counters.dropped[drop_cause(result)]++;
+    session->dropped[drop_cause(result)]++;
+}
+
+/* True if the entry was left unchanged and is tried again later. */
+static bool stops(mq_built result)
+{
+    return result == MQ_NO_ROOM || result == MQ_NO_MEMORY || result == MQ_COLD;
+}
+
+/* Send `entry`, whose references this function takes over, and add it to the window if needed.  `result`: of
+ * prepare(); `queued`: the entry was in the queue. */
+static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_entry *entry,
+                        const mq_frame *frame, mq_built result, bool queued)
+{
+    mq_session *session = connection->session;
+    mq_entry *sent = NULL;
+    uint16_t identifier = 0;
+    if (result == MQ_BUILT && entry->tag & MQ_TAG_QOS &&
+        (sent = mq_sent_add(engine, session, &identifier)) == NULL)
+        result = MQ_NO_MEMORY;
+    if (sent != NULL) {
+        *sent = *entry; /* takes over the references */
+        mq_sent_measured(session, sent, mq_frame_bytes(frame));
+    }
+    if (session->kept || entry->tag & MQ_TAG_SHARED) {
+        mq_journal_sent(engine, session, entry, sent != NULL, queued);
+        if (sent != NULL && (entry->tag & MQ_TAG_QOS) == 2)
+            mq_output_barrier(engine, connection); /* with another identifier the client would get it twice */
+    }
+    if (result == MQ_BUILT)
+        result = mq_frame_put(engine, connection, entry, frame, identifier, false);
+    if (result != MQ_BUILT && result != MQ_DENIED)
+        count_drop(engine, session, result);
+    if (sent == NULL)
+        mq_entry_done(engine, entry);
+    else if (result != MQ_BUILT)
+        mq_sent_done(engine, session, sent);
+    return result;
+}
+
+/* Fast path for most deliveries: QoS 0, from an own ring, without properties, with room in the output.
+ * False: not applicable, and nothing was done. */
+static bool deliver_plain(mq_engine *engine, mq_connection *connection, const mq_entry *entry)
+{
+    mq_bytes *out = &connection->out;
+    bool is_v5 = connection->version == 5;
+    if (entry->tag & ~(uint32_t)MQ_TAG_RETAIN || entry->where == MQ_NOWHERE ||
+        (is_v5 && (connection->alias_max | connection->send_max_bytes)))
+        return false;
+    const mq_ring *source = engine->sources[mq_where_source(entry->where)];
+    uint64_t position = mq_where_position(entry->where);
+    if (source == NULL || source->kind != MQ_SOURCE_OWN || !rb_writer_keeps(source->writer, position))
+        return false;
+    const rb_record *record = rb_writer_record(source->writer, position);
+    uint32_t at = rb_payload_position(record->key_length, 0), payload_length = record->length - at,
+             length = 2 + record->key_length + is_v5 + payload_length, waiting = out->end - out->start;
+    if (record->flags & RB_FLAG_PROPERTIES || out->room - out->end < MQ_FRAME_HEAD_MAX + length ||
+        (waiting > 0 && waiting + MQ_FRAME_HEAD_MAX + length > connection->out_chunk))
+        return false;
+    uint8_t *to = out->at + out->end;
+    *to++ = (uint8_t)(MQ_PUBLISH << 4 | (entry->tag & MQ_TAG_RETAIN ? 1 : 0));
+    to = mq_variable_put(to, length);
+    *to++ = (uint8_t)(record->key_length >> 8);
+    *to++ = (uint8_t)record->key_length;
+    memcpy(to, record + 1, record->key_length);
+    to += record->key_length;
+    if (is_v5)
+        *to++ = 0; /* length of its properties */
+    memcpy(to, (const uint8_t *)record + at, payload_length);
+    out->end = (uint32_t)(to + payload_length - out->at);
+    engine->counters.delivered++;
+    engine->counters.delivered_bytes += payload_length;
+    connection->session->delivered++;
+    return true;
+}
+
+static mq_built deliver_next(mq_engine *engine, mq_connection *connection, mq_session *session)
+{
+    mq_frame frame;
+    mq_entry entry = mq_queue_front(session);
+    if (deliver_plain(engine, connection, &entry)) {
+        mq_queue_pop(engine, session);
+        return MQ_BUILT;
+    }
+    mq_built result = prepare(engine, connection, &entry, false, &frame);
+    if (stops(result))
+        return result;
+    mq_queue_pop(engine, session);
+    return deliver(engine, connection, &entry, &frame, result, true);
+}
+
+/* Resend a message that was in flight when the last connection ended, in order: PUBLISH with DUP, or
+ * PUBREL. */
+static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_session *session)
+{
+    mq_frame frame;
+    mq_entry *entry = &session->sent[session->resend & (session->sent_room - 1)];
+    uint16_t identifier = (uint16_t)(session->resend % 65535 + 1);
+    mq_built result = MQ_BUILT;
+    if (entry->tag & MQ_TAG_RELEASED) {
+        uint8_t pubrel[4] = {MQ_PUBREL << 4 | 2, 2, (uint8_t)(identifier >> 8), (uint8_t)identifier};
+        if ((result = room(engine, connection, sizeof pubrel)) != MQ_BUILT)
+            return result;
+        memcpy(connection->out.at + connection->out.end, pubrel, sizeof pubrel);
+        connection->out.end += sizeof pubrel;
+    } else if (entry->where != MQ_NOWHERE) {
+        result = prepare(engine, connection, entry, true, &frame);
+        if (result == MQ_BUILT)
+            result = mq_frame_put(engine, connection, entry, &frame, identifier, true);
+        if (result == MQ_BUILT)
+            mq_sent_measured(session, entry, mq_frame_bytes(&frame));
+        if (stops(result))
+            return result;
+        engine->counters.redelivered += result == MQ_BUILT;
+    }
+    session->unsent -= entry->where != MQ_NOWHERE || entry->tag & MQ_TAG_RELEASED;
+    session->resend++;
+    if (result != MQ_BUILT) {
+        count_drop(engine, session, result);
+        if (entry->tag & MQ_TAG_SHARED)
+            mq_journal_gone(engine, entry);
+        mq_sent_done(engine, session, entry);
+    }
+    return result;
+}
+
+/* True if the window permits the next redelivery: the client may have reconnected with a smaller Receive
+ * Maximum [MQTT-3.3.4-9].  PUBREL needs no room in the window [4.9]. */
+static bool may_resend(const mq_session *session)
+{
+    const mq_entry *entry = &session->sent[session->resend & (session->sent_room - 1)];
+    return entry->where == MQ_NOWHERE || session->in_flight - session->unsent < session->window;
+}
+
+/* True if the window permits another message.  Its span is also bounded: a client that never acknowledges one
+ * message must not keep the gaps of all later ones in memory. */
+static bool window_open(const mq_engine *engine, const mq_session *session, uint32_t tag)
+{
+    uint64_t most = engine->limits.in_flight_max_bytes;
+    if (tag & MQ_TAG_QOS && most != 0 && session->in_flight_bytes >= most)
+        return false;
+    uint64_t span = session->sent_next - session->sent_first, span_max = 4ull * session->window;
+    return !(tag & MQ_TAG_QOS) ||
+           (session->in_flight < session->window && span < (span_max < 65535 ? span_max : 65535));
+}
+
+/* Send at most `most` retained messages.  MQ_FULL_WINDOW: an acknowledgement will touch the connection;
+ * MQ_LATER: the search must continue. */
+static mq_built deliver_retained(mq_engine *engine, mq_connection *connection, mq_session *session,
+                                 uint32_t most)
+{
+    mq_built result = MQ_BUILT;
+    for (uint32_t i = 0; session->replays != NULL && i < most && !stops(result); i++) {
+        mq_entry entry;
+        mq_frame frame;
+        mq_found found = mq_replay_find(engine, session, &entry);
+        if (found != MQ_FOUND)
+            return found == MQ_FOUND_LATER ? MQ_LATER : MQ_BUILT;
+        if (!window_open(engine, session, entry.tag))
+            return MQ_FULL_WINDOW;
+        result = prepare(engine, connection, &entry, false, &frame);
+        if (stops(result))
+            break;
+        mq_replay_advance(engine, session, &entry);
+        result = deliver(engine, connection, &entry, &frame, result, false);
+    }
+    return result;
+}
+
+static mq_built deliver_queued(mq_engine *engine, mq_connection *connection, mq_session *session)
+{
+    mq_built result = MQ_BUILT;
+    do {
+        while (session->queue_count > 0 && !stops(result)) {
+            if (!window_open(engine, session, mq_queue_front(session).tag))
+                return MQ_FULL_WINDOW;
+            result = deliver_next(engine, connection, session);
+        }
+    } while (!stops(result) && session->queue_count == 0 && session->shares.count > 0 &&
+             mq_share_pull(engine, session));
+    return result;
+}
+
+bool mq_fill_output(mq_engine *engine, mq_connection *connection)
+{
+    mq_session *session = connection->session;
+    if (session == NULL || session->cold)
+        return false;
+    mq_built result = MQ_BUILT;
+    while (session->resend < session->sent_next && !stops(result)) {
+        if (!may_resend(session))
+            return false; /* still dirty, as below */
+        result = deliver_again(engine, connection, session);
+    }
+    if (session->replays != NULL && !stops(result))
+        result = deliver_retained(engine, connection, session, RETAINED_SHARE);
+    if (!stops(result))
+        result = deliver_queued(engine, connection, session);
+    if (session->replays != NULL && !stops(result) && result != MQ_FULL_WINDOW)
+        result = deliver_retained(engine, connection, session, UINT32_MAX);
+    if (result == MQ_NO_MEMORY)
+        mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
+    if (result == MQ_COLD)
+        mq_cold_ask(engine, session);
+    if (stops(result) || result == MQ_LATER)
+        return result == MQ_NO_ROOM || result == MQ_LATER;
+    if (result != MQ_FULL_WINDOW)
+        session->dirty = false;
+    return false; /* still dirty, if an acknowledgement will touch the connection */
+}

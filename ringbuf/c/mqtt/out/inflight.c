@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Session state besides the queue (queue.c): the in-flight window of delivered messages without
+ * acknowledgement, and the received QoS 2 identifiers.
+ *
+ * The window is a circular buffer in the order of sending, because redelivery uses that order [MQTT-4.6.0-1].
+ * Number n is at n modulo the room and has the packet identifier n % 65535 + 1, so neither needs a table.  An
+ * acknowledgement out of order leaves a gap until all earlier ones are acknowledged.
+ */
+#include "mqtt/mqtt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define IDENTIFIERS 65535u
+#define RECEIVED_BYTES 8192u
+
+void mq_entry_done(mq_engine *engine, const mq_entry *entry)
+{
+    if (entry->tag >> MQ_TAG_IDS_SHIFT)
+        mq_subscription_ids_drop(engine, entry->tag >> MQ_TAG_IDS_SHIFT);
+    if (entry->where == MQ_NOWHERE || mq_where_source(entry->where) != 0)
+        return;
+    mq_blob_done(engine, mq_where_blob(entry->where));
+}
+
+void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause)
+{
+    engine->counters.dropped[cause]++;
+    session->dropped[cause]++;
+    mq_entry_done(engine, entry);
+}
+
+/* ---- window ---- */
+
+static bool sent_grow(const mq_engine *engine, mq_session *session)
+{
+    uint32_t room = session->sent_room ? session->sent_room * 2 : MQ_WINDOW_MIN;
+    mq_entry *sent = malloc(room * sizeof *sent);
+    uint32_t *bytes = engine->limits.in_flight_max_bytes ? calloc(room, sizeof *bytes) : NULL;
+    if (sent == NULL || (bytes == NULL && engine->limits.in_flight_max_bytes)) {
+        free(sent);
+        free(bytes);
+        return false;
+    }
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+        sent[n & (room - 1)] = session->sent[n & (session->sent_room - 1)];
+        if (bytes != NULL)
+            bytes[n & (room - 1)] = session->sent_bytes[n & (session->sent_room - 1)];
+    }
+    free(session->sent);
+    free(session->sent_bytes);
+    session->sent_bytes = bytes;
+    session->sent = sent;
+    session->sent_room = room;
+    return true;
+}
+
+mq_entry *mq_sent_add(mq_engine *engine, mq_session *session, uint16_t *identifier)
+{
+    if (session->sent_next - session->sent_first == session->sent_room && !sent_grow(engine, session))
+        return NULL;
+    if (session->sent_bytes != NULL)
+        session->sent_bytes[session->sent_next & (session->sent_room - 1)] = 0;
+    *identifier = (uint16_t)(session->sent_next % IDENTIFIERS + 1);
+    session->in_flight++;
+    session->resend = session->sent_next + 1;
+    return &session->sent[session->sent_next++ & (session->sent_room - 1)];
+}
+
+void mq_sent_measured(mq_session *session, const mq_entry *entry, uint32_t bytes)
+{
+    uint32_t *known = session->sent_bytes == NULL ? NULL : &session->sent_bytes[entry - session->sent];
+    if (known == NULL || *known != 0)
+        return;
+    *known = bytes;
+    session->in_flight_bytes += bytes;
+}
+
+mq_entry *mq_sent_find(mq_session *session, uint16_t identifier)
+{
+    uint64_t ahead = (identifier - 1u + IDENTIFIERS - session->sent_first % IDENTIFIERS) % IDENTIFIERS;
+    if (identifier == 0 || ahead >= session->sent_next - session->sent_first)
+        return NULL;
+    mq_entry *entry = &session->sent[(session->sent_first + ahead) & (session->sent_room - 1)];
+    return entry->where == MQ_NOWHERE && !(entry->tag & MQ_TAG_RELEASED) ? NULL : entry;
+}
+
+void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
+{
+    uint64_t place = (uint64_t)(entry - session->sent);
+    uint64_t number = session->sent_first + ((place - session->sent_first) & (session->sent_room - 1));
+    session->unsent -= number >= session->resend;
+    if (session->kept)
+        mq_journal_word(engine, MQ_J_ACKED, session, (uint32_t)(number % IDENTIFIERS + 1));
+    mq_entry_done(engine, entry);
+    *entry = (mq_entry){.where = MQ_NOWHERE};
+    session->in_flight--;
+    if (session->sent_bytes != NULL) {
+        session->in_flight_bytes -= session->sent_bytes[place];
+        session->sent_bytes[place] = 0;
+    }
+    while (session->sent_first < session->sent_next) {
+        const mq_entry *first = &session->sent[session->sent_first & (session->sent_room - 1)];
+        if (first->where != MQ_NOWHERE || first->tag & MQ_TAG_RELEASED)
+            return;
+        session->sent_first++;
+        if (session->resend < session->sent_first)
+            session->resend = session->sent_first;
+    }
+    if (session->sent_room > MQ_WINDOW_MIN) {
+        free(session->sent);
+        free(session->sent_bytes);
+        session->sent_bytes = NULL;
+        session->sent = NULL;
+        session->sent_room = 0;
+    }
+}
+
+void mq_session_return(mq_session *session)
+{
+    session->resend = session->sent_first;
+    session->unsent = session->in_flight;
+    session->dirty = true; /* the connection is touched anyway */
+    session->cold = false;
+}
+
+/* ---- identifiers received with QoS 2 ---- */
+
+/* Most devices have few identifiers in use; these are in the session.  With more, the session gets a bit for
+ * each of the 65535 identifiers, as long as one of them is in use. */
+
+static bool few_to_bits(mq_session *session)
+{
+    session->received = calloc(1, RECEIVED_BYTES);
+    if (session->received == NULL)
+        return false;
+    for (uint32_t i = 0; i < MQ_RECEIVED_FEW; i++)
+        session->received[session->received_few[i] >> 3] |= (uint8_t)(1u << (session->received_few[i] & 7));
+    return true;
+}
+
+/* Index of the identifier; MQ_RECEIVED_FEW: not found. */
+static uint32_t few_find(const mq_session *session, uint16_t identifier)
+{
+    uint32_t few = session->received_count < MQ_RECEIVED_FEW ? session->received_count : MQ_RECEIVED_FEW;
+    for (uint32_t i = 0; i < few; i++)
+        if (session->received_few[i] == identifier)
+            return i;
+    return MQ_RECEIVED_FEW;
+}
+
+bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again)
+{
+    if (session->received == NULL) {
+        *again = few_find(session, identifier) < MQ_RECEIVED_FEW;
+        if (*again)
+            return true;
+        if (session->received_count < MQ_RECEIVED_FEW) {
+            session->received_few[session->received_count++] = identifier;
+            return true;
+        }
+        if (!few_to_bits(session))
+            return false;
+    }
+    uint8_t *byte = &session->received[identifier >> 3], bit = (uint8_t)(1u << (identifier & 7));
+    *again = *byte & bit;
+    *byte |= bit;
+    session->received_count += !*again;
+    return true;
+}
+
+bool mq_received_has(const mq_session *session, uint16_t identifier)
+{
+    if (session->received == NULL)
+        return few_find(session, identifier) < MQ_RECEIVED_FEW;
+    return session->received[identifier >> 3] >> (identifier & 7) & 1;
+}
+
+bool mq_received_free(mq_session *session, uint16_t identifier)
+{
+    if (!mq_received_has(session, identifier))
+        return false;
+    uint32_t at = few_find(session, identifier);
+    session->received_count--;
+    if (session->received == NULL) {
+        session->received_few[at] = session->received_few[session->received_count];
+        return true;
+    }
+    session->received[identifier >> 3] &= (uint8_t)~(1u << (identifier & 7));
+    if (session->received_count == 0) {
+        free(session->received);
+        session->received = NULL;
+    }
+    return true;
+}
+
+/* ---- the end ---- */
+
+/* Forget a source whose number may be reused: no entry may point to it any more.  Unacknowledged messages
+ * cannot be sent again.  Queued entries are counted as overrun in their turn. */
+void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source)
+{
+    mq_walk walk = {0};
+    while (mq_queue_next(session, &walk))
+        if (mq_where_source(mq_entry_at(walk.at).where) == source)
+            mq_entry_move(walk.at, MQ_NOWHERE);
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+        if (n < session->sent_first) /* a gap that was removed with earlier entries, perhaps with the array */
+            continue;
+        mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        if (entry->where != MQ_NOWHERE && mq_where_source(entry->where) == source)
+            mq_sent_done(engine, session, entry);
+    }
+}
+
+/* Routes to the session become dead by its generation; they are removed in the next iteration. */
+void mq_session_clear(mq_engine *engine, mq_session *session)
+{
+    mq_share_clear(engine, session);
+    mq_replays_clear(engine, session);
+    mq_queue_clear(engine, session);
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++)
+        mq_entry_done(engine, &session->sent[n & (session->sent_room - 1)]);
+    mq_session_lasts(engine, session, false);
+    mq_session_filters(engine, session, 0);
+    mq_session_owned(engine, session, NULL);
+    mq_author_drop(engine, session->author);
+    session->author = NULL;
+    free(session->sent);
+    free(session->sent_bytes);
+    free(session->received);
+    session->sent_bytes = NULL;
+    session->sent = NULL;
+    session->received = NULL;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Positions of records, queue entries, and mq_push(): inline functions that run once per delivery.
+ */
+#ifndef BRIM_QUEUE_H
+#define BRIM_QUEUE_H
+
+static inline uint64_t mq_where(uint32_t source, uint64_t position)
+{
+    return (uint64_t)source << MQ_SOURCE_SHIFT | position / RB_RECORD_ALIGN;
+}
+
+static inline uint32_t mq_where_source(uint64_t where)
+{
+    return (uint32_t)(where >> MQ_SOURCE_SHIFT);
+}
+
+static inline uint64_t mq_where_position(uint64_t where)
+{
+    return (where & (((uint64_t)1 << MQ_SOURCE_SHIFT) - 1)) * RB_RECORD_ALIGN;
+}
+
+static inline mq_blob *mq_where_blob(uint64_t where)
+{
+    return (mq_blob *)(uintptr_t)where;
+}
+
+static inline mq_subscription_ids *mq_subscription_ids_at(const mq_engine *engine, uint32_t number)
+{
+    return mq_slab_at(&engine->subscription_ids, number - 1);
+}
+
+static inline uint8_t *mq_chunk_end(mq_chunk *chunk)
+{
+    return chunk->entries + chunk->room * MQ_ENTRY_BYTES;
+}
+
+static inline mq_entry mq_entry_at(const uint8_t *at)
+{
+    uint64_t rest;
+    mq_entry entry;
+    memcpy(&entry.where, at, sizeof entry.where);
+    memcpy(&rest, at + 7, sizeof rest); /* from 7 on, so that no byte after the entry is read */
+    entry.tag = (uint32_t)(rest >> 8);
+    entry.topic = (uint32_t)(rest >> 40);
+    return entry;
+}
+
+/* Set the position of the entry's record. */
+static inline void mq_entry_move(uint8_t *at, uint64_t where)
+{
+    memcpy(at, &where, sizeof where);
+}
+
+/* Mark the entry as removed: it has no record and needs no window. */
+static inline void mq_entry_take_back(uint8_t *at)
+{
+    uint32_t tag = MQ_TAG_RELEASED;
+    mq_entry_move(at, MQ_NOWHERE);
+    memcpy(at + sizeof(uint64_t), &tag, sizeof tag);
+}
+
+/* The oldest entry of a non-empty queue; mq_queue_pop() removes it. */
+static inline mq_entry mq_queue_front(const mq_session *session)
+{
+    return mq_entry_at(session->queue_out);
+}
+
+/* True if all collected entries are in the journal's ring, or no journal is open.  Dependent output may then
+ * be sent. */
+static inline bool mq_journal_written(mq_engine *engine)
+{
+    return (engine->journal.used == 0 && !engine->journal.torn) || mq_journal_flush(engine);
+}
+
+/* Queue `entry`.  Inline here because fan-out calls it most often. */
+static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entry)
+{
+    if (session->queue_left == 0 && !mq_queue_make_room(engine, session))
+        return;
+    uint64_t rest = entry.tag | (uint64_t)entry.topic << 32;
+    memcpy(session->queue_in, &entry.where, sizeof entry.where);
+    /* the last byte is zero and belongs to the next entry */
+    memcpy(session->queue_in + 8, &rest, sizeof rest);
+    session->queue_in += MQ_ENTRY_BYTES;
+    session->queue_left--;
+    session->queue_count++;
+    if (mq_where_source(entry.where) == 0)
+        mq_where_blob(entry.where)->references++;
+    if (entry.tag >> MQ_TAG_IDS_SHIFT)
+        mq_subscription_ids_at(engine, entry.tag >> MQ_TAG_IDS_SHIFT)->references++;
+    if (!session->watched && entry.tag & MQ_TAG_QOS)
+        mq_watch(engine, session);
+    if (session->kept && entry.tag & MQ_TAG_QOS && !(entry.tag & MQ_TAG_SHARED) && session->group == NULL)
+        mq_journal_routed(engine, session, &entry);
+    if (!session->dirty) {
+        session->dirty = true;
+        if (session->connection != NULL)
+            mq_connection_touch(engine, session->connection);
+    }
+}
+
+#endif

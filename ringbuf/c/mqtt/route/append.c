@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Append: a message of this process becomes a record in the ring of its topic, and is routed and retained.
+ * Before the ring overwrites records that are still needed, they are copied.
+ */
+#include "mqtt/mqtt.h"
+
+/* Handle a full ring.  A foreign reader that blocks for the queue timeout is evicted; the broker's own
+ * readers never are, and `hidden` records are never overwritten. */
+static int append_full(mq_engine *engine, mq_ring *source, const rb_key *key, const mq_message *message,
+                       bool hidden)
+{
+    if (source->full_since_ms == 0)
+        source->full_since_ms = engine->now_ms;
+    if (engine->now_ms - source->full_since_ms < source->queue_timeout_ms)
+        return source->blocks ? RB_FULL : RB_TIMEOUT;
+    if (!hidden &&
+        rb_evict_stalled(source->writer, message->payload_length, key->length + key->properties_length) > 0 &&
+        rb_append(source->writer, key, message->payload, message->payload_length, (uint16_t)message->flags,
+                  engine->now_ns) == RB_OK)
+        return RB_OK;
+    return RB_TIMEOUT;
+}
+
+/* Limit of the space that a ring may overwrite beyond its tail for one record: the span, as much again to
+ * fill the end, and the memory taken ahead. */
+static uint64_t append_room(const rb_writer *writer, uint64_t prefix, uint64_t payload)
+{
+    return 2 * rb_span(RB_RECORD_HEADER_BYTES + prefix + 7 + payload) + RB_RECORD_ALIGN + writer->chunk;
+}
+
+/* Before the ring overwrites records: copy those that sessions need, and journal their routes.  A restart
+ * then finds every session that waits for a copy.  RB_FULL: wait; RB_TIMEOUT: refuse. */
+static int save_before_overwrite(mq_engine *engine, uint32_t index, uint64_t room)
+{
+    mq_ring *source = engine->sources[index];
+    mq_journal_mark(engine, index);
+    mq_retained_due(engine, source);
+    if (!mq_journal_written(engine))
+        return RB_FULL;
+    if (mq_spill_own(engine, index, room))
+        return RB_OK;
+    engine->counters.spill_refused++;
+    if (source->full_since_ms == 0)
+        source->full_since_ms = engine->now_ms;
+    bool waits = source->blocks && engine->now_ms - source->full_since_ms < source->queue_timeout_ms;
+    return waits ? RB_FULL : RB_TIMEOUT;
+}
+
+static int append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *waits_for)
+{
+    mq_ring *source = engine->sources[topic->source];
+    rb_key key = {.bytes = topic->name,
+                  .length = topic->length,
+                  .hash = topic->key_hash,
+                  .properties = message->properties,
+                  .properties_length = message->properties_length};
+    uint64_t room = append_room(source->writer, topic->length + message->properties_length,
+                                message->payload_length);
+    if (mq_refusal(engine, source) != 0)
+        return RB_TIMEOUT;
+    int saved = source->writer->tail + room > source->copy_at
+                    ? save_before_overwrite(engine, topic->source, room)
+                    : RB_OK;
+    if (saved != RB_OK)
+        return saved;
+    bool when_durable = source->ack_gate.visible_when_durable,
+         hidden = when_durable && mq_pending_reserve(engine, topic->source, room) != RB_OK;
+    int result = hidden ? RB_FULL
+                        : rb_append(source->writer, &key, message->payload, message->payload_length,
+                                    (uint16_t)message->flags, engine->now_ns);
+    if (result == RB_FULL)
+        result = append_full(engine, source, &key, message, hidden);
+    if (result != RB_OK)
+        return result;
+    source->full_since_ms = 0;
+    topic->used = true;
+    *waits_for = mq_ack_waits_for(source);
+    engine->appended_bytes += RB_RECORD_HEADER_BYTES + topic->length + message->properties_length +
+                              message->payload_length;
+    engine->counters.published++;
+    engine->counters.published_bytes += message->payload_length;
+    if (!source->dirty) {
+        source->dirty = true;
+        mq_list_add(&engine->published, topic->source);
+    }
+    if (when_durable) {
+        mq_pending_add(engine, source, topic, message);
+        return RB_OK;
+    }
+    if (message->flags & RB_FLAG_RETAIN)
+        mq_retain(engine, topic, message, mq_where(topic->source, source->writer->claim_at));
+    engine->matched = 0;
+    if (topic->route_count > 0)
+        engine->matched = mq_route_record(engine, topic, mq_where(topic->source, source->writer->claim_at),
+                                          message);
+    engine->turn_work += engine->matched;
+    return RB_OK;
+}
+
+/* A message that cannot be retained is stored without RETAIN: current subscribers get it, and a restart does
+ * not retain it from the ring. */
+int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *waits_for)
+{
+    if (!(message->flags & RB_FLAG_RETAIN) || mq_retained_fits(engine, topic, message))
+        return append(engine, topic, message, waits_for);
+    mq_message plain = *message;
+    plain.flags &= ~(uint32_t)RB_FLAG_RETAIN;
+    int result = append(engine, topic, &plain, waits_for);
+    engine->counters.retained_refused += result == RB_OK;
+    return result;
+}

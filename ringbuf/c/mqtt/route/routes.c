@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Routes: the sessions that a record of a topic goes to, with the options of each.  Filters are matched in
+ * edge/broker/subscription_tree.py, once per topic.
+ *
+ * A route references a session by pointer and generation.  The end of a session therefore needs no search.  A
+ * dead route is removed when the topic's routes are next iterated, or when a new route needs its place.
+ *
+ * A session has one route per topic, or two if some of its matching subscriptions are no-local and others are
+ * not: one for messages of others (MQ_TAG_NO_LOCAL), and one for its own messages (MQ_TAG_OWN_ONLY).
+ */
+#include "mqtt/mqtt.h"
+
+#include <stdlib.h>
+
+_Static_assert((int)MQ_TAG_RETAIN == (int)RB_FLAG_RETAIN && MQ_TAG_RETAIN << 3 == MQ_TAG_RETAIN_AS_PUBLISHED,
+               "mq_route_record() makes one of the other by a shift");
+
+static bool is_live(const mq_route *route)
+{
+    return route->session->item.generation == route->generation;
+}
+
+static bool is_to(const mq_route *route, const mq_session *session)
+{
+    return route->session == session && route->generation == session->item.generation;
+}
+
+static void count(mq_engine *engine, uint32_t tag)
+{
+    if (tag >> MQ_TAG_IDS_SHIFT)
+        mq_subscription_ids_at(engine, tag >> MQ_TAG_IDS_SHIFT)->references++;
+}
+
+static void uncount(mq_engine *engine, uint32_t tag)
+{
+    if (tag >> MQ_TAG_IDS_SHIFT)
+        mq_subscription_ids_drop(engine, tag >> MQ_TAG_IDS_SHIFT);
+}
+
+static void take_out(mq_engine *engine, mq_topic *topic, uint32_t at)
+{
+    uncount(engine, topic->routes[at].tag);
+    topic->routes[at] = topic->routes[--topic->route_count];
+}
+
+static bool grow(mq_engine *engine, mq_topic *topic)
+{
+    for (uint32_t i = 0; i < topic->route_count;)
+        if (is_live(&topic->routes[i]))
+            i++;
+        else
+            take_out(engine, topic, i);
+    if (topic->route_count < topic->route_room)
+        return true;
+    uint32_t room = topic->route_room ? topic->route_room * 2 : 1;
+    mq_route *routes = realloc(topic->routes, room * sizeof *routes);
+    if (routes == NULL)
+        return false;
+    topic->routes = routes;
+    topic->route_room = room;
+    return true;
+}
+
+bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    if (topic->route_count == topic->route_room && !grow(engine, topic))
+        return false;
+    topic->routes[topic->route_count++] = (mq_route){
+        .session = session, .generation = session->item.generation, .tag = tag};
+    count(engine, tag);
+    return true;
+}
+
+/* Replace all routes of `session` by this one. */
+bool mq_route_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    mq_route_drop(engine, topic, session);
+    return mq_route_add(engine, topic, session, tag);
+}
+
+/* Merge the options of another matching subscription of `session`: the highest QoS counts [MQTT-3.3.4-2].
+ * Neither may be no-local or have identifiers. */
+bool mq_route_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    for (uint32_t i = 0; i < topic->route_count; i++) {
+        mq_route *route = &topic->routes[i];
+        if (!is_to(route, session))
+            continue;
+        uint32_t qos = tag & MQ_TAG_QOS, its = route->tag & MQ_TAG_QOS;
+        route->tag = ((route->tag | tag) & ~(uint32_t)MQ_TAG_QOS) | (qos > its ? qos : its);
+        return true;
+    }
+    return mq_route_add(engine, topic, session, tag);
+}
+
+void mq_route_drop(mq_engine *engine, mq_topic *topic, const mq_session *session)
+{
+    for (uint32_t i = 0; i < topic->route_count;)
+        if (is_to(&topic->routes[i], session))
+            take_out(engine, topic, i);
+        else
+            i++;
+}
+
+void mq_routes_free(mq_engine *engine, mq_topic *topic)
+{
+    for (uint32_t i = 0; i < topic->route_count; i++)
+        uncount(engine, topic->routes[i].tag);
+    free(topic->routes);
+    topic->routes = NULL;
+    topic->route_count = topic->route_room = 0;
+}
+
+/* True if a message of `publisher` uses this route, which distinguishes its session from others. */
+static bool is_for(const mq_route *route, const mq_session *publisher)
+{
+    return (route->session == publisher) == !(route->tag & MQ_TAG_NO_LOCAL);
+}
+
+/* QoS 0 records are not queued for a disconnected session. */
+uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message)
+{
+    uint32_t qos = message->flags & RB_FLAG_QOS, retain = message->flags & RB_FLAG_RETAIN, matched = 0;
+    for (uint32_t i = 0; i < topic->route_count;) {
+        mq_route route = topic->routes[i];
+        if (!is_live(&route)) {
+            take_out(engine, topic, i);
+            continue;
+        }
+        i++;
+        if (route.tag & (MQ_TAG_NO_LOCAL | MQ_TAG_OWN_ONLY) && !is_for(&route, message->publisher))
+            continue;
+        matched++;
+        uint32_t granted = route.tag & MQ_TAG_QOS, lower = qos < granted ? qos : granted;
+        mq_entry entry = {.where = where,
+                          .topic = topic->item.index,
+                          .tag = (route.tag & ~0xffu) | (retain & route.tag >> 3) | lower};
+        if (route.tag & MQ_TAG_SHARED)
+            mq_share_route(engine, route.session, entry);
+        else if (lower > 0 || route.session->connection != NULL)
+            mq_push(engine, route.session, entry);
+    }
+    return matched;
+}

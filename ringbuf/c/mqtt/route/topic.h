@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Types: topics, their routes to sessions, and subscription ids.  Part of mqtt.h.
+ */
+#ifndef BRIM_MQTT_TOPIC_H
+#define BRIM_MQTT_TOPIC_H
+
+/* ---- subscription ids ---- */
+
+typedef struct mq_subscription_ids { /* its number: index + 1 */
+    mq_item item;
+    uint32_t references; /* by routes, queue entries, and the caller of mq_subscription_ids_take() */
+    uint32_t next;       /* next of the same place in engine->ids_table: index + 1; 0: last */
+    uint32_t length;
+    uint64_t hash;
+    uint64_t group;       /* handle of the group's session; 0: not a shared subscription */
+    uint8_t *identifiers; /* Subscription Identifier properties, as in a PUBLISH */
+} mq_subscription_ids;
+
+#define MQ_SUBSCRIPTION_IDS_MAX 0xffff00u /* range of the upper 24 bits of a tag, in full chunks of a slab */
+
+/* ---- topics ---- */
+
+typedef struct mq_route {
+    mq_session *session;
+    uint32_t generation;
+    uint32_t tag;
+} mq_route;
+
+typedef struct mq_topic {
+    mq_item item;
+    uint16_t length;
+    uint16_t source; /* ring to which its records are written */
+    bool reserved;   /* clients may not publish to it */
+    bool used;       /* used since the clock hand last passed */
+    bool changed;    /* in engine->retained_changed: retained message set or removed */
+    uint32_t key_hash;
+    uint32_t pending_visibility; /* hidden records that wait to become durable; keep the topic */
+    uint64_t hash;
+    uint8_t *name;
+    mq_route *routes;
+    uint32_t route_count, route_room;
+    mq_blob *retained;
+    mq_owner *owner; /* owner whose message created the topic; NULL: none */
+} mq_topic;
+
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Functions on topics: their table, routes, subscription ids, groups and retained messages.  Part of
+ * mqtt.h, which has the types.
+ */
+#ifndef BRIM_MQTT_TOPICS_H
+#define BRIM_MQTT_TOPICS_H
+
+#include "mqtt/mqtt.h"
+
+/* subscription_ids.c */
+/* Number of these Subscription Identifier properties, for a group or 0.  The caller holds a
+ * reference until mq_subscription_ids_drop().  0: no memory. */
+uint32_t mq_subscription_ids_take(mq_engine *engine, uint64_t group, const void *identifiers,
+                                  uint32_t length);
+void mq_subscription_ids_drop(mq_engine *engine, uint32_t number);
+
+/* shared_subscriptions.c.  The queue of a group, a session, identifies the group. */
+mq_session *mq_share_open(mq_engine *engine, uint32_t queue_max, bool drop_newest); /* NULL: no memory */
+bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, uint32_t tag);
+void mq_share_leave(mq_engine *engine, mq_session *queue, mq_session *session);
+void mq_share_clear(mq_engine *engine, mq_session *session); /* part of mq_session_clear() */
+/* Give a record to a member, or keep it in the queue.  The tag of `entry`: QoS and RETAIN as published. */
+void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry);
+uint32_t mq_share_published(uint32_t tag); /* QoS and RETAIN as published, of a member's entry */
+/* fill a member with room; true if there was a record */
+bool mq_share_pull(mq_engine *engine, mq_session *session);
+/* take back the records of a member whose connection has ended */
+void mq_share_return(mq_engine *engine, mq_session *session);
+
+/* topics.c */
+mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length);
+mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved);
+bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *name, uint32_t name_length);
+void mq_topic_free(mq_engine *engine, mq_topic *topic);
+void mq_topic_owned(mq_engine *engine, mq_topic *topic, mq_owner *owner); /* charge it to `owner` */
+mq_topic *
+mq_topic_recyclable(mq_engine *engine); /* an unused topic without routes or messages; NULL: none */
+mq_topic *mq_topic_idle(mq_engine *engine,
+                        uint32_t *steps); /* likewise, among `steps` places; NULL: none */
+void mq_topics_trim(mq_engine *engine);
+uint64_t mq_hash(const mq_engine *engine, const void *bytes,
+                 uint32_t length); /* keyed, so that hostile input may be hashed */
+
+/* append.c */
+/* Append a message of this process to its topic's ring and route it.  RB_OK with *waits_for (mq_ack);
+ * RB_FULL: wait; RB_TIMEOUT: full for longer than the queue timeout; RB_TOO_LARGE. */
+int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *waits_for);
+
+/* producer_rings.c */
+void mq_rings_pump(mq_engine *engine);
+void mq_rings_tell(mq_engine *engine);
+
+/* routes.c.  A route holds a reference to the subscription ids in its tag. */
+bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session,
+                  uint32_t tag); /* the session has no route there yet; false: no memory */
+bool mq_route_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag);
+bool mq_route_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag);
+void mq_route_drop(mq_engine *engine, mq_topic *topic, const mq_session *session);
+void mq_routes_free(mq_engine *engine, mq_topic *topic);
+/* Queue the record at `where` for the subscribers of its topic.  Only flags and publisher of `message` are
+ * used.  Returns the number of subscribers. */
+uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message);
+
+/* retained.c */
+/* True if the store has room to retain `message`; called before the record is stored.  The answer stays valid
+ * until the message is retained, either at once or after mq_retained_promise(). */
+bool mq_retained_fits(mq_engine *engine, const mq_topic *topic, const mq_message *message);
+/* Reserve room for a message that fits and is retained later; sign +1 to reserve, -1 when it is retained. */
+void mq_retained_promise(mq_engine *engine, const mq_topic *topic, const mq_message *message, int sign);
+/* Retain a message regardless of limits: a restart restores messages retained before.  `origin`: `where` of
+ * its record in a ring; 0: none. */
+void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin);
+/* Request that retained messages of records about to be overwritten are saved
+ * (edge/recovery/retained_store.py). */
+void mq_retained_due(mq_engine *engine, const mq_ring *source);
+/* Begin a sweep over the topics changed since the last one, or over `all` that retain a message. */
+void mq_retained_sweep(mq_engine *engine, bool all);
+/* Records of the retained messages of the sweep's next topics, padded to 32: about `most` bytes; each is
+ * returned once.  After these *length bytes come *authors bytes with their publishers.  Caller frees.  NULL:
+ * no memory.
+ */
+uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length, uint64_t *authors);
+/* Find the next topic from `from` on whose retained message has a known author, within `places` of the table.
+ * *author NULL: no topic found.  Returns the next place. */
+uint32_t mq_retained_author_next(mq_engine *engine, uint32_t from, uint32_t places, mq_author **author);
+void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* remove the retained message, if any */
+
+/* purge.c */
+typedef struct mq_denied { /* set of topics that the session may not receive */
+    const uint8_t *bits;   /* one bit for each topic in the table */
+    bool unknown;          /* also entries whose topic is unknown */
+} mq_denied;
+uint32_t mq_entry_topic(mq_engine *engine, const mq_entry *entry);
+/* returns the number of removed entries */
+uint32_t mq_purge(mq_engine *engine, mq_session *session, const mq_denied *denied);
+
+/* retained_delivery.c */
+typedef struct mq_replay_scope { /* topics to replay: `topics`, or all that the filter matches */
+    const char *filter;
+    const void *topics; /* uint32; NULL: all */
+    uint32_t filter_length, count;
+} mq_replay_scope;
+typedef enum mq_found {
+    MQ_FOUND,
+    MQ_FOUND_LATER, /* not yet: other connections are served first */
+    MQ_FOUND_NONE
+} mq_found;
+bool mq_replay_begin(mq_engine *engine, mq_session *session, uint32_t tag, const mq_replay_scope *scope);
+void mq_replay_end(mq_engine *engine, mq_session *session, const void *filter, uint32_t length);
+void mq_replays_list(mq_engine *engine, mq_session *session);
+void mq_replays_purge(mq_session *session, const mq_denied *denied);
+void mq_replays_clear(mq_engine *engine, mq_session *session);
+/* Find the next message for `session`.  It stays the next one until mq_replay_advance(), which takes a
+ * reference for its entry. */
+mq_found mq_replay_find(mq_engine *engine, mq_session *session, mq_entry *out);
+void mq_replay_advance(mq_engine *engine, mq_session *session, const mq_entry *entry);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Methods of the Python type Engine for durability: state of a ring's log and of its sinks, reported by
+ * Python.
+ */
+#include "python/py_engine.h"
+
+static int own_source_from(const engine_object *self, PyObject *object, uint32_t *out)
+{
+    unsigned long long index;
+    if (unsigned_of(object, MQ_SOURCES_MAX - 1, &index) != 0)
+        return -1;
+    const mq_ring *source = index < self->engine->source_count ? self->engine->sources[index] : NULL;
+    if (source == NULL || source->kind != MQ_SOURCE_OWN) {
+        PyErr_Format(PyExc_ValueError, "source %llu is not one that is written here", index);
+        return -1;
+    }
+    *out = (uint32_t)index;
+    return 0;
+}
+
+PyObject *engine_refuse(engine_object *self, args_t args, Py_ssize_t count)
+{
+    uint32_t source;
+    unsigned long long reason;
+    if (take(count, 2) != 0 || own_source_from(self, args[0], &source) != 0 ||
+        unsigned_of(args[1], 255, &reason) != 0)
+        return NULL;
+    if (reason != 0 && reason < MQ_REASON_UNSPECIFIED_ERROR)
+        return PyErr_Format(PyExc_ValueError, "reason code %llu does not say that it failed", reason);
+    mq_refuse_publishers(self->engine, source, (uint8_t)reason);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count)
+{
+    uint32_t source;
+    unsigned long long offset, lost_from, lost_to;
+    if (take(count, 4) != 0 || own_source_from(self, args[0], &source) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &offset) != 0 || unsigned_of(args[2], UINT64_MAX, &lost_from) != 0 ||
+        unsigned_of(args[3], UINT64_MAX, &lost_to) != 0)
+        return NULL;
+    mq_upstream_moved(self->engine, source, offset, lost_from, lost_to);
+    Py_RETURN_NONE;
+}

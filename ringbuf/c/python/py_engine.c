@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The Python type Engine: decisions of Python about one client, subscription or topic, for the hot path.
+ *
+ * METH_FASTCALL functions that keep the GIL, as explained in py_ring.h: while another thread is busy, each
+ * call that released the GIL would cost milliseconds.  Only mq_loop_poll() releases it.
+ *
+ * Connections and sessions are handles (int, never 0); topics and sources are small ints.  A stale handle is
+ * not an error, because the client may have left: such calls return False.  An index out of range is a bug of
+ * the caller: ValueError.  Only the polling thread may call these functions.
+ *
+ * There is no tp_traverse.  The garbage collector would otherwise clear `rings` before the engine is freed,
+ * and C uses the rings until then.
+ */
+#include "python/py_engine.h"
+
+#include <string.h>
+
+static PyTypeObject *engine_type;
+
+/* ---- rings ---- */
+
+static PyObject *source_new(engine_object *self, mq_ring source, PyObject *ring)
+{
+    int index = mq_ring_add(self->engine, source);
+    if (index < 0)
+        return PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_SOURCES_MAX - 1);
+    PyObject *key = PyLong_FromLong(index);
+    if (key == NULL || PyDict_SetItem(self->rings, key, ring) != 0) {
+        mq_ring_remove(self->engine, (uint32_t)index);
+        Py_XDECREF(key);
+        return NULL;
+    }
+    return key;
+}
+
+static PyObject *add_ring(engine_object *self, args_t args, Py_ssize_t count)
+{
+    if (take(count, 3) != 0)
+        return NULL;
+    if (!PyObject_TypeCheck(args[0], writer_type))
+        return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
+                            (PyObject *)Py_TYPE(args[0]));
+    writer_object *writer = (writer_object *)args[0];
+    if (!writer->open || writer->forks != forks)
+        return fail("RingClosed", "(s)", "writer");
+    bool hide = atomic_load_explicit(&writer->writer.header->visible_when_durable, memory_order_relaxed);
+    unsigned long long gate;
+    if (unsigned_of(args[1], MQ_GATE_UPSTREAM, &gate) != 0)
+        return NULL;
+    mq_ring source = {.kind = MQ_SOURCE_OWN,
+                      .writer = &writer->writer,
+                      .ack_gate = {.event = (uint8_t)gate, .visible_when_durable = hide},
+                      .logged = args[2] == Py_True,
+                      .blocks = writer->blocks,
+                      .queue_timeout_ms = (uint32_t)(writer->queue_timeout_ns / 1000000)};
+    return source_new(self, source, args[0]);
+}
+
+static PyObject *add_reader(engine_object *self, PyObject *reader)
+{
+    if (!PyObject_TypeCheck(reader, reader_type))
+        return PyErr_Format(PyExc_TypeError, "a ringbuf Reader is wanted, not %R",
+                            (PyObject *)Py_TYPE(reader));
+    if (reader_usable((reader_object *)reader) != 0)
+        return NULL;
+    mq_ring source = {.kind = MQ_SOURCE_FOREIGN, .reader = &((reader_object *)reader)->reader};
+    return source_new(self, source, reader);
+}
+
+static PyObject *remove_source(engine_object *self, PyObject *index)
+{
+    unsigned long long source;
+    if (unsigned_of(index, MQ_SOURCES_MAX - 1, &source) != 0)
+        return NULL;
+    mq_ring_remove(self->engine, (uint32_t)source);
+    if (PyDict_DelItem(self->rings, index) != 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *resume_source(engine_object *self, PyObject *index)
+{
+    unsigned long long source;
+    if (unsigned_of(index, MQ_SOURCES_MAX - 1, &source) != 0)
+        return NULL;
+    if (source < self->engine->source_count && self->engine->sources[source] != NULL)
+        self->engine->sources[source]->answered = true;
+    Py_RETURN_NONE;
+}
+
+/* Same effect as mq_loop_wake_fd(), for callers without a loop. */
+static PyObject *wake_sources(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    self->engine->sources_pending = true;
+    Py_RETURN_NONE;
+}
+
+/* ---- connections ---- */
+
+static PyObject *open_detached(engine_object *self, PyObject *listener)
+{
+    unsigned long long number;
+    if (unsigned_of(listener, MQ_LISTENERS_MAX - 1, &number) != 0)
+        return NULL;
+    mq_connection *connection = mq_connection_open(self->engine, -1, (int)number);
+    if (connection == NULL)
+        return PyErr_NoMemory();
+    return PyLong_FromUnsignedLongLong(mq_handle(&connection->item));
+}
+
+static PyObject *feed(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    HELD_VIEW data = {0};
+    uint32_t taken = 0;
+    if (take(count, 2) != 0 || view_of(args[1], &data) != 0 || live_from(self, args[0], &connection) != 0)
+        return NULL;
+    while (connection != NULL && connection->stop == MQ_RUN && !connection->is_ready &&
+           taken < (uint32_t)data.length) {
+        uint32_t room, left = (uint32_t)data.length - taken;
+        uint8_t *to = mq_receive_room(self->engine, connection, &room);
+        if (to == NULL)
+            break;
+        room = left < room ? left : room;
+        memcpy(to, (const uint8_t *)data.bytes + taken, room);
+        mq_received(self->engine, connection, room);
+        taken += room;
+    }
+    return PyLong_FromUnsignedLong(taken);
+}
+
+static PyObject *pull(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (connection_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection == NULL)
+        return PyBytes_FromStringAndSize("", 0);
+    connection->listed = false;
+    if (connection->stop != MQ_STOP_CLOSING && mq_fill_output(self->engine, connection))
+        mq_connection_touch(self->engine, connection);
+    if (!mq_journal_written(self->engine))
+        return PyBytes_FromStringAndSize("", 0);
+    mq_bytes *out = &connection->out;
+    uint32_t length = mq_sendable_bytes(self->engine, connection);
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)out->at + out->start, length);
+    if (bytes == NULL)
+        return NULL;
+    self->engine->counters.bytes_out += length;
+    mq_output_sent(connection, length);
+    out->start += length;
+    if (out->start < out->end)
+        return bytes;
+    mq_bytes_free(self->engine, out);
+    if (connection->stop == MQ_STOP_OUT) {
+        connection->stop = MQ_RUN;
+        mq_connection_ready(self->engine, connection);
+    }
+    return bytes;
+}
+
+static PyObject *forget(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (connection_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection != NULL && connection->fd < 0 && connection->stop == MQ_STOP_CLOSING)
+        mq_connection_forget(self->engine, connection);
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_open(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    return live_from(self, handle, &connection) != 0 ? NULL : PyBool_FromLong(connection != NULL);
+}
+
+static PyObject *step(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long now_ms, now_ns;
+    if (take(count, 2) != 0 || unsigned_of(args[0], UINT64_MAX, &now_ms) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &now_ns) != 0)
+        return NULL;
+    self->engine->now_ms = self->engine->heard_ms = now_ms;
+    self->engine->now_ns = now_ns;
+    mq_events_resume(self->engine);
+    do
+        mq_engine_step(self->engine);
+    /* no other connection has a turn */
+    while (self->engine->ready.count > 0 && mq_events_waiting(self->engine) == 0);
+    return PyLong_FromUnsignedLong(mq_events_waiting(self->engine));
+}
+
+static PyObject *attach(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    mq_session *session;
+    unsigned long long version, idle_max_ms, window, send_max_bytes, alias_max;
+    if (take(count, 8) != 0 || live_from(self, args[0], &connection) != 0 ||
+        session_from(self, args[1], &session) != 0 || unsigned_of(args[2], 5, &version) != 0 ||
+        unsigned_of(args[3], UINT64_MAX, &idle_max_ms) != 0 || unsigned_of(args[5], 65535, &window) != 0 ||
+        unsigned_of(args[6], UINT32_MAX, &send_max_bytes) != 0 ||
+        unsigned_of(args[7], 65535, &alias_max) != 0)
+        return NULL;
+    if (connection == NULL || session == NULL || session->connection != NULL || connection->version != 0)
+        Py_RETURN_FALSE;
+    mq_terms terms = {.idle_max_ms = idle_max_ms,
+                      .window = window > 0 ? (uint32_t)window : 1,
+                      .send_max_bytes = (uint32_t)send_max_bytes,
+                      .alias_max = (uint32_t)alias_max,
+                      .version = (uint8_t)version,
+                      .trusted = args[4] == Py_True};
+    mq_connection_attach(self->engine, connection, session, &terms);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *send_bytes(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    HELD_VIEW data = {0};
+    if (take(count, 2) != 0 || view_of(args[1], &data) != 0 || live_from(self, args[0], &connection) != 0)
+        return NULL;
+    bool sent = connection != NULL &&
+                mq_write_output(self->engine, connection, data.bytes, (uint32_t)data.length);
+    return PyBool_FromLong(sent);
+}
+
+static PyObject *output_barrier(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection != NULL)
+        mq_output_barrier(self->engine, connection);
+    Py_RETURN_NONE;
+}
+
+static PyObject *close_connection(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection != NULL)
+        mq_connection_close(self->engine, connection, MQ_CLOSE_SERVER);
+    return PyBool_FromLong(connection != NULL);
+}
+
+static PyObject *hold_connection(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    bool held = connection != NULL && connection->stop == MQ_STOP_PYTHON;
+    if (held)
+        connection->stop = MQ_STOP_HELD;
+    return PyBool_FromLong(held);
+}
+
+static PyObject *converse(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection != NULL)
+        connection->conversing = true;
+    return PyBool_FromLong(connection != NULL);
+}
+
+static PyObject *resume_connection(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    bool held = connection != NULL && connection->stop == MQ_STOP_HELD;
+    if (held) {
+        connection->stop = MQ_RUN;
+        connection->last_seen_ms = self->engine->now_ms;
+        mq_connection_ready(self->engine, connection);
+    }
+    return PyBool_FromLong(held);
+}
+
+static PyObject *peer(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (connection_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection == NULL)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(iiy#i)", connection->listener, connection->address_family,
+                         (const char *)connection->address, (Py_ssize_t)sizeof connection->address,
+                         connection->port);
+}
+
+static PyObject *authorize(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    mq_topic *topic;
+    if (take(count, 3) != 0 || live_from(self, args[0], &connection) != 0 ||
+        topic_from(self, args[1], &topic) != 0)
+        return NULL;
+    if (connection != NULL)
+        mq_authorize(self->engine, connection, topic, args[2] == Py_True);
+    return PyBool_FromLong(connection != NULL);
+}
+
+static PyObject *skip(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    unsigned long long reason;
+    if (take(count, 2) != 0 || live_from(self, args[0], &connection) != 0 ||
+        unsigned_of(args[1], 255, &reason) != 0)
+        return NULL;
+    if (reason < MQ_REASON_UNSPECIFIED_ERROR)
+        return PyErr_Format(PyExc_ValueError, "reason code %llu does not say that it failed", reason);
+    if (connection != NULL) {
+        connection->answered = true;
+        connection->skip_reason = (uint8_t)reason;
+    }
+    return PyBool_FromLong(connection != NULL);
+}
+
+static PyObject *clear_acl_cache(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    self->engine->policy++;
+    Py_RETURN_NONE;
+}
+
+/* ---- events ---- */
+
+static PyObject *event_data(const engine_object *self, const mq_event *event)
+{
+    if (event->kind == MQ_EVENT_SOURCE) {
+        const mq_ring *source = self->engine->sources[event->detail];
+        return PyBytes_FromStringAndSize((const char *)source->name,
+                                         source->name ? (Py_ssize_t)source->name_length : 0);
+    }
+    if (event->kind == MQ_EVENT_SOURCE_BAD || event->kind == MQ_EVENT_CLOSED ||
+        event->kind == MQ_EVENT_COLD || event->kind == MQ_EVENT_JOURNAL)
+        return PyBytes_FromStringAndSize("", 0);
+    const mq_connection *connection = mq_slab_get(&self->engine->connections, event->handle);
+    if (connection == NULL || connection->stop != MQ_STOP_PYTHON)
+        return NULL; /* closed since, within the same poll: CLOSED follows */
+    if (event->kind == MQ_EVENT_TOPIC && event->detail != 0) {
+        const mq_alias *alias = &connection->aliases[event->detail - 1];
+        return PyBytes_FromStringAndSize((const char *)alias->name, alias->length);
+    }
+    return PyBytes_FromStringAndSize((const char *)connection->in.at + connection->in.start + event->at,
+                                     event->length);
+}
+
+static PyObject *events(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long most = MQ_EVENTS;
+    if (count > 1)
+        return PyErr_Format(PyExc_TypeError, "events() takes at most 1 argument, not %zd", count);
+    if (count == 1 && unsigned_of(args[0], MQ_EVENTS, &most) != 0)
+        return NULL;
+    uint64_t end = self->engine->event_taken + most;
+    PyObject *list = PyList_New(0);
+    mq_event event;
+    uint32_t source = 0;
+    while (list != NULL && mq_event_take(self->engine, end, &source, &event)) {
+        PyObject *data = event_data(self, &event);
+        if (data == NULL && !PyErr_Occurred())
+            continue;
+        PyObject *tuple = data == NULL ? NULL
+                                       : Py_BuildValue("(IKIN)", event.kind, (unsigned long long)event.handle,
+                                                       event.detail, data);
+        if (tuple == NULL || PyList_Append(list, tuple) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(tuple);
+    }
+    return list;
+}
+
+/* ---- the type ---- */
+
+static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"limits", "seed", NULL};
+    Py_buffer limits, seed;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "y*y*", names, &limits, &seed))
+        return NULL;
+    engine_object *self = NULL;
+    if (limits.len != sizeof(mq_limits) || seed.len != 16) {
+        PyErr_SetString(PyExc_ValueError, "limits must be an mq_limits, seed 16 random bytes");
+    } else {
+        allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+        self = (engine_object *)allocate(type, 0);
+    }
+    if (self != NULL) {
+        mq_limits copy;
+        uint64_t words[2];
+        memcpy(&copy, limits.buf, sizeof copy);
+        memcpy(words, seed.buf, sizeof words);
+        self->engine = mq_engine_new(&copy, words);
+        self->rings = PyDict_New();
+        if (self->engine == NULL || self->rings == NULL) {
+            Py_CLEAR(self);
+            PyErr_NoMemory();
+        }
+    }
+    PyBuffer_Release(&limits);
+    PyBuffer_Release(&seed);
+    return (PyObject *)self;
+}
+
+static void engine_dealloc(PyObject *object)
+{
+    engine_object *self = (engine_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->engine != NULL)
+        mq_engine_free(self->engine);
+    mq_restoring_free(self->restoring);
+    Py_CLEAR(self->rings);
+    Py_CLEAR(self->journal);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyObject *engine_address(engine_object *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(self->engine);
+}
+
+static PyObject *counters_address(engine_object *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(&self->engine->counters);
+}
+
+static PyObject *limits_address(engine_object *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(&self->engine->limits);
+}
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
+#define ONE(function) (PyCFunction)(void (*)(void))(function), METH_O
+#define NONE(function) (PyCFunction)(void (*)(void))(function), METH_NOARGS
+
+static PyMethodDef engine_methods[] = {
+    {"add_ring", FAST(add_ring), "(writer, gate, logged) -> source"},
+    {"refuse", FAST(engine_refuse), "(source, reason): its log takes no records; 0: it does again"},
+    {"upstream", FAST(engine_upstream), "(source, offset, lost_from, lost_to): what the sinks have"},
+    {"add_reader", ONE(add_reader), "(reader) -> source"},
+    {"remove_source", ONE(remove_source), "(source)"},
+    {"resume_source", ONE(resume_source), "(source): the topic that was asked for is known now"},
+    {"wake_sources", NONE(wake_sources), "(): source rings have records"},
+    {"open", ONE(open_detached), "(listener) -> connection without a socket"},
+    {"feed", FAST(feed), "(connection, data) -> bytes taken"},
+    {"pull", ONE(pull), "(connection) -> bytes to send"},
+    {"forget", ONE(forget), "(connection): free one without a socket, once closed"},
+    {"is_open", ONE(is_open), "(connection) -> bool"},
+    {"step", FAST(step), "(now_ms, now_ns) -> number of events: what a poll does besides sockets"},
+    {"events", FAST(events), "(queued=32) -> [(kind, connection, detail, data)]"},
+    {"attach", FAST(attach),
+     "(connection, session, version, idle_max_ms, trusted, window, packet_max_bytes, alias_max) -> bool"},
+    {"send", FAST(send_bytes), "(connection, data) -> bool"},
+    {"output_barrier", ONE(output_barrier),
+     "(connection): its next output waits until the journal is synced"},
+    {"close", ONE(close_connection), "(connection) -> bool"},
+    {"hold", ONE(hold_connection), "(connection) -> bool"},
+    {"resume", ONE(resume_connection), "(connection) -> bool"},
+    {"converse", ONE(converse), "(connection) -> bool: hand over whatever comes before attach()"},
+    {"peer", ONE(peer), "(connection) -> (listener, family, address, port) | None"},
+    {"authorize", FAST(authorize), "(connection, topic, allowed) -> bool"},
+    {"skip", FAST(skip), "(connection, reason) -> bool: drop the PUBLISH that was asked about"},
+    {"clear_acl_cache", NONE(clear_acl_cache), "(): rules have changed"},
+    {"session_open", FAST(engine_session_open), "(queue_max, drop_newest, owner) -> session"},
+    {"session_owner", FAST(engine_session_owner), "(session, owner) -> bool: it counts for that owner"},
+    {"session_author", FAST(engine_session_author), "(session, facts) -> bool: of what it retains"},
+    {"retained_authors", FAST(engine_retained_authors),
+     "(first, most) -> ([(topic, facts)], where to go on | None)"},
+    {"retained_withhold", FAST(engine_retained_withhold),
+     "(topic, facts, withheld) -> bool: if it is still of that author"},
+    {"session_lasts", FAST(engine_session_lasts), "(session, lasts) -> bool: it outlasts its connection"},
+    {"session_filters", FAST(engine_session_filters), "(session, bytes) -> bool: of its subscriptions"},
+    {"session_may", FAST(engine_session_may), "(session, table, more) -> bool: its owner may take more"},
+    {"owner_may", FAST(engine_owner_may), "(owner, table, more) -> bool"},
+    {"owner_refused", ONE(engine_owner_refused), "(table) -> (owner, it has) of the last refusal | None"},
+    {"owners_top", FAST(engine_owners_top), "(table, count) -> [(owner, it has)], most first"},
+    {"session_close", ONE(engine_session_close), "(session) -> bool"},
+    {"state", NONE(engine_state), "() -> {what: count or bool}: for a log line"},
+    {"session_facts", ONE(engine_session_facts),
+     "(session) -> (queued, in flight, delivered, dropped by cause) | None"},
+    {"share_open", FAST(engine_share_open), "(queue_max, drop_newest) -> session that is a group's queue"},
+    {"share_join", FAST(engine_share_join), "(queue, session, options, identifiers) -> bool"},
+    {"share_leave", FAST(engine_share_leave), "(queue, session)"},
+    {"subscription_ids_take", ONE(engine_subscription_ids_take),
+     "(identifiers) -> number, counted for the caller"},
+    {"subscription_ids_drop", ONE(engine_subscription_ids_drop), "(number)"},
+    {"subscription_ids_of", ONE(engine_subscription_ids_of), "(number) -> bytes"},
+    {"subscription_ids_count", NONE(engine_subscription_ids_count), "() -> how many there are"},
+    {"next_log_position", ONE(engine_cold_front), "(session) -> (source, position) | None"},
+    {"restore_record", FAST(engine_thaw), "(session, source, wanted, position, records) -> bool"},
+    {"resume_delivery", ONE(engine_warm), "(session) -> bool"},
+    {"session_keep", FAST(engine_session_keep), "(session, kept) -> bool: the journal has it from now on"},
+    {"journal_open", FAST(engine_journal_open), "(writer, position, gates_output, bytes in the log alone)"},
+    {"journal_close", NONE(engine_journal_close), "(): nothing is kept any more"},
+    {"journal_note", ONE(engine_journal_note), "(bytes) -> bool: False when only a checkpoint can say it"},
+    {"journal_is_short", NONE(engine_journal_is_short), "() -> bool"},
+    {"journal_end", ONE(engine_journal_end), "(at_once) -> position | None: not now, or closed"},
+    {"journal_sections", FAST(engine_journal_sections), "(next, bytes) -> (entries, next | None)"},
+    {"journal_checkpointed", FAST(engine_journal_checkpointed), "(position, bytes until the next is due)"},
+    {"retained_sweep", ONE(engine_retained_sweep), "(all): begin a sweep, and remember what changes"},
+    {"retained_changes", ONE(engine_retained_changes), "(bytes) -> (records, authors, True: there are more)"},
+    {"add_past_source", ONE(engine_add_past), "(logged) -> source without a ring"},
+    {"source_position", ONE(engine_source_position), "(source) -> position: what is below was routed"},
+    {"sources_floors", FAST(engine_sources_floors), "(first, most) -> (lowest positions, next or None)"},
+    {"restore_begin", NONE(engine_restore_begin), "()"},
+    {"restore_session", FAST(engine_restore_session), "(number, session)"},
+    {"restore_source", FAST(engine_restore_source), "(number, source, end, routed)"},
+    {"restore_batch", ONE(engine_restore_batch), "(entries) -> bool"},
+    {"restore_mark", ONE(engine_restore_mark), "(number) -> position"},
+    {"restore_route", FAST(engine_restore_route),
+     "(source, position, records or None, begin) -> (begin, unknown topic | None)"},
+    {"restore_settle", ONE(engine_restore_settle), "(session) -> unknown topic | None"},
+    {"restore_refuse", NONE(engine_restore_refuse), "(): ask about topics no more"},
+    {"restore_resume", FAST(engine_restore_resume), "(source, position): records below were routed"},
+    {"restore_end", NONE(engine_restore_end), "() -> records that sessions wait for and nothing has"},
+    {"source_named", FAST(engine_source_named), "(source, ring name, epoch)"},
+    {"spill_open", FAST(engine_spill_open), "(fd, epochs) -> copies found | None: it is another broker's"},
+    {"spill_close", NONE(engine_spill_close), "() -> bytes of copies that sessions need: it stays as it is"},
+    {"topic_add", FAST(engine_topic_add),
+     "(name, source, reserved, session) -> topic, or MQ_NO_TOPIC when the table is full"},
+    {"topic_find", ONE(engine_topic_find), "(name) -> topic, or MQ_NO_TOPIC"},
+    {"topic_name", ONE(engine_topic_name), "(topic) -> bytes"},
+    {"topics_scan", FAST(engine_topics_scan),
+     "(filter, first, places, most) -> (topics, as uint32; where to continue, or None)"},
+    {"topics_recycle", ONE(engine_topics_recycle), "(most) -> names of topics that were forgotten"},
+    {"topics_age", ONE(engine_topics_age), "(places) -> names of topics that were forgotten"},
+    {"routes_new", FAST(engine_routes_new), "(topic, sessions, tags): of a topic that has none"},
+    {"routes_set", FAST(engine_routes_set), "(topics, session, tag) -> int"},
+    {"routes_add", FAST(engine_routes_add), "(topics, session, tag) -> int: one route more"},
+    {"routes_merge", FAST(engine_routes_merge), "(topics, session, tag) -> int: the higher QoS stays"},
+    {"routes_drop", FAST(engine_routes_drop), "(topics, session, 0) -> int"},
+    {"routes_of", ONE(engine_routes_of), "(topic) -> [(session, tag)]"},
+    {"replay_begin", FAST(engine_replay_begin),
+     "(session, tag, filter, topics or None): send what those, or all that match, retain"},
+    {"replay_end", FAST(engine_replay_end), "(session, filter)"},
+    {"queue_topics", ONE(engine_queue_topics), "(session) -> topics of what waits, as uint32"},
+    {"queue_purge", FAST(engine_queue_purge), "(session, topics) -> how many were taken back"},
+    {"topics_retaining", ONE(engine_topics_retaining), "(topics) -> those of them that retain something"},
+    {"topics", NONE(engine_topics), "() -> all, as uint32"},
+    {"routes_clear", ONE(engine_routes_clear), "(topic)"},
+    {"retain", FAST(engine_retain),
+     "(topic, payload, flags, properties, timestamp_ns, owner, author) -> bool"},
+    {"retained", ONE(engine_retained), "(topic) -> payload | None"},
+    {"retained_route", ONE(engine_retained_route), "(topic) -> how many get it"},
+    {"publish", FAST(engine_publish), "(topic, payload, flags, properties, owner, author) -> RB_*"},
+    {0},
+};
+
+static PyGetSetDef engine_fields[] = {
+    {"address", (getter)engine_address, NULL, "mq_engine *, while this object lives", NULL},
+    {"counters_address", (getter)counters_address, NULL, "mq_counters *, while this object lives", NULL},
+    {"limits_address", (getter)limits_address, NULL, "mq_limits *, while this object lives", NULL},
+    {0},
+};
+
+static PyType_Slot engine_slots[] = {
+    {Py_tp_doc, "The MQTT hot path: topics, routes, sessions and connections."},
+    {Py_tp_new, engine_new},
+    {Py_tp_dealloc, engine_dealloc},
+    {Py_tp_methods, engine_methods},
+    {Py_tp_getset, engine_fields},
+    {0},
+};
+
+static PyType_Spec engine_spec = {"ringbuf.Engine", sizeof(engine_object), 0, Py_TPFLAGS_DEFAULT,
+                                  engine_slots};
+
+int mq_install(const char *name)
+{
+    PyGILState_STATE state = PyGILState_Ensure(); /* cffi has released it */
+    int result = 0;
+    if (engine_type == NULL) {
+        PyObject *module = PyImport_AddModule(name);
+        engine_type = module == NULL ? NULL : (PyTypeObject *)PyType_FromSpec(&engine_spec);
+        result = engine_type == NULL ? -1 : PyModule_AddObjectRef(module, "Engine", (PyObject *)engine_type);
+        if (result != 0) {
+            Py_CLEAR(engine_type);
+            PyErr_Clear();
+        }
+    }
+    PyGILState_Release(state);
+    return result;
+}

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Methods of the Python type Engine for the journal and its replay at a restart (see py_engine.c).
+ */
+#include "python/py_engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- writing ---- */
+
+PyObject *engine_session_keep(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0)
+        return NULL;
+    if (session != NULL) {
+        bool begins = args[1] == Py_True && !session->kept;
+        session->kept = args[1] == Py_True;
+        if (begins)
+            mq_journal_section(self->engine, session);
+    }
+    return PyBool_FromLong(session != NULL);
+}
+
+PyObject *engine_journal_open(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long from, in_log;
+    if (take(count, 4) != 0 || unsigned_of(args[1], UINT64_MAX, &from) != 0 ||
+        unsigned_of(args[3], UINT64_MAX, &in_log) != 0)
+        return NULL;
+    if (!PyObject_TypeCheck(args[0], writer_type))
+        return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
+                            (PyObject *)Py_TYPE(args[0]));
+    if (!((writer_object *)args[0])->open || ((writer_object *)args[0])->forks != forks)
+        return fail("RingClosed", "(s)", "writer");
+    PyObject *before = self->journal;
+    self->journal = Py_NewRef(args[0]);
+    mq_journal_open(self->engine, &((writer_object *)args[0])->writer, from, args[2] == Py_True, in_log);
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_journal_close(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    mq_journal_close(self->engine);
+    Py_CLEAR(self->journal);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_journal_is_short(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(mq_journal_is_short(self->engine));
+}
+
+PyObject *engine_journal_note(engine_object *self, PyObject *object)
+{
+    HELD_VIEW note = {0};
+    if (view_of(object, &note) != 0)
+        return NULL;
+    bool written = mq_journal_note(self->engine, note.bytes, (uint32_t)note.length);
+    return PyBool_FromLong(written);
+}
+
+/* End position of the journal, for a checkpoint with all events so far; None: not now. */
+PyObject *engine_journal_end(engine_object *self, PyObject *at_once)
+{
+    const mq_journal *journal = &self->engine->journal;
+    if (journal->writer == NULL || !mq_journal_end(self->engine, at_once == Py_True))
+        Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(journal->writer->tail);
+}
+
+PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long first, most;
+    uint64_t length;
+    if (take(count, 2) != 0 || unsigned_of(args[0], UINT32_MAX, &first) != 0 ||
+        unsigned_of(args[1], UINT32_MAX, &most) != 0)
+        return NULL;
+    uint32_t next = (uint32_t)first;
+    uint8_t *at = mq_journal_sections(self->engine, &next, most, &length);
+    if (at == NULL)
+        return PyErr_NoMemory();
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)length);
+    free(at);
+    if (bytes == NULL)
+        return NULL;
+    return next == UINT32_MAX ? Py_BuildValue("(NO)", bytes, Py_None) : Py_BuildValue("(NI)", bytes, next);
+}
+
+PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long from, due;
+    if (take(count, 2) != 0 || unsigned_of(args[0], UINT64_MAX, &from) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &due) != 0)
+        return NULL;
+    mq_journal_checkpointed(self->engine, from, due);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_retained_sweep(engine_object *self, PyObject *all)
+{
+    self->engine->retained_kept = true;
+    mq_retained_sweep(self->engine, all == Py_True);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_retained_changes(engine_object *self, PyObject *object)
+{
+    unsigned long long most;
+    uint64_t length, authors;
+    if (unsigned_of(object, UINT32_MAX, &most) != 0)
+        return NULL;
+    uint8_t *changes = mq_retained_changes(self->engine, most, &length, &authors);
+    if (changes == NULL)
+        return PyErr_NoMemory();
+    PyObject *found = Py_BuildValue("(y#y#O)", (const char *)changes, (Py_ssize_t)length,
+                                    (const char *)changes + length, (Py_ssize_t)authors,
+                                    self->engine->retained_sweeping.count > 0 ? Py_True : Py_False);
+    free(changes);
+    return found;
+}
+
+PyObject *engine_add_past(engine_object *self, PyObject *logged)
+{
+    int index = mq_ring_add(self->engine, (mq_ring){.kind = MQ_SOURCE_PAST, .logged = logged == Py_True});
+    if (index < 0)
+        return PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_SOURCES_MAX - 1);
+    PyObject *key = PyLong_FromLong(index);
+    if (key == NULL || PyDict_SetItem(self->rings, key, Py_None) != 0)
+        Py_CLEAR(key);
+    return key;
+}
+
+#define MQ_PAST_END ((uint64_t)1 << 56) /* as NEVER_ENDS of edge/recovery/restore_sessions.py */
+
+/* Position below which records have been routed.  Of a past source, the restart has routed all records. */
+PyObject *engine_source_position(engine_object *self, PyObject *object)
+{
+    unsigned long long index;
+    if (unsigned_of(object, self->engine->source_count - 1, &index) != 0)
+        return NULL;
+    const mq_ring *source = self->engine->sources[index];
+    uint64_t position = 0;
+    if (source != NULL && source->kind == MQ_SOURCE_OWN)
+        position = mq_visible_position(source);
+    if (source != NULL && source->kind == MQ_SOURCE_PAST)
+        position = MQ_PAST_END;
+    if (source != NULL && source->kind == MQ_SOURCE_FOREIGN)
+        position = source->reader->cursor > source->resume_at ? source->reader->cursor : source->resume_at;
+    return PyLong_FromUnsignedLongLong(position);
+}
+
+/* Lower the floor of the source to `where`.  A copy counts at its record's position, where a restart looks
+ * for it. */
+static void lower(uint64_t *lowest, uint64_t where)
+{
+    if (where != MQ_NOWHERE && mq_where_source(where) == 0)
+        where = mq_where_blob(where)->origin;
+    if (where != MQ_NOWHERE && mq_where_position(where) < lowest[mq_where_source(where)])
+        lowest[mq_where_source(where)] = mq_where_position(where);
+}
+
+/* Lower the floors by the queued and in-flight records of `session`.  Returns the number of records. */
+static uint64_t lower_by(uint64_t *lowest, const mq_session *session)
+{
+    mq_walk walk = {0};
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++)
+        lower(lowest, session->sent[n & (session->sent_room - 1)].where);
+    while (mq_queue_next(session, &walk))
+        lower(lowest, mq_entry_at(walk.at).where);
+    return session->queue_count + session->sent_next - session->sent_first;
+}
+
+/* A word for each source: the lowest position that the sessions from number `first` on need.  Covers as many
+ * sessions as have about `most` records.  Also returns the next number to continue with, or None. */
+PyObject *engine_sources_floors(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long first, most;
+    uint64_t lowest[MQ_SOURCES_MAX], seen = 0;
+    if (take(count, 2) != 0 || unsigned_of(args[0], UINT32_MAX, &first) != 0 ||
+        unsigned_of(args[1], UINT32_MAX, &most) != 0)
+        return NULL;
+    memset(lowest, 0xff, sizeof lowest);
+    uint32_t next = (uint32_t)first, made = self->engine->sessions.made;
+    for (; next < made && seen < most; next++) {
+        const mq_session *session = mq_slab_at(&self->engine->sessions, next);
+        seen += 1 + (session->item.generation & 1 ? lower_by(lowest, session) : 0);
+    }
+    lowest[0] = UINT64_MAX; /* copies of messages that were in no ring */
+    PyObject *words = PyBytes_FromStringAndSize((const char *)lowest, sizeof lowest);
+    if (words == NULL)
+        return NULL;
+    return next < made ? Py_BuildValue("(NI)", words, next) : Py_BuildValue("(NO)", words, Py_None);
+}
+
+/* ---- replay ---- */
+
+static int is_restoring(const engine_object *self)
+{
+    if (self->restoring != NULL)
+        return 0;
+    PyErr_SetString(PyExc_RuntimeError, "restore_begin() comes first");
+    return -1;
+}
+
+PyObject *engine_restore_begin(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    mq_restoring_free(self->restoring);
+    self->restoring = mq_restoring_new(self->engine);
+    if (self->restoring == NULL)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_restore_end(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    uint64_t lost = 0;
+    if (self->restoring != NULL) {
+        lost = mq_restoring_lost(self->restoring);
+        mq_restoring_over(self->engine);
+        mq_spill_settled(self->engine);
+    }
+    mq_restoring_free(self->restoring);
+    self->restoring = NULL;
+    return PyLong_FromUnsignedLongLong(lost);
+}
+
+PyObject *engine_restore_session(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long number, handle;
+    if (take(count, 2) != 0 || is_restoring(self) != 0 || unsigned_of(args[0], 0xffffff, &number) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &handle) != 0)
+        return NULL;
+    if (!mq_restoring_session(self->restoring, (uint32_t)number, handle))
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_restore_source(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long number, source, end, routed;
+    if (take(count, 4) != 0 || is_restoring(self) != 0 ||
+        unsigned_of(args[0], MQ_SOURCES_MAX - 1, &number) != 0 ||
+        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 ||
+        unsigned_of(args[2], UINT64_MAX, &end) != 0 || unsigned_of(args[3], UINT64_MAX, &routed) != 0)
+        return NULL;
+    mq_restored_source restored = {.source = (uint32_t)source, .end = end, .routed = routed};
+    mq_restoring_source(self->restoring, (uint32_t)number, &restored);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_restore_batch(engine_object *self, PyObject *object)
+{
+    HELD_VIEW entries = {0};
+    if (view_of(object, &entries) != 0 || is_restoring(self) != 0)
+        return NULL;
+    bool whole = mq_restoring_batch(self->engine, self->restoring, entries.bytes, (uint64_t)entries.length);
+    return PyBool_FromLong(whole);
+}
+
+PyObject *engine_restore_mark(engine_object *self, PyObject *object)
+{
+    unsigned long long number;
+    if (is_restoring(self) != 0 || unsigned_of(object, MQ_SOURCES_MAX - 1, &number) != 0)
+        return NULL;
+    return PyLong_FromUnsignedLongLong(mq_restoring_mark(self->restoring, (uint32_t)number));
+}
+
+static PyObject *name_or_none(bool known, const mq_unknown *unknown)
+{
+    if (known)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)unknown->name, (Py_ssize_t)unknown->length);
+}
+
+/* Route the records of an own ring, which ends at its tail and wraps once. */
+static bool route_ring(engine_object *self, uint32_t index, uint64_t position, uint64_t *from,
+                       mq_unknown *unknown)
+{
+    const rb_writer *writer = self->engine->sources[index]->writer;
+    while (position < writer->tail) {
+        uint64_t at = position & writer->mask, left = writer->tail - position, end = writer->capacity - at;
+        uint64_t length = left < end ? left : end;
+        if (!mq_restoring_route(self->engine, self->restoring, index, position, writer->data + at, length,
+                                from, unknown))
+            return false;
+        position += length;
+    }
+    return true;
+}
+
+PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long index, position, begin;
+    HELD_VIEW records = {0};
+    mq_unknown unknown = {0};
+    if (take(count, 4) != 0 || (args[2] != Py_None && view_of(args[2], &records) != 0) ||
+        is_restoring(self) != 0 || unsigned_of(args[0], self->engine->source_count - 1, &index) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &position) != 0 || unsigned_of(args[3], UINT64_MAX, &begin) != 0)
+        return NULL;
+    const mq_ring *source = self->engine->sources[index];
+    uint64_t from = begin;
+    bool known = true;
+    if (args[2] == Py_None) {
+        if (source == NULL || source->kind != MQ_SOURCE_OWN || !rb_writer_keeps(source->writer, position))
+            return PyErr_Format(PyExc_ValueError, "source %llu has no record at %llu", index, position);
+        known = route_ring(self, (uint32_t)index, position, &from, &unknown);
+    } else {
+        known = mq_restoring_route(self->engine, self->restoring, (uint32_t)index, position, records.bytes,
+                                   (uint64_t)records.length, &from, &unknown);
+    }
+    PyObject *name = name_or_none(known, &unknown);
+    return name == NULL ? NULL : Py_BuildValue("(KN)", (unsigned long long)from, name);
+}
+
+PyObject *engine_restore_settle(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    mq_unknown unknown = {0};
+    if (is_restoring(self) != 0 || session_from(self, handle, &session) != 0)
+        return NULL;
+    bool known = session == NULL || mq_restoring_settle(self->engine, self->restoring, session, &unknown);
+    return name_or_none(known, &unknown);
+}
+
+PyObject *engine_restore_refuse(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    if (is_restoring(self) != 0)
+        return NULL;
+    mq_restoring_refuse(self->restoring);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_restore_resume(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long index, position;
+    if (take(count, 2) != 0 || unsigned_of(args[0], self->engine->source_count - 1, &index) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &position) != 0)
+        return NULL;
+    if (self->engine->sources[index] != NULL)
+        self->engine->sources[index]->resume_at = position;
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Methods of the Python type Engine for queued records of a session and pending retained messages (see
+ * py_engine.c).
+ */
+#include "python/py_engine.h"
+
+#include <stdlib.h>
+
+static uint32_t index_at(const bytes_view *topics, Py_ssize_t i)
+{
+    uint32_t index;
+    memcpy(&index, (const char *)topics->bytes + i * (Py_ssize_t)sizeof index, sizeof index);
+    return index;
+}
+
+PyObject *engine_replay_begin(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    unsigned long long tag;
+    HELD_VIEW filter = {0}, topics = {0};
+    bool listed = count == 4 && args[3] != Py_None;
+    if (take(count, 4) != 0 || view_of(args[2], &filter) != 0 || (listed && view_of(args[3], &topics) != 0) ||
+        session_from(self, args[0], &session) != 0 || unsigned_of(args[1], UINT32_MAX, &tag) != 0)
+        return NULL;
+    mq_replay_scope scope = {.filter = filter.bytes,
+                             .filter_length = (uint32_t)filter.length,
+                             .topics = listed ? topics.bytes : NULL,
+                             .count = listed ? (uint32_t)(topics.length / 4) : 0};
+    if (listed && scope.topics == NULL)
+        scope.topics = "";
+    bool begun = session == NULL || mq_replay_begin(self->engine, session, (uint32_t)tag, &scope);
+    return begun ? PyBool_FromLong(session != NULL) : PyErr_NoMemory();
+}
+
+PyObject *engine_replay_end(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    HELD_VIEW filter = {0};
+    if (take(count, 2) != 0 || view_of(args[1], &filter) != 0 || session_from(self, args[0], &session) != 0)
+        return NULL;
+    if (session != NULL)
+        mq_replay_end(self->engine, session, filter.bytes, (uint32_t)filter.length);
+    Py_RETURN_NONE;
+}
+
+static size_t topics_of_queue(mq_engine *engine, const mq_session *session, uint32_t *out)
+{
+    size_t found = 0;
+    mq_walk walk = {0};
+    while (session->queue_count > 0 && mq_queue_next(session, &walk)) {
+        mq_entry entry = mq_entry_at(walk.at);
+        if (entry.where != MQ_NOWHERE)
+            out[found++] = mq_entry_topic(engine, &entry);
+    }
+    return found;
+}
+
+PyObject *engine_queue_topics(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    if (session == NULL)
+        return PyBytes_FromStringAndSize("", 0);
+    mq_session *again = session->group == NULL ? NULL : session->group->again;
+    mq_replays_list(self->engine, session);
+    size_t count = session->queue_count + (again == NULL ? 0 : again->queue_count), found = 0;
+    for (const mq_replay *replay = session->replays; replay != NULL; replay = replay->next)
+        count += replay->count - replay->at;
+    uint32_t *topics = malloc((count + 1) * sizeof *topics);
+    if (topics == NULL)
+        return PyErr_NoMemory();
+    found += topics_of_queue(self->engine, session, topics);
+    if (again != NULL)
+        found += topics_of_queue(self->engine, again, topics + found);
+    for (const mq_replay *replay = session->replays; replay != NULL; replay = replay->next)
+        for (uint32_t i = replay->at; i < replay->count; i++)
+            topics[found++] = replay->topics[i];
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)topics, (Py_ssize_t)(found * sizeof *topics));
+    free(topics);
+    return bytes;
+}
+
+PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    HELD_VIEW topics = {0};
+    if (take(count, 2) != 0 || view_of(args[1], &topics) != 0 || session_from(self, args[0], &session) != 0)
+        return NULL;
+    uint32_t made = self->engine->topics.made, purged = 0;
+    uint8_t *bits = calloc(1, made / 8 + 1);
+    mq_denied denied = {.bits = bits};
+    for (Py_ssize_t i = 0; bits != NULL && i < topics.length / 4; i++) {
+        uint32_t index = index_at(&topics, i);
+        if (index < made)
+            bits[index / 8] |= (uint8_t)(1u << index % 8);
+        else
+            denied.unknown = true;
+    }
+    if (bits != NULL && session != NULL) {
+        purged = mq_purge(self->engine, session, &denied);
+        if (session->group != NULL && session->group->again != NULL)
+            purged += mq_purge(self->engine, session->group->again, &denied);
+        mq_replays_purge(session, &denied);
+    }
+    free(bits);
+    return bits == NULL ? PyErr_NoMemory() : PyLong_FromUnsignedLong(purged);
+}
+
+/* The topics of `object`, as uint32, that have a retained message. */
+PyObject *engine_topics_retaining(engine_object *self, PyObject *object)
+{
+    HELD_VIEW topics = {0};
+    uint32_t found = 0;
+    if (view_of(object, &topics) != 0)
+        return NULL;
+    uint32_t *kept = malloc((size_t)topics.length + 4);
+    for (Py_ssize_t i = 0; kept != NULL && i < topics.length / 4; i++) {
+        const mq_topic *topic = mq_slab_at(&self->engine->topics, index_at(&topics, i));
+        if (topic != NULL && topic->item.generation & 1 && topic->retained != NULL)
+            kept[found++] = topic->item.index;
+    }
+    PyObject *bytes = kept == NULL
+                          ? PyErr_NoMemory()
+                          : PyBytes_FromStringAndSize((const char *)kept, found * (Py_ssize_t)sizeof *kept);
+    free(kept);
+    return bytes;
+}

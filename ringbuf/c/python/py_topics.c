@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Methods of the Python type Engine for sessions, topics, routes and retained messages (see py_engine.c).
+ */
+#include "python/py_engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- sessions ---- */
+
+PyObject *engine_session_open(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long queue_max;
+    if (take(count, 3) != 0 || unsigned_of(args[0], 1u << 30, &queue_max) != 0)
+        return NULL;
+    mq_session *session = mq_slab_take(&self->engine->sessions);
+    if (session == NULL)
+        return PyErr_NoMemory();
+    if (session_owned(self, session, args[2]) != 0) {
+        mq_slab_give(&self->engine->sessions, &session->item);
+        return NULL;
+    }
+    session->queue_max = (uint32_t)queue_max;
+    session->drop_newest = args[1] == Py_True;
+    return PyLong_FromUnsignedLongLong(mq_handle(&session->item));
+}
+
+PyObject *engine_session_close(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    if (session != NULL) {
+        if (session->connection != NULL)
+            mq_connection_close(self->engine, session->connection, MQ_CLOSE_SERVER);
+        mq_session_clear(self->engine, session);
+        mq_slab_give(&self->engine->sessions, &session->item);
+    }
+    return PyBool_FromLong(session != NULL);
+}
+
+PyObject *engine_session_facts(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    if (session == NULL)
+        Py_RETURN_NONE;
+    PyObject *dropped = PyTuple_New(MQ_DROP_CAUSES);
+    for (int i = 0; dropped != NULL && i < MQ_DROP_CAUSES; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(session->dropped[i]);
+        if (number == NULL || PyTuple_SetItem(dropped, i, number) != 0)
+            Py_CLEAR(dropped);
+    }
+    return dropped == NULL ? NULL
+                           : Py_BuildValue("(IIKN)", session->queue_count, session->in_flight,
+                                           (unsigned long long)session->delivered, dropped);
+}
+
+/* ---- subscription ids ---- */
+
+PyObject *engine_subscription_ids_take(engine_object *self, PyObject *object)
+{
+    HELD_VIEW identifiers = {0};
+    if (view_of(object, &identifiers) != 0)
+        return NULL;
+    uint32_t number = mq_subscription_ids_take(self->engine, 0, identifiers.bytes,
+                                               (uint32_t)identifiers.length);
+    return number == 0 ? PyErr_NoMemory() : PyLong_FromUnsignedLong(number);
+}
+
+PyObject *engine_subscription_ids_drop(engine_object *self, PyObject *object)
+{
+    unsigned long long number;
+    if (unsigned_of(object, MQ_SUBSCRIPTION_IDS_MAX, &number) != 0)
+        return NULL;
+    const mq_subscription_ids *ids = number == 0 ? NULL
+                                                 : mq_subscription_ids_at(self->engine, (uint32_t)number);
+    if (ids == NULL || !(ids->item.generation & 1))
+        return PyErr_Format(PyExc_ValueError, "there are no subscription ids %llu", number);
+    mq_subscription_ids_drop(self->engine, (uint32_t)number);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_subscription_ids_of(engine_object *self, PyObject *object)
+{
+    unsigned long long number;
+    if (unsigned_of(object, MQ_SUBSCRIPTION_IDS_MAX, &number) != 0)
+        return NULL;
+    const mq_subscription_ids *ids = number == 0 ? NULL
+                                                 : mq_subscription_ids_at(self->engine, (uint32_t)number);
+    bool is_there = ids != NULL && ids->item.generation & 1;
+    return PyBytes_FromStringAndSize(is_there ? (const char *)ids->identifiers : "",
+                                     is_there ? (Py_ssize_t)ids->length : 0);
+}
+
+PyObject *engine_subscription_ids_count(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromUnsignedLong(self->engine->subscription_ids.live);
+}
+
+PyObject *engine_cold_front(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    uint64_t where;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    if (session == NULL || !mq_cold_front(self->engine, session, &where))
+        Py_RETURN_NONE;
+    return Py_BuildValue("(IK)", mq_where_source(where), (unsigned long long)mq_where_position(where));
+}
+
+PyObject *engine_thaw(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    unsigned long long source, wanted, position;
+    HELD_VIEW records = {0};
+    if (take(count, 5) != 0 || view_of(args[4], &records) != 0 ||
+        session_from(self, args[0], &session) != 0 ||
+        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 ||
+        unsigned_of(args[2], UINT64_MAX, &wanted) != 0 || unsigned_of(args[3], UINT64_MAX, &position) != 0)
+        return NULL;
+    if (session != NULL)
+        mq_thaw(self->engine, session, mq_where((uint32_t)source, wanted), position, records.bytes,
+                (uint64_t)records.length);
+    return PyBool_FromLong(session != NULL);
+}
+
+PyObject *engine_warm(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    if (session != NULL)
+        mq_warm(self->engine, session);
+    return PyBool_FromLong(session != NULL);
+}
+
+/* ---- topics and routes ---- */
+
+PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)
+{
+    HELD_VIEW name = {0};
+    unsigned long long source;
+    mq_session *session;
+    if (take(count, 4) != 0 || view_of(args[0], &name) != 0 || session_from(self, args[3], &session) != 0 ||
+        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0)
+        return NULL;
+    const mq_ring *ring = source < self->engine->source_count ? self->engine->sources[source] : NULL;
+    PyObject *result = NULL;
+    if (ring == NULL || ring->kind != MQ_SOURCE_OWN || name.length > RB_KEY_MAX_BYTES) {
+        PyErr_Format(PyExc_ValueError, "source %llu is no ring of this process, or the topic is too long",
+                     source);
+    } else {
+        mq_topic *topic = mq_topic_add(self->engine, name.bytes, (uint32_t)name.length, (uint16_t)source,
+                                       args[2] == Py_True);
+        if (topic != NULL && session != NULL && !topic->reserved)
+            mq_topic_owned(self->engine, topic, session->owner);
+        result = PyLong_FromUnsignedLong(topic == NULL ? MQ_NO_TOPIC : topic->item.index);
+    }
+    return result;
+}
+
+PyObject *engine_topic_find(engine_object *self, PyObject *object)
+{
+    HELD_VIEW name = {0};
+    if (view_of(object, &name) != 0)
+        return NULL;
+    const mq_topic *topic = mq_topic_find(self->engine, name.bytes, (uint32_t)name.length);
+    return PyLong_FromUnsignedLong(topic == NULL ? MQ_NO_TOPIC : topic->item.index);
+}
+
+PyObject *engine_topic_name(engine_object *self, PyObject *index)
+{
+    mq_topic *topic;
+    return topic_from(self, index, &topic) != 0
+               ? NULL
+               : PyBytes_FromStringAndSize((const char *)topic->name, topic->length);
+}
+
+static bool topic_matches(const mq_topic *topic, const bytes_view *filter)
+{
+    return topic != NULL && topic->item.generation & 1 &&
+           mq_filter_matches(filter->bytes, (uint32_t)filter->length,
+                                                           (const char *)topic->name, topic->length);
+}
+
+PyObject *engine_topics_scan(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long first, places, most;
+    HELD_VIEW filter = {0};
+    if (take(count, 4) != 0 || view_of(args[0], &filter) != 0 ||
+        unsigned_of(args[1], UINT32_MAX, &first) != 0 ||
+        unsigned_of(args[2], UINT32_MAX, &places) != 0 || unsigned_of(args[3], UINT32_MAX, &most) != 0)
+        return NULL;
+    uint32_t made = self->engine->topics.made, found = 0, at = first < made ? (uint32_t)first : made,
+             end = places < made - at ? at + (uint32_t)places : made,
+             room = most < end - at ? (uint32_t)most : end - at;
+    uint32_t *topics = malloc((room + 1) * sizeof *topics);
+    if (topics == NULL)
+        return PyErr_NoMemory();
+    for (; at < end && found < room; at++)
+        if (topic_matches(mq_slab_at(&self->engine->topics, at), &filter))
+            topics[found++] = at;
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)topics, found * (Py_ssize_t)sizeof *topics);
+    free(topics);
+    if (bytes == NULL)
+        return NULL;
+    return at < made ? Py_BuildValue("(NI)", bytes, at) : Py_BuildValue("(NO)", bytes, Py_None);
+}
+
+PyObject *engine_topics(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    uint32_t count = 0, *found = malloc((self->engine->topics.live + 1) * sizeof *found);
+    if (found == NULL)
+        return PyErr_NoMemory();
+    for (uint32_t i = 0; i < self->engine->topics.made; i++) {
+        const mq_topic *topic = mq_slab_at(&self->engine->topics, i);
+        if (topic->item.generation & 1)
+            found[count++] = i;
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)found, count * (Py_ssize_t)sizeof *found);
+    free(found);
+    return bytes;
+}
+
+/* Append the topic's name to `list` and free the topic.  False: not appended. */
+static bool topic_leaves(mq_engine *engine, mq_topic *topic, PyObject *list)
+{
+    PyObject *name = PyBytes_FromStringAndSize((const char *)topic->name, topic->length);
+    bool listed = name != NULL && PyList_Append(list, name) == 0;
+    Py_XDECREF(name);
+    if (listed) {
+        mq_topic_free(engine, topic);
+        engine->counters.topics_recycled++;
+    }
+    return listed;
+}
+
+PyObject *engine_topics_recycle(engine_object *self, PyObject *most)
+{
+    unsigned long long limit;
+    PyObject *list = PyList_New(0);
+    bool well = list != NULL && unsigned_of(most, UINT32_MAX, &limit) == 0;
+    for (mq_topic *topic; well && limit > 0 && (topic = mq_topic_recyclable(self->engine)) != NULL; limit--)
+        well = topic_leaves(self->engine, topic, list);
+    if (!well)
+        Py_CLEAR(list);
+    return list;
+}
+
+PyObject *engine_topics_age(engine_object *self, PyObject *places)
+{
+    mq_engine *engine = self->engine;
+    unsigned long long limit;
+    PyObject *list = PyList_New(0);
+    bool well = list != NULL && unsigned_of(places, UINT32_MAX, &limit) == 0;
+    uint32_t hand = engine->clock_hand,
+             steps = well && limit < engine->topics.made ? (uint32_t)limit : engine->topics.made;
+    for (mq_topic *topic; well && (topic = mq_topic_idle(engine, &steps)) != NULL;)
+        well = topic_leaves(engine, topic, list);
+    if (well && limit > 0 && engine->clock_hand <= hand) /* one full round */
+        mq_topics_trim(engine);
+    if (!well)
+        Py_CLEAR(list);
+    return list;
+}
+
+/* Call `act` for each topic of `ids`, uint32 each.  Returns the number of calls that returned true. */
+static Py_ssize_t each_topic(engine_object *self, const bytes_view *ids, mq_session *session, uint32_t tag,
+                             bool (*act)(mq_engine *, mq_topic *, mq_session *, uint32_t))
+{
+    Py_ssize_t yes = 0;
+    for (Py_ssize_t i = 0; i + 4 <= ids->length; i += 4) {
+        uint32_t index;
+        memcpy(&index, (const char *)ids->bytes + i, sizeof index);
+        mq_topic *topic = mq_slab_at(&self->engine->topics, index);
+        if (topic != NULL && topic->item.generation & 1)
+            yes += act(self->engine, topic, session, tag);
+    }
+    return yes;
+}
+
+static bool act_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    return mq_route_set(engine, topic, session, tag);
+}
+
+static bool act_add(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    return mq_route_add(engine, topic, session, tag);
+}
+
+static bool act_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    return mq_route_merge(engine, topic, session, tag);
+}
+
+static bool act_drop(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    (void)tag;
+    mq_route_drop(engine, topic, session);
+    return true;
+}
+
+static PyObject *over_topics(engine_object *self, args_t args, Py_ssize_t count,
+                             bool (*act)(mq_engine *, mq_topic *, mq_session *, uint32_t))
+{
+    mq_session *session;
+    unsigned long long tag;
+    HELD_VIEW ids = {0};
+    if (take(count, 3) != 0 || view_of(args[0], &ids) != 0 || session_from(self, args[1], &session) != 0 ||
+        unsigned_of(args[2], UINT32_MAX, &tag) != 0)
+        return NULL;
+    return PyLong_FromSsize_t(session == NULL ? 0 : each_topic(self, &ids, session, (uint32_t)tag, act));
+}
+
+PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_topic *topic;
+    HELD_VIEW sessions = {0}, tags = {0};
+    if (take(count, 3) != 0 || view_of(args[1], &sessions) != 0 || view_of(args[2], &tags) != 0 ||
+        topic_from(self, args[0], &topic) != 0)
+        return NULL;
+    Py_ssize_t routes = sessions.length / 8 < tags.length / 4 ? sessions.length / 8 : tags.length / 4;
+    for (Py_ssize_t i = 0; i < routes; i++) {
+        uint64_t handle;
+        uint32_t tag;
+        memcpy(&handle, (const char *)sessions.bytes + i * 8, sizeof handle);
+        memcpy(&tag, (const char *)tags.bytes + i * 4, sizeof tag);
+        mq_session *session = mq_slab_get(&self->engine->sessions, handle);
+        if (session != NULL && !mq_route_add(self->engine, topic, session, tag))
+            break;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count)
+{
+    return over_topics(self, args, count, act_set);
+}
+
+PyObject *engine_routes_add(engine_object *self, args_t args, Py_ssize_t count)
+{
+    return over_topics(self, args, count, act_add);
+}
+
+PyObject *engine_routes_merge(engine_object *self, args_t args, Py_ssize_t count)
+{
+    return over_topics(self, args, count, act_merge);
+}
+
+PyObject *engine_routes_drop(engine_object *self, args_t args, Py_ssize_t count)
+{
+    return over_topics(self, args, count, act_drop);
+}
+
+PyObject *engine_routes_clear(engine_object *self, PyObject *index)
+{
+    mq_topic *topic;
+    if (topic_from(self, index, &topic) != 0)
+        return NULL;
+    mq_routes_free(self->engine, topic);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_routes_of(engine_object *self, PyObject *index)
+{
+    mq_topic *topic;
+    if (topic_from(self, index, &topic) != 0)
+        return NULL;
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < topic->route_count; i++) {
+        const mq_route *route = &topic->routes[i];
+        if (route->session->item.generation != route->generation)
+            continue;
+        PyObject *pair = Py_BuildValue("(KI)", (unsigned long long)mq_handle(&route->session->item),
+                                       route->tag);
+        if (pair == NULL || PyList_Append(list, pair) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(pair);
+    }
+    return list;
+}
+
+#define MESSAGE_FLAGS (RB_FLAG_QOS | RB_FLAG_RETAIN | RB_FLAG_EXPIRY)
+
+/* Build a message.  `properties` have the form of a record, or are empty. */
+static mq_message message_of(const bytes_view *payload, const bytes_view *properties, uint32_t flags,
+                             uint64_t timestamp_ns)
+{
+    return (mq_message){.payload = payload->bytes,
+                        .payload_length = (uint32_t)payload->length,
+                        .properties = properties->bytes,
+                        .properties_length = (uint32_t)properties->length,
+                        .flags = flags | (properties->length > 0 ? RB_FLAG_PROPERTIES : 0),
+                        .timestamp_ns = timestamp_ns};
+}
+
+/* Set owner and author of a message, with a reference to each.  0, or -1 with an exception. */
+static int message_by(engine_object *self, mq_message *message, PyObject *owner, PyObject *author)
+{
+    message->owner = owner_from(self, owner);
+    if (message->owner == NULL && PyErr_Occurred())
+        return -1;
+    message->author = author_from(message->owner, author);
+    if (message->author == NULL && PyErr_Occurred()) {
+        mq_owner_drop(self->engine, message->owner);
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_topic *topic;
+    HELD_VIEW payload = {0}, properties = {0};
+    unsigned long long flags;
+    uint64_t end;
+    if (take(count, 6) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
+        topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0)
+        return NULL;
+    mq_message message = message_of(&payload, &properties, (uint32_t)flags, 0);
+    if (message_by(self, &message, args[4], args[5]) != 0)
+        return NULL;
+    int result = mq_append(self->engine, topic, &message, &end);
+    mq_owner_drop(self->engine, message.owner);
+    mq_author_drop(self->engine, message.author);
+    if (result == RB_TIMEOUT)
+        self->engine->counters.dropped[MQ_DROP_FULL]++;
+    if (result == RB_TOO_LARGE)
+        self->engine->counters.dropped[MQ_DROP_TOO_LARGE]++;
+    return PyLong_FromLong(result);
+}
+
+/* Restore a retained message that a ring still has, after a restart, without a new record. */
+PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_topic *topic;
+    HELD_VIEW payload = {0}, properties = {0};
+    unsigned long long flags, timestamp_ns;
+    if (take(count, 7) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
+        topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0 ||
+        unsigned_of(args[4], UINT64_MAX, &timestamp_ns) != 0)
+        return NULL;
+    mq_message message = message_of(&payload, &properties, (uint32_t)flags, timestamp_ns);
+    if (message_by(self, &message, args[5], args[6]) != 0)
+        return NULL;
+    if (topic->reserved || self->engine->limits.retained_max > 0)
+        mq_retain(self->engine, topic, &message, 0);
+    mq_owner_drop(self->engine, message.owner);
+    mq_author_drop(self->engine, message.author);
+    return PyBool_FromLong(topic->retained != NULL);
+}
+
+PyObject *engine_retained(engine_object *self, PyObject *index)
+{
+    mq_topic *topic;
+    if (topic_from(self, index, &topic) != 0)
+        return NULL;
+    if (topic->retained == NULL)
+        Py_RETURN_NONE;
+    const rb_record *record = &topic->retained->record;
+    rb_parts parts;
+    if (rb_record_parts(record, (const uint8_t *)record, record->length, &parts) != RB_OK)
+        return PyErr_Format(PyExc_SystemError, "the retained message of topic %R is damaged", index);
+    return PyBytes_FromStringAndSize((const char *)record + parts.payload_position, parts.payload_length);
+}
+
+/* Route the retained message of a topic to the current subscribers, as a new message. */
+PyObject *engine_retained_route(engine_object *self, PyObject *index)
+{
+    mq_topic *topic;
+    if (topic_from(self, index, &topic) != 0)
+        return NULL;
+    if (topic->retained == NULL)
+        return PyLong_FromLong(0);
+    mq_message message = {.flags = topic->retained->record.flags};
+    uint64_t where = (uint64_t)(uintptr_t)topic->retained;
+    return PyLong_FromUnsignedLong(mq_route_record(self->engine, topic, where, &message));
+}

@@ -1,0 +1,345 @@
+"""The bridge as it runs: outages, back-off, pause, what it says of itself."""
+
+import errno
+import json
+import logging
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bridge.backoff import Backoff
+from bridge.drain.bridge import Bridge
+from bridge.drain.settings import BridgeSettings
+from bridge.errors import BridgeError, CheckpointBusy, InvalidCommand, SinkConflict, SinkUnavailable
+from bridge.format.file_builder import DrainedFile
+from bridge.sinks.interface import Sink
+from bridge.source.partition_source import RecordLog
+from persistence.read.log_reader import Epoch
+from ringbuf import Range
+from tests.support.bridges import EPOCH, FailingSink, publish, ring, settings
+from tests.support.drained_files import offsets_drained
+from tests.support.waiting import wait_until
+
+
+@contextmanager
+def running(
+    chosen: BridgeSettings, sink: Sink | None = None, cold: RecordLog | None = None
+) -> Iterator[Bridge]:
+    made = Bridge(chosen, sink=sink, cold=cold)
+    made.start()
+    try:
+        yield made
+    finally:
+        assert made.stop(20)
+        if sink is not None:
+            sink.close()
+
+
+def drained(root: Path) -> list[int]:
+    return offsets_drained(root / "lake").get(("default", 0, EPOCH), [])
+
+
+def _is_drained(root: Path, wanted: list[int]) -> bool:
+    return drained(root) == wanted
+
+
+def test_an_idle_stream_is_drained_by_linger_alone(runtime_directory: Path, tmp_path: Path) -> None:
+    with (
+        ring(runtime_directory) as made,
+        running(settings(runtime_directory, tmp_path, linger_ms=50)) as bridge,
+    ):
+        for count in (1, 2, 3):
+            publish(made, 10)
+            wanted = list(range(10 * count))
+            wait_until(partial(_is_drained, tmp_path, wanted))
+        wait_until(lambda: bridge.state().drain_seq == 3 and bridge.state().condition == "idle")
+        state = bridge.state()
+    assert (state.drain_seq, state.lag_records, state.totals.records) == (3, 0, 30)
+    assert state.last_ack_age_s is not None
+    assert bridge.state().condition == "stopped"
+    assert (bridge.state().drain_seq, bridge.state().totals.records) == (3, 30)
+
+
+def test_flush_drains_what_would_linger(runtime_directory: Path, tmp_path: Path) -> None:
+    hour = settings(runtime_directory, tmp_path, linger_ms=3_600_000)
+    with ring(runtime_directory) as made, running(hour) as bridge:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().lag_records == 10)
+        assert bridge.state().condition == "draining"
+        assert drained(tmp_path) == []
+        assert bridge.flush(20)
+        assert drained(tmp_path) == list(range(10))
+        assert bridge.flush(20)
+
+
+def test_a_ring_that_comes_later_is_found(runtime_directory: Path, tmp_path: Path) -> None:
+    with running(settings(runtime_directory, tmp_path)) as bridge:
+        wait_until(lambda: bridge.state().condition == "idle")
+        with ring(runtime_directory) as made:
+            publish(made, 5)
+            wait_until(lambda: drained(tmp_path) == list(range(5)))
+
+
+@pytest.mark.parametrize("how", ["unmounted", "replaced by a file"])
+def test_a_lake_that_goes_away_is_waited_for(runtime_directory: Path, tmp_path: Path, how: str) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    chosen = settings(runtime_directory, tmp_path, to=(mount / "lake").as_uri())
+    with ring(runtime_directory) as made, running(chosen) as bridge:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().drain_seq == 1)
+        mount.rename(tmp_path / "away")
+        if how == "replaced by a file":
+            mount.write_text("")
+        publish(made, 10)
+        wait_until(lambda: bridge.state().failures >= 3)
+        state = bridge.state()
+        assert state.condition == "retrying"
+        assert str(mount) in state.last_error
+        assert state.remedy
+        assert state.lag_records == 10
+        if how == "replaced by a file":
+            mount.unlink()
+        (tmp_path / "away").rename(mount)
+        bridge.resume()
+        wait_until(lambda: bridge.state().condition == "idle")
+        assert bridge.state().last_error == ""
+    assert offsets_drained(mount / "lake") == {("default", 0, EPOCH): list(range(20))}
+
+
+def test_a_lake_out_of_reach_is_told_of_before_there_is_anything_to_drain(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    chosen = settings(runtime_directory, tmp_path, to=(tmp_path / "mount" / "lake").as_uri())
+    with running(chosen) as bridge:
+        wait_until(lambda: bridge.state().condition == "retrying")
+        assert "mount" in bridge.state().remedy
+        with ring(runtime_directory):
+            wait_until(lambda: [it.stream for it in bridge.state().partitions] == ["default"])
+        (tmp_path / "mount").mkdir()
+        wait_until(lambda: bridge.state().condition == "idle")
+
+
+def test_a_lake_that_is_removed_meanwhile_gets_what_comes_from_then_on(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path)) as bridge:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().drain_seq == 1)
+        shutil.rmtree(tmp_path / "lake")
+        publish(made, 10)
+        wait_until(lambda: drained(tmp_path) == list(range(10, 20)))
+
+
+class UnreadableLog:
+    """A log whose disk gives nothing, until it is mended."""
+
+    mended = False
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
+        return []
+
+    def epochs(self, ring_name: str) -> list[Epoch]:
+        if not self.mended:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "00000000.log")
+        return []
+
+
+def test_a_log_that_cannot_be_read_as_the_bridge_begins_is_told_of_and_waited_for(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """Without its checkpoint the bridge asks where the epoch began of which the sink has files."""
+    chosen, cold = settings(runtime_directory, tmp_path), UnreadableLog()
+    with ring(runtime_directory) as made:
+        publish(made, 10)
+        with running(chosen) as bridge:
+            wait_until(lambda: bridge.state().condition == "idle" and bridge.state().drain_seq == 1)
+        chosen.checkpoint_path.unlink()
+        publish(made, 10)
+        with running(chosen, cold=cold) as bridge:
+            wait_until(lambda: bridge.state().condition == "retrying")
+            state = bridge.state()
+            assert state.last_error.startswith(f"default-0: where epoch {EPOCH} began cannot be read: ")
+            assert "Input/output error" in state.last_error
+            assert "read the log" in state.remedy
+            cold.mended = True
+            wait_until(lambda: bridge.state().condition == "idle" and bridge.state().drain_seq == 2)
+    assert drained(tmp_path) == list(range(20))
+
+
+def test_while_paused_nothing_is_drained_and_nothing_is_lost(runtime_directory: Path, tmp_path: Path) -> None:
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path)) as bridge:
+        bridge.pause()
+        wait_until(lambda: bridge.state().condition == "paused")
+        publish(made, 10)
+        assert not bridge.flush(0.05)
+        assert drained(tmp_path) == []
+        bridge.resume()
+        assert bridge.flush(20)
+        assert drained(tmp_path) == list(range(10))
+
+
+def test_who_looks_at_a_bridge_that_is_paused_from_its_start_sees_what_waits(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    chosen = settings(runtime_directory, tmp_path)
+    with running(chosen) as bridge:
+        bridge.pause().result(20)
+    with ring(runtime_directory) as made, running(chosen) as bridge:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().lag_records == 10)
+        with ring(runtime_directory, "later-0") as later:
+            publish(later, 5)
+            wait_until(lambda: bridge.state().lag_records == 15)
+            wait_until(lambda: bridge.state().lag_s > 0)
+        assert bridge.state().condition == "paused"
+        assert drained(tmp_path) == []
+
+
+def test_an_order_to_a_bridge_that_has_ended_is_refused_at_once(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with running(settings(runtime_directory, tmp_path)) as bridge:
+        pass
+    with pytest.raises(InvalidCommand, match="has ended"):
+        bridge.resume().result(0)
+
+
+def test_a_conflict_blocks_until_somebody_says_go_on(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = FailingSink(tmp_path / "lake")
+    sink.before = [SinkConflict("taken", hint="give each edge its own edge_id")]
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path), sink) as bridge:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().condition == "blocked")
+        assert bridge.state().remedy == "give each edge its own edge_id"
+        assert len(sink.puts) == 1
+        bridge.resume()
+        assert bridge.flush(20)
+    assert len(sink.puts) == 2
+    assert drained(tmp_path) == list(range(10))
+    assert "taken" in caplog.text
+
+
+def test_an_outage_is_logged_once_and_not_with_every_try(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = FailingSink(tmp_path / "lake")
+    sink.before = [SinkUnavailable(f"down in {tries}.5ms") for tries in range(8)]
+    with (
+        caplog.at_level(logging.INFO),
+        ring(runtime_directory) as made,
+        running(settings(runtime_directory, tmp_path), sink) as bridge,
+    ):
+        publish(made, 10)
+        assert bridge.flush(20)
+    said = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.bridge"]
+    assert sum("down" in text for text in said) == 1
+    assert sum("after=8 failures" in text for text in said) == 1
+
+
+def test_two_bridges_of_one_name_do_not_run_at_once(runtime_directory: Path, tmp_path: Path) -> None:
+    chosen = settings(runtime_directory, tmp_path)
+    with running(chosen), pytest.raises(CheckpointBusy, match=r"lake\.checkpoint"):
+        Bridge(chosen).start()
+
+
+def test_two_bridges_drain_the_same_rings_to_two_lakes(runtime_directory: Path, tmp_path: Path) -> None:
+    chosen = [
+        settings(runtime_directory, tmp_path, name=name, to=(tmp_path / name).as_uri())
+        for name in ("lake", "second")
+    ]
+    with ring(runtime_directory) as made, running(chosen[0]) as one, running(chosen[1]) as two:
+        publish(made, 10)
+        assert one.flush(20)
+        assert two.flush(20)
+    assert offsets_drained(tmp_path / "second") == offsets_drained(tmp_path / "lake")
+
+
+def test_a_bridge_that_ends_by_a_mistake_says_which(runtime_directory: Path, tmp_path: Path) -> None:
+    class Mistaken(FailingSink):
+        def put(self, unit: DrainedFile) -> None:
+            raise RuntimeError("nobody has thought of that")
+
+    with ring(runtime_directory) as made:
+        publish(made, 5)
+        sink = Mistaken(tmp_path / "lake")
+        bridge = Bridge(settings(runtime_directory, tmp_path), sink=sink)
+        with pytest.raises(RuntimeError):
+            bridge.run()
+        sink.close()
+    state = bridge.state()
+    assert (state.condition, state.last_error) == ("failed", "RuntimeError('nobody has thought of that')")
+    assert "start it again" in state.remedy
+
+
+def test_its_state_is_json(runtime_directory: Path, tmp_path: Path) -> None:
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path)) as bridge:
+        publish(made, 10)
+        assert bridge.flush(20)
+        wait_until(lambda: bridge.state().partitions)
+        said = json.loads(json.dumps(bridge.state().as_dict()))
+    assert said["to"] == (tmp_path / "lake").as_uri()
+    assert said["partitions"][0]["stream"] == "default"
+
+
+def test_back_off_is_random_below_a_bound_that_doubles_up_to_its_limit() -> None:
+    backoff = Backoff(0.5, 60, random.Random(1))
+    bounds = [min(60, 0.5 * 2**failures) for failures in range(40)]
+    waits = [backoff.next_s() for _ in bounds]
+    assert all(0 <= wait <= bound for wait, bound in zip(waits, bounds, strict=True))
+    assert max(waits[:3]) <= 2
+    assert max(waits) > 50
+    assert min(waits[10:]) < 10  # full jitter: from nothing on
+    assert len(set(waits)) == len(waits)
+    backoff.reset()
+    assert backoff.next_s() <= 0.5
+
+
+def test_an_edge_id_that_no_file_name_may_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BridgeError, match="edge id 'a/b'"):
+        settings(tmp_path, tmp_path, edge_id="a/b")
+
+
+def test_a_partition_that_cannot_be_read_is_an_error_in_state_metrics_and_log(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its ring has an epoch lower than one that was drained, as a clock in the past once made it."""
+    chosen = settings(runtime_directory, tmp_path)
+    with ring(runtime_directory) as made, running(chosen) as bridge:
+        publish(made, 10)
+        assert bridge.flush(20)
+        made.unlink()
+    with ring(runtime_directory, epoch=EPOCH - 1) as old, ring(runtime_directory, "other-0") as other:
+        publish(old, 300)
+        publish(other, 5)
+        with running(chosen) as bridge:
+            wait_until(lambda: bridge.state().totals.records == 5 and bridge.state().lag_s > 0)
+            state = bridge.state()
+    assert (state.condition, state.blocked_partitions, state.lag_records) == ("blocked", 1, 300)
+    assert f"epoch {EPOCH - 1}, after epoch {EPOCH}" in state.last_error
+    assert "remove nothing" in state.last_error
+    blocked = [it for it in caplog.records if "partition blocked" in it.getMessage()]
+    assert [it.levelname for it in blocked] == ["ERROR"]
+
+
+def test_the_remedy_of_a_blocked_partition_drains_all_that_its_ring_holds(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path)) as bridge:
+        publish(made, 10)
+        assert bridge.flush(20)
+        made.unlink()
+    with ring(runtime_directory, epoch=EPOCH - 1) as old:
+        publish(old, 300)
+        moved = settings(runtime_directory, tmp_path, edge_id="edge-2", name="lake-2")
+        with running(moved) as bridge:
+            assert bridge.flush(20)
+    assert offsets_drained(tmp_path / "lake")["default", 0, EPOCH - 1] == list(range(300))

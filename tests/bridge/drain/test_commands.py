@@ -1,0 +1,161 @@
+"""Skip and backfill while units are under way: nobody waits for a sink that is away."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.drain.bridge import Bridge
+from bridge.drain.commands import backfill, skip
+from bridge.errors import SinkUnavailable
+from bridge.format.cursor import Cursor
+from bridge.format.file_builder import WriteIntent
+from bridge.rangeset import union
+from tests.support import bridges
+from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry
+from tests.support.drained_files import footers, offsets_drained
+from tests.support.waiting import wait_until
+
+DOWN = SinkUnavailable("down")
+
+
+def test_what_is_under_way_arrives_and_what_waits_behind_it_is_skipped(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    sink = FailingSink(tmp_path / "lake")
+    sink.before = [DOWN] * 3
+    chosen = bridges.settings(runtime_directory, tmp_path)
+    with ring(runtime_directory) as made:
+        with drain(chosen, sink) as drained:
+            publish(made, 10)
+            with pytest.raises(SinkUnavailable):
+                run_dry(drained)
+            publish(made, 20)
+            assert skip(drained, "default", 0) == ["default-0: offsets 10 to 29 are skipped"]
+            assert skip(drained, "default", 0) == ["nothing waits"]
+        with drain(chosen, sink) as drained:  # it outlives the process
+            with pytest.raises(SinkUnavailable):
+                run_dry(drained)
+            sink.before = []
+            run_dry(drained)
+            publish(made, 5)
+            run_dry(drained)
+    assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): [*range(10), *range(30, 35)]}
+    assert [footer.skipped for footer in footers(tmp_path)] == [(), ((10, 29),)]
+
+
+def test_a_backfill_begins_while_a_unit_is_under_way(runtime_directory: Path, tmp_path: Path) -> None:
+    sink = FailingSink(tmp_path / "lake")
+    with (
+        ring(runtime_directory) as made,
+        drain(bridges.settings(runtime_directory, tmp_path), sink) as drained,
+    ):
+        publish(made, 20)
+        run_dry(drained)
+        sink.before = [DOWN]
+        publish(made, 10)
+        with pytest.raises(SinkUnavailable):
+            run_dry(drained)
+        assert backfill(drained, "default", 0, 5) == ["default-0: offsets 5 to 19 are drained again"]
+        run_dry(drained)
+        assert drained.checkpoint.cursors["default", 0].next_offset == 30
+    there = offsets_drained(tmp_path / "lake")["default", 0, EPOCH]
+    assert sorted(there) == sorted([*range(20), *range(5, 20), *range(20, 30)])
+    assert not any(footer.lost or footer.skipped for footer in footers(tmp_path))
+
+
+def test_a_bridge_whose_sink_is_away_does_as_it_is_told(runtime_directory: Path, tmp_path: Path) -> None:
+    sink = FailingSink(tmp_path / "lake")
+    sink.before = [DOWN] * 100_000
+    bridge = Bridge(bridges.settings(runtime_directory, tmp_path), sink=sink)
+    with ring(runtime_directory) as made:
+        publish(made, 10)
+        bridge.start()
+        try:
+            wait_until(lambda: bridge.state().condition == "retrying")
+            publish(made, 5)
+            assert bridge.skip().result(20) == ["default-0: offsets 10 to 14 are skipped"]
+            sink.before = []
+            assert bridge.flush(20)
+        finally:
+            bridge.stop()
+            sink.close()
+    assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(10))}
+
+
+# ---- whatever is told when, each offset is in a file or declared ----
+
+
+class Partition:
+    """A cursor, units under way that arrive in their order, and what files then hold and say."""
+
+    def __init__(self) -> None:
+        self.cursor = Cursor("default", 0, EPOCH, 0, 0, 0)
+        self.flights: list[WriteIntent] = []
+        self.end = 0
+        self.told: set[int] = set()
+
+    @property
+    def reached(self) -> Cursor:
+        cursor = self.cursor
+        for flight in self.flights:
+            cursor = cursor.after(flight)
+        return cursor
+
+    def decide(self, live: bool, count: int, gone: int = 0) -> bool:
+        cursor = self.reached
+        start = cursor.live_offset if live else cursor.next_offset
+        stop = self.end if live else cursor.stop_offset or self.end
+        first = start + gone
+        if first >= stop:
+            return False
+        last = min(first + count, stop) - 1
+        lost = tuple(union((*cursor.owed, *(((start, first - 1),) if gone else ()))))
+        passed = start == cursor.next_offset and cursor.accounted_offset < cursor.next_offset
+        skipped = ((cursor.accounted_offset, cursor.next_offset - 1),) if passed else ()
+        self.flights.append(WriteIntent(1, 0, "default", 0, EPOCH, 0, None, first, last, lost, skipped))
+        return True
+
+    def arrive(self) -> None:
+        intent = self.flights.pop(0)
+        self.cursor = self.cursor.after(intent)
+        for first, last in (*intent.lost, *intent.skipped, (intent.first_offset, intent.last_offset)):
+            self.told.update(range(first, last + 1))
+
+    def run_dry(self) -> None:
+        for _ in range(1000):
+            while self.flights:
+                self.arrive()
+            if not self.decide(False, 7) and not self.decide(True, 7):
+                return
+        raise AssertionError(self.cursor)
+
+
+ACTS = st.sampled_from(["publish", "live", "backlog", "arrive", "split", "skip", "back"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(ACTS, st.integers(1, 9)), max_size=40))
+def test_each_offset_is_in_a_file_or_declared_whatever_is_told_when(acts: list[tuple[str, int]]) -> None:
+    partition = Partition()
+    for what, number in acts:
+        if what == "publish":
+            partition.end += number
+        elif what in {"live", "backlog"}:
+            partition.decide(what == "live", number, gone=number // 8)
+        elif what == "arrive" and partition.flights:
+            partition.arrive()
+        elif what == "split" and not partition.flights:
+            partition.cursor = partition.cursor.split(partition.end)
+        elif what == "skip":
+            partition.cursor = partition.cursor.passed(partition.end)
+        elif what == "back":
+            partition.cursor = partition.cursor.back(max(partition.cursor.next_offset - number, 0))
+    partition.run_dry()
+    partition.end += 1  # whose unit says what was passed over last
+    partition.run_dry()
+    assert partition.told >= set(range(partition.end))
+    cursor = replace(partition.cursor, ahead=())
+    assert (cursor.next_offset, cursor.accounted_offset, cursor.owed) == (partition.end, partition.end, ())

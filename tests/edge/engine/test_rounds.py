@@ -1,0 +1,201 @@
+"""Rounds of the broker's thread: no client's messages wait for the end of another's."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+
+import pytest
+
+from edge.broker.deferred import SLICE_S, DeferredDecisions
+from edge.broker.steps import Steps, at_once
+from edge.engine.engine import Loop, Peer, counters_of
+from edge.mqtt import (
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    Version,
+    decode_packet,
+    encode,
+    subscribe_steps,
+    unsubscribe_steps,
+)
+from edge.mqtt.primitives import decode_variable_integer
+from tests.support.mqtt_bench import Bench
+
+NOBODY: Peer = (0, 0, b"", 0)
+MIB = 1 << 20
+SUBSCRIBERS = 128
+MESSAGES = 150
+ROUND_BYTES = 6 * MIB  # poll() flushes up to three times, 2 MiB each, about
+
+
+def received(client: socket.socket) -> bytes:
+    """The bytes that wait in its socket."""
+    try:
+        return client.recv(MIB)
+    except BlockingIOError:
+        return b""
+
+
+class Rounds:
+    """A loop without a thread: each turn() is one round."""
+
+    def __init__(self, bench: Bench, down: ExitStack) -> None:
+        self._bench, self._down = bench, down
+        self.loop = Loop(bench.engine)
+        self.counters = counters_of(bench.engine)
+
+    def turn(self, events: int = 32) -> int:
+        """Poll, and do what Python has to do, for so many events; return how many bytes were sent."""
+        before = int(self.counters.bytes_out)
+        self.loop.poll(0)
+        self._bench.broker.handle(self._bench.engine.events(events))
+        while self._bench.calls:
+            self._bench.calls.popleft()()
+        self._bench.broker.tick()
+        return int(self.counters.bytes_out) - before
+
+    def client(self, name: str, *filters: str) -> socket.socket:
+        """A connected client, of which the answers are read."""
+        here, there = socket.socketpair()
+        self._down.enter_context(here)
+        there.setblocking(False)
+        assert self.loop.adopt(there.detach(), 0, NOBODY)
+        here.sendall(encode(Connect(name, keep_alive_s=0)))
+        expected = 4
+        if filters:
+            here.sendall(encode(Subscribe(1, tuple(map(Subscription, filters)))))
+            expected += 4 + len(filters)
+        here.setblocking(False)
+        answers = b""
+        while len(answers) < expected:
+            self.turn()
+            answers += received(here)
+        return here
+
+
+@contextmanager
+def rounds() -> Iterator[Rounds]:
+    """An engine, its broker and its loop."""
+    with ExitStack() as down:
+        bench = down.enter_context(Bench(capacity_bytes=4 * MIB))
+        made = Rounds(bench, down)
+        try:
+            yield made
+        finally:
+            made.loop.close()
+
+
+def test_closed_connections_that_wait_for_their_end_delay_nobody() -> None:
+    """Epoll hands out 256 sockets at a time, and a closed one would be ready until its end."""
+    with rounds() as it:
+        crowd = [it.client(f"crowd-{n}") for n in range(1_100)]
+        honest = it.client("honest", "all")
+        honest.sendall(encode(Publish("all", b"first")))
+        while not received(honest):
+            it.turn()
+        for client in crowd:
+            client.close()
+        for _ in range(12):  # epoll reports each twice
+            it.turn(1)
+        honest.sendall(encode(Publish("all", b"soon")))
+        for _ in range(2):
+            it.turn(1)
+        assert received(honest) == encode(Publish("all", b"soon"))
+
+
+def test_a_fan_out_to_many_is_sent_in_parts_between_which_sockets_are_looked_at() -> None:
+    """Without the bound one round sends 19 MB, and a publisher waits for all of it."""
+    with rounds() as it:
+        readers = [it.client(f"reader-{n}", "all") for n in range(SUBSCRIBERS)]
+        writer = it.client("writer")
+        whole = b"".join(encode(Publish("all", n.to_bytes(2) + bytes(998))) for n in range(MESSAGES))
+        writer.sendall(whole)
+        arrived = dict.fromkeys(readers, b"")
+        most = 0
+        while any(len(data) < len(whole) for data in arrived.values()):
+            most = max(most, it.turn())
+            for reader in readers:
+                arrived[reader] += received(reader)
+        assert most <= ROUND_BYTES
+        assert all(data == whole for data in arrived.values())
+
+
+def test_what_many_send_is_read_in_parts_between_which_all_have_their_turn() -> None:
+    """Without the bound one round reads 16 MB of packets that are not whole, and an honest client waits."""
+    with rounds() as it:
+        crowd = [it.client(f"crowd-{n}") for n in range(SUBSCRIBERS)]
+        part = memoryview(encode(Publish("all", bytes(MIB))))[: 128 * 1024]
+        for client in crowd:
+            client.send(part)
+        before, most = int(it.counters.bytes_in), 0
+        for _ in range(100):
+            it.turn()
+            now = int(it.counters.bytes_in)
+            most, before = max(most, now - before), now
+        assert 0 < most <= ROUND_BYTES
+        for client in crowd:
+            client.close()
+
+
+def test_work_that_causes_more_work_has_one_slice_for_each_poll() -> None:
+    """Else each SUBSCRIBE adds a slice to every round from then on."""
+    calls: list[Callable[[], object]] = []
+    clock = count(step=SLICE_S / 10)
+    with Bench() as bench:
+        pending = DeferredDecisions(bench.engine, calls.append, lambda _, act: act(), lambda: next(clock))
+
+        def endless() -> Steps[None]:
+            while True:
+                yield
+
+        def begets() -> Steps[None]:
+            yield
+            pending.work(0, "second", endless())
+
+        for _ in range(20):  # the slice of this poll is over
+            next(clock)
+        pending.work(0, "first", begets())
+        for _ in range(100):
+            assert len(calls) == 1
+            calls.pop()()
+
+
+FILTERS = tuple(f"{n:04}/+/" + "x" * 200 for n in range(1_000))
+
+
+@pytest.mark.parametrize(
+    ("packet", "in_steps"),
+    [
+        (Subscribe(1, tuple(map(Subscription, FILTERS))), subscribe_steps),
+        (Unsubscribe(1, FILTERS), unsubscribe_steps),
+    ],
+    ids=["subscribe", "unsubscribe"],
+)
+def test_many_filters_are_decoded_in_parts(packet: Packet, in_steps: Callable[..., Steps[Packet]]) -> None:
+    data = encode(packet, Version.V5)
+    length = decode_variable_integer(data, 1, len(data))
+    assert length is not None
+    body = data[1 + length[1] :]
+    steps, parts = in_steps(data[0], body, Version.V5), 1
+    while next(steps, packet) is not packet:
+        parts += 1
+    assert parts > len(FILTERS) // 100
+    assert at_once(in_steps(data[0], body, Version.V5)) == packet == decode_packet(data[0], body, Version.V5)
+
+
+def test_a_mistake_in_a_late_filter_ends_the_connection_and_adds_no_subscription() -> None:
+    with Bench() as bench:
+        client = bench.client5("c")
+        filters = encode(Subscribe(1, tuple(map(Subscription, FILTERS))), Version.V5)
+        client.raw(filters.replace(b"0999/+/x", b"0999/+x/"))
+        assert isinstance(client.answer(), Disconnect)
+        assert not client.is_open
+        assert bench.broker.router.subscription_count == 0

@@ -1,0 +1,314 @@
+"""The gate before ZeroMQ sockets: peers that never end a message, never read, or come in crowds."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge.errors import PortTaken
+from edge.local import zmq_gate
+from edge.local.zmq_gate import Gate, GateLimits
+from edge.local.zmq_server_socket import ZmqServer
+from tests.support.children import Child
+from tests.support.waiting import wait_until
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+PART = b"\1\1x"  # of a message that goes on
+LIMITS = GateLimits(parts_max=4, message_max_bytes=1 << 16)
+PATIENCE_S = 20.0
+
+
+def frame(body: bytes, *, more: bool = False, command: bool = False, long: bool = False) -> bytes:
+    flags = more | 4 * command
+    if long or len(body) > 255:
+        return bytes((flags | 2,)) + len(body).to_bytes(8) + body
+    return bytes((flags, len(body))) + body
+
+
+def ready(kind: bytes) -> bytes:
+    return frame(b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4) + kind, command=True)
+
+
+def dial(path: Path, data: bytes = b"") -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(PATIENCE_S)
+    client.connect(str(path))
+    if data:
+        client.sendall(data)
+    return client
+
+
+def is_closed(client: socket.socket) -> bool:
+    """True when the gate has ended the connection; what came before is dropped."""
+    try:
+        while client.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+@contextmanager
+def gate(directory: Path, limits: GateLimits = LIMITS) -> Iterator[tuple[Gate, Path, socket.socket]]:
+    """A gate before a listening socket of the test."""
+    path = directory / "gate.sock"
+    made = Gate("zmq", f"ipc://{path}", limits)
+    with socket.socket(socket.AF_UNIX) as inner:
+        inner.bind(f"\0{made.inner}")
+        inner.listen(64)
+        inner.settimeout(PATIENCE_S)
+        made.open()
+        try:
+            yield made, path, inner
+        finally:
+            made.close()
+    assert not path.exists()
+
+
+Linked = tuple[Gate, socket.socket, socket.socket]
+
+
+@contextmanager
+def linked(directory: Path, limits: GateLimits = LIMITS) -> Iterator[Linked]:
+    """A gate, a peer, and the end of the peer's link that libzmq would have."""
+    with (
+        gate(directory, limits) as (made, path, inner),
+        closing(dial(path)) as peer,
+        closing(inner.accept()[0]) as behind,
+    ):
+        behind.settimeout(PATIENCE_S)
+        yield made, peer, behind
+
+
+def received(end: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length and (more := end.recv(1 << 16)):
+        data += more
+    return data
+
+
+FRAMES = st.lists(
+    st.tuples(st.binary(max_size=400), st.booleans(), st.booleans(), st.integers(0, 2)), max_size=12
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(parts=FRAMES, cuts=st.lists(st.integers(1, 700), max_size=20))
+def test_all_bytes_within_the_limits_pass_unchanged(tmp_path_factory, parts, cuts):
+    """Wherever the packets of the stream begin and end."""
+    data, run = GREETING + ready(b"DEALER"), 0
+    for body, command, long, more in parts:
+        more_follow = bool(more) and run < 3 and not command
+        run = run if command else (run + 1) * more_follow
+        data += frame(body, more=more_follow, command=command, long=long)
+    with linked(tmp_path_factory.mktemp("gate")) as (made, peer, behind):
+        rest = data
+        for cut in cuts:
+            peer.sendall(rest[:cut])
+            rest = rest[cut:]
+        peer.sendall(rest)
+        assert received(behind, len(data)) == data
+        behind.sendall(data[::-1])
+        assert received(peer, len(data)) == data[::-1]
+        peer.close()
+        assert behind.recv(1) == b""
+        assert made.counts()["accepted"] == 1
+        wait_until(lambda: made.counts()["open"] == 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (GREETING + frame(b"x", more=True) * 4, "too_long"),
+        (GREETING + PART * 3 + frame(b"", command=True) + PART, "too_long"),
+        (GREETING + b"\x02" + ((1 << 16) + 1).to_bytes(8), "too_long"),
+        (GREETING + b"\x02" + b"\xff" * 8, "too_long"),
+        (GREETING + b"\x06" + b"\xff" * 8, "too_long"),
+        (GREETING + frame(bytes(40_000), more=True) + frame(bytes(40_000)), "too_long"),
+        (GREETING + b"\x08\x01x", "malformed"),
+        (GREETING + b"\x05\x01x", "malformed"),
+        (b"GET / HTTP/1.1\r\n\r\n", "malformed"),
+        (b"\xff" + bytes(8) + b"\x7f\x01", "malformed"),
+    ],
+)  # fmt: skip
+def test_a_peer_beyond_a_limit_is_disconnected_and_counted(tmp_path, data, cause):
+    with linked(tmp_path) as (made, peer, behind):
+        with suppress(ConnectionError):
+            peer.sendall(data)
+        assert is_closed(peer)
+        assert is_closed(behind)
+        assert made.counts()[cause] == 1
+
+
+def test_of_unfinished_messages_that_are_too_long_together_the_oldest_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(zmq_gate, "UNFINISHED_MAX_BYTES", 2 << 16)
+    part = GREETING + frame(bytes(60_000), more=True)
+    with gate(tmp_path) as (made, path, inner):
+        peers, ends = [], []
+        for number in range(3):
+            peers.append(dial(path))
+            ends.append(inner.accept()[0])
+            ends[-1].settimeout(PATIENCE_S)
+            if number == 2:
+                break
+            peers[-1].sendall(part)
+            assert len(received(ends[-1], len(part))) == len(part)
+        peers[2].sendall(GREETING + frame(b"whole"))  # an honest one, which is served throughout
+        peers.append(dial(path, part))
+        assert is_closed(peers[0])
+        peers[1].sendall(frame(b"end"))
+        peers[2].sendall(frame(b"and again"))
+        assert len(received(ends[2], 64 + 7 + 11)) == 64 + 7 + 11
+        assert made.counts()["unfinished"] == 1
+        for it in (*peers, *ends):
+            it.close()
+
+
+def test_a_message_that_takes_too_long_ends_its_connection(tmp_path, monkeypatch):
+    monkeypatch.setattr(zmq_gate, "UNFINISHED_MAX_MS", 1)
+    with linked(tmp_path) as (made, peer, _):
+        peer.sendall(GREETING + frame(b"x", more=True))
+        assert is_closed(peer)
+        assert made.counts()["unfinished"] == 1
+
+
+def test_a_peer_that_reads_nothing_is_disconnected(tmp_path):
+    with linked(tmp_path, GateLimits(4, 1 << 20, unread_max_ms=1)) as (made, peer, behind):
+        peer.sendall(GREETING)
+        assert received(behind, 64) == GREETING
+        with pytest.raises(OSError):  # broken pipe
+            while True:
+                behind.sendall(bytes(1 << 16))
+        assert made.counts()["unread"] == 1
+
+
+def test_peers_wait_while_their_messages_are_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(zmq_gate, "UNDRAINED_MAX_BYTES", 1 << 20)
+    data = GREETING + frame(bytes(400_000)) * 20
+    with linked(tmp_path, GateLimits(4, 1 << 20)) as (made, peer, behind):
+        peer.setblocking(False)
+        behind.setblocking(False)
+        rest, got, most = data, 0, 0
+
+        def is_still() -> bool:
+            """True if nothing moves: the gate is paused, or all has come."""
+            nonlocal rest, got
+            before = (len(rest), got)
+            with suppress(BlockingIOError):
+                rest = rest[peer.send(rest) :] if rest else b""
+            with suppress(BlockingIOError):
+                more = behind.recv(1 << 20)
+                assert more
+                got += len(more)
+            return before == (len(rest), got)
+
+        while got < len(data):
+            before = got
+            made.drained()
+            wait_until(lambda: is_still() and is_still())
+            most = max(most, got - before)
+    assert got == len(data)
+    assert most < 4 << 20, "no more than the limit, one message, and what sockets hold"
+
+
+def test_connections_beyond_the_limit_are_closed_and_free_places_are_used(tmp_path):
+    with gate(tmp_path, GateLimits(4, 1 << 20, connections_max=3)) as (made, path, inner):
+        first = [dial(path) for _ in range(3)]
+        ends = [inner.accept()[0] for _ in first]
+        with closing(dial(path)) as late:
+            assert late.recv(1) == b""
+        assert made.counts()["refused"] == 1
+        first.pop().close()
+        wait_until(lambda: made.counts()["open"] == 2)
+        with closing(dial(path, GREETING)), closing(inner.accept()[0]) as end:
+            assert received(end, 64) == GREETING
+        made.admit(2)  # descriptors: too few for one, which is served all the same
+        wait_until(lambda: made.counts()["open"] == 2)
+        with closing(dial(path)) as late:
+            assert late.recv(1) == b""
+        for it in (*first, *ends):
+            it.close()
+
+
+def test_who_is_disconnected_is_logged_seldom(tmp_path, caplog):
+    with gate(tmp_path) as (made, path, _):
+        for number in range(1, 21):
+            with closing(dial(path, b"nonsense")) as peer:
+                assert is_closed(peer)
+            assert made.counts()["malformed"] == number
+            made.look()
+    assert len(caplog.records) == 1
+    assert "malformed=1" in caplog.text
+
+
+# ---- before libzmq ----
+
+
+@pytest.mark.parametrize(("kind", "peer"), [(zmq.ROUTER, b"DEALER"), (zmq.XPUB, b"XSUB")])
+@pytest.mark.parametrize("size", [1, 60_000])
+def test_a_message_without_an_end_takes_no_memory(tmp_path, kind, peer, size):
+    limits = GateLimits(100, 1 << 20)
+    with closing(ZmqServer(kind, "zmq", f"ipc://{tmp_path}/s", limits)) as server:
+        server.bind()
+        sent = 0
+        with closing(dial(tmp_path / "s", GREETING + ready(peer))) as client, pytest.raises(OSError):
+            assert received(client, 90)[66:71] == b"\x05READY"[:5]  # ZMTP has peers wait for it
+            while sent < 1 << 30:  # until the pipe is broken
+                client.sendall(frame(b"\1" * size, more=True) * 16)
+                sent += 16 * size
+        assert sent < 3 << 20
+        assert server.peers()["too_long"] == 1
+
+
+def test_zeromq_behind_the_gate_is_open_to_this_process_only(tmp_path):
+    """Its name in the abstract namespace is no secret."""
+    with closing(ZmqServer(zmq.ROUTER, "zmq", f"ipc://{tmp_path}/s", LIMITS)) as server:
+        server.bind()
+        assert server._gate is not None
+        code = (
+            "import socket, sys\n"
+            "with socket.socket(socket.AF_UNIX) as it:\n"
+            "    it.connect('\\0' + sys.argv[1])\n"
+            "    print('open' if it.recv(1) else 'closed', flush=True)\n"
+        )
+        with Child(code, server._gate.inner) as stranger:
+            assert stranger.line() == "closed"
+
+
+def test_answers_that_are_queued_at_the_end_arrive(tmp_path):
+    server = ZmqServer(zmq.ROUTER, "zmq", f"ipc://{tmp_path}/s", LIMITS)
+    server.bind()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+        client.set(zmq.LINGER, 0)
+        client.connect(server.endpoint)
+        client.send(b"question")
+        peer, _ = server.socket.recv_multipart()
+        body = secrets.token_bytes(8 << 20)
+        server.socket.send_multipart([peer, body])
+        server.close()
+        assert client.poll(20_000)
+        assert client.recv() == body
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_a_gate_listens_on_loopback_too(tmp_path, host):
+    with closing(ZmqServer(zmq.ROUTER, "zmq", f"tcp://{host}:*", LIMITS)) as server:
+        server.bind()
+        taken = ZmqServer(zmq.ROUTER, "zmq", server.endpoint, LIMITS)
+        with closing(taken), pytest.raises(PortTaken, match=r"zmq\.endpoint"):
+            taken.bind()
+        with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+            client.set(zmq.LINGER, 0)
+            client.set(zmq.IPV6, 1)
+            client.connect(server.endpoint)
+            client.send_multipart([b"a", b"b"])
+            assert server.socket.poll(20_000)
+            assert server.socket.recv_multipart()[1:] == [b"a", b"b"]

@@ -1,0 +1,166 @@
+"""Several logs under one directory: which ring goes where, and what is read after rings have moved."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from bridge.source.partition_source import ForeignLog
+from edge.errors import EdgeError
+from edge.log.log_set import LogSet, Placing
+from persistence import Source
+from persistence.read.directories import home, logs_in, worker_of
+from ringbuf import Range, Ring
+from ringbuf.record import decode
+from tests.support.waiting import PATIENCE_S, wait_until
+
+NAMES = [f"s-{number}" for number in range(8)]
+
+
+@contextmanager
+def rings(directory: Path, names: list[str], capacity_bytes: int = 1 << 20) -> Iterator[dict[str, Ring]]:
+    made = {name: Ring.create(directory / name, capacity_bytes=capacity_bytes, epoch=7) for name in names}
+    try:
+        yield made
+    finally:
+        for ring in made.values():
+            ring.close()
+
+
+@contextmanager
+def logged(
+    directory: Path, rings: dict[str, Ring], *, workers: int = 1, isolated: bool = False
+) -> Iterator[LogSet]:
+    """A LogSet that writes these rings."""
+    logs = LogSet(directory, Placing(workers, 1 << 20, 0))
+    try:
+        logs.open(dict.fromkeys(rings, isolated))
+        logs.start([(Source(ring, "disk"), isolated) for ring in rings.values()], Event().set)
+        yield logs
+    finally:
+        logs.stop()
+        logs.close()
+
+
+def publish(rings: dict[str, Ring], *payloads: str) -> None:
+    """The same records to each ring; returns when they are durable."""
+    for ring in rings.values():
+        for payload in payloads:
+            ring.writer().publish(payload.encode(), key=b"t")
+    wait_until(lambda: all(is_durable(ring) for ring in rings.values()))
+
+
+def is_durable(ring: Ring) -> bool:
+    """Whether its log has all of it."""
+    return ring.extremes().durable_position == ring.extremes().end_position
+
+
+def payloads(log: LogSet | ForeignLog, name: str, epoch: int = 7) -> list[str]:
+    """What is read of a ring from offset 0 on; each offset once, in order."""
+    reader = log.reader if isinstance(log, LogSet) else log
+    found, offset = [], 0
+    while ranges := reader.read(name, epoch, offset, 1 << 20):
+        for number, payload in _records(ranges, epoch):
+            assert number == offset, f"offset {number} instead of {offset}"
+            found.append(payload)
+            offset += 1
+    return found
+
+
+def _records(ranges: list[Range], epoch: int) -> Iterator[tuple[int, str]]:
+    for it in ranges:
+        data = bytes(it.view)
+        while data:
+            record, length = decode(data, epoch)
+            yield record.offset, record.payload.decode()
+            data = data[length:]
+
+
+def test_rings_are_spread_over_workers_by_their_id(runtime_directory: Path, tmp_path: Path) -> None:
+    assert {worker_of(name, 3) for name in NAMES} == {0, 1, 2}
+    with rings(runtime_directory, NAMES) as made, logged(tmp_path, made, workers=3) as logs:
+        publish(made, "a")
+        assert logs_in(tmp_path) == [tmp_path, tmp_path / "worker1", tmp_path / "worker2"]
+        for name in NAMES:
+            assert logs.log_of(name).directory == str(home(tmp_path, name, isolated=False, workers=3))
+            assert logs.log_of(name).reader.epochs(name)
+        assert len(logs.status()["logs"]) == 3
+        assert logs.status()["records"] == len(NAMES)
+
+
+def test_an_isolated_ring_has_a_log_of_its_own(runtime_directory: Path, tmp_path: Path) -> None:
+    with rings(runtime_directory, ["a-0", "a-1"]) as made, logged(tmp_path, made, isolated=True) as logs:
+        publish(made, "a", "b")
+        assert set(logs.log_of("a-0").reader.ends()) == {"a-0"}
+        assert logs.log_of("a-0") is not logs.log_of("a-1")
+        assert payloads(logs, "a-1") == ["a", "b"]
+    assert logs_in(tmp_path) == [tmp_path, tmp_path / "a-0", tmp_path / "a-1"]
+
+
+def test_nothing_is_lost_or_written_twice_when_rings_move(runtime_directory: Path, tmp_path: Path) -> None:
+    """Each start keeps the rings elsewhere; at the end all records are read, from wherever they are."""
+    places: list[tuple[int, bool]] = [(1, False), (3, False), (1, True), (2, False), (3, False), (1, False)]
+    with rings(runtime_directory, NAMES) as made:
+        for number, (workers, isolated) in enumerate(places):
+            with logged(tmp_path, made, workers=workers, isolated=isolated) as logs:
+                publish(made, f"{number} a", f"{number} b")
+                written = logs.status()["records"]
+                assert written == 2 * len(NAMES), "a ring was begun again where it had been logged already"
+                expected = [f"{it} {which}" for it in range(number + 1) for which in "ab"]
+                for name in NAMES:
+                    assert payloads(logs, name) == expected
+                    assert [tuple(it) for it in logs.reader.epochs(name)] == [(7, 0, len(expected))]
+            assert [payloads(ForeignLog(tmp_path), name) for name in NAMES] == [expected] * len(NAMES)
+
+
+def test_a_ring_that_has_gone_is_continued_where_the_last_log_ends(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with rings(runtime_directory, ["a-0"]) as made, logged(tmp_path, made):
+        publish(made, "a", "b", "c")
+    with logged(tmp_path, {}, workers=2):
+        pass
+    logs = LogSet(tmp_path, Placing(1, 1 << 20, 0))
+    logs.open({"a-0": True})
+    try:
+        assert logs.ends()["a-0"] == (7, 3)
+    finally:
+        logs.close()
+
+
+def test_cold_reads_by_position_find_records_in_the_former_log(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with rings(runtime_directory, ["a-0"]) as made:
+        with logged(tmp_path, made):
+            publish(made, "before")
+            end = made["a-0"].extremes().end_position
+        with logged(tmp_path, made, isolated=True) as logs:
+            publish(made, "after")
+            before, after = logs.reader.read_at("a-0", 7, 0, 1), logs.reader.read_at("a-0", 7, end, 1)
+            assert [payload for _, payload in _records(before, 7)] == ["before"]
+            assert [payload for _, payload in _records(after, 7)] == ["after"]
+
+
+def test_a_log_that_another_process_writes_is_named(runtime_directory: Path, tmp_path: Path) -> None:
+    with rings(runtime_directory, ["a-0"]) as made, logged(tmp_path, made, isolated=True):
+        other = LogSet(tmp_path, Placing(1, 1 << 20, 0))
+        with pytest.raises(EdgeError, match=r"is written by another process"):
+            other.open({"a-0": True})
+        other.close()
+
+
+def test_a_start_tells_when_a_log_stops_taking_records(runtime_directory: Path, tmp_path: Path) -> None:
+    told = Event()
+    with rings(runtime_directory, ["a-0"]) as made, logged(tmp_path, made) as logs:
+        logs.on_change = told.set
+        publish(made, "a")
+        state = logs.thread_of("a-0").writer.state
+        state.failed("the disk is full (ENOSPC)", read_only=True)
+        assert told.wait(PATIENCE_S)
+        assert logs.failure_of("a-0") == "the disk is full (ENOSPC)"
+        assert logs.failure_of("elsewhere-0") == ""
+        state.works()
+        assert logs.failure_of("a-0") == ""

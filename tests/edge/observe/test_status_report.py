@@ -1,0 +1,81 @@
+"""The broker's report: it always fits one answer, and leaves out details before facts."""
+
+from typing import Any
+
+import pytest
+
+from edge.local.protocol import ANSWER_MAX_BYTES, Report
+from edge.observe.status_report import _fitting, _lost
+from edge.rpc.protocol import encode
+
+
+def status(*, rings: int, readers: int, bridges: int, clients: int) -> dict[str, Any]:
+    """As large as so many make it."""
+    reader = {
+        "name": "x" * 27,
+        "pid": 1 << 22,
+        "own": False,
+        "state": "gating",
+        "lag": 1 << 60,
+        "lost": 1 << 60,
+    }
+    partition = {
+        "stream": "s" * 24,
+        "partition": 63,
+        "epoch": 1 << 31,
+        "lag_records": 1 << 60,
+        "error": "e" * 80,
+    }
+    client = {"client_id": "c" * 256, "connected": True, "queued": 1 << 20, "dropped": {"queue": 1 << 60}}
+    return {
+        "rings": [{"name": f"stream-{number}", "readers": [reader] * readers} for number in range(rings)],
+        "bridges": [{"name": f"b{number}", "partitions": [partition] * rings} for number in range(bridges)],
+        "clients": [client] * clients,
+        "edge_id": "kept",
+    }
+
+
+DETAILS = ["readers", "partitions", "losses"]
+
+
+@pytest.mark.parametrize(
+    ("size", "shortened"),
+    [
+        ({"rings": 1, "readers": 3, "bridges": 1, "clients": 10}, []),
+        ({"rings": 120, "readers": 16, "bridges": 1, "clients": 10}, ["readers"]),
+        ({"rings": 120, "readers": 16, "bridges": 8, "clients": 10}, ["readers", "partitions"]),
+        ({"rings": 120, "readers": 16, "bridges": 8, "clients": 500}, [*DETAILS, "clients"]),
+    ],
+)
+def test_a_report_leaves_out_what_does_not_fit_and_says_so(size, shortened):
+    report = _fitting(status(**size))
+    assert report["shortened"] == shortened
+    assert report["edge_id"] == "kept"
+    assert len(report["rings"]) == size["rings"]
+    assert len(encode(Report(report))) <= ANSWER_MAX_BYTES
+
+
+def test_every_loss_has_its_cause_and_what_did_not_happen_is_not_shown():
+    readers = [
+        {"name": "app", "pid": 7, "lost": 3},
+        {"name": "", "pid": 8, "lost": 1},
+        {"name": "log", "pid": 1, "lost": 0},
+    ]
+    found = _lost(
+        {
+            "mqtt": {"dropped": {"queue": 2, "denied": 0}, "source_lost": 0, "retained_refused": 4},
+            "rings": [{"name": "r-0", "rejected": 5, "readers": readers}, {"name": "s@cam", "readers": []}],
+            "zmq": {"overrun": 0, "full_queues": 1},
+            "bridges": [{"name": "lake", "lost_by": {"overwritten": 9, "retention": 2}}],
+        }
+    )
+    assert found == {
+        "mqtt: queue": 2,
+        "mqtt: delivered, but not retained: the store was full": 4,
+        "r-0: refused, the ring was full": 5,
+        "r-0: overrun of app (7)": 3,
+        "r-0: overrun of reader (8)": 1,
+        "zmq: a subscriber's queue was full (times)": 1,
+        "bridge lake: overwritten in the ring before it was drained": 9,
+        "bridge lake: removed from the log before it was drained": 2,
+    }

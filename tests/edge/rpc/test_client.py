@@ -1,0 +1,54 @@
+"""The client of a control socket."""
+
+import socket
+import struct
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from edge.errors import NoAnswer
+from edge.local.protocol import PROTOCOL
+from edge.rpc import client
+from edge.rpc.client import RpcClient
+
+
+@pytest.fixture
+def listening(tmp_path: Path):
+    """A socket whose queue is full: one connection waits, and none was accepted."""
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first,
+    ):
+        listening.bind(str(tmp_path / "some.sock"))
+        listening.listen(0)
+        listening.settimeout(2)
+        first.connect(str(tmp_path / "some.sock"))
+        yield listening
+
+
+def test_a_client_waits_for_a_server_that_has_many_connections_to_accept(listening, tmp_path: Path) -> None:
+    def accept_both() -> None:
+        with suppress(TimeoutError):
+            for _ in range(2):
+                listening.accept()[0].close()
+
+    accepting = threading.Timer(0.05, accept_both)
+    accepting.start()
+    try:
+        RpcClient(PROTOCOL, tmp_path / "some.sock").close()
+    finally:
+        accepting.join()
+
+
+def test_a_server_that_accepts_nothing_is_not_taken_for_none(
+    listening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "CONNECT_MAX_MS", 1)
+    with pytest.raises(NoAnswer, match="the broker accepts no connection now"):
+        RpcClient(PROTOCOL, tmp_path / "some.sock")
+
+
+def test_the_credentials_of_a_peer_are_read_as_the_kernel_lays_them_out() -> None:
+    assert client._CREDENTIALS.size == struct.calcsize("3i")

@@ -1,0 +1,96 @@
+"""The bytes of notes and checkpoints: what a later version must still read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge.auth.interfaces import ClientInfo
+from edge.recovery.restore_sessions import find
+from edge.recovery.state_files import FILE_NAMES
+from edge.session_store.checkpoint import ENTRIES, NOTE, Origin, read_checkpoint, write_checkpoint
+from edge.session_store.journal_records import (
+    Connected,
+    Disconnected,
+    GroupOpened,
+    JournalRecord,
+    SessionClosed,
+    SessionOpened,
+    Sources,
+    Subscribed,
+    Unsubscribed,
+    WillDone,
+    WillWaits,
+    decode_record,
+    encode_record,
+)
+from ringbuf import Ring
+from tests.support.house import ROOT
+
+GOLDEN = ROOT / "tests" / "golden" / "state" / "sessions-v1.state"
+FACTS = ClientInfo("dev", "anna", "127.0.0.1", 0, identity="anna", verified=True)
+NOTES: list[JournalRecord] = [
+    Sources({1: ("default-0", 1_700_000_000, 4096)}),
+    SessionOpened(3, FACTS, 3600),
+    Subscribed(3, "a/#", 1 | 7 << 8),
+    Unsubscribed(3, ["b", "c"]),
+    Connected(3, FACTS, 60),
+    Disconnected(3, 60, 1_700_000_000_000_000_000),
+    GroupOpened(4, "$share/g/a"),
+    WillWaits(FACTS, b"\x10\x00", 1_700_000_030_000_000_000),
+    WillDone("dev"),
+    SessionClosed(3),
+]
+ORIGIN = Origin(1_700_000_001, 8192, 1_700_000_002_000_000_000)
+FRAMES = [*((NOTE, encode_record(note)) for note in NOTES), (ENTRIES, bytes.fromhex("0300000501000000"))]
+
+
+def test_what_is_written_are_the_golden_bytes(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "it", ORIGIN, FRAMES, sync=False)
+    assert (tmp_path / "it").read_bytes() == GOLDEN.read_bytes()
+
+
+def test_the_golden_bytes_are_read() -> None:
+    found = read_checkpoint(GOLDEN)
+    assert found is not None
+    assert found.origin == ORIGIN
+    assert [decode_record(body) for kind, body in found.frames if kind == NOTE] == NOTES
+    assert found.frames[-1] == FRAMES[-1]
+
+
+@pytest.mark.parametrize("at", [0, 9, 40, 60, -1])
+def test_a_damaged_file_is_put_aside(at: int, tmp_path: Path) -> None:
+    data = bytearray(GOLDEN.read_bytes())
+    data[at] ^= 0x10
+    file = tmp_path / "sessions.state"
+    file.write_bytes(data)
+    assert read_checkpoint(file) is None
+    assert (tmp_path / "sessions.state.bad").read_bytes() == data
+
+
+def test_half_a_file_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "sessions.state"
+    file.write_bytes(GOLDEN.read_bytes()[:-3])
+    assert read_checkpoint(file) is None
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_damaged_checkpoint_costs_nothing_while_its_copy_is_whole(
+    damaged: int, tmp_path: Path, runtime_directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = [tmp_path / name for name in FILE_NAMES]
+    whole = GOLDEN.read_bytes()
+    with Ring.create(runtime_directory / "sessions", capacity_bytes=1 << 16, epoch=7) as ring:
+        for at in range(len(whole)):
+            for file in files:
+                file.write_bytes(whole)
+            data = bytearray(whole)
+            data[at] ^= 1 << at % 8
+            files[damaged].write_bytes(data)
+            assert find([files], ring, None).frames == FRAMES
+        assert "its copy is used" in caplog.text
+        for file in files:
+            file.write_bytes(b"")
+        assert find([files], ring, None).frames == []
+        assert "sessions are lost" in caplog.text

@@ -1,0 +1,214 @@
+"""At `disk` a client is told of its session what a power cut does not undo, and not before.
+
+The log is the test: it has synced the journal when the test says so.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from edge.config.schema import Durability
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    Packet,
+    Properties,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    Subscription,
+    UnsubAck,
+    Unsubscribe,
+    Version,
+)
+from tests.support.kept_bench import Lives
+from tests.support.mqtt_bench import Bench, Wire
+
+
+@pytest.fixture
+def lives() -> Iterator[Lives]:
+    with Lives(gates_output=True, durability=Durability.DISK) as lives:
+        yield lives
+
+
+@pytest.fixture
+def bench(lives: Lives) -> Bench:
+    return lives.start()
+
+
+def connect(lives: Lives, client_id: str = "c", *, clean_start: bool = False) -> Wire:
+    assert lives.bench is not None
+    wire = lives.bench.wire(Version.V5)
+    properties = Properties(session_expiry_interval_s=0 if clean_start else 3600)
+    wire.send(Connect(client_id, version=Version.V5, clean_start=clean_start, properties=properties))
+    return wire
+
+
+def kept(lives: Lives, *filters: str) -> Wire:
+    """A client whose session is on the disk."""
+    client = connect(lives)
+    if filters:
+        client.send(Subscribe(1, tuple(Subscription(it, 2) for it in filters)))
+    lives.synced()
+    client.received()
+    return client
+
+
+def stored(bench: Bench) -> None:
+    """The log has synced the records."""
+    bench.partition.ring.durable(bench.partition.writer.end_position)
+    bench.settle()
+
+
+def after(lives: Lives, client: Wire) -> list[Packet]:
+    """What it is told when the journal is synced, and nothing before."""
+    assert client.received() == []
+    lives.synced()
+    return client.received()
+
+
+def test_a_session_is_told_of_when_it_is_synced(lives: Lives, bench: Bench) -> None:
+    (answer,) = after(lives, connect(lives))
+    assert isinstance(answer, ConnAck)
+    connect(lives).drop()
+    (answer,) = after(lives, connect(lives))
+    assert isinstance(answer, ConnAck)
+    assert answer.session_present
+
+
+def test_that_a_session_has_ended_is_told_when_it_is_synced(lives: Lives, bench: Bench) -> None:
+    kept(lives).drop()
+    (answer,) = after(lives, connect(lives, clean_start=True))
+    assert isinstance(answer, ConnAck)
+    assert not answer.session_present
+
+
+def test_subscriptions_are_told_of_when_they_are_synced(lives: Lives, bench: Bench) -> None:
+    client = kept(lives)
+    client.send(Subscribe(1, (Subscription("a", 1),)))
+    assert [type(it) for it in after(lives, client)] == [SubAck]
+    client.send(Unsubscribe(2, ("a",)))
+    assert [type(it) for it in after(lives, client)] == [UnsubAck]
+
+
+def test_an_identifier_is_free_when_that_is_synced(lives: Lives, bench: Bench) -> None:
+    client = kept(lives)
+    client.send(Publish("a", b"1", 2, packet_id=7))
+    lives.synced()
+    stored(bench)
+    assert client.received() == [PubRec(7)]
+    client.send(PubRel(7))
+    assert after(lives, client) == [PubComp(7)]
+
+
+def test_what_a_client_gets_once_is_on_its_way_when_that_is_synced(lives: Lives, bench: Bench) -> None:
+    client = kept(lives, "a")
+    bench.client("p").send(Publish("a", b"1", 2, packet_id=1))
+    (message,) = after(lives, client)
+    assert isinstance(message, Publish)
+    client.send(PubRec(message.packet_id))
+    assert after(lives, client) == [PubRel(message.packet_id)]
+
+
+def test_what_may_come_twice_does_not_wait(lives: Lives, bench: Bench) -> None:
+    client = kept(lives, "a")
+    bench.client("p").send(Publish("a", b"1", 1, packet_id=1), Publish("a", b"2", 0))
+    assert [type(it) for it in client.received()] == [Publish, Publish]
+    client.send(Publish("b", b"3", 1, packet_id=9))
+    stored(bench)
+    assert [type(it) for it in client.received()] == [PubAck]
+
+
+def test_nobody_else_waits(lives: Lives, bench: Bench) -> None:
+    connect(lives, "kept")  # there is something to be synced
+    client = bench.client("other")
+    client.subscribe("a", qos=2)
+    bench.client("p").send(Publish("a", b"1", 2, packet_id=1))
+    assert [type(it) for it in client.received()] == [Publish]
+
+
+def test_who_is_told_something_all_the_time_waits_for_two_syncs_at_most(lives: Lives, bench: Bench) -> None:
+    client = kept(lives)
+    for number in range(1, 6):
+        client.send(Publish("a", b"x", 2, packet_id=number))
+        stored(bench)
+    lives.synced()
+    stored(bench)
+    client.received()
+    told = []
+    for number in range(1, 6):
+        client.send(PubRel(number))
+        told += client.received()
+        if number < 5:
+            lives.synced()
+    assert told == [PubComp(number) for number in range(1, 5)]
+    assert after(lives, client) == [PubComp(5)]
+
+
+def test_the_log_may_have_a_message_of_qos_2_when_its_identifier_is_synced(
+    lives: Lives, bench: Bench
+) -> None:
+    client = kept(lives)
+    ring = bench.partition.ring
+    with ring.reader(name="log", own=True, early=True) as log, ring.reader() as reader:
+
+        def seen() -> int:
+            return sum(run.count for run in log.ranges(1 << 20))
+
+        client.send(Publish("a", b"0", 1, packet_id=1), Publish("a", b"1", 2, packet_id=2))
+        assert seen() == 1
+        client.send(Publish("a", b"2", 1, packet_id=3), Publish("a", b"3", 2, packet_id=4))
+        assert seen() == 0
+        assert len(list(iter(reader.poll, None))) == 4
+        lives.synced()
+        assert seen() == 3
+        client.send(Publish("a", b"4", 2, packet_id=5))
+        lives.synced()
+        assert seen() == 1
+
+
+def test_a_log_that_waits_is_not_held_longer_by_what_comes_meanwhile(lives: Lives, bench: Bench) -> None:
+    client = kept(lives)
+    ring = bench.partition.ring
+    with ring.reader(name="log", own=True, early=True) as log:
+        client.send(Publish("a", b"1", 2, packet_id=1))
+        position = lives.journal_end()
+        for number in range(2, 5):
+            client.send(Publish("a", b"2", 2, packet_id=number))
+        lives.synced(position)
+        assert sum(run.count for run in log.ranges(1 << 20)) == 1
+        lives.synced()
+        assert sum(run.count for run in log.ranges(1 << 20)) == 3
+
+
+def test_a_broker_that_stops_leaves_nothing_held(lives: Lives, bench: Bench) -> None:
+    client = kept(lives)
+    ring = bench.partition.ring
+    with ring.reader(name="log", own=True, early=True) as log:
+        client.send(Publish("a", b"1", 2, packet_id=1))
+        assert not log.ranges(1 << 20)
+        bench.broker.stop()
+        assert log.ranges(1 << 20)
+
+
+def test_at_other_levels_nobody_waits() -> None:
+    with Lives(durability=Durability.DISK) as lives:
+        bench = lives.start()
+        client = connect(lives)
+        assert [type(it) for it in client.received()] == [ConnAck]
+        with bench.partition.ring.reader(name="log", own=True, early=True) as log:
+            client.send(Publish("a", b"1", 2, packet_id=1))
+            assert log.ranges(1 << 20)
+
+
+def test_a_broken_log_begins_no_session_that_it_cannot_keep(lives: Lives, bench: Bench) -> None:
+    bench.broker.journal.ack_failure = "No space left on device (ENOSPC)"
+    (answer,) = connect(lives).received()
+    assert isinstance(answer, ConnAck)
+    assert answer.reason_code.failed
+    assert "ENOSPC" in str(answer.properties.reason_string)
+    bench.client("clean")

@@ -1,0 +1,113 @@
+"""The log of the process, for people and for machines."""
+
+import io
+import json
+import logging
+
+import pytest
+
+from edge import logging_setup
+from edge.logging_setup import pairs
+
+
+@pytest.fixture
+def output():
+    return io.StringIO()
+
+
+def test_a_line_says_when_how_grave_who_and_what(output):
+    logging_setup.configure("info", "text", output)
+    logging.getLogger("edge.x").info("ring created %s", pairs(name="default-0", bytes=64, path="a b"))
+    logging.getLogger("edge.x").debug("not shown")
+    line = output.getvalue()
+    assert line.endswith(' INFO    edge.x: ring created name=default-0 bytes=64 path="a b"\n')
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("a\nFORGED line", r'"a\nFORGED line"'),
+        ("\x1b[2J", r"\x1b[2J"),
+        ('say "hi"', r'"say \"hi\""'),
+        ("", '""'),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("a=b", '"a=b"'),
+        ("plänt", "plänt"),
+    ],
+)
+def test_other_peoples_text_cannot_act_or_forge(output, value, shown):
+    logging_setup.configure("info", "text", output)
+    logging.getLogger("edge.x").info("client %s", pairs(id=value))
+    assert output.getvalue().endswith(f"client id={shown}\n")
+    logging.getLogger("edge.x").info(
+        "client %s", value
+    )  # and not through a message that forgot pairs() either
+    assert output.getvalue().count("\n") == 2
+    assert "\x1b" not in output.getvalue()
+
+
+def test_for_machines_each_line_is_an_object_with_the_same_facts(output):
+    logging_setup.configure("warning", "json", output)
+    logging.getLogger("edge.x").warning("cut %s", pairs(reason="a\nb"))
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("edge.x").exception("failed")
+    first, second = map(json.loads, output.getvalue().splitlines())
+    assert (first["level"], first["logger"]) == ("warning", "edge.x")
+    assert first["message"].startswith("cut reason=")
+    assert "ValueError: why" in second["exception"]
+
+
+def test_a_traceback_follows_its_line(output):
+    logging_setup.configure("info", "text", output)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("edge.x").exception("failed")
+    lines = output.getvalue().splitlines()
+    assert lines[0].endswith("edge.x: failed")
+    assert lines[-1] == "ValueError: why"
+
+
+def test_lines_of_one_kind_are_limited_and_the_rest_are_counted(output, monkeypatch):
+    logging_setup.configure("info", "text", output)
+    log, clock = logging.getLogger("edge.x"), [1_000.0]
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    monkeypatch.setattr("time.time_ns", lambda: int(clock[0] * 1e9))  # what newer Pythons ask
+    for n in range(logging_setup.LINES_PER_S + 7):
+        log.info("refused %s", pairs(n=n))
+    log.info("another kind")
+    clock[0] += 1
+    log.info("refused %s", pairs(n="last"))
+    lines = output.getvalue().splitlines()
+    assert len(lines) == logging_setup.LINES_PER_S + 2
+    assert lines[-2].endswith("another kind")
+    assert lines[-1].endswith("refused n=last lines_left_out=7")
+
+
+def test_nobody_who_logs_waits_for_who_reads(output):
+    import os
+    import threading
+
+    reading, writing = os.pipe()
+    done = threading.Event()
+
+    def talk():
+        for n in range(20_000):
+            logging.getLogger(f"edge.x{n % 900}").info("a line %s", pairs(n=n))
+        done.set()
+
+    with os.fdopen(writing, "w") as stream, os.fdopen(reading) as reader:
+        logging_setup.configure("info", "text", stream)
+        with logging_setup.detached():
+            threading.Thread(target=talk).start()
+            assert done.wait(20), "whoever logs waits for the pipe, which nobody reads"
+            text = reader.readline()
+            emptying = threading.Thread(target=lambda: [None for _ in reader])
+            emptying.start()
+        logging.getLogger().handlers.clear()
+        stream.close()
+        emptying.join(20)
+    assert text.endswith("a line n=0\n")

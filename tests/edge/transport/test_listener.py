@@ -1,0 +1,550 @@
+"""The broker on a real port: sockets, the loop, its thread, and what a socket can do to it."""
+
+from __future__ import annotations
+
+import resource
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from functools import partial
+
+import pytest
+
+from edge.auth.interfaces import anonymous_allowed
+from edge.broker.dispatcher import Broker, BrokerLimits
+from edge.broker.sessions import SessionLimits
+from edge.config.schema import Durability
+from edge.engine.engine import EngineLimits, Event, EventKind, engine_of
+from edge.errors import PortTaken
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    PingReq,
+    PingResp,
+    PubAck,
+    Publish,
+    ReasonCode,
+    SubAck,
+    Subscribe,
+    Subscription,
+    Will,
+    encode,
+)
+from edge.transport.listener import Listener
+from edge.transport.refusals import Refusals
+from ringbuf import Ring
+from tests.support.directories import memory_directory
+from tests.support.mqtt_bench import OwnPartition
+from tests.support.mqtt_served import PATIENCE_S, RawClient, served
+
+
+def subscribe(client: RawClient, topic_filter: str, qos: int = 0) -> None:
+    client.send(Subscribe(7, (Subscription(topic_filter, qos),)))
+    assert client.packet() == SubAck(7, (ReasonCode(qos),))
+
+
+def ping(client: RawClient) -> None:
+    """Wait until the broker has handled what was sent before."""
+    client.send(PingReq())
+    assert client.packet() == PingResp()
+
+
+def has_input(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], 0)[0])
+
+
+def wait_until(condition: object, what: str) -> None:
+    """Ask again until it is so."""
+    assert callable(condition)
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        threading.Event().wait(0.005)
+
+
+def test_messages_go_from_socket_to_socket_in_order() -> None:
+    with served() as there, there.client("r") as reader, there.client("w") as writer:
+        subscribe(reader, "t/#", 1)
+        count = 5_000
+        for begin in range(0, count, 100):
+            writer.send(
+                *(
+                    Publish(f"t/{i % 7}", b"%d" % i, i % 2, packet_id=i % 2 * (i + 1))
+                    for i in range(begin, begin + 100)
+                )
+            )
+        for i in range(count):
+            packet = reader.publish()
+            assert (packet.topic, packet.payload, packet.qos) == (f"t/{i % 7}", b"%d" % i, i % 2)
+            if packet.qos:
+                reader.send(PubAck(packet.packet_id))
+        for i in range(1, count, 2):
+            assert writer.packet() == PubAck(i + 1)
+
+
+def test_packets_may_come_in_single_bytes() -> None:
+    with served() as there, RawClient(there.port) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in encode(Connect("c")) + encode(Publish("t", b"hello", 1, packet_id=3)) + encode(PingReq()):
+            client.socket.send(bytes([byte]))
+        assert [client.packet() for _ in range(3)] == [ConnAck(), PubAck(3), PingResp()]
+        assert there.records() == [("t", b"hello")]
+
+
+def test_a_message_of_a_megabyte_passes() -> None:
+    payload = bytes(range(256)) * 4000
+    with served(capacity_bytes=1 << 23) as there, there.client("r") as reader, there.client("w") as writer:
+        subscribe(reader, "big", 1)
+        for i in range(1, 6):
+            writer.send(Publish("big", payload, 1, packet_id=i))
+            assert writer.packet() == PubAck(i)
+        for _ in range(5):
+            packet = reader.publish()
+            assert packet.payload == payload
+            reader.send(PubAck(packet.packet_id))
+        ping(reader)
+
+
+def test_a_refusal_can_be_read_although_the_client_has_sent_more() -> None:
+    limits = BrokerLimits(client_id_max_bytes=256)
+    with served(limits=limits) as there, RawClient(there.port) as client:
+        client.socket.sendall(encode(Connect("x" * 300)) + encode(Publish("t", bytes(60_000))) * 3)
+        assert client.packet() == ConnAck(False, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
+        assert client.packet() is None
+        assert there.records() == []
+
+
+def test_a_malformed_packet_closes_its_connection_and_no_other() -> None:
+    with served() as there, there.client("good") as good, there.client("bad") as bad:
+        subscribe(good, "t")
+        bad.socket.sendall(b"\x30\x00")
+        assert bad.packet() is None
+        good.send(Publish("t", b"still here"))
+        assert good.publish().payload == b"still here"
+
+
+def test_keep_alive_closes_whoever_is_silent() -> None:
+    with served() as there, there.client("watcher", keep_alive_s=0) as watcher:
+        subscribe(watcher, "gone")
+        with there.client("c", keep_alive_s=1, will=Will("gone", b"c")) as silent:
+            assert silent.packet() is None
+            assert watcher.publish().payload == b"c"
+            assert there.stats.closed()["keep alive"] == 1
+
+
+def test_a_connection_that_says_nothing_is_closed() -> None:
+    with served(engine=EngineLimits(connect_timeout_ms=300)) as there, RawClient(there.port) as silent:
+        assert silent.packet() is None
+        assert there.stats.closed()["connect timeout"] == 1
+
+
+def test_connections_beyond_the_limit_are_closed_at_once() -> None:
+    with served(engine=EngineLimits(connections_max=3)) as there:
+        clients = [there.client(f"c{i}") for i in range(3)]
+        with RawClient(there.port) as surplus:
+            assert surplus.packet() is None
+        clients.pop().close()
+        wait_until(lambda: there.stats.gauges()["connections"] == 2, "its place is free again")
+        clients.append(there.client("c9"))
+        assert there.stats.closed()["limit"] == 1
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("words", [(), (Disconnect(),)], ids=["lost", "disconnected"])
+def test_a_client_gets_the_place_of_one_that_has_just_left(words: tuple[Disconnect, ...]) -> None:
+    with served(engine=EngineLimits(connections_max=20)) as there:
+        clients = [there.client(f"c{i}") for i in range(20)]
+        for number in range(0, 300, 3):
+            leaving = [clients.pop(0) for _ in range(3)]
+            for client in leaving:
+                client.send(*words)
+                client.close()
+            clients += [there.client(f"d{number + i}") for i in range(3)]
+        assert there.stats.closed()["limit"] == 0
+        for client in clients:
+            client.close()
+
+
+def test_refused_connections_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with served(engine=EngineLimits(connections_max=1)) as there, there.client("c"):
+        refusals = Refusals(there.engine)
+        for _ in range(5):
+            with RawClient(there.port) as surplus:
+                assert surplus.packet() is None
+            refusals.look()
+        assert there.stats.closed()["limit"] == 5
+        assert [it for it in caplog.messages if "refused=" in it] == [
+            "connections refused; raise connections_max of [limits] or the listener refused=1 connections=1"
+        ]
+
+
+def test_a_disconnect_cancels_the_will_although_messages_for_the_client_are_reset() -> None:
+    with served() as there, there.client("watcher") as watcher:
+        subscribe(watcher, "gone/#")
+        client = there.client("c", will=Will("gone/c", b"bye"))
+        subscribe(client, "t")
+        there.ask(partial(there.listener.broker.publish, "t", b"never read"))
+        wait_until(partial(has_input, client.socket), "the message did not come")
+
+        def leave_and_publish() -> None:  # On the thread of the broker, which reads no socket meanwhile.
+            client.send(Disconnect())
+            client.close()
+            there.listener.broker.publish("t", b"into the closed socket")
+
+        there.ask(leave_and_publish)
+        wait_until(lambda: there.stats.gauges()["connections"] == 1, "the connection stays")
+        there.ask(partial(there.listener.broker.publish, "gone/last", b"."))
+        assert watcher.publish().topic == "gone/last"
+
+
+@pytest.mark.parametrize("how", ["fin", "reset"])
+def test_a_lost_connection_publishes_its_will(how: str) -> None:
+    with served() as there, there.client("watcher") as watcher:
+        subscribe(watcher, "gone/#")
+        client = there.client("c", will=Will("gone/c", b"bye"))
+        if how == "reset":
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        assert watcher.publish().payload == b"bye"
+
+
+def test_a_session_is_taken_over_and_goes_on() -> None:
+    with served() as there, there.client("w") as writer, there.client("r", clean_start=False) as old:
+        subscribe(old, "t", 1)
+        writer.send(Publish("t", b"1", 1, packet_id=1))
+        assert old.publish().payload == b"1"  # and does not acknowledge it
+        with there.client("r", clean_start=False) as new:
+            assert new.session_present
+            assert old.packet() is None
+            again = new.publish()
+            assert (again.payload, again.dup) == (b"1", True)
+
+
+# ---- who reads slowly, or much ----
+
+
+def test_a_subscriber_that_does_not_read_costs_little_and_what_it_loses_is_counted() -> None:
+    limits = BrokerLimits(sessions=SessionLimits(queued_records_max=1_000))
+    payload, count = bytes(1_000), 40_000
+    with (
+        served(limits=limits, capacity_bytes=1 << 24) as there,
+        there.client("slow") as slow,
+        there.client("w") as writer,
+    ):
+        subscribe(slow, "t")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for begin in range(0, count, 500):
+            writer.socket.sendall(
+                b"".join(encode(Publish("t", b"%08d" % i + payload)) for i in range(begin, begin + 500))
+            )
+        ping(writer)
+        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown_kib < 20_000  # of 40 MB; the ring was populated when it was made
+        dropped = there.stats.dropped()
+        lost = dropped["queue"] + dropped["overrun"]
+        assert lost > 0
+        numbers = [int(slow.publish().payload[:8]) for _ in range(count - lost)]
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1] == count - 1  # the newest are kept
+        ping(slow)
+
+
+def test_a_client_that_does_not_read_its_acknowledgements_is_no_longer_read() -> None:
+    with served() as there, there.client("c") as client, there.client("other") as other:
+        message = encode(Publish("t", b"x", 1, packet_id=1))
+        data = message * 10_000
+        client.socket.setblocking(False)
+        sent = refused = 0
+        while refused < 50:  # times in a row
+            assert sent < 160_000_000, "somebody takes it all"
+            try:
+                sent += client.socket.send(data[sent % len(message) :])
+                refused = 0
+            except BlockingIOError:
+                refused += 1
+                ping(other)
+        client.socket.settimeout(PATIENCE_S)
+        expected = sent // len(message) * encode(PubAck(1))
+        received = 0
+        while received < len(expected):  # too many to look at one by one
+            found = client.socket.recv(1 << 20)
+            assert expected[received : received + len(found)] == found
+            received += len(found)
+
+
+def test_a_publisher_in_full_flood_does_not_starve_another_client() -> None:
+    with served() as there, there.client("flood") as flood, there.client("honest") as honest:
+        subscribe(honest, "mine")
+        done = threading.Event()
+        batch = encode(Publish("noise", bytes(100))) * 1_000
+
+        def pour() -> None:
+            while not done.is_set():
+                flood.socket.sendall(batch)
+
+        pouring = threading.Thread(target=pour)
+        pouring.start()
+        try:
+            for i in range(200):
+                honest.send(Publish("mine", b"%d" % i))
+                assert honest.publish().payload == b"%d" % i
+        finally:
+            done.set()
+            pouring.join()
+
+
+def test_an_idle_broker_sleeps() -> None:
+    with served() as there:
+        clients = [there.client(f"c{i}", keep_alive_s=60) for i in range(50)]
+        ping(clients[0])
+        before = there.stats.totals()["wakeups"]
+        threading.Event().wait(2.0)  # what is measured, not waited for
+        assert there.stats.totals()["wakeups"] - before < 10
+        for client in clients:
+            client.close()
+
+
+def test_a_hundred_clients_come_and_go_and_leave_nothing() -> None:
+    with served() as there:
+        for round_number in range(3):
+            clients = [there.client(f"c{i}") for i in range(100)]
+            for client in clients:
+                subscribe(client, f"t/{round_number}/#")
+            for client in clients:
+                client.send(Disconnect())
+                assert client.packet() is None
+                client.close()
+        wait_until(lambda: there.stats.gauges()["connections"] == 0, "the last has gone")
+        now = there.stats.gauges()
+        assert (now["sessions"], now["queues_bytes"]) == (0, 0)
+
+
+# ---- other threads ----
+
+
+def test_a_sync_on_another_thread_releases_acknowledgements() -> None:
+    with served(durability=Durability.DISK) as there, there.client() as client:
+        client.send(Publish("t", b"1", 1, packet_id=1))
+        wait_until(lambda: there.stats.gauges()["held"] == 1, "it waits for the disk")
+        assert client.is_silent()
+        there.partition.ring.durable(there.partition.writer.end_position)
+        there.listener.wake()
+        assert client.packet() == PubAck(1)
+
+
+def test_other_threads_publish_and_ask() -> None:
+    with served() as there, there.client() as client:
+        subscribe(client, "from/#", 1)
+        assert there.listener.publish("from/a/thread", b"1", 1)
+        assert client.publish().payload == b"1"
+        assert there.ask(lambda: threading.current_thread().name) == "brim-mqtt"
+        with pytest.raises(ZeroDivisionError):
+            there.ask(lambda: 1 / 0)
+        rows = there.ask(lambda: there.stats.clients(there.listener.broker.sessions))
+        assert [(row.client_id, row.subscriptions, row.delivered) for row in rows] == [("c", 1, 1)]
+
+
+def test_an_answer_that_is_no_longer_awaited_is_dropped_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with served() as there:
+        busy, seen = threading.Event(), []
+        there.listener.call(lambda: busy.wait(PATIENCE_S))
+        left = there.listener.ask(lambda: seen.append("left"))
+        assert left.cancel()
+        busy.set()
+        assert there.listener.ask(lambda: 1).result(PATIENCE_S) == 1
+    assert seen == []
+    assert "failed" not in caplog.text
+
+
+def test_a_call_that_fails_is_logged_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with served() as there, there.client() as client:
+        there.listener.call(lambda: 1 / 0)
+        ping(client)
+        there.ask(lambda: None)
+        assert "ZeroDivisionError" in caplog.text
+        caplog.clear()
+
+
+def test_records_of_another_process_are_routed_when_the_loop_is_woken() -> None:
+    with memory_directory() as directory, served() as there, there.client() as client:
+        subscribe(client, "cam/#")
+        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
+            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
+            reader = attached.reader(start="latest", verify=True)
+            source = there.ask(partial(there.listener.add_source, reader))
+            for i in range(3):
+                writer.publish(b"%d" % i, key=f"cam/{i}")
+                there.listener.wake()
+                assert client.publish().payload == b"%d" % i
+            there.ask(lambda: there.listener.remove_source(source))
+            reader.close()
+            attached.close()
+
+
+def test_a_producer_that_waits_for_us_loses_nothing_on_the_way_to_a_client_that_reads() -> None:
+    count = 3_000
+    with memory_directory() as directory, served() as there, there.client() as client:
+        subscribe(client, "cam/#")
+        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
+            writer, attached = (
+                ring.writer(when_full="block", queue_timeout_ms=20_000),
+                Ring.attach(directory / "t@cam"),
+            )
+            reader = attached.reader(start="latest", verify=True, gating=True)
+            source = there.ask(partial(there.listener.add_source, reader))
+
+            def produce() -> None:
+                for i in range(count):
+                    assert writer.publish(b"%04d" % i + bytes(200), key="cam/1") is not None
+                    there.listener.wake()
+
+            producing = threading.Thread(target=produce)
+            producing.start()
+            assert [int(client.publish().payload[:4]) for _ in range(count)] == list(range(count))
+            producing.join()
+            there.ask(lambda: there.listener.remove_source(source))
+            reader.close()
+            attached.close()
+
+
+def test_a_producer_that_stops_heeding_us_is_read_on() -> None:
+    with memory_directory() as directory, served() as there, there.client() as client:
+        subscribe(client, "cam/#")
+        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
+            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
+            reader = attached.reader(start="latest", verify=True, gating=True)
+            source = there.ask(partial(there.listener.add_source, reader))
+            (slot,) = [slot.slot for slot in ring.slots() if not slot.own]
+            ring.evict(slot)
+            writer.publish(b"after it", key="cam/1")
+            there.listener.wake()
+            assert client.publish().payload == b"after it"
+            assert there.stats.totals()["source_evictions"] == 1
+            there.ask(lambda: there.listener.remove_source(source))
+            reader.close()
+            attached.close()
+
+
+def test_a_window_full_of_a_source_that_is_removed_opens_again() -> None:
+    limits = BrokerLimits(sessions=SessionLimits(in_flight_max=2))
+    with memory_directory() as directory, served(limits=limits) as there, there.client() as client:
+        subscribe(client, "#", 1)
+        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
+            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
+            reader = attached.reader(start="latest", verify=True)
+            source = there.ask(partial(there.listener.add_source, reader))
+            writer.publish_many([b"1", b"2"], key="cam", flags=1)
+            there.listener.wake()
+            assert [client.publish().payload for _ in range(2)] == [b"1", b"2"]  # never acknowledged
+            there.listener.publish("t", b"waits", 1)
+            there.ask(lambda: None)
+            assert client.is_silent()
+            there.ask(lambda: there.listener.remove_source(source))
+            assert client.publish().payload == b"waits"
+            reader.close()
+            attached.close()
+
+
+# ---- listening and stopping ----
+
+
+def test_a_port_that_is_taken_is_an_error_with_a_remedy() -> None:
+    with served() as there:
+        engine = engine_of()
+        listener = Listener(engine, Broker(engine, lambda topic: there.partition))
+        with pytest.raises(PortTaken, match=f"port {there.port} of 127.0.0.1 is in use"):
+            listener.listen("127.0.0.1", there.port)
+        listener.stop()
+        del listener, engine
+
+
+@pytest.mark.parametrize(
+    ("host", "configured", "allowed"),
+    [
+        ("127.0.0.1", None, True),
+        ("127.8.9.1", None, True),
+        ("::1", None, True),
+        ("0.0.0.0", None, False),
+        ("::", None, False),
+        ("192.168.1.5", None, False),
+        ("192.168.1.5", True, True),
+        ("127.0.0.1", False, False),
+    ],
+)
+def test_anybody_may_come_in_on_loopback_only_unless_it_is_written(
+    host: str, configured: bool | None, allowed: bool
+) -> None:
+    assert anonymous_allowed(host, configured) is allowed
+
+
+def test_each_listener_has_its_own_policy() -> None:
+    with (
+        memory_directory() as directory,
+        Ring.create(directory / "t-0", capacity_bytes=1 << 16, epoch=1) as ring,
+    ):
+        partition = OwnPartition("t-0", ring, ring.writer())
+        engine = engine_of()
+        listener = Listener(engine, Broker(engine, {"t": partition}.__getitem__))
+        _, free = listener.listen("127.0.0.1", 0)
+        _, strict = listener.listen("127.0.0.1", 0, allow_anonymous=False)
+        _, six = listener.listen("::1", 0)
+        listener.start()
+        try:
+            for port, code in ((free, ReasonCode.SUCCESS), (strict, ReasonCode.NOT_AUTHORIZED)):
+                with RawClient(port) as client:
+                    client.send(Connect("c"))
+                    assert client.packet() == ConnAck(False, code)
+            with socket.create_connection(("::1", six)) as client_six:
+                client_six.sendall(encode(Connect("c6")))
+                assert client_six.recv(4) == encode(ConnAck())
+        finally:
+            listener.stop()
+            del listener, engine
+
+
+def test_a_stop_closes_every_connection_and_publishes_the_wills() -> None:
+    with served() as there:
+        client = there.client("c", will=Will("gone", b"bye"))
+        there.listener.stop()
+        assert client.packet() is None
+        client.close()
+        assert there.records() == [("gone", b"bye")]
+        there.listener.stop()
+        there.listener.call(lambda: None)
+        there.listener.wake()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", there.port))
+
+
+def test_what_is_queued_for_a_client_is_sent_before_a_stop() -> None:
+    with served() as there, there.client() as client:
+        subscribe(client, "t")
+        for i in range(100):
+            there.listener.publish("t", b"%d" % i)
+        there.listener.stop()
+        assert [client.publish().payload for _ in range(100)] == [b"%d" % i for i in range(100)]
+
+
+def test_a_client_of_ever_new_topics_does_not_keep_others_waiting() -> None:
+    with served() as there, there.client("many") as many, there.client("one") as one:
+        broker, seen = there.listener.broker, list[int]()
+        handle = broker.handle
+
+        def noted(events: Iterable[Event]) -> None:
+            events = list(events)
+            if not seen:
+                one.send(Subscribe(7, (Subscription("t"),)))
+            seen.extend(kind for kind, *_ in events)
+            handle(events)
+
+        broker.handle = noted  # type: ignore[method-assign]
+        many.send(*(Publish(f"new/{n}") for n in range(8_000)))
+        assert one.packet() == SubAck(7, (ReasonCode(0),))
+        assert seen.index(EventKind.PACKET) < 20, "asked only after all new topics of another client"

@@ -1,0 +1,129 @@
+"""A taste of fuzzing: the kept corpus, and a few thousand new inputs.  `./dev fuzz` is the meal."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edge.mqtt import Properties, ProtocolError, Rule
+from edge.mqtt.primitives import Body
+from edge.mqtt.properties import In
+from tests.support import fuzz_control
+from tests.support.c_programs import compiler_or_skip
+from tests.support.fuzz import TARGETS, expanded, program
+
+RUNS = 3_000
+
+
+def fuzzed(target: Path, corpus: Path, runs: int = RUNS) -> subprocess.CompletedProcess[str]:
+    """What came of the whole corpus, and of new inputs until there were `runs` in all."""
+    options = [f"-runs={runs}", "-seed=1", "-max_len=512", f"-artifact_prefix={corpus}/"]
+    return subprocess.run(
+        [str(target), *options, str(corpus)], capture_output=True, text=True, errors="replace", check=False
+    )
+
+
+def test_hostile_control_packets_raise_and_cost_nothing_unexpected() -> None:
+    assert fuzz_control.fuzz(1, lambda number: number < 1_500) == 1_500
+
+
+def copying_decoder(body: Body, place: In) -> Properties:
+    """As it once was: each user property makes a copy of all before it."""
+    part = body.part(body.variable_integer())
+    user: tuple[tuple[str, str], ...] = ()
+    while part:
+        if part.variable_integer() != 0x26:
+            raise ProtocolError(Rule.PROPERTY_IS_KNOWN, "another property")
+        user = (*user, (part.string(), part.string()))
+    return Properties(user=user)
+
+
+def forgetful_check(count: int, body: Body) -> None:
+    """No limit."""
+
+
+@pytest.mark.parametrize(
+    ("place", "mistake"),
+    [
+        ("edge.mqtt.decode.decode_properties", copying_decoder),
+        ("edge.mqtt.decode._check_count", forgetful_check),
+    ],
+)
+def test_decoders_that_are_slow_or_without_limits_are_found(
+    monkeypatch: pytest.MonkeyPatch, place: str, mistake: object
+) -> None:
+    monkeypatch.setattr(place, mistake)
+    with pytest.raises(fuzz_control.Found, match="ms to decode in V"):
+        fuzz_control.fuzz(2, lambda number: number < 5_000, handled=False)
+
+
+def test_work_that_is_not_done_in_slices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.broker.deferred.TURN_S", 60.0)
+    with pytest.raises(fuzz_control.Found, match="between two polls"):
+        fuzz_control.fuzz(3, lambda number: number < 5_000)
+
+
+@pytest.fixture(scope="module")
+def clang(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Skips where clang or its fuzzer is missing."""
+    compiler_or_skip("clang", "clang libclang-rt-14-dev")
+    folder = tmp_path_factory.mktemp("clang")
+    empty = folder / "empty.c"
+    empty.write_text("int LLVMFuzzerTestOneInput(const char *d, long n) { return d && n ? 0 : 0; }\n")
+    made = subprocess.run(
+        ["clang", "-fsanitize=fuzzer,address", empty, "-o", folder / "empty"],
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip("clang has no libFuzzer here: apt-get install libclang-rt-14-dev, or that of your clang")
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> None:
+    corpus = expanded(name, tmp_path)
+    assert len(list(corpus.iterdir())) > 100
+    done = fuzzed(program(name, tmp_path), corpus)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "right", "wrong"),
+    [
+        (
+            "topics",
+            "mqtt/route/topics",
+            "return f == f_end || (f_end - f == 2 && f[0] == '/' && f[1] == '#');",
+            "return f == f_end;",
+        ),
+        (
+            "topics",
+            "mqtt/route/topics",
+            "engine->table[hole] = engine->table[at];\n            hole = at;",
+            "break;",
+        ),
+        (
+            "mqtt",
+            "mqtt/in/parser",
+            "return connection->need <= (size_t)(end - at);",
+            "return connection->need <= (size_t)(end - at) + 1;",
+        ),
+        (
+            "scan",
+            "scan/extents",
+            "if (left < walk->wanted_bytes)\n            return RB_WALK_MORE;\n        if (full",
+            "if (full",
+        ),
+        ("scan", "scan/row_codec", "rows->length[i] > end - rows->place[i]", "rows->length[i] > end"),
+        ("unpack", "arrow/msgpack", "(from->end - from->at) < all)", "(from->end - from->at) + 1 < all)"),
+        ("sessions", "mqtt/route/shared_subscriptions", "if (is_first)", "if (is_first && to == NULL)"),
+        ("sessions", "mqtt/out/spill", "engine->counters.retained_bytes -= blob->bytes;", ""),
+        ("sessions", "mqtt/out/spill_file", "    spill->live -= span;\n", ""),
+    ],
+)
+def test_planted_mistakes_are_found(
+    clang: None, tmp_path: Path, name: str, stem: str, right: str, wrong: str
+) -> None:
+    """By the corpus alone: what new inputs find depends on how the file system lists it."""
+    done = fuzzed(program(name, tmp_path, {stem: [(right, wrong)]}), expanded(name, tmp_path), runs=0)
+    assert done.returncode != 0, "the mistake was not found"

@@ -1,0 +1,155 @@
+"""A log of which a part is archived reads as if nothing had happened."""
+
+import pytest
+
+from persistence import LogReader
+from persistence.archive import archive_segment
+from persistence.segment.format import base_of_name, segment_name
+from tests.support.archives import SMALL, ends_of
+from tests.support.logs import DIRECTORY, Written, make_log, read_all, recovered, typical
+from tests.support.simfiles import SimFiles
+
+TIME_NS = 1_000  # of the first record: tests/support/logs.py
+
+
+def archive_first(files: SimFiles, count: int) -> None:
+    """Archives the first segments of a closed log."""
+    for base, end in list(ends_of(files).items())[:count]:
+        archive_segment(files, DIRECTORY, base, end, group_bytes=SMALL)
+        files.unlink(f"{DIRECTORY}/{segment_name(base)}")
+
+
+def half_archived(count: int = 2) -> tuple[Written, LogReader, LogReader]:
+    """A closed log, its reader while all of it was there, and one after some segments were archived."""
+    written = typical()
+    before = LogReader(written.files.kill(), DIRECTORY)
+    before.refresh()
+    archive_first(written.files, count)
+    after = LogReader(written.files, DIRECTORY)
+    after.refresh()
+    return written, before, after
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("limit_bytes", [1, 700, 1 << 20])
+def test_records_are_read_across_archives_and_segments(count: int, limit_bytes: int) -> None:
+    written, _, after = half_archived(count)
+    for (name, epoch), its in written.records.items():
+        log = make_log(written.files)
+        log.reader = after
+        assert read_all(log, name, epoch, limit_bytes) == its
+        for offset in its:
+            found = after.read(name, epoch, offset, limit_bytes)
+            assert found[0].offset == offset
+            assert bytes(found[0].view).startswith(its[offset])
+
+
+def test_positions_times_and_topics_are_found_as_before() -> None:
+    written, before, after = half_archived()
+    for (name, epoch), its in written.records.items():
+        assert after.epochs(name) == before.epochs(name)
+        for offset in its:
+            position = before.read(name, epoch, offset, 1)[0].position
+            found = after.read_at(name, epoch, position + 31, 1)[0]
+            assert found.position <= position < found.position + len(found.view)
+            assert after.seek_time(name, epoch, TIME_NS + offset) == offset
+        assert after.seek_time(name, epoch, TIME_NS + len(its)) == len(its)
+        assert _topic(after, name, epoch) == _topic(before, name, epoch) == its
+        assert after.read_topic(name, "other", epoch, 0, 1 << 20) == []
+    assert after.ends() == before.ends()
+
+
+def _topic(reader: LogReader, name: str, epoch: int) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    offset = 0
+    while ranges := reader.read_topic(name, name, epoch, offset, 500):
+        for it in ranges:
+            assert it.count == 1 or len(it.view) > 32
+            for number in range(it.offset, it.offset + it.count):
+                (one, *_) = reader.read(name, epoch, number, 1)
+                found[number] = bytes(one.view[: int.from_bytes(one.view[:4], "little")])
+            offset = it.offset + it.count
+    return found
+
+
+def test_what_is_archived_is_shown_with_the_segments() -> None:
+    _, before, after = half_archived()
+    was, now = before.segments(), after.segments()
+    assert [it.state for it in now] == ["archived", "archived", "active"]
+    for old, new in zip(was, now, strict=True):
+        assert (old.base, old.bytes, old.records) == (new.base, new.bytes, new.records)
+        for ring, archived in zip(old.rings, new.rings, strict=True):
+            assert (ring.name, ring.epoch, ring.bytes) == (archived.name, archived.epoch, archived.bytes)
+            assert archived.first_timestamp_ns <= ring.first_timestamp_ns
+            assert archived.last_timestamp_ns >= ring.last_timestamp_ns
+
+
+def test_another_process_sees_what_is_archived_while_it_looks() -> None:
+    written = typical()
+    reader = LogReader(written.files, DIRECTORY)
+    reader.refresh()
+    its = written.records["a-0", 7]
+    assert reader.read("a-0", 7, 0, 1)[0].offset == 0
+    archive_first(written.files, 1)
+    reader.refresh()
+    log = make_log(written.files)
+    log.reader = reader
+    assert read_all(log, "a-0", 7) == its
+    assert reader.archive.reads > 0
+
+
+def test_the_log_goes_on_where_everything_was_archived_but_the_last_segment() -> None:
+    written = typical()
+    archive_first(written.files, 2)
+    log, report = recovered(written.files, segment_bytes=9216)
+    assert report.damage == ()
+    assert log.ends() == {
+        "a-0": (7, len(written.records["a-0", 7])),
+        "b-0": (7, len(written.records["b-0", 7])),
+    }
+    assert read_all(log, "a-0", 7) == written.records["a-0", 7]
+    assert [base_of_name(name) for name in sorted(written.files.listdir(DIRECTORY))].count(None) >= 2
+    log.close()
+
+
+def test_what_is_archived_while_it_is_looked_for_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked for in the archives, which do not have it yet, then in the segments, which no longer do."""
+    written = typical()
+    reader = LogReader(written.files, DIRECTORY)
+    reader.refresh()
+    first_offset, archive = reader.archive.first_offset, reader.archive
+    (base, end), *_ = ends_of(written.files).items()
+
+    def meanwhile(ring_name: str, epoch: int, offset: int) -> int | None:
+        found = first_offset(ring_name, epoch, offset)
+        if base in reader.bases():
+            archive_segment(written.files, DIRECTORY, base, end, group_bytes=SMALL)
+            archive.add(base)
+            reader.remove(base)
+        return found
+
+    monkeypatch.setattr(archive, "first_offset", meanwhile)
+    assert reader.read("a-0", 7, 0, 1)[0].offset == 0
+
+
+def test_another_process_s_archive_is_found_when_the_segment_has_gone() -> None:
+    written = typical()
+    reader = LogReader(written.files, DIRECTORY)
+    reader.refresh()
+    archive_first(written.files, 1)
+    assert reader.read("a-0", 7, 0, 1)[0].offset == 0
+
+
+def test_records_behind_damaged_archives_are_still_read() -> None:
+    """The last row group of the last archive is damaged: the segment behind it has more."""
+    written, _, after = half_archived()
+    its = written.records["a-0", 7]
+    (last, *_) = after.archive.all()[::-1]
+    *_, group = last.groups("a-0", 7)
+    written.files.flip(last.path, 8 * (group.place + group.length // 2))
+    log = make_log(written.files)
+    log.reader = after
+    lost = range(group.first_offset, group.end_offset)
+    assert group.end_offset < len(its)
+    assert read_all(log, "a-0", 7) == {offset: data for offset, data in its.items() if offset not in lost}
+    assert after.read("a-0", 7, lost[0], 1)[0].offset == group.end_offset

@@ -1,0 +1,463 @@
+"""The life of a segment: sealed, archived, read again and again, and gone; in this process and in a child."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from persistence import Log, LogThread, OsFiles, Source
+from persistence.archive import archive_name, earlier_name
+from persistence.log.retention import Floor
+from persistence.maintenance.background_process import Here, IdleProcess, Job, TaskFailed
+from persistence.maintenance.maintenance import LET_GO_BYTES, Upkeep, UpkeepRules, UpkeepThread
+from persistence.maintenance.scrub import Paced, Scrubbed, Turns
+from persistence.segment.format import segment_name
+from persistence.segment.scan import DamagedRange
+from ringbuf import Ring
+from ringbuf.record import encode
+from tests.support.archives import path_of
+from tests.support.cached_files import cached_bytes, forgets
+from tests.support.log_simulation import run_of
+from tests.support.logs import DIRECTORY, Written, read_all, recovered
+from tests.support.upkeeps import Kept
+from tests.support.waiting import wait_until
+
+NO_SCRUB = UpkeepRules(archive=True, scrub_bytes_per_s=0)
+PATIENCE_S = 30.0
+
+Logged = tuple[Ring, Log, LogThread]
+
+
+def filled(count: int = 14) -> Written:
+    written = Written.empty(segment_bytes=8192)
+    for i in range(count):
+        written.add("a-0", 7, [b'{"temperature": %d.5, "ok": true}' % i * 12] * 4)
+        written.add("b-0", 7, [bytes([i]) * 100])
+        written.sync()
+    return written
+
+
+def states(kept: Kept) -> list[str]:
+    return [it.state for it in kept.upkeep.segments()]
+
+
+# ---- archiving ----
+
+
+def test_segments_are_archived_from_the_oldest_on_and_read_as_before() -> None:
+    kept = Kept(filled(), NO_SCRUB)
+    count = len(kept.bases())
+    assert states(kept) == ["sealed"] * (count - 1) + ["active"]
+    seen = []
+    for _ in range(3 * count):
+        kept.steps(1)
+        seen.append(states(kept).count("archived"))
+    assert seen == sorted(seen)
+    assert states(kept) == ["archived"] * (count - 1) + ["active"]
+    names = kept.written.files.listdir(DIRECTORY)
+    assert sum(name.endswith(".parquet") for name in names) == count - 1
+    assert sum(name.endswith(".log") for name in names) == 1
+    for (name, epoch), its in kept.written.records.items():
+        assert read_all(kept.written.log, name, epoch) == its
+    status = kept.upkeep.status()
+    assert status["archive"]["segments"] == count - 1  # type: ignore[index]
+    assert status["archive"]["ratio"] > 1  # type: ignore[index]
+
+
+def test_archives_go_like_segments() -> None:
+    kept = Kept(filled(), NO_SCRUB._replace(retain_bytes=1 << 15))
+    kept.steps(80)
+    archived = states(kept).count("archived")
+    assert 0 < archived < 7
+    assert kept.upkeep.stats.deleted > 0
+    first = kept.written.log.epochs("a-0")[0].first_offset
+    assert first > 0
+    its = kept.written.records["a-0", 7]
+    assert read_all(kept.written.log, "a-0", 7) == {offset: its[offset] for offset in range(first, len(its))}
+
+
+def test_archives_of_the_earlier_format_are_reported_and_never_deleted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = Kept(filled(), NO_SCRUB)
+    kept.steps(30)
+    files, bases = kept.written.files, kept.written.log.reader.archive.bases()
+    assert len(bases) > 4
+    for base in bases[1:3]:
+        files.rename(path_of(base), f"{DIRECTORY}/{earlier_name(base)}")
+    kept.written.log.reader.archive.refresh()
+    deleting = Kept(kept.written, UpkeepRules(retain_bytes=1, archive=True, scrub_bytes_per_s=0))
+    deleting.steps(30)
+    names = files.listdir(DIRECTORY)
+    assert {earlier_name(base) for base in bases[1:3]} <= set(names)
+    assert not any(name.endswith(".parquet") for name in names)
+    assert deleting.upkeep.stats.deleted == len(bases) - 2
+    assert deleting.upkeep.status()["archive"]["damaged"] == 2  # type: ignore[index]
+    assert f"kept unread directory={DIRECTORY} files=2 first={earlier_name(bases[1])}" in caplog.text
+
+
+def test_what_was_archived_when_the_process_died_is_found_and_its_segment_goes() -> None:
+    kept = Kept(filled(), NO_SCRUB)
+    log = kept.written.log
+    remove, log.remove = log.remove, lambda base: None  # type: ignore[method-assign]
+    kept.steps(2)
+    log.remove = remove  # type: ignore[method-assign]
+    assert path_of(0) in kept.written.files.names
+    assert f"{DIRECTORY}/{segment_name(0)}" in kept.written.files.names
+    files = kept.written.files.kill()
+    after, report = recovered(files, segment_bytes=8192)
+    assert report.damage == ()
+    again = Kept(Written(files, after, kept.written.records), NO_SCRUB)
+    again.steps(40)
+    assert f"{DIRECTORY}/{segment_name(0)}" not in files.names
+    for (name, epoch), its in kept.written.records.items():
+        assert read_all(after, name, epoch) == its
+
+
+def test_a_damaged_segment_stays_between_archives_and_is_read_as_far_as_it_can_be() -> None:
+    kept = Kept(filled(), NO_SCRUB)
+    files = kept.written.files
+    damaged = kept.bases()[1]
+    files.flip(f"{DIRECTORY}/{segment_name(damaged)}", 5000 * 8)
+    kept.steps(40)
+    assert states(kept)[:3] == ["archived", "sealed", "archived"]
+    assert "damaged" in kept.upkeep.refused[damaged]
+    its = kept.written.records["a-0", 7]
+
+    def readable(log: Log) -> dict[int, bytes]:
+        found = read_all(log, "a-0", 7)
+        assert found.items() <= its.items()
+        return found
+
+    before = readable(kept.written.log)
+    assert len(its) - 1 <= len(before) <= len(its)
+    after, _ = recovered(files.kill(), segment_bytes=8192)
+    assert readable(after) == before
+    assert len(after.reader.damaged) <= 2
+
+
+def test_a_segment_that_cannot_be_archived_now_is_tried_again() -> None:
+    kept = Kept(filled(), NO_SCRUB)
+
+    def refuse(operation: str, path: str) -> None:
+        if ".parquet." in path:
+            raise OSError(28, "no space")
+
+    kept.written.files.hook = refuse
+    kept.steps(2)
+    assert "no space" in kept.upkeep.trouble
+    kept.written.files.hook = None
+    kept.steps(3)
+    assert states(kept).count("archived") == 0
+    kept.clocks.pass_by(60)
+    kept.steps(40)
+    assert states(kept)[0] == "archived"
+    assert kept.upkeep.trouble == ""
+
+
+class Stuck(Here):
+    """A worker that never answers: stopped, or behind a disk that serves everybody else first."""
+
+    closed = 0
+
+    def start(self, job: Job) -> None:
+        self.job = job
+
+    def result(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_idle_work_that_does_not_end_keeps_no_room_from_a_full_disk(archive: bool) -> None:
+    kept = Kept(filled(), UpkeepRules(archive=archive))
+    worker = kept.upkeep._worker = Stuck(kept.written.files)
+    before = kept.bases()
+    kept.steps(3)
+    assert worker.job.base == before[0]
+    assert (kept.bases(), worker.closed) == (before, 0)
+    kept.written.files.total_bytes, kept.written.files.free_bytes = 100 << 20, 10 << 20
+    kept.steps(3)
+    assert (kept.bases(), worker.closed) == (before[3:], 3)
+
+
+# ---- memory ----
+
+
+def test_what_is_on_the_disk_does_not_stay_in_memory(tmp_path: Path) -> None:
+    if not forgets(tmp_path):
+        pytest.skip("this file system keeps everything in memory")
+    with Log(tmp_path, retain_bytes=0, direct=False) as log:
+        log.recover()
+        log.join("a-0", 7, 0)
+        upkeep = Upkeep(log, UpkeepRules(scrub_bytes_per_s=0), Here(log.files))
+        for number in range(LET_GO_BYTES // 10_000):
+            log.append(log._ids["a-0"], [run_of(encode(number, bytes(10_000), epoch=7, key=b"t"), 7)])
+            if number % 100 == 0:
+                log.write()
+        log.write()
+        log.sync()
+        segment = tmp_path / segment_name(0)
+        assert cached_bytes(segment) > LET_GO_BYTES // 2
+        upkeep.step()
+        assert cached_bytes(segment) < LET_GO_BYTES // 8
+        upkeep.close()
+
+
+# ---- reading again ----
+
+
+def test_everything_is_read_once_a_pass_and_damage_is_told() -> None:
+    kept = Kept(filled(), UpkeepRules(archive=False, scrub_interval_s=1000))
+    count = len(kept.bases())
+    kept.steps(2 * count + 2)
+    assert (kept.upkeep.turns.passes, kept.upkeep.turns.damaged) == (1, 0)
+    read = kept.upkeep.turns.read_bytes
+    assert read > (count - 1) * 7000
+    kept.steps(10)
+    assert kept.upkeep.turns.read_bytes == read
+    kept.written.files.flip(f"{DIRECTORY}/{segment_name(kept.bases()[2])}", 5000 * 8)
+    kept.clocks.pass_by(1000)
+    kept.steps(2 * count + 2)
+    assert (kept.upkeep.turns.passes, kept.upkeep.turns.damaged) == (2, 1)
+    assert [segment for segment, _ in kept.written.log.reader.damaged] == [segment_name(kept.bases()[2])]
+
+
+DAMAGED = Scrubbed(0, False, 64, (DamagedRange(segment_name(0), 0, 64, "", 0),), {})
+
+
+@pytest.mark.parametrize("result", [TaskFailed("later", "No such file"), DAMAGED])
+def test_work_on_a_segment_that_retention_has_removed_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, result: object
+) -> None:
+    kept = Kept(filled(), UpkeepRules(archive=False))
+    kept.upkeep.step()
+    job = kept.upkeep._job
+    assert job is not None
+    kept.written.log.remove(job.base)
+    monkeypatch.setattr(kept.upkeep._worker, "result", lambda: result)
+    kept.upkeep.step(may_begin=False)
+    assert not kept.upkeep.trouble
+    assert not kept.written.log.reader.damaged
+    assert not caplog.records
+
+
+def test_archives_are_read_again_too() -> None:
+    kept = Kept(filled(), NO_SCRUB._replace(scrub_bytes_per_s=1 << 30, scrub_interval_s=1000))
+    kept.steps(60)
+    assert kept.upkeep.turns.passes == 1
+    path = path_of(kept.bases()[1])
+    kept.written.files.flip(path, 100 * 8)
+    kept.clocks.pass_by(1000)
+    kept.steps(60)
+    assert kept.upkeep.turns.damaged == 1
+    assert kept.upkeep.status()["archive"]["damaged"] == 1  # type: ignore[index]
+
+
+def test_reading_keeps_to_its_pace_and_stops_when_asked() -> None:
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    files = Written.empty().files
+    handle = files.open("/x", create=True)
+    files.pwritev(handle, [bytes(10_000)], 0)
+    paced = Paced(files, 1000, clock=lambda: now[0], sleep=sleep)
+    for _ in range(5):
+        paced.read(handle, 1000, 0)
+    assert now[0] == pytest.approx(5.0)
+    assert max(slept) <= 1.0
+    stopped = Paced(files, 1, lambda: True, clock=lambda: now[0], sleep=sleep)
+    with pytest.raises(Exception, match="asked to stop"):
+        stopped.read(handle, 1000, 0)
+
+
+def test_a_pass_takes_what_comes_meanwhile_along() -> None:
+    turns = Turns(interval_s=100)
+    assert turns.next([0, 10], 5.0) == 0
+    turns.done(Scrubbed(0, False, 7, (), {}))
+    assert turns.next([10, 20], 6.0) == 10
+    turns.skip(10)
+    assert turns.next([10, 20], 7.0) == 20
+    turns.done(Scrubbed(20, True, 7, (), {"page 0": "x"}))
+    assert turns.next([20], 8.0) is None
+    assert (turns.passes, turns.last_pass_s, turns.damaged) == (1, 3.0, 1)
+    assert turns.next([20], 104.0) is None
+    assert turns.next([20], 105.0) == 20
+
+
+# ---- a process of its own ----
+
+
+def real_log(directory: Path, records: int = 3000) -> Log:
+    log = Log(directory, segment_bytes=1 << 18, retain_bytes=0)
+    log.recover()
+    log.join("a-0", 7, 0)
+    position = 0
+    for begin in range(0, records, 100):
+        data = b"".join(
+            encode(offset, b'{"temperature": %d}' % (offset % 40) * 9, epoch=7, key=b"t/%d" % (offset % 9))
+            for offset in range(begin, begin + 100)
+        )
+        log.append(log._ids["a-0"], [run_of(data, 7, position=position)])
+        position += len(data)
+        log.write()
+        log.sync()
+    return log
+
+
+def test_the_child_archives_and_gives_way(tmp_path: Path) -> None:
+    log = real_log(tmp_path)
+    before = b"".join(it.view for it in log.read("a-0", 7, 0, 1 << 30))
+    upkeep = Upkeep(log, NO_SCRUB, worker := IdleProcess())
+    thread = UpkeepThread([upkeep], worker)
+    thread.start()
+    deadline = time.monotonic() + PATIENCE_S
+    niceness: set[int] = set()
+    while len(log.sealed()) > 0 and time.monotonic() < deadline:
+        if (process := worker._process) is not None and process.poll() is None:
+            niceness.add(os.getpriority(os.PRIO_PROCESS, process.pid))
+        thread.wake()
+    thread.stop()
+    assert log.sealed() == {}
+    assert 19 in niceness
+    assert worker._process is None
+    found, offset = b"", 0
+    while ranges := log.read("a-0", 7, offset, 1 << 30):
+        found += b"".join(it.view for it in ranges)
+        offset = ranges[-1].offset + ranges[-1].count
+    assert found.startswith(before)
+    assert offset == 3000
+    log.close()
+
+
+def test_what_upkeep_stumbles_over_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Else the disk would fill up, and nobody would know why."""
+    looks: list[str] = []
+
+    def floors(ring_name: str) -> list[Floor]:
+        looks.append(ring_name)
+        raise ValueError("a mistake in somebody's floors")
+
+    thread = UpkeepThread([Upkeep(filled().log, NO_SCRUB, Here(OsFiles()), floors=floors)])
+    thread.start()
+    wait_until(lambda: bool(looks))
+    seen = len(looks)
+    thread.wake()
+    wait_until(lambda: len(looks) > seen)
+    thread.stop()
+    assert "a mistake in somebody's floors" in caplog.text
+
+
+def answer(worker: IdleProcess) -> object:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if (found := worker.result()) is not None:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("no answer")
+
+
+def test_the_child_reads_again_and_says_what_it_cannot_do(tmp_path: Path) -> None:
+    log = real_log(tmp_path)
+    base, end = 0, log.reader.bases()[1]
+    worker = IdleProcess()
+    worker.start(Job("scrub_segment", str(tmp_path), base, end))
+    found = answer(worker)
+    assert isinstance(found, Scrubbed)
+    assert (found.bytes, found.places) == (end, ())
+    with open(tmp_path / segment_name(base), "r+b") as file:
+        file.seek(5000)
+        file.write(b"rot")
+    worker.start(Job("scrub_segment", str(tmp_path), base, end))
+    found = answer(worker)
+    assert isinstance(found, Scrubbed)
+    assert [place.ring_name for place in found.places] == ["a-0"]
+    worker.start(Job("archive", str(tmp_path), base, end))
+    refused = answer(worker)
+    assert isinstance(refused, TaskFailed)
+    assert refused.kind == "never"
+    worker.start(Job("scrub_archive", str(tmp_path), base, 0))
+    assert isinstance(answer(worker), TaskFailed)
+    assert not (tmp_path / archive_name(base)).exists()
+    worker.close()
+    log.close()
+
+
+def test_a_child_that_dies_is_noticed_and_replaced(tmp_path: Path) -> None:
+    log = real_log(tmp_path)
+    end = log.reader.bases()[1]
+    worker = IdleProcess()
+    worker.start(Job("scrub_segment", str(tmp_path), 0, end, 1000))  # a minute or more
+    process = worker._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert answer(worker) == TaskFailed("later", "the process that does such work has ended")
+    worker.start(Job("scrub_segment", str(tmp_path), 0, end))
+    assert isinstance(answer(worker), Scrubbed)
+    worker.start(Job("scrub_segment", str(tmp_path), 0, end, 1000))
+    began = time.monotonic()
+    worker.close()
+    assert worker._process is None
+    print(f"ended after {time.monotonic() - began:.1f} s")
+    log.close()
+
+
+# ---- with the log's thread ----
+
+
+@contextmanager
+def logged(runtime_directory: Path, directory: Path, level: Literal["interval", "disk"]) -> Iterator[Logged]:
+    """A ring, its log and the thread of that."""
+    with (
+        Ring.create(runtime_directory / "a-0", capacity_bytes=1 << 16, epoch=7) as ring,
+        Log(directory) as log,
+    ):
+        log.recover()
+        thread = LogThread(log, [Source(ring, level, 50_000)])
+        thread.start()
+        try:
+            yield ring, log, thread
+        finally:
+            thread.stop()
+
+
+def test_the_thread_ends_a_segment_and_goes_on_in_another(runtime_directory: Path, tmp_path: Path) -> None:
+    with logged(runtime_directory, tmp_path, "interval") as (ring, log, thread):
+        ring.writer().publish(b"one", key="t")
+        thread.roll()
+        assert ring.extremes().durable_position == ring.extremes().end_position
+        assert log.active_since_ns is None
+        (size,) = log.sealed().values()
+        assert size < 1 << 16
+        ring.writer().publish(b"two", key="t")
+        thread.roll()
+        assert sorted(log.sealed()) == log.reader.bases()
+        assert len(log.sealed()) == 2
+        assert [len(log.read("a-0", 7, offset, 1)) for offset in (0, 1, 2)] == [1, 1, 0]
+
+
+def test_a_log_that_is_blocked_says_so_and_goes_on_when_it_is_not(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with logged(runtime_directory, tmp_path, "disk") as (ring, _, thread):
+        writer = ring.writer()
+        writer.publish(b"one", key="t")
+        wait_until(lambda: ring.extremes().durable_position == ring.extremes().end_position)
+        thread.block("95 % of the disk are in use")
+        wait_until(lambda: thread.writer.state.read_only)
+        assert thread.writer.state.reason == "95 % of the disk are in use (ENOSPC)"
+        writer.publish(b"two", key="t")
+        assert ring.extremes().durable_position < ring.extremes().end_position
+        thread.block("")
+        wait_until(lambda: ring.extremes().durable_position == ring.extremes().end_position)
+        assert not thread.writer.state.read_only
