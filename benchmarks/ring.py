@@ -374,7 +374,7 @@ def summary(rounds: list[Round], peers: list[str], own: dict[str, float]) -> dic
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description="The ring beside its peers.")
+    parser = argparse.ArgumentParser(description="Compare the ring with its peers.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages: to see that it works")
     parser.add_argument("--only", default=",".join(PEERS), help="peers, separated by commas")

@@ -129,7 +129,7 @@ def detached() -> Iterator[None]:
         while (record := waiting.get()) is not None:
             if taker.dropped and waiting.empty():
                 dropped, taker.dropped = taker.dropped, 0
-                root.warning("log lines dropped, nobody read them %s", pairs(lines=dropped))
+                root.warning("log lines dropped because the output is blocked %s", pairs(lines=dropped))
             for output in outputs:
                 output.emit(record)
 

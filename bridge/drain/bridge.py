@@ -334,7 +334,7 @@ class Bridge:
         if drain.checkpoint.paused != paused:
             drain.checkpoint.paused = paused
             drain.checkpoint.save()
-        return [f"bridge {self.settings.name} {'pauses' if paused else 'goes on'}"]
+        return [f"bridge {self.settings.name} {'paused' if paused else 'resumed'}"]
 
     def _fail(self, condition: Condition, error: BridgeError, wait: float) -> None:
         if _without_times(str(error)) != _without_times(str(self._error)):

@@ -1,7 +1,8 @@
 """Delivery to both kinds of sink: a file is built and put, or records are filtered and sent one by one.
 
 A unit is one drained file, or one batch of records for a record sink. Owns the threads on which put() runs,
-and the form of a batch for its sink. Never decides what is sent or when, and never retries.
+and the form of a batch for its sink. Never decides what is sent or when. Failed deliveries are retried in
+bridge.py.
 
 Files are built, compressed and put by as many threads as there may be units in flight. Checksums, zstd and
 writing release the GIL, so the next unit is read meanwhile. A file is built as soon as its intent is decided,

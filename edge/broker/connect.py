@@ -2,8 +2,10 @@
 
     CONNECT -> limits -> authentication -> authorization of the will -> session -> CONNACK
 
-Each step may take time (edge.broker.deferred). Never touches a session before its client is authenticated.
-Never sends Response Information: clients agree among themselves which topics carry responses.
+Each step may take time (edge.broker.deferred). _take_over_session() moves a session to a new connection of
+its client. connections_max is decided before, in C: mq_listener_full() in ringbuf/c/mqtt/engine.c. Never
+touches a session before its client is authenticated. Never sends Response Information: clients agree among
+themselves which topics carry responses.
 
 Invariants: a client never gets the session of another owner. An identifier stays with the client that holds
 it, with one exception: an authenticated client gets the identifier of one that is not authenticated, with a

@@ -1,11 +1,11 @@
-"""Retained messages: sends them to new subscriptions, and restores them after a restart.
+"""Retained messages: starts their delivery to new subscriptions, and restores them after a restart.
 
-The engine owns the messages, one copy each. C code sets and clears them as they are published, because that
+The engine owns the messages, one copy each. C code sets and clears them as they are published
+(ringbuf/c/mqtt/route/retained.c) and sends them to new subscriptions (out/retained_delivery.c), because both
 may happen at any rate. A retained copy keeps its topic known, so every retained message is found through the
 table of topics.
 
-A full store keeps its messages and refuses new ones (ringbuf/c/mqtt/route/retained.c); this module reports
-that.
+A full store keeps its messages and refuses new ones; this module reports that.
 
 Retained messages live in memory. After a restart they are restored from edge/recovery/retained_store.py and
 from newer records of the rings, or of the log.

@@ -4,7 +4,7 @@ Owns the client identifiers, and how long the session of an absent client is kep
 and the in-flight window of a session (ringbuf/c/mqtt/out/inflight.c): lists of ring positions, never
 payloads.
 
-A CONNECT with a known client identifier takes the session over: edge/broker/connect.py.
+A CONNECT with a known client identifier takes the session over: _take_over_session() in connect.py.
 
 Invariants: a client identifier has at most one session. No session ends because others arrive: when the table
 of lasting sessions is full, or an owner's share of it, new ones are refused (edge.broker.connect). Each

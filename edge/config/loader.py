@@ -1,7 +1,8 @@
 """Loader of the configuration: file, text or values in, a checked Config or every mistake out.
 
 Owns the order: read TOML, fill the structs of edge/config/schema.py, apply the rules of
-edge/config/setting_rules.py. Never changes a value that was given. ConfigError names file, line and key of
+edge/config/setting_rules.py. toml_reader.py refuses unknown keys. The environment gives only default
+directories (directories.py). Never changes a value that was given. ConfigError names file, line and key of
 every mistake.
 """
 

@@ -149,7 +149,7 @@ class Burials:
             return
         end = min(found.end, span.end)
         log.warning(
-            "records put aside as dead letters %s",
+            "dead letters queued %s",
             pairs(group=group.name, ring=holding.ring, offset=first, records=len(letters), cause=span.cause),
         )
         self._outlet(letters, partial(self._done, holding, first, end))

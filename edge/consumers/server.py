@@ -163,7 +163,7 @@ class ConsumersEndpoint:
         except OSError as error:
             log.error("committed offsets could not be written reason=%s", error.strerror)
         for name, reader in self._poll.items():
-            log.debug("ring is let go name=%s", name)
+            log.debug("ring closed name=%s", name)
             self._poll.remove(reader)
             reader.close()
         for entry in self._service.ledger.rings.values():

@@ -242,7 +242,7 @@ class Generator:
         while (left_ms := int((until - time.monotonic()) * 1000)) > 0:
             result = lib.ld_poll(self._run, min(SLICE_MS, left_ms))
             if result < 0:
-                raise LoadError(f"the generator cannot go on: {os.strerror(-result)}")
+                raise LoadError(f"load generator failed: {os.strerror(-result)}")
             self._tick(self)
             if result:
                 return True

@@ -4,7 +4,8 @@
     archive = Archive(files, directory)
     archive.read("telemetry-0", epoch, offset, 1 << 20)  # the bytes of the ring
 
-Owns the format (layout.py), writing and reading.  Decides neither when a segment is archived (maintenance.py)
+Owns the format (layout.py, with the schema of the columns in columns.py), writing (writing.py) and reading
+(file.py, store.py).  Decides neither when a segment is archived (maintenance.py)
 nor when an archive is removed (retention.py).  pyarrow is loaded when a record is written or read
 (library.py).
 """

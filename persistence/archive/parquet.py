@@ -1,6 +1,7 @@
 """Parquet by pyarrow: row groups to bytes, and bytes to row groups.
 
-Imported only where records of an archive are written or read: it loads pyarrow.  Touches no file, and
+columns.py has the schema; writing.py archives a segment with this module.  Imported only where records of an
+archive are written or read: it loads pyarrow.  Touches no file, and
 verifies no checksum: the caller does.
 """
 

@@ -202,7 +202,7 @@ def _without_epoch(row: TableAccount) -> dict[str, Any]:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="brim spark gaps", description="What is missing between the edges and the table."
+        prog="brim spark gaps", description="Report the records that the edges have and the table does not."
     )
     add_landing_arguments(parser, table="bronze table to compare with the files")
     add_spark_arguments(parser)

@@ -208,7 +208,7 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="brim spark kafka",
-        description="What was drained to Kafka into a Parquet table, each record exactly once.",
+        description="Write the records drained to Kafka into a Parquet table, each exactly once.",
     )
     parser.add_argument("servers", help="brokers as host:port, separated by commas")
     parser.add_argument("topic", help="Kafka topic")

@@ -297,10 +297,10 @@ def test_a_bridge_is_told_by_its_socket(bridge: Bridge, runtime_directory: Path)
     with ring(runtime_directory) as made:
         publish(made, 10)
         wait_until(lambda: state_of(runtime_directory, "lake")["totals"]["records"] == 10)
-        assert send(runtime_directory, "lake", Pause()) == ("bridge lake pauses",)
+        assert send(runtime_directory, "lake", Pause()) == ("bridge lake paused",)
         publish(made, 5)
         assert send(runtime_directory, "lake", Skip()) == ("default-0: offsets 10 to 14 are skipped",)
-        assert send(runtime_directory, "lake", Resume()) == ("bridge lake goes on",)
+        assert send(runtime_directory, "lake", Resume()) == ("bridge lake resumed",)
         said = send(runtime_directory, "lake", Backfill("default", 0, 12))
         assert said == ("default-0: offsets 12 to 14 are drained again",)
         wait_until(lambda: bridge.state().totals.records == 13)
@@ -354,7 +354,7 @@ def test_an_order_that_fails_by_a_mistake_of_ours_ends_nobody(
         wait_until(lambda: bridge.state().totals.records == 10)
         with pytest.raises(InvalidCommand, match="the command failed: TypeError"):
             bridge.backfill("default", 0, "nine").result(20)  # type: ignore[arg-type]
-        assert bridge.resume().result(20) == ["bridge lake goes on"]
+        assert bridge.resume().result(20) == ["bridge lake resumed"]
 
 
 def test_a_pause_outlives_the_process(runtime_directory: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Topics: the table of topics by name.  Filters are matched in edge/broker/subscription_tree.py, once per
- * topic.
+ * Topics: the table of topics by name.  Filters of subscriptions are matched in
+ * edge/broker/subscription_tree.py, once per topic.  mq_filter_matches() serves retained_delivery.c, consumer
+ * groups (consumers/select.c) and Python (py_topics.c).
  *
  * The table uses open addressing with linear probing over {upper half of the hash, index + 1}, and is at most
  * three quarters full.  A removal shifts back the entries after it, so there are no tombstones.  Names come
