@@ -14,14 +14,14 @@ __all__ = ["Backoff"]
 class Backoff:
     """Wait before the next try: uniform up to a bound that doubles with each failure."""
 
-    def __init__(self, least_s: float, most_s: float, random_source: random.Random | None = None) -> None:
-        self.least_s, self.most_s = least_s, most_s
+    def __init__(self, min_s: float, max_s: float, random_source: random.Random | None = None) -> None:
+        self.min_s, self.max_s = min_s, max_s
         self.failures = 0
         self._random = random_source or random.Random()
 
     def next_s(self) -> float:
         """Seconds to wait after one more failure."""
-        bound = min(self.most_s, self.least_s * 2.0 ** min(self.failures, 62))
+        bound = min(self.max_s, self.min_s * 2.0 ** min(self.failures, 62))
         self.failures += 1
         return self._random.uniform(0, bound)
 

@@ -16,8 +16,8 @@ from ringbuf.native import Batch, CReader, Record, ffi, lib
 from ringbuf.reader_slots import Seat, Unseated
 from ringbuf.wakeup import WakeupThread
 
-RANGES_MOST = 1024  # the limit of one pwritev (IOV_MAX)
-LAPS_MOST = 64  # overruns in a row before a reader with overrun="count" returns nothing
+RANGES_MAX = 1024  # the limit of one pwritev (IOV_MAX)
+LAPS_MAX = 64  # overruns in a row before a reader with overrun="count" returns nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ class Reader(CReader):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ranges(self, limit_bytes: int, limit: int = RANGES_MOST) -> list[Range]:
+    def ranges(self, limit_bytes: int, limit: int = RANGES_MAX) -> list[Range]:
         """Raw runs of records from the cursor on: at most `limit`, about `limit_bytes` together.
 
         Returns at least one record if the ring has one, otherwise an empty list.  Moves the cursor.  A gating
         reader keeps the memory until release(position).  Raises Overrun, Evicted, Corrupt.
         """
-        limit = min(limit, RANGES_MOST)
+        limit = min(limit, RANGES_MAX)
         found = ffi.new("rb_range[]", limit)
-        for _ in range(LAPS_MOST):
+        for _ in range(LAPS_MAX):
             count = self._ranges(limit_bytes, ffi.buffer(found))
             if count >= 0:
                 return [self.range_of(it) for it in found[0:count]]

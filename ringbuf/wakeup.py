@@ -24,7 +24,7 @@ from typing import ClassVar, Protocol
 
 from ringbuf.native import ffi, lib
 
-READERS_MOST = 120  # futex_waitv takes 128
+READERS_MAX = 120  # futex_waitv takes 128
 WAIT_NS = 1_000_000_000
 RESTART_S = 0.05  # before a new thread replaces one that ended: bounds the log lines if each one fails
 
@@ -42,7 +42,7 @@ class Watched(Protocol):
 
 
 class WakeupThread:
-    """One thread that waits for up to READERS_MOST readers and calls their callbacks."""
+    """One thread that waits for up to READERS_MAX readers and calls their callbacks."""
 
     _process: ClassVar["WakeupThread | None"] = None
     _all: ClassVar["weakref.WeakSet[WakeupThread]"] = weakref.WeakSet()
@@ -78,11 +78,11 @@ class WakeupThread:
         """Call `callback` once, from the thread, when `reader` has something to read or is closed.
 
         The callback must not block and must not raise.  A reader may have several callbacks; all are called.
-        Raises RuntimeError above READERS_MOST readers.
+        Raises RuntimeError above READERS_MAX readers.
         """
         with self._changed:
-            if len(self._watched) >= READERS_MOST and reader not in self._watched:
-                raise RuntimeError(f"a process waits for at most {READERS_MOST} readers at once")
+            if len(self._watched) >= READERS_MAX and reader not in self._watched:
+                raise RuntimeError(f"a process waits for at most {READERS_MAX} readers at once")
             self._watched[reader] = (*self._watched.get(reader, ()), callback)
             if self._thread is None or not self._thread.is_alive():
                 self._start()

@@ -427,7 +427,7 @@ class Broker:
         return {
             "sessions_away": self.sessions.away,
             "sessions_expired": self.sessions.expired,
-            "clients_most": self.clients.clients_max_seen,
+            "clients_max_seen": self.clients.clients_max_seen,
             "wills_waiting": len(self.wills),
             "wills_bytes": self.wills.held_bytes,
             "sys_topics": len(self.sys_topics),

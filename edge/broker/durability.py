@@ -141,8 +141,8 @@ class Upstream:
 
     def _row(self, ring_name: str, bridge: str) -> dict[str, float | None]:
         known = self._known.get(ring_name, {}).get(bridge)
-        heard_s = None if known is None else round(time.monotonic() - known.reported_at, 1)
-        return {"offset": self._offset(ring_name, bridge), "heard_s": heard_s}
+        report_age_s = None if known is None else round(time.monotonic() - known.reported_at, 1)
+        return {"offset": self._offset(ring_name, bridge), "report_age_s": report_age_s}
 
     def _apply_progress(self, bridge: str, ring_name: str, progress: Progress, lost: Lost) -> None:
         self._known.setdefault(ring_name, {})[bridge] = progress

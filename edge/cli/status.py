@@ -74,10 +74,10 @@ def _troubles(status: dict[str, Any]) -> list[str]:
         if bridge["condition"] in TROUBLED or bridge["stalled_s"]:
             why = "; ".join(filter(None, (bridge["last_error"], bridge["remedy"])))
             found.append(f"bridge {bridge['name']} is {bridge['condition']}: {why}")
-    for ring, bridge, behind, heard_s in _upstream(status) if status["mqtt"]["held"] else ():
-        if behind and (heard_s is None or heard_s > QUIET_S):
-            since = "nothing was heard of it" if heard_s is None else f"for {seconds_in_words(heard_s)}"
-            found.append(f"publishers to {ring} wait for bridge {bridge}: {since}")
+    for ring, bridge, behind, report_age_s in _upstream(status) if status["mqtt"]["held"] else ():
+        if behind and (report_age_s is None or report_age_s > QUIET_S):
+            age = "no report" if report_age_s is None else f"last report {seconds_in_words(report_age_s)} ago"
+            found.append(f"publishers to {ring} wait for bridge {bridge}: {age}")
     if error := status["mqtt"].get("spill_errno"):
         found.append(
             "publishers are refused where a ring would overwrite what absent sessions wait for: "
@@ -100,8 +100,13 @@ def _troubles(status: dict[str, Any]) -> list[str]:
 def _upstream(status: dict[str, Any]) -> Iterator[tuple[str, str, int, float | None]]:
     """Bridges that publishers wait for: ring, bridge, missing records, seconds since its last report."""
     for ring in status["rings"]:
-        for bridge, facts in status["upstream"].get(ring["name"], {}).items():
-            yield ring["name"], bridge, max(0, ring["end_offset"] - facts["offset"]), facts["heard_s"]
+        for bridge, progress in status["upstream"].get(ring["name"], {}).items():
+            yield (
+                ring["name"],
+                bridge,
+                max(0, ring["end_offset"] - progress["offset"]),
+                progress["report_age_s"],
+            )
 
 
 def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[str]:

@@ -28,7 +28,7 @@ class Reconnect:
     """
 
     first_s: float = 0.5  # limit of the first delay; doubled by each failure
-    most_s: float = 30.0  # upper bound of the limit
+    max_s: float = 30.0  # upper bound of the limit
     attempts: int | None = None  # in a row; None: no bound
     at_start: bool = False  # True if the first connect is repeated too
 
@@ -36,8 +36,8 @@ class Reconnect:
         """Seconds to wait before each attempt in a row."""
         limit, left = self.first_s, self.attempts
         while left is None or left > 0:
-            yield random.uniform(0.0, min(limit, self.most_s))
-            limit = min(2 * limit, self.most_s)
+            yield random.uniform(0.0, min(limit, self.max_s))
+            limit = min(2 * limit, self.max_s)
             left = None if left is None else left - 1
 
 

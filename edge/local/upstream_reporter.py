@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 STOP_S = 10.0  # one answer is waited for half as long
-LOST_MOST = 256  # ranges of one ring: more are merged into one
+LOST_MAX = 256  # ranges of one ring: more are merged into one
 
 
 @dataclass
@@ -57,7 +57,7 @@ class UpstreamReporter:
                 ring.lost.clear()
             ring.epoch, ring.offset, ring.told = epoch, offset, False
             ring.lost += lost
-            if len(ring.lost) > LOST_MOST:
+            if len(ring.lost) > LOST_MAX:
                 ring.lost[:] = [(ring.lost[0][0], ring.lost[-1][1])]
             self._news.notify()
 

@@ -20,7 +20,7 @@ __all__ = ["Outage", "Sample", "draw"]
 
 PALETTE = ("#1769aa", "#e07b00", "#2b8a57", "#9c4dcc", "#c2352b", "#6b7280")
 INK, GRID = "#1f2933", "#e3e8ee"
-LINES_MOST = len(PALETTE)
+LINES_MAX = len(PALETTE)
 HOLE_S = 2.5  # slow readings are taken once per second
 
 
@@ -158,7 +158,7 @@ def _vitals(axis: Any, panel: _Panel, by_second: Iterable[Aggregate], begin: flo
                 values.append(math.nan)
             times.append(at)
             values.append(it.mean * panel.scale)
-    largest = sorted(lines, key=lambda name: -max(filter(math.isfinite, lines[name][1])))[:LINES_MOST]
+    largest = sorted(lines, key=lambda name: -max(filter(math.isfinite, lines[name][1])))[:LINES_MAX]
     for name, colour in zip(sorted(largest), PALETTE, strict=False):
         axis.plot(*lines[name], label=name, color=colour, linewidth=1.2)
     if len(largest) > 1:

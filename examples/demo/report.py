@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 LEDGER_COLUMNS = ("", "messages", "records", "stored again", "lost", "duplicated", "gaps", "")
-MINUTES_MOST = 4  # columns of the table; a longer run shows the last ones
+MINUTES_MAX = 4  # columns of the table; a longer run shows the last ones
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def cell(value: float, unit: str) -> str:
 
 def print_table(console: Console, lake: Lake) -> None:
     """Print devices as rows and minutes as columns: number of messages, mean, maximum."""
-    minutes = sorted({it.start_s for it in lake.by_minute})[-MINUTES_MOST:]
+    minutes = sorted({it.start_s for it in lake.by_minute})[-MINUTES_MAX:]
     by_device: dict[str, dict[int, Aggregate]] = {}
     for it in lake.by_minute:
         by_device.setdefault(it.device, {})[it.start_s] = it

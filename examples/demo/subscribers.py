@@ -36,9 +36,9 @@ __all__ = ["FILTERS", "Received"]
 
 FILTERS = ("host/#", "replay/#")
 STATUS_S = 0.5
-AGES_MOST = 4_000  # per status interval
+AGES_MAX = 4_000  # per status interval
 AGE_OF = 50
-QUEUE_MOST = 100_000  # messages that may wait in this process
+QUEUE_MAX = 100_000  # messages that may wait in this process
 
 
 class Received:
@@ -63,7 +63,7 @@ class Received:
             return False
         content = self._read(payload)
         self._tally.add(topic, content.n)
-        if len(self._ages_us) < AGES_MOST:
+        if len(self._ages_us) < AGES_MAX:
             self._ages_us.append((time.time_ns() - content.sent_ns) / 1000)
         return True
 
@@ -119,7 +119,7 @@ def read_shm(runtime_dir: Path, received: Received) -> None:
 
 async def read_zmq(runtime_dir: Path, received: Received) -> None:
     """Until told to stop, and then to the end of what has been stored."""
-    messages = brim.asyncio.subscribe_zmq(FILTERS, runtime_dir=runtime_dir, receive_high_water=QUEUE_MOST)
+    messages = brim.asyncio.subscribe_zmq(FILTERS, runtime_dir=runtime_dir, receive_high_water=QUEUE_MAX)
     async with messages as subscription:
 
         async def follow() -> None:

@@ -29,7 +29,7 @@ from ringbuf import Range, Reader, Ring, scan_records
 from ringbuf.errors import Corrupt, Evicted, OffsetGone, Overrun, RingError
 from ringbuf.native import ffi
 from ringbuf.ring import Extremes
-from ringbuf.wakeup import READERS_MOST, Sleeper
+from ringbuf.wakeup import READERS_MAX, Sleeper
 
 __all__ = ["CopiedRing", "ForeignWriter"]
 
@@ -209,7 +209,7 @@ class ForeignWriter(LogWriter):
         """See LogWriter."""
         pause_ns = self.step()
         if pause_ns:
-            self._sleeper.sleep(self.readers()[:READERS_MOST], pause_ns / 1e9)
+            self._sleeper.sleep(self.readers()[:READERS_MAX], pause_ns / 1e9)
 
     def call(self) -> None:
         """See LogWriter."""

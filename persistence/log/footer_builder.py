@@ -31,7 +31,7 @@ __all__ = ["Indexer"]
 
 log = logging.getLogger(__name__)
 
-WAITING_MOST = 64  # segments; beyond, the oldest get no footer
+WAITING_MAX = 64  # segments; beyond, the oldest get no footer
 REST_SHARE = 49  # if paced, rest time as a multiple of work time
 
 
@@ -51,7 +51,7 @@ class Indexer:
     def add(self, base: int) -> None:
         """Queue a sealed segment; it gets its footer when its end is known."""
         self._waiting.append(base)
-        del self._waiting[:-WAITING_MOST]
+        del self._waiting[:-WAITING_MAX]
         self._gone.intersection_update(self._waiting)
 
     def write(self, reader: LogReader, *, paced: bool = False) -> float | None:

@@ -45,11 +45,11 @@ from ringbuf import Range, Reader, Ring, RingError
 from ringbuf.errors import Corrupt, Overrun
 from ringbuf.native import ffi, lib
 
-__all__ = ["RINGS_MOST", "Joined", "LogWriter", "Source"]
+__all__ = ["RINGS_MAX", "Joined", "LogWriter", "Source"]
 
 log = logging.getLogger(__name__)
 
-RINGS_MOST: int = lib.RB_WAKEUP_RINGS
+RINGS_MAX: int = lib.RB_WAKEUP_RINGS
 ROUND_BYTES = 8 << 20  # taken from all rings in one round: bounds the delay of an acknowledgement
 EXTENT_BYTES = 1 << 20  # approximate size of an extent: read, verified and perhaps lost as a unit
 SYNC_BYTES = 8 << 20
@@ -148,8 +148,8 @@ class LogWriter:
         taken over.  Raises EpochConflict if the log has records that cannot be this ring's, TooManyRings.
         """
         ring = source.ring
-        if len(self._joined) >= RINGS_MOST:
-            raise TooManyRings(f"ring {ring.name}: a log thread serves at most {RINGS_MOST} rings")
+        if len(self._joined) >= RINGS_MAX:
+            raise TooManyRings(f"ring {ring.name}: a log thread serves at most {RINGS_MAX} rings")
         reader, ahead = _behind(self.log, ring)
         offset, position = (ahead[0].offset, ahead[0].position) if ahead else (reader.offset, reader.cursor)
         ring_id = self.log.join(ring.name, ring.epoch, offset)
@@ -342,7 +342,7 @@ class LogWriter:
 
     def _free_index(self) -> int:
         taken = {int(it.c.index) for it in self._joined.values()}
-        return next(index for index in range(RINGS_MOST) if index not in taken)
+        return next(index for index in range(RINGS_MAX) if index not in taken)
 
     def _leave(self, joined: Joined) -> None:
         del self._joined[joined.ring_id]

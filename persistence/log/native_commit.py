@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 STEP_BYTES = 1 << 20  # taken and written before the next part, so that the disk works meanwhile
 SPIN_NS = 50_000  # same as a reader's
 ROWS_AT_ONCE = 512
-ROWS_MOST = 256  # of a segment that has ended: more are read from its file on demand
+ROWS_MAX = 256  # of a segment that has ended: more are read from its file on demand
 
 _EMPTY = memoryview(b"")
 
@@ -123,7 +123,7 @@ class NativeCommit:
 
     def enter(self, active: ActiveSegment, table: SegmentTable, room: int, *, direct: bool) -> None:
         """Write to this new segment, up to `room` bytes, everything that is not durable."""
-        in_bulk = int(self.c.extents_settled) - self._pulled > ROWS_MOST
+        in_bulk = int(self.c.extents_settled) - self._pulled > ROWS_MAX
         if not in_bulk:
             self.pull()
         c = self.c

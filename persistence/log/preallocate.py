@@ -34,12 +34,12 @@ PREPARED_NAME = "prepared.tmp"
 GROWING_NAME = "growing.tmp"
 FILL_BYTES = 1 << 20  # zeros per write and sync
 REST_SHARE = 3  # rest as a multiple of that time, while another file is ready
-READY_MOST = 2
+READY_MAX = 2
 RECYCLED_SHARE = 2  # a file smaller than this part of a segment is not reused
 
 
 class Room:
-    """At most READY_MOST files of `segment_bytes` in `directory`, ready to become segments."""
+    """At most READY_MAX files of `segment_bytes` in `directory`, ready to become segments."""
 
     def __init__(
         self, files: Files, directory: str, segment_bytes: int, rest: Callable[[float], object] = time.sleep
@@ -48,7 +48,7 @@ class Room:
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._rest = rest
-        names = (PREPARED_NAME, *(f"prepared-{number}.tmp" for number in range(2, READY_MOST + 2)))
+        names = (PREPARED_NAME, *(f"prepared-{number}.tmp" for number in range(2, READY_MAX + 2)))
         self._names = [os.path.join(directory, name) for name in names]
         self._ready: list[tuple[int, str]] = []  # handle and path, the next one last
         self._preparing = threading.Lock()
@@ -70,7 +70,7 @@ class Room:
         """Take over the files of an earlier process that have the right size.  Raises OSError."""
         found = self._files.listdir(self._directory)
         for path in self._names:
-            if os.path.basename(path) not in found or self.ready >= READY_MOST:
+            if os.path.basename(path) not in found or self.ready >= READY_MAX:
                 continue
             handle = self._files.open(path, create=True)
             if self._files.size(handle) == self._segment_bytes:
@@ -162,7 +162,7 @@ class Room:
             self._ready.pop()
             return found
         if self._taken:
-            self._most = READY_MOST
+            self._most = READY_MAX
         self._taken = os.path.join(self._directory, GROWING_NAME)
         return self._files.open(self._taken, create=True), self._taken
 

@@ -36,10 +36,10 @@ __all__ = ["Shelf", "Shelved"]
 
 log = logging.getLogger(__name__)
 
-DAMAGED_MOST = 1024  # damaged places in memory
-FOOTERS_MOST = 256  # footers with the directory in memory: some KB each
+DAMAGED_MAX = 1024  # damaged places in memory
+FOOTERS_MAX = 256  # footers with the directory in memory: some KB each
 RECENT = 4  # last segments, which may get a footer soon
-TABLES_MOST = 8  # of sealed segments in memory; some MB each with single records
+TABLES_MAX = 8  # of sealed segments in memory; some MB each with single records
 
 
 class Shelved:
@@ -156,7 +156,7 @@ class Shelf:
             news = [it for it in damage if (it.segment, it.place) not in self.damaged]
             for it in damage:
                 self.damaged[it.segment, it.place] = it
-            while len(self.damaged) > DAMAGED_MOST:
+            while len(self.damaged) > DAMAGED_MAX:
                 del self.damaged[next(iter(self.damaged))]
 
         for it in news:
@@ -305,7 +305,7 @@ class Shelf:
             with self.lock:
                 shelved.footer = found
                 self._footed.append(shelved)
-                while len(self._footed) > FOOTERS_MOST:
+                while len(self._footed) > FOOTERS_MAX:
                     self._footed.pop(0).footer = None
 
     def _known(self, shelved: Shelved) -> dict[int, CatalogueEntry]:
@@ -327,7 +327,7 @@ class Shelf:
     def _forget(self) -> None:
         """Discard the least recently used tables."""
         with self.lock:
-            while len(self._used) > TABLES_MOST:
+            while len(self._used) > TABLES_MAX:
                 shelved = self._used.pop(0)
                 if not shelved.live and shelved is not self._segments[-1]:
                     shelved.table = None

@@ -23,7 +23,7 @@ from ringbuf import Range, crc32c
 
 __all__ = ["TopicWalks"]
 
-WALKS_MOST = 4
+WALKS_MAX = 4
 WALKED_MOST_BYTES = 256 << 20  # of a segment: its smallest records have 64 bytes, so 32 MiB of memory
 PLACES_AT_ONCE = 1024
 
@@ -101,7 +101,7 @@ class TopicWalks:
             if stop != END:
                 walk = None
         self._walks[life] = walk
-        while len(self._walks) > WALKS_MOST:
+        while len(self._walks) > WALKS_MAX:
             del self._walks[next(iter(self._walks))]
         return walk
 

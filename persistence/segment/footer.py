@@ -101,7 +101,7 @@ FOOTER_VERSION = 1
 FOOTER_MAGIC = b"BRIMFOOT"
 FOOTER_ALIGN_BYTES = 4096
 TOPICS_PER_BLOCK = 256
-END_MOST = 1 << 37  # positions of records have 32 bits, in units of 32 bytes
+END_MAX = 1 << 37  # positions of records have 32 bits, in units of 32 bytes
 
 _HEADER = struct.Struct("<8sIIQQQIII8x")
 _CRC = struct.Struct("<I")
@@ -165,12 +165,12 @@ def build(files: Files, handle: int, name: str, end: int) -> bytes | None:
 
 def examine(files: Files, handle: int, name: str, end: int) -> tuple[SegmentTable, bytes | None]:
     """The table of the segment as read, and the footer as in build()."""
-    table, walk = walk_table(files, handle, name, ends_at=end, topics=end <= END_MOST, once=True)
+    table, walk = walk_table(files, handle, name, ends_at=end, topics=end <= END_MAX, once=True)
     behind = Walk(FileBytes(files, handle, files.size(handle)), table.seed, end)
     behind.run()
     files.advise(handle, 0, 0, "done")
     whole = not table.damage and table.end == end and table.first_is_whole
-    if not whole or len(behind) or end > END_MOST:
+    if not whole or len(behind) or end > END_MAX:
         return table, None  # a valid extent after the end would contradict it
     return table, _packed(table, walk, end)
 

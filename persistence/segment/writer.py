@@ -29,7 +29,7 @@ from ringbuf import Range
 
 __all__ = ["ActiveSegment", "Pending"]
 
-EXTENTS_MOST = (IOV_MAX - 1) // 2  # per pwritev: header and body each, then zeros
+EXTENTS_MAX = (IOV_MAX - 1) // 2  # per pwritev: header and body each, then zeros
 WRITE_MOST_BYTES = 8 << 20  # per pwritev: bounds the delay of an acknowledgement
 
 _TERMINATOR = bytes(EXTENT_HEADER_BYTES)
@@ -120,8 +120,8 @@ class ActiveSegment:
         catalogue = opening.header(header.seed, header.base_position)
         page: list[Buffer] = [header.pack(), catalogue, opening.body, _TERMINATOR]
         write_all(files, handle, page, 0)
-        for first in range(0, len(carried), EXTENTS_MOST):
-            segment.write(carried[first : first + EXTENTS_MOST], header.base_position)
+        for first in range(0, len(carried), EXTENTS_MAX):
+            segment.write(carried[first : first + EXTENTS_MAX], header.base_position)
         files.fdatasync(handle)
         move_file(files, temporary, path)
         return segment
@@ -141,11 +141,11 @@ class ActiveSegment:
         return self.header.base_position + place
 
     def write(self, batch: Sequence[Pending], durable_position: int) -> int:
-        """Append all items, and set the position of each.  At most EXTENTS_MOST of them.
+        """Append all items, and set the position of each.  At most EXTENTS_MAX of them.
 
         Returns the number of bytes written, without the zeros after them.
         """
-        assert len(batch) <= EXTENTS_MOST
+        assert len(batch) <= EXTENTS_MAX
         buffers: list[Buffer] = []
         end = self.end
         for item in batch:

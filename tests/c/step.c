@@ -29,8 +29,8 @@
 #define CAPACITY RB_CAPACITY_MIN_BYTES
 #define RING_BYTES (RB_HEADER_BYTES + CAPACITY)
 #define EPOCH 77
-#define PAYLOAD_MOST 300
-#define POINTS_MOST 20000
+#define PAYLOAD_MAX 300
+#define POINTS_MAX 20000
 #define AHEAD 8 /* payloads made before the steps are counted */
 
 static uint8_t *ring, *cursors;                                /* shared with the child */
@@ -39,8 +39,8 @@ static uint8_t base_ring[RING_BYTES], base_cursors[RB_CURSORS_BYTES]; /* as each
 static uint64_t base_offset, final_offset;                     /* before and after an undisturbed run */
 static uint64_t place_of[4096],
     behind[4096]; /* of each offset: where it lies; where the one before it ends */
-static uint8_t made[AHEAD][PAYLOAD_MOST];
-static uint64_t address_of[POINTS_MOST]; /* of the instruction that comes next at each point */
+static uint8_t made[AHEAD][PAYLOAD_MAX];
+static uint64_t address_of[POINTS_MAX]; /* of the instruction that comes next at each point */
 static long point, points;
 static const char *scenario_name;
 
@@ -57,7 +57,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static void wrong(const char *fo
 
 static uint32_t payload_length(uint64_t offset)
 {
-    return (uint32_t)(8 + offset * 37 % (PAYLOAD_MOST - 8));
+    return (uint32_t)(8 + offset * 37 % (PAYLOAD_MAX - 8));
 }
 
 static uint32_t payload_make(uint64_t offset, uint8_t *out)
@@ -106,9 +106,9 @@ static void run_claim(rb_writer *writer)
     rb_key key = {.bytes = ""};
     uint32_t length = payload_length(writer->offset);
     for (int i = 0; i < 2; i++) {
-        if (rb_claim(writer, &key, PAYLOAD_MOST, 0, 5, &room) != RB_OK)
+        if (rb_claim(writer, &key, PAYLOAD_MAX, 0, 5, &room) != RB_OK)
             wrong("claim refused");
-        memset(room, 0xee, PAYLOAD_MOST);
+        memset(room, 0xee, PAYLOAD_MAX);
         if (i == 0) {
             rb_abort(writer);
         } else {
@@ -212,7 +212,7 @@ static const struct scenario {
 
 static void judge(const rb_view *view)
 {
-    uint8_t expected[PAYLOAD_MOST];
+    uint8_t expected[PAYLOAD_MAX];
     uint32_t length = payload_make(view->header.offset, expected);
     if (view->parts.payload_length != length ||
         memcmp(view->bytes + view->parts.payload_position, expected, length) != 0)
@@ -387,8 +387,8 @@ static void trace(const struct scenario *scenario)
     stopped(child);
     points = 0;
     do {
-        if (points == POINTS_MOST)
-            wrong("more than %d points", POINTS_MOST);
+        if (points == POINTS_MAX)
+            wrong("more than %d points", POINTS_MAX);
         address_of[points++] = counter_of(child);
     } while (address_of[points - 1] != (uintptr_t)through && go_on(child, PTRACE_SINGLESTEP) == SIGTRAP);
     if (address_of[points - 1] != (uintptr_t)through)

@@ -21,7 +21,7 @@
 #define RING_BYTES (RB_HEADER_BYTES + CAPACITY)
 #define GATING 3
 #define PLAIN 2
-#define PAYLOAD_MOST 500
+#define PAYLOAD_MAX 500
 
 static _Alignas(4096) uint8_t ring[RING_BYTES], cursors[RB_CURSORS_BYTES];
 static rb_cursors own;
@@ -38,7 +38,7 @@ static void wrong(const char *what, uint64_t offset)
 
 static uint32_t payload_make(uint64_t offset, uint8_t *out)
 {
-    uint32_t length = (uint32_t)(offset * 37 % PAYLOAD_MOST);
+    uint32_t length = (uint32_t)(offset * 37 % PAYLOAD_MAX);
     memset(out, (int)(offset & 0xff), length);
     return length;
 }
@@ -47,7 +47,7 @@ static void *write_all(void *unused)
 {
     rb_writer writer;
     rb_key key = {.bytes = "key", .length = 3};
-    uint8_t payload[PAYLOAD_MOST];
+    uint8_t payload[PAYLOAD_MAX];
     if (rb_writer_open(&writer, ring, RING_BYTES, cursors, &own) != RB_OK)
         wrong("no writer", 0);
     rb_writer_commit_index(&writer, &commit_index);
@@ -68,7 +68,7 @@ static void *write_all(void *unused)
 /* Whether the record is as it should be; a plain reader asks afterwards whether it still was there. */
 static bool judge(const rb_reader *reader, const rb_view *view)
 {
-    uint8_t expected[PAYLOAD_MOST];
+    uint8_t expected[PAYLOAD_MAX];
     uint32_t length = payload_make(view->header.offset, expected);
     bool same = view->parts.payload_length == length &&
                 memcmp(view->bytes + view->parts.payload_position, expected, length) == 0;

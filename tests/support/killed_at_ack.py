@@ -23,7 +23,7 @@ from bridge.sinks.interface import RecordSink, Sink
 from bridge.sinks.registry import open_sink
 from tests.support.bridges import drain, run_dry, settings
 
-BEGINS_MOST = 50
+BEGINS_MAX = 50
 
 
 class _Countdown:
@@ -38,7 +38,7 @@ class _Countdown:
 
 def begin(sink: Sink, edge: str) -> None:
     """Until it works, as a bridge does: a Kafka that makes a topic has none for a moment."""
-    for _ in range(BEGINS_MOST):
+    for _ in range(BEGINS_MAX):
         try:
             return sink.begin(edge)
         except SinkUnavailable:

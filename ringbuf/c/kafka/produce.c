@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DIGITS_MOST 20 /* digits of a 64-bit number */
+#define DIGITS_MAX 20 /* digits of a 64-bit number */
 
 int rb_kafka_produce(const rb_kafka_to *to, rb_kafka_flight *flight, rb_kafka_mark *mark,
                      const rb_kafka_message *it)
@@ -29,7 +29,7 @@ int rb_kafka_produce(const rb_kafka_to *to, rb_kafka_flight *flight, rb_kafka_ma
 /* Write `number` as text, followed by `after`.  Returns the end. */
 static uint8_t *put_number(uint8_t *to, uint64_t number, const char *after)
 {
-    char digits[DIGITS_MOST];
+    char digits[DIGITS_MAX];
     int count = 0;
     do
         digits[count++] = (char)('0' + number % 10);
@@ -67,7 +67,7 @@ uint64_t rb_kafka_produce_records(const rb_kafka_to *to, rb_kafka_flight *flight
 {
     rb_record header;
     rb_kafka_message message;
-    uint8_t identity[3 * (DIGITS_MOST + 1)];
+    uint8_t identity[3 * (DIGITS_MAX + 1)];
     *error = 0;
     for (uint64_t i = from; i < count; i++) {
         if (!message_of(bytes, length, positions[i], &header, &message)) {

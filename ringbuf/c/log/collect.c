@@ -82,16 +82,16 @@ void rb_log_note_taken(rb_log *log, rb_log_ring *ring, int64_t now)
 /* Take records of a ring.  Returns the bytes; *more: the ring may have more. */
 static uint64_t take_from(rb_log *log, rb_log_ring *ring, int64_t now, bool *more)
 {
-    rb_range found[RB_LOG_RANGES_MOST];
+    rb_range found[RB_LOG_RANGES_MAX];
     uint64_t length = 0;
     *more = false;
     if (ring->leaving)
         return 0;
-    if (!rb_log_reserve(log, RB_LOG_RANGES_MOST)) {
+    if (!rb_log_reserve(log, RB_LOG_RANGES_MAX)) {
         *more = true;
         return 0;
     }
-    int count = rb_reader_ranges(ring->reader, log->extent_bytes, found, RB_LOG_RANGES_MOST);
+    int count = rb_reader_ranges(ring->reader, log->extent_bytes, found, RB_LOG_RANGES_MAX);
     if (count == 0 && rb_reader_is_stuck(ring->reader))
         count = RB_CORRUPT;
     if (count < 0) {
@@ -110,7 +110,7 @@ static uint64_t take_from(rb_log *log, rb_log_ring *ring, int64_t now, bool *mor
     if (share > log->inside->largest_share)
         log->inside->largest_share = share;
     ring->catches_up = ring->catches_up && count > 0;
-    *more = ring->catches_up || count == RB_LOG_RANGES_MOST || length >= log->extent_bytes;
+    *more = ring->catches_up || count == RB_LOG_RANGES_MAX || length >= log->extent_bytes;
     return length;
 }
 

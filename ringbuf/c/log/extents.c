@@ -130,7 +130,7 @@ static int batch_of(const rb_log *log)
 {
     int count = 0;
     uint64_t size = 0, left = log->room > log->end ? log->room - log->end : 0;
-    for (uint64_t i = log->extents_written; i < log->extents_queued && count < RB_LOG_EXTENTS_MOST; i++) {
+    for (uint64_t i = log->extents_written; i < log->extents_queued && count < RB_LOG_EXTENTS_MAX; i++) {
         uint64_t next = extent_bytes(rb_log_extent_at(log, i));
         bool alone = count == 0 && log->end == log->first_place; /* an extent larger than any segment */
         if ((size + next > left && !alone) || (count > 0 && size + next > log->write_bytes))

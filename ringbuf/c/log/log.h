@@ -89,8 +89,8 @@ struct rb_log_inside {
     rb_log_calls calls;
     rb_disk disk;
 
-    extent_header headers[RB_LOG_EXTENTS_MOST];
-    rb_log_piece pieces[2 * RB_LOG_EXTENTS_MOST + 1];
+    extent_header headers[RB_LOG_EXTENTS_MAX];
+    rb_log_piece pieces[2 * RB_LOG_EXTENTS_MAX + 1];
 
     int64_t backoff_ns;
     int64_t lazy_at, urgent_at; /* time of the last records from a ring of either kind */

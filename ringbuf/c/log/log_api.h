@@ -5,8 +5,8 @@
  */
 
 enum {
-    RB_LOG_EXTENTS_MOST = 511, /* per write: header and body each, then zeros; IOV_MAX */
-    RB_LOG_RANGES_MOST = 64,
+    RB_LOG_EXTENTS_MAX = 511, /* per write: header and body each, then zeros; IOV_MAX */
+    RB_LOG_RANGES_MAX = 64,
     RB_LOG_BUCKETS = 26
 };
 

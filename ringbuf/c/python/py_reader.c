@@ -88,7 +88,7 @@ static int read_begin(reader_object *self)
     return -1;
 }
 
-#define LAPS_MOST 64 /* overruns in a row before a counting reader reports no record */
+#define LAPS_MAX 64 /* overruns in a row before a counting reader reports no record */
 
 /* Returns 1 if the filter accepts, 0 if not, -1 with an exception.  Meanwhile the filter may be replaced and
  * the reader closed. */
@@ -125,7 +125,7 @@ int reader_next(reader_object *self, rb_view *view)
         uint64_t cursor = self->reader.cursor, offset = self->reader.offset;
         int result = rb_read(&self->reader, view);
         if (result == RB_OVERRUN && self->counts_overruns) {
-            if (++laps == LAPS_MOST)
+            if (++laps == LAPS_MAX)
                 return RB_EMPTY;
             continue;
         }

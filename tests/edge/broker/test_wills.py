@@ -113,7 +113,7 @@ def test_the_broker_counts_wills_that_wait_and_sessions_that_have_expired(bench:
     assert bench.broker.counts() == {
         "sessions_away": 1,
         "sessions_expired": 1,
-        "clients_most": 1,
+        "clients_max_seen": 1,
         "wills_waiting": 1,
         "wills_bytes": will_bytes(DELAYED),
         "own_messages_waiting": 0,

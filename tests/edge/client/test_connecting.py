@@ -259,7 +259,7 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
 
 
 def test_delays_are_random_below_a_doubling_limit() -> None:
-    delays = Reconnect(first_s=1.0, most_s=8.0).delays()
+    delays = Reconnect(first_s=1.0, max_s=8.0).delays()
     drawn = [next(delays) for _ in range(200)]
     assert all(delay <= limit for delay, limit in zip(drawn, [1.0, 2.0, 4.0, *[8.0] * 197], strict=True))
     assert max(drawn) > 6.0

@@ -39,7 +39,7 @@ from edge.mqtt import (
 from tests.support.mosquitto import BINARY, Mosquitto
 from tests.support.scripted_broker import Peer, ScriptedBroker, scripted
 
-SOON = Reconnect(first_s=0.01, most_s=0.02)
+SOON = Reconnect(first_s=0.01, max_s=0.02)
 
 
 @asynccontextmanager
@@ -438,7 +438,7 @@ async def test_nothing_acknowledged_is_lost_while_a_real_broker_goes_and_comes(t
     broker = Mosquitto(tmp_path, "persistence true", f"persistence_location {tmp_path}/")
     broker.start()
     try:
-        again = Reconnect(first_s=0.02, most_s=0.05)
+        again = Reconnect(first_s=0.02, max_s=0.05)
         async with (
             edge.client.connect(broker.url, clean_start=False, client_id="to", reconnect=again) as receiver,
             edge.client.connect(broker.url, clean_start=False, client_id="from", reconnect=again) as sender,

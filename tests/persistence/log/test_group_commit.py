@@ -322,7 +322,7 @@ def test_finish_brings_everything_to_the_disk_or_says_that_it_could_not(desk: De
 
 
 def test_one_thread_serves_so_many_rings(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "RINGS_MOST", 2)
+    monkeypatch.setattr(writer_module, "RINGS_MAX", 2)
     desk.ring()
     desk.ring()
     with pytest.raises(TooManyRings, match="at most 2"):

@@ -8,7 +8,7 @@ import pytest
 
 from persistence import LogClosed, LogReader
 from persistence.read.log_reader import RingEnd
-from persistence.read.segment_index import TABLES_MOST
+from persistence.read.segment_index import TABLES_MAX
 from persistence.segment.extent_table import ExtentRows, Row
 from tests.support.logs import DIRECTORY, Written, make_log, read_all, recovered
 from tests.support.simfiles import SimFiles
@@ -279,11 +279,11 @@ def test_a_segment_used_again_while_it_is_read_is_gone_and_not_damaged(
 
 def test_tables_of_old_segments_are_let_go_and_read_again() -> None:
     written = filled(runs=60)
-    assert len(written.log.reader.bases()) > 2 * TABLES_MOST
+    assert len(written.log.reader.bases()) > 2 * TABLES_MAX
     log, _ = recovered(written.files.kill(), segment_bytes=8192)
     for _ in range(2):
         assert read_all(log, "a-0", 7) == written.records["a-0", 7]
-    assert sum(shelved.table is not None for shelved in log.reader._shelf.segments()) <= TABLES_MOST + 1
+    assert sum(shelved.table is not None for shelved in log.reader._shelf.segments()) <= TABLES_MAX + 1
 
 
 def test_a_closed_log_says_so() -> None:

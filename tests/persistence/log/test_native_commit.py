@@ -265,7 +265,7 @@ def test_the_live_segment_is_read_while_rounds_have_it(runtime_directory: Path) 
 def test_a_segment_of_very_many_extents_is_read_from_its_file(
     runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_commit, "ROWS_MOST", 5)
+    monkeypatch.setattr(native_commit, "ROWS_MAX", 5)
     with side_of(runtime_directory, segment_bytes=12288) as side:
         ring = side.ring("disk")
         for _ in range(100):

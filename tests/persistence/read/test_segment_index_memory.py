@@ -2,7 +2,7 @@
 
 import gc
 
-from persistence.read.segment_index import TABLES_MOST, Shelved
+from persistence.read.segment_index import TABLES_MAX, Shelved
 from persistence.segment.footer import Footer
 from persistence.segment.scan import SegmentTable
 from tests.support.logs import Written
@@ -28,7 +28,7 @@ def test_a_log_keeps_the_tables_of_few_sealed_segments_in_memory() -> None:
     before = alive(SegmentTable)
     log = written()
     assert (
-        alive(SegmentTable) - before <= TABLES_MOST + 2
+        alive(SegmentTable) - before <= TABLES_MAX + 2
     )  # and the live one, and the one that was sealed last
     log.log.close()
 
