@@ -138,6 +138,8 @@ MAKES_SYSTEM_CALLS = {
     "buffered_io.c",
     "direct_io.c",
     "event_loop.c",
+    "accept.c",
+    "layer.h",
     "watch.c",
     "spill_file.c",
     "load_loop.c",

@@ -25,7 +25,7 @@ RING = (
 )
 # Of the hot path all but sockets, and what needs an interpreter.
 _PLAIN = (str(it.relative_to(CORE).with_suffix("")) for it in sorted((CORE / "mqtt").rglob("*.c")))
-MQTT = (*RING, "base/utf8", *(stem for stem in _PLAIN if stem != "mqtt/event_loop"))
+MQTT = (*RING, "base/utf8", *(stem for stem in _PLAIN if stem not in {"mqtt/event_loop", "mqtt/accept"}))
 SCAN = (*_BASE, *(f"scan/{it.stem}" for it in sorted((CORE / "scan").glob("*.c"))))
 UNPACK = ("arrow/msgpack", "base/utf8")
 FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror")

@@ -3,6 +3,7 @@
  * Common parts of the engine: memory, handles, rings, time, and the life of a connection.
  */
 #include "mqtt/mqtt.h"
+#include "mqtt/transport/layer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -355,6 +356,7 @@ bool mq_connection_over(mq_engine *engine, mq_connection *connection)
 void mq_connection_forget(mq_engine *engine, mq_connection *connection)
 {
     connection_release(engine, connection);
+    mq_layers_free(connection->layer);
     mq_bytes_free(engine, &connection->out);
     engine->listeners[connection->listener].connections--;
     mq_connection_owned(engine, connection, NULL, MQ_OWNED_OPENING);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event loop: accepts, receives, sends, closes, and sleeps in between.  Only this file, spill_file.c and
- * watch.c make system calls.
+ * Event loop: receives, sends, closes, and sleeps in between.  Only this file, accept.c, transport/,
+ * spill_file.c and watch.c make system calls.
  *
  * One round: work without sockets (mq_engine_step), send, wait, then receive from ready sockets.
  *
@@ -13,17 +13,16 @@
  *     epoll is level-triggered and reports ready sockets in turn.
  *   - Changes of the epoll interest are rare.  EPOLLOUT is set only while a socket's buffer is full.  EPOLLIN
  *     is removed only from a paused connection that has input.
+ *   - Handshakes do not delay others.  A connection is in an epoll of its own until its layers are open
+ *     (transport/layer.h).  A round serves the ready ones for OPENING_NS.
  *
  * Two eventfds: `wake` is for C (a sync is done, a source ring has records) and needs no Python; `call` makes
  * the poll return to Python.
  */
-#include "mqtt/mqtt.h"
-#include "mqtt/peer.h"
+#include "mqtt/event_loop.h"
 #include "base/clock.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -32,8 +31,6 @@
 #include <unistd.h>
 
 #define BATCH 256 /* sockets served between two waits */
-#define ACCEPT_BATCH 32
-#define ACCEPT_FEW 4 /* while events wait for Python: new sockets would delay all others */
 /* Bytes appended before subscribers are served, while the records are in the cache. */
 #define FLUSH_AFTER_BYTES \
     (256u * 1024)
@@ -42,44 +39,31 @@
 #define READ_ROUND_BYTES (2u << 20)  /* received from all connections per round: about 2 ms */
 #define FLUSH_COST_BYTES 4096u       /* extra cost of a connection's turn */
 #define OUT_CHUNK_MIN 4096u
-#define REST_MS 1000 /* pause of accepting without file descriptors */
-#define FULL_MS 50   /* time that a new client waits for a place: others may leave meanwhile */
 #define DRAIN_READS 16
+#define OPENING_NS 500000 /* for handshakes in a round; the last step that began may take a millisecond */
 
 enum {
     TAG_WAKE = MQ_LISTENERS_MAX,
-    TAG_CALL
+    TAG_CALL,
+    TAG_OPENING
 }; /* below 2^32, so never a connection's handle, whose generation is odd */
 
-struct mq_loop {
-    mq_engine *engine;
-    int epoll, wake, call;
-    int listeners[MQ_LISTENERS_MAX];          /* -1: none */
-    uint64_t rest_until_ms[MQ_LISTENERS_MAX]; /* 0: accepting */
-    bool waits_for_place[MQ_LISTENERS_MAX];   /* paused because it is full */
-    bool called;
-    mq_list read_paused; /* connections removed from epoll's readable events */
-    uint32_t unread; /* number of them that only the broker can resume */
-};
-
-static void clock_read(mq_engine *engine)
+void mq_clock_read(mq_engine *engine)
 {
     engine->now_ms = rb_now_ms();
     engine->now_ns = (uint64_t)rb_clock_ns(CLOCK_REALTIME);
 }
 
-/* Disable Nagle's algorithm: frames are already sent in batches.  Accepted sockets inherit this from the
- * listener. */
-static void send_at_once(int fd)
-{
-    int yes = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-}
-
-static int watch(const mq_loop *loop, int operation, int fd, uint32_t interest, uint64_t tag)
+int mq_loop_watch(int epoll, int operation, int fd, uint32_t interest, uint64_t tag)
 {
     struct epoll_event event = {.events = interest, .data.u64 = tag};
-    return epoll_ctl(loop->epoll, operation, fd, &event);
+    return epoll_ctl(epoll, operation, fd, &event);
+}
+
+static int watch(const mq_loop *loop, int operation, const mq_connection *connection, uint32_t interest)
+{
+    int epoll = connection->opening ? loop->opening : loop->epoll;
+    return mq_loop_watch(epoll, operation, connection->fd, interest, mq_handle(&connection->item));
 }
 
 static void interest_set(mq_loop *loop, mq_connection *connection, uint32_t interest)
@@ -87,10 +71,8 @@ static void interest_set(mq_loop *loop, mq_connection *connection, uint32_t inte
     if (connection->interest == interest)
         return;
     connection->interest = interest;
-    watch(loop, EPOLL_CTL_MOD, connection->fd, interest, mq_handle(&connection->item));
+    watch(loop, EPOLL_CTL_MOD, connection, interest);
 }
-
-/* ---- sending ---- */
 
 /* The input of a client that has closed its socket may hold a DISCONNECT, which cancels its will
  * (MQTT-3.14.4-3): only the output ends here, and receive() closes the connection behind the last byte. */
@@ -100,6 +82,47 @@ static void send_failed(mq_engine *engine, mq_connection *connection, int error)
     if (error != EPIPE && error != ECONNRESET)
         mq_connection_close(engine, connection, MQ_CLOSE_RESET);
 }
+
+/* ---- layers ---- */
+
+/* Act on the flags of a connection's layers after a call of them. */
+static void layers_used(mq_loop *loop, mq_connection *connection)
+{
+    const mq_layer *layer = connection->layer;
+    if (layer == NULL)
+        return;
+    if (connection->opening && layer->is_open) {
+        watch(loop, EPOLL_CTL_DEL, connection, 0);
+        connection->opening = false;
+        if (watch(loop, EPOLL_CTL_ADD, connection, connection->interest) != 0)
+            mq_connection_close(loop->engine, connection, MQ_CLOSE_MEMORY);
+    }
+    if (layer->wants_write) {
+        connection->blocked = true;
+        interest_set(loop, connection, connection->interest | EPOLLOUT);
+    }
+    if (layer->pending && !connection->is_pending) {
+        connection->is_pending = true;
+        mq_list_add(&loop->pending, mq_handle(&connection->item));
+    }
+}
+
+/* True if the layers have sent what they hold. */
+static bool layers_flush(mq_loop *loop, mq_connection *connection)
+{
+    mq_layer *layer = connection->layer;
+    if (layer == NULL || !layer->wants_write)
+        return true;
+    if (layer->calls->flush(layer, connection->fd) == 0) {
+        layers_used(loop, connection);
+        return !layer->wants_write;
+    }
+    if (errno != EAGAIN)
+        send_failed(loop->engine, connection, errno);
+    return false;
+}
+
+/* ---- sending ---- */
 
 /* Send the output.  False: part of it must wait for the barrier, the socket's buffer is full, or the socket
  * is closed. */
@@ -115,13 +138,14 @@ static bool send_out(mq_loop *loop, mq_connection *connection)
     if (length == 0)
         return false;
     do
-        sent = send(connection->fd, out->at + out->start, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+        sent = mq_layer_write(connection->layer, connection->fd, out->at + out->start, length);
     while (sent < 0 && errno == EINTR);
     if (sent < 0 && errno != EAGAIN) {
         send_failed(loop->engine, connection, errno);
         return false;
     }
     sent = sent < 0 ? 0 : sent;
+    layers_used(loop, connection);
     loop->engine->counters.bytes_out += (uint64_t)sent;
     out->start += (uint32_t)sent;
     mq_output_sent(connection, (uint32_t)sent);
@@ -131,7 +155,7 @@ static bool send_out(mq_loop *loop, mq_connection *connection)
         out->start = out->end = 0;
         if (connection->out_chunk < MQ_BLOCK_BYTES)
             connection->out_chunk *= 2;
-        return true;
+        return !connection->blocked;
     }
     if (connection->out_chunk > OUT_CHUNK_MIN)
         connection->out_chunk /= 2; /* a slow reader gets less memory */
@@ -221,9 +245,11 @@ static void reap(mq_loop *loop)
         }
         bool may = !connection->blocked && mq_journal_written(engine);
         uint32_t length = may ? mq_sendable_bytes(engine, connection) : 0;
-        if (length > 0 && send(connection->fd, connection->out.at + connection->out.start, length,
-                               MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
+        if (length > 0 && mq_layer_write(connection->layer, connection->fd,
+                                         connection->out.at + connection->out.start, length) > 0)
             engine->counters.bytes_out += length;
+        if (connection->layer != NULL)
+            connection->layer->calls->end(connection->layer, connection->fd);
         socket_close(engine, connection->fd, connection->cause);
         mq_connection_over(engine, connection);
         mq_connection_forget(engine, connection);
@@ -242,7 +268,7 @@ static void pause_reading(mq_loop *loop, mq_connection *connection, bool has_lef
         mq_list_add(&loop->read_paused, mq_handle(&connection->item));
     if (has_left) {
         connection->interest = 0;
-        watch(loop, EPOLL_CTL_DEL, connection->fd, 0, 0);
+        watch(loop, EPOLL_CTL_DEL, connection, 0);
     } else {
         interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLIN);
     }
@@ -251,8 +277,9 @@ static void pause_reading(mq_loop *loop, mq_connection *connection, bool has_lef
 static void resume_reading(mq_loop *loop, mq_connection *connection)
 {
     connection->interest |= EPOLLIN;
-    if (watch(loop, EPOLL_CTL_MOD, connection->fd, connection->interest, mq_handle(&connection->item)) != 0)
-        watch(loop, EPOLL_CTL_ADD, connection->fd, connection->interest, mq_handle(&connection->item));
+    if (watch(loop, EPOLL_CTL_MOD, connection, connection->interest) != 0)
+        watch(loop, EPOLL_CTL_ADD, connection, connection->interest);
+    layers_used(loop, connection);
 }
 
 /* True if only the broker can end this pause. */
@@ -288,24 +315,27 @@ static void receive(mq_loop *loop, mq_connection *connection)
             mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
         return;
     }
-    ssize_t count = recv(connection->fd, to, room, MSG_DONTWAIT);
+    ssize_t count = mq_layer_read(connection->layer, connection->fd, to, room);
     if (count > 0) {
-        clock_read(engine);
+        mq_clock_read(engine);
         mq_received(engine, connection, (uint32_t)count);
     } else if (count == 0) {
         mq_connection_close(engine, connection, MQ_CLOSE_PEER);
+    } else if (errno == EPROTO) {
+        mq_connection_close(engine, connection, MQ_CLOSE_PROTOCOL);
     } else if (errno != EAGAIN && errno != EINTR) {
         mq_connection_close(engine, connection, MQ_CLOSE_RESET);
     }
+    layers_used(loop, connection);
 }
 
 static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t events)
 {
     if (connection->stop == MQ_STOP_CLOSING) { /* ready all the time, without a use */
-        watch(loop, EPOLL_CTL_DEL, connection->fd, 0, 0);
+        watch(loop, EPOLL_CTL_DEL, connection, 0);
         return;
     }
-    if (events & EPOLLOUT) {
+    if (events & EPOLLOUT && layers_flush(loop, connection)) {
         connection->blocked = false;
         interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLOUT);
         mq_connection_touch(loop->engine, connection);
@@ -323,116 +353,46 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
         pause_reading(loop, connection, has_left);
 }
 
-/* ---- accepting ---- */
-
-/* Adopt a socket.  NULL: refused, with the socket closed.  Until CONNECT, the connection is charged to its
- * address. */
-static mq_connection *adopt(mq_loop *loop, int fd, int number, const mq_peer *from)
-{
-    mq_engine *engine = loop->engine;
-    bool is_6 = from->family == AF_INET6, ip = from->family == AF_INET || is_6;
-    mq_owner *owner = ip ? mq_owner_of_peer(engine, is_6, from->address) : NULL;
-    bool full = mq_listener_full(engine, number) || !mq_owner_may(engine, owner, MQ_OWNED_OPENING, 1);
-    engine->counters.closed[MQ_CLOSE_LIMIT] += full;
-    mq_connection *connection = full ? NULL : mq_connection_open(engine, fd, number);
-    if (connection == NULL) {
-        mq_owner_drop(engine, owner);
-        close(fd);
-        return NULL;
-    }
-    mq_connection_owned(engine, connection, owner, MQ_OWNED_OPENING);
-    connection->interest = EPOLLIN;
-    connection->address_family = from->family;
-    connection->port = from->port;
-    memcpy(connection->address, from->address, sizeof from->address);
-    if (watch(loop, EPOLL_CTL_ADD, fd, EPOLLIN, mq_handle(&connection->item)) == 0)
-        return connection;
-    mq_connection_forget(engine, connection);
-    close(fd);
-    return NULL;
-}
-
-uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint8_t *address, int port,
-                       uint32_t waited_ms)
-{
-    mq_engine *engine = loop->engine;
-    mq_peer from = {.family = (uint8_t)family, .port = (uint16_t)port};
-    memcpy(from.address, address, sizeof from.address);
-    send_at_once(fd);
-    clock_read(engine);
-    mq_connection *connection = adopt(loop, fd, number, &from);
-    if (connection == NULL)
-        return 0;
-    connection->known = true; /* Python has state for it */
-    connection->last_seen_ms -= waited_ms < engine->now_ms ? waited_ms : engine->now_ms;
-    uint64_t due = connection->last_seen_ms + connection->idle_max_ms;
-    if (due < engine->next_deadline_ms)
-        engine->next_deadline_ms = due;
-    return mq_handle(&connection->item);
-}
-
-/* Pause a listener, because level-triggered epoll would report it all the time. */
-static void pause_accepting(mq_loop *loop, int number, uint32_t ms, bool waits_for_place)
-{
-    if (loop->listeners[number] < 0 || loop->rest_until_ms[number] != 0)
-        return;
-    loop->rest_until_ms[number] = loop->engine->now_ms + ms;
-    loop->waits_for_place[number] = waits_for_place;
-    watch(loop, EPOLL_CTL_DEL, loop->listeners[number], 0, 0);
-}
-
-/* Accept connections.  `refuses`: refuse clients without a place; otherwise they stay in the kernel's queue
- * for now. */
-static void accept_some(mq_loop *loop, int number, bool refuses)
-{
-    mq_engine *engine = loop->engine;
-    int most = mq_events_waiting(engine) > 0 ? ACCEPT_FEW : ACCEPT_BATCH;
-    for (int i = 0; i < most; i++) {
-        struct sockaddr_storage address = {0};
-        socklen_t length = sizeof address;
-        if (!refuses && mq_listener_full(engine, number)) {
-            pause_accepting(loop, number, FULL_MS, true);
-            return;
-        }
-        int fd = accept4(loop->listeners[number], (struct sockaddr *)&address, &length,
-                         SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd >= 0) {
-            mq_peer from = mq_peer_of(&address);
-            adopt(loop, fd, number, &from);
-        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            engine->counters.accept_rests++;
-            for (int n = 0; n < MQ_LISTENERS_MAX; n++)
-                pause_accepting(loop, n, REST_MS, false);
-            return;
-        } else if (errno != EINTR && errno != ECONNABORTED) {
-            return;
-        }
-    }
-}
-
-/* Resume listeners whose pause is over, or that have a place again. */
-static void accept_again(mq_loop *loop)
-{
-    for (int i = 0; i < MQ_LISTENERS_MAX; i++) {
-        if (loop->rest_until_ms[i] == 0 || loop->listeners[i] < 0)
-            continue;
-        bool is_over = loop->engine->now_ms >= loop->rest_until_ms[i];
-        bool has_place = loop->waits_for_place[i] && !mq_listener_full(loop->engine, i);
-        if (!is_over && !has_place)
-            continue;
-        loop->rest_until_ms[i] = 0;
-        watch(loop, EPOLL_CTL_ADD, loop->listeners[i], EPOLLIN, (uint64_t)i);
-        if (loop->waits_for_place[i])
-            accept_some(loop, i, is_over);
-    }
-}
-
 /* ---- the loop ---- */
 
 static void eventfd_drain(int fd)
 {
     for (uint64_t count; read(fd, &count, sizeof count) < 0 && errno == EINTR;)
         ;
+}
+
+/* Serve connections whose layers are not open, one at a time, because a step of a handshake is long. */
+static void serve_opening(mq_loop *loop)
+{
+    struct epoll_event event;
+    int64_t until_ns = rb_clock_ns(CLOCK_MONOTONIC) + OPENING_NS;
+    while (epoll_wait(loop->opening, &event, 1, 0) > 0) {
+        mq_connection *connection = mq_slab_get(&loop->engine->connections, event.data.u64);
+        if (connection != NULL)
+            serve_connection(loop, connection, event.events);
+        if (rb_clock_ns(CLOCK_MONOTONIC) >= until_ns)
+            return;
+    }
+}
+
+/* Read connections with input in a layer: their sockets need not be readable.  A connection that is not read
+ * now stays in the list, or comes back to it when its pause ends. */
+static void serve_pending(mq_loop *loop)
+{
+    uint32_t count = loop->pending.count, kept = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        mq_connection *connection = mq_slab_get(&loop->engine->connections, loop->pending.at[i]);
+        if (connection == NULL)
+            continue;
+        connection->is_pending = false;
+        if (connection->stop != MQ_STOP_CLOSING && connection->layer->pending)
+            serve_connection(loop, connection, EPOLLIN);
+        if (connection->layer->pending && connection->interest & EPOLLIN)
+            layers_used(loop, connection);
+    }
+    for (uint32_t i = count; i < loop->pending.count; i++)
+        loop->pending.at[kept++] = loop->pending.at[i];
+    loop->pending.count = kept;
 }
 
 static void serve(mq_loop *loop, const struct epoll_event *event)
@@ -446,9 +406,11 @@ static void serve(mq_loop *loop, const struct epoll_event *event)
     } else if (event->data.u64 == TAG_CALL) {
         eventfd_drain(loop->call);
         loop->called = true;
+    } else if (event->data.u64 == TAG_OPENING) {
+        serve_opening(loop);
     } else if (event->data.u64 < MQ_LISTENERS_MAX) {
         if (loop->rest_until_ms[event->data.u64] == 0)
-            accept_some(loop, (int)event->data.u64, false);
+            mq_accept_some(loop, (int)event->data.u64, false);
     } else {
         mq_connection *connection = mq_slab_get(&engine->connections, event->data.u64);
         if (connection != NULL)
@@ -468,14 +430,14 @@ static void round_begin(mq_loop *loop)
     if (loop->read_paused.count > 0)
         resume_ready(loop);
     mq_pulse_waiting(engine, loop->unread + (engine->journal.stalled ? engine->touched.count : 0));
-    accept_again(loop);
+    mq_accept_again(loop);
 }
 
 /* Milliseconds to sleep, until the engine, a paused listener or the caller is due. */
 static int wait_ms(const mq_loop *loop, uint64_t until_ms)
 {
     const mq_engine *engine = loop->engine;
-    uint64_t due = mq_engine_due(engine), at = until_ms;
+    uint64_t due = loop->pending.count > 0 ? 0 : mq_engine_due(engine), at = until_ms;
     for (int i = 0; i < MQ_LISTENERS_MAX; i++)
         if (loop->rest_until_ms[i] != 0 && loop->rest_until_ms[i] < at)
             at = loop->rest_until_ms[i];
@@ -490,7 +452,7 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
 {
     mq_engine *engine = loop->engine;
     struct epoll_event events[BATCH];
-    clock_read(engine);
+    mq_clock_read(engine);
     uint64_t until_ms = timeout_ms < 0 ? MQ_NEVER : engine->now_ms + (uint64_t)timeout_ms;
     loop->called = false;
     mq_events_resume(engine);
@@ -505,11 +467,13 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
         mq_pulse_beat(engine);
         if (count < 0 && errno != EINTR)
             return -errno;
-        clock_read(engine);
+        mq_clock_read(engine);
         engine->counters.wakeups++;
         engine->read_bytes = count > 0 ? READ_ROUND_BYTES / (uint32_t)count : 0;
         for (int i = 0; i < count; i++)
             serve(loop, &events[i]);
+        if (loop->pending.count > 0)
+            serve_pending(loop);
         if (count >= 0)
             mq_heard(engine, began_ms, count < BATCH);
     }
@@ -518,7 +482,7 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
 void mq_loop_flush(mq_loop *loop)
 {
     uint32_t left = loop->engine->touched.count;
-    clock_read(loop->engine);
+    mq_clock_read(loop->engine);
     do
         round_begin(loop);
     while (loop->engine->touched.count > 0 && left-- > 0);
@@ -532,28 +496,20 @@ mq_loop *mq_loop_open(mq_engine *engine)
     loop->engine = engine;
     memset(loop->listeners, -1, sizeof loop->listeners);
     loop->epoll = epoll_create1(EPOLL_CLOEXEC);
+    loop->opening = epoll_create1(EPOLL_CLOEXEC);
     loop->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     loop->call = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (loop->epoll < 0 || loop->wake < 0 || loop->call < 0 ||
-        watch(loop, EPOLL_CTL_ADD, loop->wake, EPOLLIN, TAG_WAKE) != 0 ||
-        watch(loop, EPOLL_CTL_ADD, loop->call, EPOLLIN, TAG_CALL) != 0) {
+    if (loop->epoll < 0 || loop->opening < 0 || loop->wake < 0 || loop->call < 0 ||
+        mq_loop_watch(loop->epoll, EPOLL_CTL_ADD, loop->opening, EPOLLIN, TAG_OPENING) != 0 ||
+        mq_loop_watch(loop->epoll, EPOLL_CTL_ADD, loop->wake, EPOLLIN, TAG_WAKE) != 0 ||
+        mq_loop_watch(loop->epoll, EPOLL_CTL_ADD, loop->call, EPOLLIN, TAG_CALL) != 0) {
         int error = errno;
         mq_loop_close(loop);
         errno = error;
         return NULL;
     }
-    clock_read(engine);
+    mq_clock_read(engine);
     return loop;
-}
-
-void mq_loop_close_listeners(mq_loop *loop)
-{
-    for (int i = 0; i < MQ_LISTENERS_MAX; i++)
-        if (loop->listeners[i] >= 0) {
-            close(loop->listeners[i]);
-            loop->listeners[i] = -1;
-            loop->rest_until_ms[i] = 0;
-        }
 }
 
 void mq_loop_close(mq_loop *loop)
@@ -567,23 +523,13 @@ void mq_loop_close(mq_loop *loop)
             mq_connection_forget(engine, connection);
         }
     }
-    int fds[] = {loop->epoll, loop->wake, loop->call};
-    for (int i = 0; i < 3; i++)
+    int fds[] = {loop->epoll, loop->opening, loop->wake, loop->call};
+    for (int i = 0; i < 4; i++)
         if (fds[i] >= 0)
             close(fds[i]);
     free(loop->read_paused.at);
+    free(loop->pending.at);
     free(loop);
-}
-
-int mq_loop_listen(mq_loop *loop, int fd, int number)
-{
-    if (number < 0 || number >= MQ_LISTENERS_MAX || loop->listeners[number] >= 0)
-        return -EINVAL;
-    send_at_once(fd);
-    if (watch(loop, EPOLL_CTL_ADD, fd, EPOLLIN, (uint64_t)number) != 0)
-        return -errno;
-    loop->listeners[number] = fd;
-    return 0;
 }
 
 int mq_loop_wake_fd(mq_loop *loop)

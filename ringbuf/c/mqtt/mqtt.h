@@ -36,7 +36,9 @@
  *   watch.c                 watchdog: checks that the polling thread runs and that clients are served
  *   engine.c                memory, rings, sources, time
  *   keep_alive.c            end of silent connections
- *   event_loop.c            sockets.  Only this file, spill_file.c and watch.c make system calls
+ *   event_loop.c            sockets; accept.c: new ones.  Only these files, transport/, spill_file.c and
+ *                           watch.c make system calls
+ *   transport/              layers between a socket and the parser
  *   peer.c                  addresses of clients
  *   py_engine.c             the Python type Engine
  *
@@ -134,6 +136,7 @@ typedef struct mq_blob {
 } mq_blob;
 
 typedef struct mq_connection mq_connection;
+typedef struct mq_layer mq_layer; /* transport/layer.h */
 typedef struct mq_session mq_session;
 typedef struct mq_ring mq_ring;
 
@@ -266,6 +269,8 @@ struct mq_connection {
     bool is_ready;       /* in engine->ready */
     bool is_holding;     /* in engine->holding */
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
+    bool opening;        /* in loop->opening: its layers are not open */
+    bool is_pending;     /* in loop->pending */
     bool last_allowed;
     bool pinged;    /* in this turn */
     bool needs_barrier;     /* output after `barrier_bytes` depends on the journal: output_barrier.c */
@@ -273,6 +278,7 @@ struct mq_connection {
     uint32_t barrier_bytes; /* bytes of `out` that wait until the journal is durable up to barrier_at */
     uint64_t barrier_at;
     uint32_t interest; /* events registered with epoll */
+    mq_layer *layer;   /* next to the parser; NULL: the socket */
     uint32_t last_generation;
     mq_topic *last_topic; /* topic of its last PUBLISH: devices repeat topics */
     mq_session *session;

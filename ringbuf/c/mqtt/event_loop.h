@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * State of the event loop, which event_loop.c and accept.c share.
+ */
+#ifndef BRIM_MQTT_EVENT_LOOP_H
+#define BRIM_MQTT_EVENT_LOOP_H
+
+#include "mqtt/mqtt.h"
+#include "mqtt/transport/layer.h"
+
+struct mq_loop {
+    mq_engine *engine;
+    int epoll, wake, call;
+    int opening; /* epoll of connections whose layers are not open yet; `epoll` watches it */
+    int listeners[MQ_LISTENERS_MAX];          /* -1: none */
+    uint64_t rest_until_ms[MQ_LISTENERS_MAX]; /* 0: accepting */
+    bool waits_for_place[MQ_LISTENERS_MAX];   /* paused because it is full */
+    bool called;
+    mq_list read_paused; /* connections removed from epoll's readable events */
+    uint32_t unread; /* number of them that only the broker can resume */
+    mq_list pending; /* connections with input in a layer */
+};
+
+void mq_clock_read(mq_engine *engine);
+/* epoll_ctl() for `fd`.  0, or -1 with errno. */
+int mq_loop_watch(int epoll, int operation, int fd, uint32_t interest, uint64_t tag);
+
+/* accept.c */
+/* Accept connections of listener `number`.  `refuses`: refuse clients without a place; otherwise they stay in
+ * the kernel's queue for now. */
+void mq_accept_some(mq_loop *loop, int number, bool refuses);
+/* Resume listeners whose pause is over, or that have a place again. */
+void mq_accept_again(mq_loop *loop);
+
+#endif
