@@ -119,6 +119,12 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
         ("sessions", "mqtt/route/shared_subscriptions", "if (is_first)", "if (is_first && to == NULL)"),
         ("sessions", "mqtt/out/spill", "engine->counters.retained_bytes -= blob->bytes;", ""),
         ("sessions", "mqtt/out/spill_file", "    spill->live -= span;\n", ""),
+        (
+            "websocket",
+            "mqtt/transport/websocket",
+            "if (ws->close_code != 0 || have < 2 ||",
+            "if (have < 2 ||",
+        ),
     ],
 )
 def test_planted_mistakes_are_found(

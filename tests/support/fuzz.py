@@ -109,12 +109,24 @@ def _seeds_of_unpack() -> list[bytes]:
     return cut + mixed + [bytes((0, head)) + rows for head in range(0, 255, 3)]
 
 
+def _seeds_of_websocket() -> list[bytes]:
+    """Frames of each opcode, with each form of the length, with and without FIN, reserved bits and a mask."""
+    lengths = (b"\x80", b"\x83", b"\xfe\0\x7e", b"\xfe\0\x03", b"\xff" + bytes(7) + b"\x03", b"\x03")
+    frames = [bytes((first,)) + it + bytes(4) + b"\3\xe8x" for first in range(256) for it in lengths]
+    random = Random(3)
+    mixed = [b"".join(random.choices(frames[:: len(lengths)], k=6)) for _ in range(100)]
+    good = [b"\x82\x83", b"\x89\x83", b"\x02\x83", b"\x80\x83", b"\x88\x83"]
+    valid = [b"".join(it + b"mask\3\xe8x" for it in random.choices(good, k=5)) for _ in range(100)]
+    return [bytes((number % 256,)) + it for number, it in enumerate(frames + mixed + valid)]
+
+
 SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
     "topics": _seeds_of_topics,
     "mqtt": _seeds_of_mqtt,
     "sessions": _seeds_of_sessions,
     "scan": _seeds_of_scan,
     "unpack": _seeds_of_unpack,
+    "websocket": _seeds_of_websocket,
 }
 
 
