@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks._bridge_sinks import Lane, NotThere, at_once, write
 from benchmarks._mqtt_brokers import mosquitto
+from benchmarks._mqtt_process import Ports, free_port
 from bridge.format.drained_file import parse
 from bridge.format.file_builder import DrainedFile, RecordRun
 from bridge.sinks.registry import open_sink
@@ -79,7 +80,7 @@ def mqtt(place: Path) -> Iterator[Lane]:
     if shutil.which("mosquitto") is None:
         raise NotThere("mosquitto is not installed")
     made: list[Published] = []
-    with mosquitto(place) as broker:
+    with mosquitto(place, Ports(free_port())) as broker:
         yield Lane(
             lambda: None,
             lambda: open_sink(f"mqtt://127.0.0.1:{broker.port}"),

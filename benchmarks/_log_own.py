@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks._log_device import Device
 from benchmarks._log_stores import PATIENCE_S, RETAIN_BYTES, TOPIC, BrimLog
-from benchmarks._mqtt_brokers import Broker, free_port, process
-from benchmarks._mqtt_tests import measure
+from benchmarks._mqtt_process import Broker, Ports, free_port, process
+from benchmarks._mqtt_tests import RATES, rate
 from persistence import Log, LogReader, LogThread, OsFiles, Source, TooManyRings
 from persistence.segment.format import segment_name
 from ringbuf import Ring
@@ -371,7 +371,7 @@ def broker(directory: Path, durability: str) -> Iterator[Broker]:
         (place / "brim.toml").write_text("\n".join(lines) + "\n")
         verb = ["run", "--config", str(place / "brim.toml"), "--log-level", "warning", "--quiet"]
         name = f"brim-{durability}"
-        with process(name, [sys.executable, "-m", "edge", *verb], port, directory) as started:
+        with process(name, [sys.executable, "-m", "edge", *verb], Ports(port), directory) as started:
             yield started
     shutil.rmtree(place)
 
@@ -386,7 +386,7 @@ def ingest(directory: Path, rounds: int, seconds: float) -> Figures:
             for name, test in INGEST.items():
                 now = {}
                 for durability, one in both.items():
-                    now[durability] = measure(one, test, seconds).value
+                    now[durability] = rate(one, RATES[test], seconds).value
                     if number:
                         rates.setdefault(f"ingest_{name}_{durability}_per_s", []).append(now[durability])
                 if number:

@@ -41,7 +41,7 @@ from benchmarks import _bridge_kafka, _bridge_others, _bridge_sinks
 from benchmarks._bridge_sinks import WINDOW, Lane, NotThere
 from benchmarks._log_device import Elsewhere
 from benchmarks._log_own import INGEST, memory
-from benchmarks._mqtt_brokers import Broker, free_port, process
+from benchmarks._mqtt_process import Broker, Ports, free_port, process
 from benchmarks._mqtt_tests import RATES
 from benchmarks._mqtt_tests import run as run_load
 from bridge.drain.checkpoint import Checkpoint
@@ -236,7 +236,7 @@ def broker(place: Path, bridged: str) -> Iterator[list[Broker]]:
         config.write_text("\n".join(lines) + "\n")
         edge = [sys.executable, "-m", "edge"]
         verb = ["run", "--config", str(config), "--log-level", "error", "--quiet"]
-        started = stack.enter_context(process(f"brim-{bridged}", [*edge, *verb], port, place))
+        started = stack.enter_context(process(f"brim-{bridged}", [*edge, *verb], Ports(port), place))
         run_it = [*edge, "bridge", "run", "--config", str(config)]
         bridge = [stack.enter_context(beside(run_it, run))] if bridged == "process" else []
         yield [started, *bridge]
@@ -256,7 +256,7 @@ def beside(command: Sequence[str], run: Path) -> Iterator[Broker]:
                 state_of(run, "lake")
                 break
             time.sleep(0.05)
-        yield Broker("bridge", 0, bridge.pid)
+        yield Broker("bridge", Ports(0), bridge.pid)
     finally:
         bridge.terminate()
         bridge.wait(40)

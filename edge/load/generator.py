@@ -139,10 +139,14 @@ class Generator:
         for number in range(scenario.subscribers):
             if not groups or not shared:
                 groups.append(_checked(lib.ld_group_add(self._run, shared)))
-            wanted = scenario.filter_of(number, self.number)
             # Before MQTT 5 a shared filter is an extension with the same bytes.
-            packet = Subscribe(1, (Subscription(wanted, scenario.granted_qos),))
-            self._client(self._hello("s", number), groups[-1], encode(packet, version), 1)
+            packets = [
+                encode(
+                    Subscribe(place, tuple(Subscription(it, scenario.granted_qos) for it in some)), version
+                )
+                for place, some in enumerate(scenario.filters_of(number, self.number), 1)
+            ]
+            self._client(self._hello("s", number), groups[-1], b"".join(packets), len(packets))
         return groups
 
     # ---- phases ----
@@ -267,6 +271,10 @@ class Generator:
         """A copy of one of LD_LATENCY, LD_ACKNOWLEDGED, LD_CONNECTED."""
         counts = ffi.unpack(lib.ld_histogram(self._run, which), lib.LD_BUCKETS + 2)
         return Histogram(counts[:-2], counts[-2], counts[-1])
+
+
+def _subscribe(packet_id: int, filters: list[str], qos: int, version: Version) -> bytes:
+    return encode(Subscribe(packet_id, tuple(Subscription(it, qos) for it in filters)), version)
 
 
 def _checked(result: int) -> int:

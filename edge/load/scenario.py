@@ -58,6 +58,7 @@ class Scenario:
     qos: tuple[int, ...] = (0,)
     subscribe_qos: int | None = None  # None: the highest of `qos`
     topic_filter: str = ""  # filter of the subscribers instead of the publishers' topics
+    filters_at_once: int = 0  # subscribe to each topic by its name, by packets of so many; 0: one filter
     payload_bytes: int = 64
     topics: int = 1
     random_topics: bool = False
@@ -90,6 +91,13 @@ class Scenario:
             wanted = self.topic_names(0)[0]
         return f"$share/bench-{run:x}/{wanted}" if self.pairing == "shared" else wanted
 
+    def filters_of(self, subscriber: int, run: int) -> list[list[str]]:
+        """Filters of a subscriber, numbered from 0, by SUBSCRIBE packet."""
+        if not self.filters_at_once:
+            return [[self.filter_of(subscriber, run)]]
+        names = [name for number in range(self.publishers) for name in self.topic_names(number)]
+        return [names[at : at + self.filters_at_once] for at in range(0, len(names), self.filters_at_once)]
+
     @property
     def fan(self) -> int:
         """Number of subscriber groups that get each message."""
@@ -102,7 +110,8 @@ class Scenario:
         limits = {
             "publishers": (0, CLIENTS_MAX), "subscribers": (0, CLIENTS_MAX), "topics": (1, 10_000_000),
             "payload_bytes": (0, (1 << 28) - 70_000), "window": (1, 65535), "connecting": (1, CLIENTS_MAX),
-            "outstanding": (0, 10_000_000), "rate": (0, 1e9), "connect_rate": (0, 1e7),
+            "filters_at_once": (0, 10_000), "outstanding": (0, 10_000_000), "rate": (0, 1e9),
+            "connect_rate": (0, 1e7),
             "duration_s": (0, 86_400 * 365), "hold_s": (0, 86_400 * 365), "messages": (0, 1 << 40),
         }  # fmt: skip
         for name, (least, most) in limits.items():

@@ -95,6 +95,11 @@ def test_each_message_arrives_once_and_in_order(
     assert result.rate_of == "deliveries"
 
 
+def test_a_subscriber_to_each_topic_by_name_gets_each_message_once(target: LoadTarget) -> None:
+    result = measure(target, small("pair", topics=MESSAGES, filters_at_once=7))
+    assert (result.sent, result.delivered, result.foreign, result.clean) == (MESSAGES, MESSAGES, 0, True)
+
+
 def test_a_broker_that_is_told_nothing_forgets_nothing(brim: Served) -> None:
     """The messages that the generator counts are those that are in the ring."""
     before = len(brim.records())
