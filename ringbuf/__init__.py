@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ringbuf.native import Batch, Claim, KeyFilter, Record, Writer
     from ringbuf.reader import Range, Reader
     from ringbuf.record import Scan, bytes_of_records, copied, crc32, crc32c, scan_records
-    from ringbuf.ring import Extremes, Ring, SlotFacts
+    from ringbuf.ring import Extremes, Ring, SlotInfo
     from ringbuf.wakeup import WakeupThread
 
 __all__ = [
@@ -69,7 +69,7 @@ __all__ = [
     "Ring",
     "RingError",
     "Scan",
-    "SlotFacts",
+    "SlotInfo",
     "WakeupThread",
     "Writer",
     "bytes_of_records",
@@ -86,7 +86,7 @@ _HOMES = {
     "errors": ("RingError",),
     "reader": ("Range", "Reader"),
     "record": ("Scan", "bytes_of_records", "copied", "crc32", "crc32c", "scan_records"),
-    "ring": ("Extremes", "Ring", "SlotFacts"),
+    "ring": ("Extremes", "Ring", "SlotInfo"),
 }
 
 if not TYPE_CHECKING:  # a type checker takes the imports above, and reports a name that is not there

@@ -52,7 +52,7 @@ from ringbuf.native import Writer, ffi, lib
 from ringbuf.reader import Reader
 from ringbuf.reader_slots import Registry, Unseated
 
-__all__ = ["Extremes", "Ring", "SlotFacts", "cursor_file", "epoch_in", "ring_file"]
+__all__ = ["Extremes", "Ring", "SlotInfo", "cursor_file", "epoch_in", "ring_file"]
 
 SPIN_NS = 50_000  # waking the other core costs about 30 us, so a spin of this length pays
 QUEUE_TIMEOUT_MS = 200  # as RocketMQ's waitTimeMillsInSendQueue: fail early instead of queueing
@@ -75,7 +75,7 @@ class Extremes(NamedTuple):
     reserve_position: int
 
 
-class SlotFacts(NamedTuple):
+class SlotInfo(NamedTuple):
     """Content of a reader's slot.  In the cursor file, the values are claims of that reader."""
 
     slot: int
@@ -465,7 +465,7 @@ class Ring:
         self._require_open()
         return {cause: lib.rb_refused(self._memory.pointer, why) for cause, why in REFUSAL_CAUSES.items()}
 
-    def slots(self) -> list[SlotFacts]:
+    def slots(self) -> list[SlotInfo]:
         """All taken slots.  Slots of the writing process are first; other processes do not see them."""
         self._require_open()
         facts = ffi.new("rb_slot_facts *")
@@ -482,7 +482,7 @@ class Ring:
                     name = ffi.string(facts.name).decode(errors="replace")
                     state = SLOT_STATES.get(facts.state, f"unknown ({facts.state})")
                     found.append(
-                        SlotFacts(slot, own, state, name, facts.pid, facts.cursor, facts.offset, facts.lost)
+                        SlotInfo(slot, own, state, name, facts.pid, facts.cursor, facts.offset, facts.lost)
                     )
         return found
 

@@ -27,10 +27,10 @@ from edge.consumers.protocol import (
     VERSION,
     Done,
     Forget,
-    GroupFacts,
+    GroupInfo,
     GroupList,
     Groups,
-    PlaceFacts,
+    PlaceInfo,
     Reset,
 )
 from edge.errors import EdgeError
@@ -109,7 +109,7 @@ def place_in_words(text: str) -> tuple[To, int]:
     return "time", max(ns, 0)
 
 
-def _lines(facts: GroupFacts, *, places: bool) -> Iterator[str]:
+def _lines(facts: GroupInfo, *, places: bool) -> Iterator[str]:
     members = f"{len(facts.members)} consumer{'' if len(facts.members) == 1 else 's'}"
     yield (
         f"{facts.name}: {facts.mode}, {members}, {count_in_words(facts.lag)} records behind, "
@@ -122,7 +122,7 @@ def _lines(facts: GroupFacts, *, places: bool) -> Iterator[str]:
         yield _place_line(place, names)
 
 
-def _place_line(place: PlaceFacts, names: dict[str, str]) -> str:
+def _place_line(place: PlaceInfo, names: dict[str, str]) -> str:
     above = f" and {count_in_words(place.done_above)} above" if place.done_above else ""
     under_way = f", {count_in_words(place.in_flight)} handed out" if place.in_flight else ""
     who = f", owned by {names.get(place.owner, place.owner)}" if place.owner else ""

@@ -5,7 +5,7 @@ that were passed over because no filter of the group matches them. It distinguis
 from a late one, where another member did the record. In memory only: after a restart of the broker an
 acknowledgement of a record that is done is refused.
 
-Invariants: the sets are disjoint, and hold no offset below the window's floor less REMEMBERED and
+Invariants: the sets are disjoint, and hold no offset below the tracker's floor less REMEMBERED and
 FORGET_STEP; so together they take a few MiB at most.
 """
 

@@ -44,7 +44,7 @@ Run = tuple[int, int]  # offset, count
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules of a window. Names as in the configuration file."""
+    """Rules of an ack tracker. Names as in the configuration file."""
 
     ordered: bool
     lease_s: float = 30.0  # time until a delivered record waits again
@@ -136,8 +136,8 @@ class AckTracker:
         if done:
             self.done |= done
             self.done.remove_range(0, floor)
-        again = sorted(it for it in tried if it.end > floor)
-        self.next = max(floor, self.done.max() + 1 if self.done else 0, *(it.end for it in again))
+        again = sorted(span for span in tried if span.end > floor)
+        self.next = max(floor, self.done.max() + 1 if self.done else 0, *(span.end for span in again))
         if self.next > floor:
             self._spans = self._come_again(again)
             self._trim()
@@ -152,22 +152,22 @@ class AckTracker:
     def in_flight(self, member: str | None = None) -> int:
         """Number of records that `member` has; None: all members."""
         return sum(
-            self._open(it.first, it.end)
-            for it in self._spans
-            if it.member is not None and member in {None, it.member}
+            self._open(span.first, span.end)
+            for span in self._spans
+            if span.member is not None and member in {None, span.member}
         )
 
     def in_flight_by_member(self) -> Counter[str]:
         """Number of records of each member."""
-        found: Counter[str] = Counter()
-        for it in self._spans:
-            if it.member is not None:
-                found[it.member] += self._open(it.first, it.end)
-        return found
+        counts: Counter[str] = Counter()
+        for span in self._spans:
+            if span.member is not None:
+                counts[span.member] += self._open(span.first, span.end)
+        return counts
 
     def has_in_flight(self, member: str) -> bool:
         """True if `member` has any records."""
-        return any(it.member == member for it in self._spans)
+        return any(span.member == member for span in self._spans)
 
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
         """(offset, count) of each run of [first, end) that is not done."""
@@ -186,12 +186,14 @@ class AckTracker:
     def next_due_s(self) -> float:
         """Time at which expire() has work."""
         if self._next_due_s is None:
-            self._next_due_s = min((it.due_s for it in self._spans if it.member is not None), default=NEVER)
+            self._next_due_s = min(
+                (span.due_s for span in self._spans if span.member is not None), default=NEVER
+            )
         return self._next_due_s
 
     def waits_until_s(self, now_s: float) -> float:
         """Time at which the next waiting span becomes due; infinite if none will."""
-        return min((it.due_s for it in self._spans if _waits(it) and it.due_s > now_s), default=NEVER)
+        return min((span.due_s for span in self._spans if _waits(span) and span.due_s > now_s), default=NEVER)
 
     # ---- delivery ----
 
@@ -257,7 +259,7 @@ class AckTracker:
     # ---- results ----
 
     def ack(
-        self, runs: Iterable[Run], member: str, *, author: str = "", whoever_did: bool = False
+        self, runs: Iterable[Run], member: str, *, author: str = "", accept_done: bool = False
     ) -> Verdict:
         """Acknowledge the records of each run for `member`.
 
@@ -267,11 +269,11 @@ class AckTracker:
         ascending, and may include records that were passed over. Raises TooManyRuns.
         """
         asked, outside = self._known_part(runs)
-        mine = self._spans_of(asked, lambda it: it.member in {None, member} and not it.dead)
+        mine = self._spans_of(asked, lambda span: span.member in {None, member} and not span.dead)
         author = author or member
         accepted = mine | (self._history.of(author) & asked)
         refused = asked - accepted - self._history.passed
-        if whoever_did:
+        if accept_done:
             refused -= self.done
             refused.remove_range(0, self.floor)
         verdict = _verdict(accepted, refused, outside)
@@ -283,11 +285,11 @@ class AckTracker:
         self._trim()
         return verdict
 
-    def held(self, runs: Iterable[Run], member: str) -> Verdict:
+    def returnable(self, runs: Iterable[Run], member: str) -> Verdict:
         """Verdict on the records that `member` has and may give back. Raises TooManyRuns."""
         asked, outside = self._known_part(runs)
-        held = self._spans_of(asked, lambda it: it.member == member)
-        return _verdict(held, asked - held - self._history.passed, outside)
+        returnable = self._spans_of(asked, lambda span: span.member == member)
+        return _verdict(returnable, asked - returnable - self._history.passed, outside)
 
     def _known_part(self, runs: Iterable[Run]) -> tuple[BitMap64, list[Run]]:
         """Known offsets of these runs, and the runs outside of the known part."""
@@ -305,14 +307,14 @@ class AckTracker:
 
     def _spans_of(self, asked: BitMap64, is_meant: Callable[[Span], bool]) -> BitMap64:
         """Requested offsets that are not done, in spans for which `is_meant` returns True."""
-        found = BitMap64()
+        offsets = BitMap64()
         if asked and asked.max() >= self.floor:
-            for it in self._between(max(asked.min(), self.floor), asked.max() + 1):
-                if is_meant(it):
-                    found.add_range(it.first, it.end)
-            found &= asked
-            found -= self.done
-        return found
+            for span in self._between(max(asked.min(), self.floor), asked.max() + 1):
+                if is_meant(span):
+                    offsets.add_range(span.first, span.end)
+            offsets &= asked
+            offsets -= self.done
+        return offsets
 
     def give_back(
         self,
@@ -332,15 +334,17 @@ class AckTracker:
         returned, lowest = 0, NEVER
         for offset, count in runs:
             first, end = max(offset, self.floor), min(offset + count, self.next)
-            for it in [it for it in self._between(first, end) if it.member == member] if first < end else ():
-                a, b = max(first, it.first), min(end, it.end)
+            for span in (
+                [span for span in self._between(first, end) if span.member == member] if first < end else ()
+            ):
+                a, b = max(first, span.first), min(end, span.end)
                 if not self._open(a, b):
                     continue  # done before: neither it nor anything behind it comes again
                 if len(self._spans) + 2 > self._rules.spans_max:
-                    a, b = it.first, it.end  # no room for pieces: the whole span
+                    a, b = span.first, span.end  # no room for pieces: the whole span
                 returned += self._open(a, b)
                 lowest = min(lowest, a)
-                self._fail(self._split(it, a, b), now_s, cause, counts=counts, delay_s=delay_s)
+                self._fail(self._split(span, a, b), now_s, cause, counts=counts, delay_s=delay_s)
         if lowest < NEVER and self._rules.ordered:
             self._rewind(int(lowest))
         self.counts.returned += returned
@@ -350,10 +354,10 @@ class AckTracker:
     def drop_member(self, member: str, now_s: float, cause: str, *, counts: bool) -> None:
         """Give back all records of a member that has left, or died (`counts`: a failed try), at once."""
         lowest = NEVER
-        for it in self._spans:
-            if it.member == member:
-                lowest = min(lowest, it.first)
-                self._fail(it, now_s, cause, counts=counts, delay_s=0.0)
+        for span in self._spans:
+            if span.member == member:
+                lowest = min(lowest, span.first)
+                self._fail(span, now_s, cause, counts=counts, delay_s=0.0)
         if lowest < NEVER and self._rules.ordered:
             self._rewind(int(lowest))
         self._settle()
@@ -363,11 +367,11 @@ class AckTracker:
         if self.next_due_s() > now_s:
             return 0
         expired, lowest = 0, NEVER
-        for it in self._spans:
-            if it.member is not None and it.due_s <= now_s:
-                expired += self._open(it.first, it.end)
-                lowest = min(lowest, it.first)
-                self._fail(it, now_s, "not acknowledged in time", counts=True, delay_s=None)
+        for span in self._spans:
+            if span.member is not None and span.due_s <= now_s:
+                expired += self._open(span.first, span.end)
+                lowest = min(lowest, span.first)
+                self._fail(span, now_s, "not acknowledged in time", counts=True, delay_s=None)
         if lowest < NEVER and self._rules.ordered:
             self._rewind(int(lowest))
         self.counts.expired += expired
@@ -376,9 +380,9 @@ class AckTracker:
 
     def extend(self, member: str, now_s: float) -> None:
         """Start the leases of all records of `member` again."""
-        for it in self._spans:
-            if it.member == member:
-                it.due_s = now_s + self._rules.lease_s
+        for span in self._spans:
+            if span.member == member:
+                span.due_s = now_s + self._rules.lease_s
         self._changed()
 
     def take_changes(self) -> BitMap64 | None:
@@ -392,7 +396,7 @@ class AckTracker:
     @property
     def tried(self) -> list[Tried]:
         """Failed tries of the records that are not done."""
-        return [Tried(it.first, it.end, it.tries, it.cause) for it in self._spans if it.tries]
+        return [Tried(span.first, span.end, span.tries, span.cause) for span in self._spans if span.tries]
 
     def take_tried(self) -> list[Tried] | None:
         """`tried`, if a try has failed since the last call; otherwise None."""
@@ -403,7 +407,7 @@ class AckTracker:
 
     def dead(self) -> list[Span]:
         """Spans that have reached tries_max."""
-        return [it for it in self._spans if it.dead]
+        return [span for span in self._spans if span.dead]
 
     def bury(self, first: int, end: int) -> None:
         """Mark records first .. end - 1 as done: their dead letters are stored."""
@@ -415,24 +419,24 @@ class AckTracker:
     def _due(self, now_s: float) -> Span | None:
         """The first waiting span that may be delivered now."""
         if self._rules.ordered:
-            span = next((it for it in self._spans if _waits(it)), None)
+            span = next((span for span in self._spans if _waits(span)), None)
             return span if span is not None and span.due_s <= now_s else None
         if now_s < self._idle_until_s:
             return None
-        span = next((it for it in self._spans if _waits(it) and it.due_s <= now_s), None)
+        span = next((span for span in self._spans if _waits(span) and span.due_s <= now_s), None)
         if span is None:
             self._idle_until_s = self.waits_until_s(now_s)
         return span
 
-    def _fail(self, it: Span, now_s: float, cause: str, *, counts: bool, delay_s: float | None) -> None:
+    def _fail(self, span: Span, now_s: float, cause: str, *, counts: bool, delay_s: float | None) -> None:
         """Make a span wait again, or declare it dead. `delay_s` None: by the number of tries."""
         rules = self._rules
-        it.member, it.cause = None, cause[:CAUSE_CHARACTERS] or it.cause
-        it.tries += counts
+        span.member, span.cause = None, cause[:CAUSE_CHARACTERS] or span.cause
+        span.tries += counts
         self._failed |= counts
-        it.dead = self._is_dead(it.tries)
-        backoff_s = min(rules.backoff_s * 2.0 ** min(max(it.tries - 1, 0), 60), rules.backoff_max_s)
-        it.due_s = now_s + (backoff_s if delay_s is None else delay_s)
+        span.dead = self._is_dead(span.tries)
+        backoff_s = min(rules.backoff_s * 2.0 ** min(max(span.tries - 1, 0), 60), rules.backoff_max_s)
+        span.due_s = now_s + (backoff_s if delay_s is None else delay_s)
 
     def _is_dead(self, tries: int) -> bool:
         return 0 < self._rules.tries_max <= tries
@@ -450,21 +454,21 @@ class AckTracker:
 
     def _rewind(self, first: int) -> None:
         """Make spans in flight behind `first` wait again; that is not a failed try."""
-        for it in self._spans:
-            if it.first >= first and it.member is not None:
-                it.member, it.due_s = None, 0.0
+        for span in self._spans:
+            if span.first >= first and span.member is not None:
+                span.member, span.due_s = None, 0.0
 
     def _finish(self, first: int, end: int) -> None:
         self.done.add_range(first, end)
         self._fresh.add_range(first, end)
         self._trim()
 
-    def _split(self, it: Span, a: int, b: int) -> Span:
+    def _split(self, span: Span, a: int, b: int) -> Span:
         """Cut the part a .. b out of `it` as a separate span."""
-        index = self._find(it.first)
-        middle = replace(it, first=a, end=b)
-        before = [replace(it, end=a)] if it.first < a else []
-        behind = [replace(it, first=b)] if b < it.end else []
+        index = self._find(span.first)
+        middle = replace(span, first=a, end=b)
+        before = [replace(span, end=a)] if span.first < a else []
+        behind = [replace(span, first=b)] if b < span.end else []
         self._spans[index : index + 1] = [*before, middle, *behind]
         return middle
 
@@ -472,28 +476,28 @@ class AckTracker:
         """Merge neighbours with equal state, so that the number of spans stays small."""
         self._trim()
         joined: list[Span] = []
-        for it in self._spans:
+        for span in self._spans:
             before = joined[-1] if joined else None
             if (
                 before is not None
                 and _waits(before)
-                and _waits(it)
-                and (before.tries, before.due_s, before.cause) == (it.tries, it.due_s, it.cause)
+                and _waits(span)
+                and (before.tries, before.due_s, before.cause) == (span.tries, span.due_s, span.cause)
                 # every offset between them is done
-                and first_absent(self.done, before.end, it.first) == it.first
+                and first_absent(self.done, before.end, span.first) == span.first
             ):
-                before.end = it.end
+                before.end = span.end
             else:
-                joined.append(it)
+                joined.append(span)
         self._spans = joined
 
     def _trim(self) -> None:
         """Remove done offsets from the ends of spans, and raise the floor."""
         kept = []
-        for it in self._spans:
-            it.first = first_absent(self.done, it.first, it.end)
-            if it.first < it.end:
-                kept.append(it)
+        for span in self._spans:
+            span.first = first_absent(self.done, span.first, span.end)
+            if span.first < span.end:
+                kept.append(span)
         self._spans = kept
         self.floor = kept[0].first if kept else self.next
         self.done.remove_range(0, self.floor)
@@ -511,16 +515,16 @@ class AckTracker:
 
     def _find(self, offset: int) -> int:
         """Index of the span that holds `offset`."""
-        return bisect_right(self._spans, offset, key=lambda it: it.first) - 1
+        return bisect_right(self._spans, offset, key=lambda span: span.first) - 1
 
     def _between(self, first: int, end: int) -> list[Span]:
         begin = max(self._find(first), 0)
-        stop = bisect_right(self._spans, end - 1, key=lambda it: it.first)
-        return [it for it in self._spans[begin:stop] if it.end > first]
+        stop = bisect_right(self._spans, end - 1, key=lambda span: span.first)
+        return [span for span in self._spans[begin:stop] if span.end > first]
 
 
-def _waits(it: Span) -> bool:
-    return it.member is None and not it.dead
+def _waits(span: Span) -> bool:
+    return span.member is None and not span.dead
 
 
 def _verdict(accepted: BitMap64, refused: BitMap64, outside: list[Run]) -> Verdict:

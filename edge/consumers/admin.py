@@ -9,78 +9,78 @@ from dataclasses import asdict
 from edge.consumers.groups import ConsumerGroup
 from edge.consumers.offset_store import GroupState, OffsetPlace
 from edge.consumers.protocol import (
-    BatchFacts,
-    GroupFacts,
-    MemberFacts,
+    BatchInfo,
+    GroupInfo,
+    MemberInfo,
     NotDone,
-    PlaceFacts,
+    PlaceInfo,
     Read,
     Records,
     Reset,
-    RingFacts,
+    RingInfo,
 )
-from edge.consumers.registry import Ledger, RingEntry, check_filters
-from edge.consumers.ring_source import Found, Gone, RingSource
+from edge.consumers.registry import GroupRegistry, RingEntry, check_filters
+from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
 
-__all__ = ["Inspection"]
+__all__ = ["GroupAdmin"]
 
 ID_SHOWN = 8  # characters of a member's id: the whole id is the right to act as the member
 
 
-class Inspection:
+class GroupAdmin:
     """Answers from the registry of groups."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, registry: GroupRegistry) -> None:
+        self._registry = registry
 
     # ---- lists ----
 
-    def rings(self, filters: Sequence[str]) -> tuple[RingFacts, ...]:
+    def rings(self, filters: Sequence[str]) -> tuple[RingInfo, ...]:
         """Rings that may hold records for the filters. Raises NotDone for invalid filters."""
         check_filters(filters)
         return tuple(
-            RingFacts(it.source.name, it.stream, it.source.epoch, *it.source.ends())
-            for it in self._ledger.entries_for(filters)
+            RingInfo(it.source.name, it.stream, it.source.epoch, *it.source.ends())
+            for it in self._registry.entries_for(filters)
         )
 
-    def groups(self, name: str) -> tuple[GroupFacts, ...]:
+    def groups(self, name: str) -> tuple[GroupInfo, ...]:
         """All groups, or the named one. Raises NotDone: there is no such group."""
-        known = self._ledger.store.groups
+        known = self._registry.store.groups
         if name:
             self._known(name)
-        return tuple(self._facts(it, known[it]) for it in ([name] if name else sorted(known)))
+        return tuple(self._group_info(it, known[it]) for it in ([name] if name else sorted(known)))
 
-    def _facts(self, name: str, state: GroupState) -> GroupFacts:
-        group = self._ledger.groups.get(name)
-        places = tuple(self._place(it, state.places[it], group) for it in sorted(state.places))
-        members: tuple[MemberFacts, ...] = ()
+    def _group_info(self, name: str, state: GroupState) -> GroupInfo:
+        group = self._registry.groups.get(name)
+        places = tuple(self._place_info(it, state.places[it], group) for it in sorted(state.places))
+        members: tuple[MemberInfo, ...] = ()
         if group is not None:
             in_flight: Counter[str] = Counter()
-            for holding in group.holdings.values():
-                in_flight.update(holding.window.in_flight_by_member())
+            for partition in group.partitions.values():
+                in_flight.update(partition.tracker.in_flight_by_member())
             members = tuple(
-                MemberFacts(it.id[:ID_SHOWN], it.name, tuple(group.rings_of(it.id)), in_flight[it.id])
+                MemberInfo(it.id[:ID_SHOWN], it.name, tuple(group.rings_of(it.id)), in_flight[it.id])
                 for it in group.members.values()
             )
         lag = sum(it.lag for it in places)
-        return GroupFacts(name, state.mode, state.filters, lag, members, places)
+        return GroupInfo(name, state.mode, state.filters, lag, members, places)
 
-    def _place(self, ring: str, place: OffsetPlace, group: ConsumerGroup | None) -> PlaceFacts:
-        entry = self._ledger.rings.get(ring)
+    def _place_info(self, ring: str, place: OffsetPlace, group: ConsumerGroup | None) -> PlaceInfo:
+        entry = self._registry.rings.get(ring)
         end = entry.source.ends()[1] if entry is not None else place.floor
-        holding = group.holdings.get(ring) if group is not None else None
+        partition = group.partitions.get(ring) if group is not None else None
         above = len(place.done)
-        return PlaceFacts(
+        return PlaceInfo(
             ring,
             place.epoch,
             place.floor,
             above,
             end,
             max(end - place.floor - above, 0),
-            holding.window.in_flight() if holding is not None else 0,
-            (holding.owner or "")[:ID_SHOWN] if holding is not None else "",
+            partition.tracker.in_flight() if partition is not None else 0,
+            (partition.owner or "")[:ID_SHOWN] if partition is not None else "",
             place.time_ns,
-            asdict(holding.window.counts) if holding is not None else {},
+            asdict(partition.tracker.counts) if partition is not None else {},
         )
 
     # ---- resets ----
@@ -88,35 +88,35 @@ class Inspection:
     def reset(self, request: Reset) -> None:
         """Set the offsets of a group. Raises NotDone."""
         state = self._idle(request.group)
-        entries = self._ledger.entries_for(state.filters) if state.filters else []
+        entries = self._registry.entries_for(state.filters) if state.filters else []
         names = tuple(dict.fromkeys(request.rings)) or tuple(
             sorted({*state.places} | {it.source.name for it in entries})
         )
-        unknown = [it for it in request.rings if it not in self._ledger.rings]
+        unknown = [it for it in request.rings if it not in self._registry.rings]
         if unknown:
             raise NotDone(f"there is no ring {unknown[0]}", "unknown", "`brim consumers lag` names them")
-        sources = [self._ledger.rings[it].source for it in names if it in self._ledger.rings]
+        sources = [self._registry.rings[it].source for it in names if it in self._registry.rings]
         targets = [(it.name, *_target(it, request)) for it in sources]
-        self._ledger.unload(request.group)
+        self._registry.unload(request.group)
         for target in targets:
-            self._ledger.put(request.group, *target)
+            self._registry.put(request.group, *target)
 
     def forget(self, name: str) -> None:
         """Remove a group. Raises NotDone."""
         self._idle(name)
-        self._ledger.unload(name)
-        self._ledger.store.forget(name)
+        self._registry.unload(name)
+        self._registry.store.forget(name)
 
     def _known(self, name: str) -> GroupState:
-        state = self._ledger.store.groups.get(name)
+        state = self._registry.store.groups.get(name)
         if state is None:
-            hint = f"the groups are {', '.join(sorted(self._ledger.store.groups)) or 'none'}"
+            hint = f"the groups are {', '.join(sorted(self._registry.store.groups)) or 'none'}"
             raise NotDone(f"there is no group {name}", "unknown", hint)
         return state
 
     def _idle(self, name: str) -> GroupState:
         state = self._known(name)
-        group = self._ledger.groups.get(name)
+        group = self._registry.groups.get(name)
         if group is not None and group.members:
             who = ", ".join(it.name or it.id[:ID_SHOWN] for it in group.members.values())
             raise NotDone(f"group {name} is at work: {who}", "refused", "stop its consumers first")
@@ -126,9 +126,9 @@ class Inspection:
 
     def place_to_read(self, request: Read) -> tuple[RingEntry, int, int]:
         """(ring, epoch, offset) at which a Read begins. Raises NotDone."""
-        entry = self._ledger.rings.get(request.ring)
+        entry = self._registry.rings.get(request.ring)
         if entry is None:
-            names = ", ".join(self._ledger.rings)
+            names = ", ".join(self._registry.rings)
             raise NotDone(f"there is no ring {request.ring}", "unknown", f"the rings are {names}")
         source = entry.source
         if request.offset is not None:
@@ -163,14 +163,14 @@ def _target(source: RingSource, request: Reset) -> tuple[int, int]:
 
 
 def answer_of(
-    number: int, source: RingSource, epoch: int, offset: int, found: Found | Gone | None
+    number: int, source: RingSource, epoch: int, offset: int, records: RingRecords | Overwritten | None
 ) -> Records:
     """Answer to a Read, after the log was read if necessary."""
-    if isinstance(found, Found):
-        batch = BatchFacts(source.name, found.epoch, found.offset, found.count)
-        return Records(number, found.epoch, found.end, batch, max(found.offset - offset, 0))
-    if isinstance(found, Gone):
-        return Records(number, epoch, found.nearest, None, max(found.nearest - offset, 0))
+    if isinstance(records, RingRecords):
+        batch = BatchInfo(source.name, records.epoch, records.offset, records.count)
+        return Records(number, records.epoch, records.end, batch, max(records.offset - offset, 0))
+    if isinstance(records, Overwritten):
+        return Records(number, epoch, records.nearest, None, max(records.nearest - offset, 0))
     following = source.next_epoch(epoch)
     if following is not None:
         return Records(number, following.epoch, following.first_offset, None, 0)

@@ -31,7 +31,7 @@ from edge.consumers.protocol import (
     Alive,
     Answer,
     Asked,
-    BatchFacts,
+    BatchInfo,
     Commit,
     Failed,
     Fetch,
@@ -92,7 +92,7 @@ class ConsumerBatch:
     records: Sequence[Record]
     generation: int
     member: str
-    held: bool = False  # records behind these were given back, for later
+    rest_is_delayed: bool = False  # records behind these were given back, for later
 
     def __len__(self) -> int:
         return len(self.records)
@@ -145,12 +145,12 @@ class ConsumerCore:
             self._join(now_s)
         else:
             self._ask(self._joined, now_s)
-        found = list(self._outgoing)
+        requests = list(self._outgoing)
         self._outgoing.clear()
-        for request in found:
+        for request in requests:
             patience_s = PATIENCE_S + (request.max_wait_ms / 1000 if isinstance(request, Fetch) else 0)
             self._under_way[request.id] = now_s + patience_s
-        return found
+        return requests
 
     def unsent(self, request: Asked) -> None:
         """Queue a request again that could not be sent."""
@@ -295,30 +295,30 @@ class ConsumerCore:
     def _take_records(self, answer: Fetched, frames: list[bytes]) -> None:
         if self._joined is None:
             return
-        held: set[str] = set()  # rings of which all further records come again
-        for facts, frame in zip(answer.batches, frames, strict=False):
-            if facts.ring in held:
+        delayed_rings: set[str] = set()  # rings of which all further records come again
+        for info, frame in zip(answer.batches, frames, strict=False):
+            if info.ring in delayed_rings:
                 continue
-            batch = self._decoded(facts, frame, answer.generation, self._joined.member)
+            batch = self._decoded(info, frame, answer.generation, self._joined.member)
             if batch is None:
                 continue
-            if batch.held:
-                held.add(batch.ring)
+            if batch.rest_is_delayed:
+                delayed_rings.add(batch.ring)
             if batch.records:
                 self.batches.append(batch)
 
-    def _decoded(self, facts: BatchFacts, frame: bytes, generation: int, member: str) -> ConsumerBatch | None:
+    def _decoded(self, info: BatchInfo, frame: bytes, generation: int, member: str) -> ConsumerBatch | None:
         try:
-            found = Batch.of(frame, facts.epoch, facts.offset, None, facts.offset + facts.count)
+            records = Batch.of(frame, info.epoch, info.offset, None, info.offset + info.count)
         except Corrupt as error:
             # Its lease will expire; the broker reports details with the dead letter.
-            where = pairs(ring=facts.ring, offset=facts.offset, reason=error)
-            log.error("records that do not verify are left alone %s", where)
+            where = pairs(ring=info.ring, offset=info.offset, reason=error)
+            log.error("records that do not verify are not delivered %s", where)
             return None
-        place = (facts.ring, facts.epoch, facts.offset, facts.count)
-        records: Any = found
-        batch = ConsumerBatch(*place, facts.tries, facts.again, records, generation, member)
-        if found.any_flags & FLAG_PROPERTIES:
+        place = (info.ring, info.epoch, info.offset, info.count)
+        verified: Any = records
+        batch = ConsumerBatch(*place, info.tries, info.again, verified, generation, member)
+        if records.any_flags & FLAG_PROPERTIES:
             self._put_off(batch)
         return batch
 
@@ -334,7 +334,7 @@ class ConsumerCore:
             back = self.nack(batch, [record], wait_ns / 1e9 + 0.001, "not yet", counts=False)
             self._outgoing.append(back)
             if self.settings.mode == "ordered":
-                batch.held = True
+                batch.rest_is_delayed = True
                 break
         if len(kept) < len(batch.records):
             batch.records = kept

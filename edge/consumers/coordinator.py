@@ -24,11 +24,11 @@ from typing import Any
 
 from edge.config.schema import Durability
 from edge.consumers.ack_tracker import TooManyRuns, Verdict
-from edge.consumers.admin import Inspection, answer_of
-from edge.consumers.dead_letters import Burials, Fate, Outgoing, Outlet
+from edge.consumers.admin import GroupAdmin, answer_of
+from edge.consumers.dead_letters import DeadLetterPublisher, Fate, Outgoing, Outlet
 from edge.consumers.faults import Faults
-from edge.consumers.fetch import ColdThread, Delivery
-from edge.consumers.groups import ConsumerGroup, Holding, Member
+from edge.consumers.fetch import FetchReader, LogReadThread
+from edge.consumers.groups import ConsumerGroup, GroupPartition, Member
 from edge.consumers.outbox import Outbox
 from edge.consumers.protocol import (
     PROTOCOL,
@@ -43,7 +43,7 @@ from edge.consumers.protocol import (
     Fetch,
     Fetched,
     Forget,
-    GroupFacts,
+    GroupInfo,
     GroupList,
     Groups,
     Heartbeat,
@@ -62,13 +62,13 @@ from edge.consumers.protocol import (
     Rings,
 )
 from edge.consumers.quota import Quota
-from edge.consumers.registry import Ledger, RingEntry
-from edge.consumers.ring_source import Found, Gone
+from edge.consumers.registry import GroupRegistry, RingEntry
+from edge.consumers.ring_source import Overwritten, RingRecords
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.properties import Properties, record_properties
 from edge.rpc.protocol import MalformedRequest, encode
 
-__all__ = ["NOT_BEFORE", "Service"]
+__all__ = ["NOT_BEFORE", "Coordinator"]
 
 NOT_BEFORE = "brim-not-before"  # user property of a record: ns since 1970, before which no consumer gets it
 SWEEP_S = 0.05  # between two checks for expired leases and sessions
@@ -93,25 +93,25 @@ class _WaitingRequest:
 
 
 @dataclass(slots=True)
-class _Held:
+class _WaitingAnswer:
     """An answer that waits for the journal."""
 
     peer: bytes
     answer: Answer
 
 
-class Service:
+class Coordinator:
     """State of the coordinator. One thread, except for the work of `cold` and `outlet`."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        registry: GroupRegistry,
         outlet: Outlet,
         *,
         clock: Callable[[], float],
         wake: Callable[[], object] = lambda: None,
     ) -> None:
-        self.ledger = ledger
+        self.registry = registry
         self.outbox = Outbox()
         self.counts: Counter[str] = Counter()
         self._faults = Faults(self.counts, clock)
@@ -120,13 +120,15 @@ class Service:
         self.also: list[Callable[[], float]] = []
         self._clock = clock
         self._outlet = outlet
-        self._cold = ColdThread(wake, self._faults)
-        self._delivery = Delivery(ledger, self._cold, clock)
-        self._burials = Burials(ledger, self._cold, outlet, clock, self.counts, self._faults)
-        self._inspection = Inspection(ledger)
+        self._cold = LogReadThread(wake, self._faults)
+        self._fetch_reader = FetchReader(registry, self._cold, clock)
+        self._dead_letters = DeadLetterPublisher(
+            registry, self._cold, outlet, clock, self.counts, self._faults
+        )
+        self._admin = GroupAdmin(registry)
         self._fetches: dict[str, _WaitingRequest] = {}  # by member
-        self._held: list[_Held] = []
-        self._groups: dict[str, tuple[GroupFacts, ...]] = {}  # answers of this turn, by requested group
+        self._waiting_answers: list[_WaitingAnswer] = []
+        self._groups: dict[str, tuple[GroupInfo, ...]] = {}  # answers of this turn, by requested group
         self._reads = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
         self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
         self._more = False  # records wait to be examined
@@ -136,11 +138,11 @@ class Service:
 
     def add_ring(self, entry: RingEntry) -> None:
         """Serve another ring."""
-        self.ledger.add_ring(entry)
+        self.registry.add_ring(entry)
 
     def rang(self, ring: str) -> None:
         """Report that a ring has new records."""
-        self.ledger.rang(ring)
+        self.registry.rang(ring)
 
     @property
     def waited_for(self) -> bool:
@@ -149,13 +151,13 @@ class Service:
 
     def status(self) -> list[dict[str, Any]]:
         """Summaries of the groups, largest lag first."""
-        found = sorted(self._inspection.groups(""), key=lambda it: -it.lag)
+        groups = sorted(self._admin.groups(""), key=lambda group: -group.lag)
         return [
             {
-                "name": it.name,
-                "mode": it.mode,
-                "members": len(it.members),
-                "lag": it.lag,
+                "name": group.name,
+                "mode": group.mode,
+                "members": len(group.members),
+                "lag": group.lag,
                 "places": [
                     {
                         "ring": place.ring,
@@ -164,20 +166,20 @@ class Service:
                         "lag": place.lag,
                         "in_flight": place.in_flight,
                     }
-                    for place in it.places
+                    for place in group.places
                 ],
             }
-            for it in found
+            for group in groups
         ]
 
     def close(self) -> None:
         """Write all changes, and close the journal and the thread."""
         self._cold.close()
-        self.ledger.collect()
+        self.registry.collect()
         try:
-            self.ledger.store.flush(sync=True)
+            self.registry.store.flush(sync=True)
         finally:
-            self.ledger.store.close()
+            self.registry.store.close()
 
     # ---- a turn ----
 
@@ -223,46 +225,46 @@ class Service:
 
     def _sweep(self, now_s: float) -> None:
         self._sweep_s = now_s + SWEEP_S
-        for group in self.ledger.groups.values():
+        for group in self.registry.groups.values():
             with self._faults.guard(f"sweep of group {group.name}", lambda _: None):
                 self._sweep_group(group, now_s)
-        self._burials.look(now_s)
+        self._dead_letters.look(now_s)
 
     def _sweep_group(self, group: ConsumerGroup, now_s: float) -> None:
         for member in group.expire(now_s):
             self.counts["members_lost"] += 1
             self._fetches.pop(member.id, None)
-        for holding in group.holdings.values():
-            holding.window.expire(now_s)
+        for partition in group.partitions.values():
+            partition.tracker.expire(now_s)
         group.settle()
 
     def _pause_s(self, now_s: float) -> float:
         if self._more and self._fetches:
             return 0.0
         until_s = min((it.until_s for it in self._fetches.values()), default=now_s + IDLE_S)
-        if any(group.members for group in self.ledger.groups.values()) or self._publishing:
+        if any(group.members for group in self.registry.groups.values()) or self._publishing:
             until_s = min(until_s, self._sweep_s)
-        sync_s = max(self._sync_s, self._flush_retry_s) if self.ledger.store.broken else self._sync_s
+        sync_s = max(self._sync_s, self._flush_retry_s) if self.registry.store.broken else self._sync_s
         return max(min(until_s, sync_s, now_s + IDLE_S) - now_s, 0.0)
 
     def _flush(self, now_s: float) -> None:
         """Write the changes, and send the answers that waited for that."""
-        self.ledger.collect()
-        store = self.ledger.store
+        self.registry.collect()
+        store = self.registry.store
         if self.trouble:
-            self._refuse_held(self.trouble)
+            self._refuse_waiting(self.trouble)
             return
         if store.broken and now_s < self._flush_retry_s:
-            self._refuse_held("its journal cannot be written")
+            self._refuse_waiting("its journal cannot be written")
             return
-        entries = [self.ledger.rings[ring] for ring in store.moved if ring in self.ledger.rings]
+        entries = [self.registry.rings[ring] for ring in store.moved if ring in self.registry.rings]
         now_synced = any(it.durability is Durability.DISK for it in entries) or now_s >= self._sync_s
         try:
             store.flush(sync=now_synced)
         except OSError as error:
             self.counts["journal_errors"] += 1
             self._flush_retry_s = now_s + FLUSH_RETRY_S
-            self._refuse_held(f"its journal cannot be written: {error.strerror}")
+            self._refuse_waiting(f"its journal cannot be written: {error.strerror}")
             return
         if not store.unsynced:
             self._sync_s = float("inf")
@@ -270,13 +272,13 @@ class Service:
             soonest_ms = min((it.sync_interval_ms for it in entries if it.durability.is_logged), default=0)
             if soonest_ms:
                 self._sync_s = min(self._sync_s, now_s + soonest_ms / 1000)
-        held, self._held = self._held, []
-        for it in held:
+        answers, self._waiting_answers = self._waiting_answers, []
+        for it in answers:
             self._answer(it.peer, it.answer)
 
-    def _refuse_held(self, why: str) -> None:
-        held, self._held = self._held, []
-        for it in held:
+    def _refuse_waiting(self, why: str) -> None:
+        answers, self._waiting_answers = self._waiting_answers, []
+        for it in answers:
             error = f"what was acknowledged may be forgotten if the broker ends now: {why}"
             self._answer(it.peer, Failed(it.answer.id, error, "full", "see the broker's log; ask again"))
 
@@ -290,9 +292,9 @@ class Service:
             case Fetch():
                 self._fetch(peer, request)
             case Ack() | Nack() | Commit():
-                self._held.append(_Held(peer, self._acked(request)))
+                self._waiting_answers.append(_WaitingAnswer(peer, self._acked(request)))
             case Join():
-                self._held.append(_Held(peer, self._join(request)))
+                self._waiting_answers.append(_WaitingAnswer(peer, self._join(request)))
             case Heartbeat():
                 self._answer(peer, self._heartbeat(request))
             case Leave():
@@ -303,22 +305,22 @@ class Service:
                 self._read(peer, request)
             case Rings():
                 self._room(peer)
-                self._answer(peer, RingList(request.id, self._inspection.rings(request.filters)))
+                self._answer(peer, RingList(request.id, self._admin.rings(request.filters)))
             case Groups():
                 self._room(peer)
-                facts = self._groups.get(request.group) or self._inspection.groups(request.group)
-                self._groups = {request.group: facts}
-                self._answer(peer, GroupList(request.id, facts, dict(self.counts)))
+                groups = self._groups.get(request.group) or self._admin.groups(request.group)
+                self._groups = {request.group: groups}
+                self._answer(peer, GroupList(request.id, groups, dict(self.counts)))
             case Reset():
-                self._inspection.reset(request)
-                self._held.append(_Held(peer, Done(request.id)))
+                self._admin.reset(request)
+                self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
             case Forget():
-                self._inspection.forget(request.group)
-                self._held.append(_Held(peer, Done(request.id)))
+                self._admin.forget(request.group)
+                self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
 
     def _join(self, request: Join) -> Answer:
-        settings = self.ledger.settings
-        group = self.ledger.open(request.group, request.mode, request.filters, request.start)
+        settings = self.registry.settings
+        group = self.registry.open(request.group, request.mode, request.filters, request.start)
         for earlier in [
             it for it in group.members.values() if request.instance and it.instance == request.instance
         ]:
@@ -341,8 +343,8 @@ class Service:
     def _heartbeat(self, request: Heartbeat) -> Answer:
         group, member = self._member(request.group, request.member)
         if request.working:
-            for holding in group.holdings.values():
-                holding.window.extend(member.id, self._clock())
+            for partition in group.partitions.values():
+                partition.tracker.extend(member.id, self._clock())
         return Alive(request.id, group.generation, tuple(group.rings_of(member.id)))
 
     def _leave(self, peer: bytes, request: Leave) -> None:
@@ -357,7 +359,7 @@ class Service:
         group.leave(member.id, self._clock(), "its consumer left", died=False)
 
     def _member(self, name: str, member_id: str) -> tuple[ConsumerGroup, Member]:
-        group = self.ledger.groups.get(name)
+        group = self.registry.groups.get(name)
         member = group.members.get(member_id) if group is not None else None
         if group is None or member is None:
             raise NotDone(f"group {name} has no member {member_id[:8]}", "unknown", "join it")
@@ -378,27 +380,27 @@ class Service:
         group, request = waiting.group, waiting.request
         del self._fetches[waiting.member.id]  # added again below if it still waits: an exception ends it
         room = min(request.max_bytes, self.outbox.room(waiting.peer))
-        taken = self._delivery.take(group, waiting.member.id, room, now_s)
+        taken = self._fetch_reader.take(group, waiting.member.id, room, now_s)
         self._more |= taken.more
-        if taken.facts or now_s >= waiting.until_s:
-            fetched = Fetched(request.id, group.generation, tuple(taken.facts))
+        if taken.batches or now_s >= waiting.until_s:
+            fetched = Fetched(request.id, group.generation, tuple(taken.batches))
             self._answer(waiting.peer, fetched, taken.frames)
         else:
             self._fetches[waiting.member.id] = waiting
 
     def _read(self, peer: bytes, request: Read) -> None:
-        entry, epoch, offset = self._inspection.place_to_read(request)
+        entry, epoch, offset = self._admin.place_to_read(request)
         source = entry.source
         limit_bytes = min(request.max_bytes, self._room(peer))
-        found: Found | Gone | None = None
+        records: RingRecords | Overwritten | None = None
         if epoch == source.epoch:
-            found = source.read(offset, limit_bytes)
-        if source.cold is not None and (epoch != source.epoch or isinstance(found, Gone)):
+            records = source.read(offset, limit_bytes)
+        if source.cold is not None and (epoch != source.epoch or isinstance(records, Overwritten)):
             self._reads.take(peer, limit_bytes)
-            take = partial(self._read_done, peer, limit_bytes, request, entry, (epoch, offset), found)
+            take = partial(self._read_done, peer, limit_bytes, request, entry, (epoch, offset), records)
             self._cold.read(source, epoch, offset, limit_bytes, None, take)
             return
-        self._give(peer, answer_of(request.id, source, epoch, offset, found), found)
+        self._give(peer, answer_of(request.id, source, epoch, offset, records), records)
 
     def _read_done(
         self,
@@ -407,17 +409,17 @@ class Service:
         request: Read,
         entry: RingEntry,
         place: tuple[int, int],
-        hot: Found | Gone | None,
-        found: Found | OSError | None,
+        hot: RingRecords | Overwritten | None,
+        records: RingRecords | OSError | None,
     ) -> None:
         """Answer a Read with the result of the log."""
         self._reads.give(peer, limit_bytes)
-        if isinstance(found, OSError):
-            text = f"the log cannot be read: {found.strerror}"
+        if isinstance(records, OSError):
+            text = f"the log cannot be read: {records.strerror}"
             self._answer(peer, Failed(request.id, text, "full", "see the broker's log; ask again"))
             return
-        best = found
-        if isinstance(hot, Gone) and (found is None or found.offset >= hot.nearest):
+        best = records
+        if isinstance(hot, Overwritten) and (records is None or records.offset >= hot.nearest):
             self._give(peer, answer_of(request.id, entry.source, *place, hot), None)
             return
         self._give(peer, answer_of(request.id, entry.source, *place, best), best)
@@ -430,44 +432,44 @@ class Service:
             raise NotDone(text, "full", "read the answers, then ask again")
         return room
 
-    def _give(self, peer: bytes, answer: Answer, found: Found | Gone | None) -> None:
-        self._answer(peer, answer, [found.data] if isinstance(found, Found) else ())
+    def _give(self, peer: bytes, answer: Answer, records: RingRecords | Overwritten | None) -> None:
+        self._answer(peer, answer, [records.data] if isinstance(records, RingRecords) else ())
 
     # ---- acknowledgements ----
 
     def _acked(self, request: Ack | Nack | Commit) -> Answer:
         group, member = self._member(request.group, request.member)
-        holding = group.holdings.get(request.ring)
-        if holding is None or holding.epoch != request.epoch:
+        partition = group.partitions.get(request.ring)
+        if partition is None or partition.epoch != request.epoch:
             raise NotDone(f"group {group.name} is not in epoch {request.epoch} of {request.ring}", "fenced")
-        if not group.may_speak(member.id, holding, request.generation):
+        if not group.owned_since(member.id, partition, request.generation):
             text = f"{request.ring} has gone to another member since generation {request.generation}"
             raise NotDone(text, "fenced", "leave these records to it")
         try:
-            verdict = self._verdict(group, holding, member, request)
+            verdict = self._verdict(group, partition, member, request)
         except TooManyRuns:
             text = f"what is refused of this {type(request).__name__.lower()} is more than {RUNS_MAX} runs"
             raise NotDone(text, "refused", "say it of fewer records at once") from None
-        if group.ordered and holding.successor is not None:
+        if group.ordered and partition.successor is not None:
             group.settle()
         return Acked(request.id, *verdict)
 
     def _verdict(
-        self, group: ConsumerGroup, holding: Holding, member: Member, request: Ack | Nack | Commit
+        self, group: ConsumerGroup, partition: GroupPartition, member: Member, request: Ack | Nack | Commit
     ) -> Verdict:
-        window, author = holding.window, member.instance or member.id
+        tracker, author = partition.tracker, member.instance or member.id
         if isinstance(request, Ack):
-            return window.ack(disjoint(request.runs), member.id, author=author)
+            return tracker.ack(disjoint(request.runs), member.id, author=author)
         if isinstance(request, Commit):
             if not group.ordered:
                 hint = "acknowledge its records one by one"
                 raise NotDone(f"group {group.name} is a queue", "refused", hint)
-            runs = [(window.floor, request.offset - window.floor)] if request.offset > window.floor else []
-            return window.ack(runs, member.id, author=author, whoever_did=True)
+            runs = [(tracker.floor, request.offset - tracker.floor)] if request.offset > tracker.floor else []
+            return tracker.ack(runs, member.id, author=author, accept_done=True)
         runs = disjoint(request.runs)
-        verdict = window.held(runs, member.id)
+        verdict = tracker.returnable(runs, member.id)
         delay_s = None if request.delay_ms is None else request.delay_ms / 1000
-        window.give_back(runs, member.id, self._clock(), delay_s, request.cause, counts=request.counts)
+        tracker.give_back(runs, member.id, self._clock(), delay_s, request.cause, counts=request.counts)
         return verdict
 
     # ---- publishes ----
@@ -494,13 +496,13 @@ class Service:
 
 def disjoint(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same offsets as ascending runs that do not touch, so that each span is examined once."""
-    found: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for offset, count in sorted(runs):
-        if found and offset <= (end := sum(found[-1])):
-            found[-1] = (found[-1][0], max(end, offset + count) - found[-1][0])
+        if joined and offset <= (end := sum(joined[-1])):
+            joined[-1] = (joined[-1][0], max(end, offset + count) - joined[-1][0])
         else:
-            found.append((offset, count))
-    return found
+            joined.append((offset, count))
+    return joined
 
 
 def _outgoing(index: int, letter: Letter, payload: bytes) -> Outgoing:

@@ -22,10 +22,10 @@ from typing import Literal, Protocol
 
 from edge.consumers.ack_tracker import Span
 from edge.consumers.faults import Faults
-from edge.consumers.fetch import RETRY_S, ColdThread
-from edge.consumers.groups import ConsumerGroup, Holding
-from edge.consumers.registry import Ledger
-from edge.consumers.ring_source import Found, Gone
+from edge.consumers.fetch import RETRY_S, LogReadThread
+from edge.consumers.groups import ConsumerGroup, GroupPartition
+from edge.consumers.registry import GroupRegistry
+from edge.consumers.ring_source import Overwritten, RingRecords
 from edge.logging_setup import pairs
 from edge.mqtt.errors import ProtocolError, Version
 from edge.mqtt.primitives import Body
@@ -33,7 +33,7 @@ from edge.mqtt.properties import NO_PROPERTIES, In, Properties, decode_propertie
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, Batch, Record
 from ringbuf.errors import Corrupt
 
-__all__ = ["Burials", "Fate", "Outgoing", "Outlet"]
+__all__ = ["DeadLetterPublisher", "Fate", "Outgoing", "Outlet"]
 
 log = logging.getLogger(__name__)
 
@@ -62,19 +62,19 @@ class Outlet(Protocol):
         """Store messages. `done` is called later on the calling thread, with the fate of each message."""
 
 
-class Burials:
+class DeadLetterPublisher:
     """Publisher of the dead letters of all groups."""
 
     def __init__(
         self,
-        ledger: Ledger,
-        cold: ColdThread,
+        registry: GroupRegistry,
+        cold: LogReadThread,
         outlet: Outlet,
         clock: Callable[[], float],
         counts: Counter[str],
         faults: Faults,
     ) -> None:
-        self._ledger = ledger
+        self._registry = registry
         self._cold = cold
         self._outlet = outlet
         self._clock = clock
@@ -83,79 +83,91 @@ class Burials:
 
     def look(self, now_s: float) -> None:
         """Begin with the records that are dead by now: one run of records of each partition at a time."""
-        for group, holding in self._ledger.holdings():
-            if holding.burying or holding.retry_s > now_s:
+        for group, partition in self._registry.partitions():
+            if partition.publishing_dead_letters or partition.retry_s > now_s:
                 continue
-            dead = holding.window.dead()
+            dead = partition.tracker.dead()
             if not dead:
                 continue
-            with self._guard(group, holding):
-                self._begin(group, holding, dead[0])
+            with self._guard(group, partition):
+                self._begin(group, partition, dead[0])
 
-    def _guard(self, group: ConsumerGroup, holding: Holding) -> AbstractContextManager[None]:
+    def _guard(self, group: ConsumerGroup, partition: GroupPartition) -> AbstractContextManager[None]:
         """Limit an exception to this partition, which is tried again after RETRY_S."""
 
         def again(_: Exception) -> None:
-            holding.burying, holding.retry_s = False, self._clock() + RETRY_S
+            partition.publishing_dead_letters, partition.retry_s = False, self._clock() + RETRY_S
 
         return self._faults.guard(f"dead letters of group {group.name}", again)
 
-    def _begin(self, group: ConsumerGroup, holding: Holding, span: Span) -> None:
-        entry = self._ledger.rings[holding.ring]
-        if not self._ledger.settings.dead_letter_topic:
-            holding.window.bury(span.first, span.end)
+    def _begin(self, group: ConsumerGroup, partition: GroupPartition, span: Span) -> None:
+        entry = self._registry.rings[partition.ring]
+        if not self._registry.settings.dead_letter_topic:
+            partition.tracker.bury(span.first, span.end)
             return
-        holding.burying = True
+        partition.publishing_dead_letters = True
         count = min(span.end - span.first, BATCH_RECORDS)
-        go_on = partial(self._take, group, holding, span)
-        if holding.epoch == entry.source.epoch:
-            found = entry.source.read(span.first, BATCH_BYTES, count)
-            if not isinstance(found, Gone):
-                go_on(found)
+        publish = partial(self._take, group, partition, span)
+        if partition.epoch == entry.source.epoch:
+            records = entry.source.read(span.first, BATCH_BYTES, count)
+            if not isinstance(records, Overwritten):
+                publish(records)
                 return
-        self._cold.read(entry.source, holding.epoch, span.first, BATCH_BYTES, count, go_on)
+        self._cold.read(entry.source, partition.epoch, span.first, BATCH_BYTES, count, publish)
 
     def _take(
-        self, group: ConsumerGroup, holding: Holding, span: Span, found: Found | OSError | None
+        self,
+        group: ConsumerGroup,
+        partition: GroupPartition,
+        span: Span,
+        records: RingRecords | OSError | None,
     ) -> None:
-        with self._guard(group, holding):
-            self._publish(group, holding, span, found)
+        with self._guard(group, partition):
+            self._publish(group, partition, span, records)
 
     def _publish(
-        self, group: ConsumerGroup, holding: Holding, span: Span, found: Found | OSError | None
+        self,
+        group: ConsumerGroup,
+        partition: GroupPartition,
+        span: Span,
+        records: RingRecords | OSError | None,
     ) -> None:
-        if isinstance(found, OSError):
-            holding.burying, holding.retry_s = False, self._clock() + RETRY_S
+        if isinstance(records, OSError):
+            partition.publishing_dead_letters, partition.retry_s = False, self._clock() + RETRY_S
             return
         first = span.first
-        if found is None or found.offset >= span.end:
-            holding.burying = False
-            holding.window.skip(first, span.end)
+        if records is None or records.offset >= span.end:
+            partition.publishing_dead_letters = False
+            partition.tracker.skip(first, span.end)
             return
         try:
             wanted = {
                 offset
-                for begin, count in holding.window.missing(found.offset, min(found.end, span.end))
+                for begin, count in partition.tracker.missing(records.offset, min(records.end, span.end))
                 for offset in range(begin, begin + count)
             }
             letters = [
                 letter
-                for record in Batch.of(found.data, found.epoch, found.offset, None)
-                if record.offset in wanted and (letter := self._letter(group, holding, span, record))
+                for record in Batch.of(records.data, records.epoch, records.offset, None)
+                if record.offset in wanted and (letter := self._letter(group, partition, span, record))
             ]
         except Corrupt:
-            holding.burying = False
-            holding.window.skip(first, min(found.end, span.end))
+            partition.publishing_dead_letters = False
+            partition.tracker.skip(first, min(records.end, span.end))
             return
-        end = min(found.end, span.end)
+        end = min(records.end, span.end)
         log.warning(
             "dead letters queued %s",
-            pairs(group=group.name, ring=holding.ring, offset=first, records=len(letters), cause=span.cause),
+            pairs(
+                group=group.name, ring=partition.ring, offset=first, records=len(letters), cause=span.cause
+            ),
         )
-        self._outlet(letters, partial(self._done, holding, first, end))
+        self._outlet(letters, partial(self._done, partition, first, end))
 
-    def _letter(self, group: ConsumerGroup, holding: Holding, span: Span, record: Record) -> Outgoing | None:
-        prefix = f"{self._ledger.settings.dead_letter_topic}/{group.name}/"
+    def _letter(
+        self, group: ConsumerGroup, partition: GroupPartition, span: Span, record: Record
+    ) -> Outgoing | None:
+        prefix = f"{self._registry.settings.dead_letter_topic}/{group.name}/"
         topic = record.key.decode(errors="replace")
         if topic.startswith(prefix):
             self._counts["dead_letters_dropped"] += 1
@@ -163,8 +175,8 @@ class Burials:
         known = _properties_of(record)
         added = (
             ("brim-group", group.name),
-            ("brim-ring", holding.ring),
-            ("brim-epoch", str(holding.epoch)),
+            ("brim-ring", partition.ring),
+            ("brim-epoch", str(partition.epoch)),
             ("brim-offset", str(record.offset)),
             ("brim-tries", str(span.tries)),
             ("brim-cause", span.cause),
@@ -175,13 +187,13 @@ class Burials:
             prefix + topic, bytes(record), record.flags & FLAG_QOS, properties=properties, expires=expires
         )
 
-    def _done(self, holding: Holding, first: int, end: int, fates: list[Fate]) -> None:
-        holding.burying = False
+    def _done(self, partition: GroupPartition, first: int, end: int, fates: list[Fate]) -> None:
+        partition.publishing_dead_letters = False
         if "full" in fates:  # repeating stored ones is better than losing one
-            holding.retry_s = self._clock() + RETRY_S
+            partition.retry_s = self._clock() + RETRY_S
             return
         _count(self._counts, fates)
-        holding.window.bury(first, end)
+        partition.tracker.bury(first, end)
 
 
 def _count(counts: Counter[str], fates: Iterable[Fate]) -> None:
@@ -194,8 +206,8 @@ def _properties_of(record: Record) -> Properties:
     if not wire:
         return NO_PROPERTIES
     try:
-        found = decode_properties(Body(wire, Version.V5), In.PUBLISH)
+        properties = decode_properties(Body(wire, Version.V5), In.PUBLISH)
         # these two belong to one delivery, not to a record
-        return replace(found, topic_alias=None, subscription_identifiers=())
+        return replace(properties, topic_alias=None, subscription_identifiers=())
     except ProtocolError:  # from a local producer, which may write anything
         return NO_PROPERTIES

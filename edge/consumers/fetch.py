@@ -1,8 +1,8 @@
 """Fetch: the records that a member gets for a fetch.
 
-Owns the way from a window's offers to records: from the ring while it has them, otherwise from the log, which
-another thread reads while the member waits. Records that neither has are skipped and counted as lost. When an
-ended epoch is done, the next one follows.
+Owns the way from offers of an ack tracker to records: from the ring while it has them, otherwise from the
+log, which another thread reads while the member waits. Records that neither has are skipped and counted as
+lost. When an ended epoch is done, the next one follows.
 
 A frame has exactly the records that a filter of the group matches and that are not done: see selection.py.
 Records that no filter matches are passed over: done as soon as they were examined, so that they do not delay
@@ -23,29 +23,29 @@ from typing import Final, Literal
 
 from edge.consumers.ack_tracker import Offer
 from edge.consumers.faults import Faults
-from edge.consumers.groups import ColdAnswer, ConsumerGroup, Holding
-from edge.consumers.protocol import BatchFacts
-from edge.consumers.registry import Ledger
-from edge.consumers.ring_source import Found, Gone, RingSource
+from edge.consumers.groups import ConsumerGroup, GroupPartition, LogAnswer
+from edge.consumers.protocol import BatchInfo
+from edge.consumers.registry import GroupRegistry
+from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
 from edge.consumers.selection import Scratch
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 
-__all__ = ["ColdThread", "Delivery", "Taken"]
+__all__ = ["FetchReader", "FetchedBatches", "LogReadThread"]
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0  # before the next read after a disk error
 STEPS_MAX = 64  # of one partition for one fetch: skips and batches
 BATCHES_MAX = 64  # in one answer
-COLD_HELD_MAX = 64  # log answers that wait for a fetch, of all groups
+LOG_ANSWERS_MAX = 64  # log answers that wait for a fetch, of all groups
 COLD_MAX_BYTES = 4 << 20
 LOOK_MAX_BYTES = 4 << 20  # examined for one fetch before other requests are served
 # each such number of further filters divides that limit: every filter is matched with every record
 FILTERS_EACH = 16
 
 
-class ColdThread:
+class LogReadThread:
     """One thread that reads the log, started on demand. It calls `wake` when an answer is ready."""
 
     def __init__(self, wake: Callable[[], object], faults: Faults) -> None:
@@ -61,7 +61,7 @@ class ColdThread:
         offset: int,
         limit_bytes: int,
         count: int | None,
-        take: Callable[[Found | OSError | None], None],
+        take: Callable[[RingRecords | OSError | None], None],
     ) -> None:
         """Read records of the log. run() calls `take` with the result of Source.read_cold()."""
         if self._thread is None:
@@ -81,7 +81,9 @@ class ColdThread:
             self._thread.shutdown(cancel_futures=True)
             self._thread = None
 
-    def _answer(self, take: Callable[[Found | OSError | None], None], future: Future[Found | None]) -> None:
+    def _answer(
+        self, take: Callable[[RingRecords | OSError | None], None], future: Future[RingRecords | None]
+    ) -> None:
         if future.cancelled():
             return
         error = future.exception()
@@ -96,18 +98,18 @@ class ColdThread:
 
 
 @dataclass(slots=True)
-class Taken:
+class FetchedBatches:
     """Batches for one answer."""
 
-    facts: list[BatchFacts]
+    batches: list[BatchInfo]
     frames: list[bytes]
     bytes_left: int
     look_left: int  # bytes
     more: bool = False  # True if there may be records that were not examined yet
 
-    def add(self, facts: BatchFacts, data: bytes) -> None:
+    def add(self, info: BatchInfo, data: bytes) -> None:
         """Add a batch."""
-        self.facts.append(facts)
+        self.batches.append(info)
         self.frames.append(data)
         self.bytes_left -= len(data)
 
@@ -121,143 +123,160 @@ class _Over(Enum):
 NOTHING: Final = _Over.NOTHING
 
 
-class Delivery:
+class FetchReader:
     """Selects records for members."""
 
-    def __init__(self, ledger: Ledger, cold: ColdThread, clock: Callable[[], float]) -> None:
-        self._ledger = ledger
+    def __init__(self, registry: GroupRegistry, cold: LogReadThread, clock: Callable[[], float]) -> None:
+        self._registry = registry
         self._cold = cold
         self._clock = clock
         self._may_log = LogThrottle(clock)
         self._scratch = Scratch()
-        self._held: dict[Holding, None] = {}  # those with an answer of the log, the oldest first
+        self._answered: dict[GroupPartition, None] = {}  # those with an answer of the log, oldest first
 
-    def take(self, group: ConsumerGroup, member: str, max_bytes: int, now_s: float) -> Taken:
+    def take(self, group: ConsumerGroup, member: str, max_bytes: int, now_s: float) -> FetchedBatches:
         """Give about `max_bytes` to `member`; empty if there are no records yet."""
         look_bytes = LOOK_MAX_BYTES // (1 + group.selection.count // FILTERS_EACH)
-        taken = Taken([], [], max_bytes, look_bytes)
-        for holding in group.open_to(member):
-            if holding.reading or holding.retry_s > now_s:
+        taken = FetchedBatches([], [], max_bytes, look_bytes)
+        for partition in group.open_to(member):
+            if partition.reading or partition.retry_s > now_s:
                 continue
             for _ in range(STEPS_MAX):
-                if taken.bytes_left <= 0 or taken.look_left <= 0 or len(taken.facts) >= BATCHES_MAX:
+                if taken.bytes_left <= 0 or taken.look_left <= 0 or len(taken.batches) >= BATCHES_MAX:
                     taken.more = True
                     return taken
-                if not self._step(group, holding, member, taken, now_s):
+                if not self._step(group, partition, member, taken, now_s):
                     break
             else:
                 taken.more = True
         return taken
 
-    def _step(self, group: ConsumerGroup, holding: Holding, member: str, taken: Taken, now_s: float) -> bool:
-        """Handle one batch, or one gap, of a holding. False: no more for now."""
-        window = holding.window
-        offer = window.offer(now_s)
-        if offer is None or (holding.idle and offer.end is None):
+    def _step(
+        self,
+        group: ConsumerGroup,
+        partition: GroupPartition,
+        member: str,
+        taken: FetchedBatches,
+        now_s: float,
+    ) -> bool:
+        """Handle one batch, or one gap, of a partition. False: no more for now."""
+        tracker = partition.tracker
+        offer = tracker.offer(now_s)
+        if offer is None or (partition.idle and offer.end is None):
             return False
-        found = self._look(holding, offer, taken.bytes_left)
-        if found is None:
+        records = self._look(partition, offer, taken.bytes_left)
+        if records is None:
             return False
-        if found is NOTHING:
-            return self._over(group, holding, offer)
-        if isinstance(found, Gone):
-            window.skip(offer.first, min(found.nearest, offer.end or found.nearest))
+        if records is NOTHING:
+            return self._over(group, partition, offer)
+        if isinstance(records, Overwritten):
+            tracker.skip(offer.first, min(records.nearest, offer.end or records.nearest))
             return True
-        if found.offset > offer.first:
-            self._hold(holding, ColdAnswer(found.epoch, found.offset, found))
-            window.skip(offer.first, min(found.offset, offer.end or found.offset))
+        if records.offset > offer.first:
+            self._keep_answer(partition, LogAnswer(records.epoch, records.offset, records))
+            tracker.skip(offer.first, min(records.offset, offer.end or records.offset))
             return True
-        taken.look_left -= len(found.data)
+        taken.look_left -= len(records.data)
         if group.selection.everything and offer.end is None:
-            window.deliver(found.offset, found.end, member, now_s)
-            facts = BatchFacts(holding.ring, found.epoch, found.offset, found.count)
-            taken.add(facts, found.data)
+            tracker.deliver(records.offset, records.end, member, now_s)
+            batch = BatchInfo(partition.ring, records.epoch, records.offset, records.count)
+            taken.add(batch, records.data)
         else:
-            self._give_selected(group, holding, member, taken, offer, found)
+            self._give_selected(group, partition, member, taken, offer, records)
         return True
 
     def _give_selected(
-        self, group: ConsumerGroup, holding: Holding, member: str, taken: Taken, offer: Offer, found: Found
+        self,
+        group: ConsumerGroup,
+        partition: GroupPartition,
+        member: str,
+        taken: FetchedBatches,
+        offer: Offer,
+        records: RingRecords,
     ) -> None:
-        """Deliver the records of `found` that match and are not done; pass over the others."""
-        window, again = holding.window, offer.end is not None
-        done = window.done_of(found.offset, found.end) if again else None
-        selected = group.selection.of(found, done, self._scratch)
-        if selected.end == found.offset:
+        """Deliver those of `records` that match and are not done; pass over the others."""
+        tracker, again = partition.tracker, offer.end is not None
+        done = tracker.done_of(records.offset, records.end) if again else None
+        selected = group.selection.of(records, done, self._scratch)
+        if selected.end == records.offset:
             if self._may_log():
-                where = pairs(group=group.name, ring=holding.ring, epoch=found.epoch, offset=found.offset)
+                where = pairs(
+                    group=group.name, ring=partition.ring, epoch=records.epoch, offset=records.offset
+                )
                 log.error("record does not verify, a consumer group skipped it %s", where)
-            window.skip(found.offset, found.offset + 1)
+            tracker.skip(records.offset, records.offset + 1)
             return
-        window.deliver(found.offset, selected.end, member, self._clock(), selected.passed)
+        tracker.deliver(records.offset, selected.end, member, self._clock(), selected.passed)
         if selected.data:
-            count = selected.end - found.offset
-            facts = BatchFacts(holding.ring, found.epoch, found.offset, count, offer.tries, again=again)
-            taken.add(facts, selected.data)
+            count = selected.end - records.offset
+            batch = BatchInfo(partition.ring, records.epoch, records.offset, count, offer.tries, again=again)
+            taken.add(batch, selected.data)
 
-    def _over(self, group: ConsumerGroup, holding: Holding, offer: Offer) -> bool:
+    def _over(self, group: ConsumerGroup, partition: GroupPartition, offer: Offer) -> bool:
         """Act on an epoch without further records."""
         if offer.end is not None:
-            holding.window.skip(offer.first, offer.end)
+            partition.tracker.skip(offer.first, offer.end)
             return True
         # spans of this epoch come first
-        return not holding.window.spans and self._ledger.next_epoch(group, holding)
+        return not partition.tracker.spans and self._registry.next_epoch(group, partition)
 
     def _look(
-        self, holding: Holding, offer: Offer, limit_bytes: int
-    ) -> Found | Gone | Literal[_Over.NOTHING] | None:
+        self, partition: GroupPartition, offer: Offer, limit_bytes: int
+    ) -> RingRecords | Overwritten | Literal[_Over.NOTHING] | None:
         """Records of an offer that exist now. None: not yet."""
-        source = self._ledger.rings[holding.ring].source
-        if holding.epoch != source.epoch:
-            return self._look_in_log(holding, source, offer, limit_bytes)
-        found = source.read(offer.first, limit_bytes, offer.limit)
-        if found is None:
-            holding.idle = offer.end is None
-        if not isinstance(found, Gone):
-            return found
-        cold = self._look_in_log(holding, source, offer, limit_bytes)
-        if cold is None or (cold is not NOTHING and cold.offset < found.nearest):
+        source = self._registry.rings[partition.ring].source
+        if partition.epoch != source.epoch:
+            return self._look_in_log(partition, source, offer, limit_bytes)
+        records = source.read(offer.first, limit_bytes, offer.limit)
+        if records is None:
+            partition.idle = offer.end is None
+        if not isinstance(records, Overwritten):
+            return records
+        cold = self._look_in_log(partition, source, offer, limit_bytes)
+        if cold is None or (cold is not NOTHING and cold.offset < records.nearest):
             return cold
-        return found
+        return records
 
     def _look_in_log(
-        self, holding: Holding, source: RingSource, offer: Offer, limit_bytes: int
-    ) -> Found | Literal[_Over.NOTHING] | None:
+        self, partition: GroupPartition, source: RingSource, offer: Offer, limit_bytes: int
+    ) -> RingRecords | Literal[_Over.NOTHING] | None:
         """Records that the log has for the offer. None: the read is under way."""
         if source.cold is None:
             return NOTHING
-        answer = self._release(holding)
-        if answer is not None and (answer.epoch, answer.offset) == (holding.epoch, offer.first):
-            if answer.found is None:
+        answer = self._take_answer(partition)
+        if answer is not None and (answer.epoch, answer.offset) == (partition.epoch, offer.first):
+            if answer.records is None:
                 return NOTHING
-            if answer.found.count <= offer.limit:
-                return answer.found
-        holding.reading = True
-        take = partial(self._read, holding, holding.epoch, offer.first)
+            if answer.records.count <= offer.limit:
+                return answer.records
+        partition.reading = True
+        take = partial(self._read, partition, partition.epoch, offer.first)
         limit_bytes = min(limit_bytes, COLD_MAX_BYTES)
-        self._cold.read(source, holding.epoch, offer.first, limit_bytes, offer.limit, take)
+        self._cold.read(source, partition.epoch, offer.first, limit_bytes, offer.limit, take)
         return None
 
-    def _read(self, holding: Holding, epoch: int, offset: int, found: Found | OSError | None) -> None:
+    def _read(
+        self, partition: GroupPartition, epoch: int, offset: int, records: RingRecords | OSError | None
+    ) -> None:
         """Handle the answer of the log."""
-        holding.reading = False
-        if isinstance(found, OSError):
-            reason = found.strerror
+        partition.reading = False
+        if isinstance(records, OSError):
+            reason = records.strerror
             log.warning(
-                "the log cannot be read, a consumer waits %s", pairs(ring=holding.ring, reason=reason)
+                "the log cannot be read, a consumer waits %s", pairs(ring=partition.ring, reason=reason)
             )
-            holding.retry_s = self._clock() + RETRY_S
+            partition.retry_s = self._clock() + RETRY_S
         else:
-            self._hold(holding, ColdAnswer(epoch, offset, found))
+            self._keep_answer(partition, LogAnswer(epoch, offset, records))
 
-    def _hold(self, holding: Holding, answer: ColdAnswer) -> None:
-        """Keep an answer of the log for the next fetch; above COLD_HELD_MAX the oldest is read again."""
-        holding.cold = answer
-        self._held[holding] = None
-        if len(self._held) > COLD_HELD_MAX:
-            self._release(next(iter(self._held)))
+    def _keep_answer(self, partition: GroupPartition, answer: LogAnswer) -> None:
+        """Keep an answer of the log for the next fetch; above LOG_ANSWERS_MAX the oldest is read again."""
+        partition.cold = answer
+        self._answered[partition] = None
+        if len(self._answered) > LOG_ANSWERS_MAX:
+            self._take_answer(next(iter(self._answered)))
 
-    def _release(self, holding: Holding) -> ColdAnswer | None:
-        self._held.pop(holding, None)
-        answer, holding.cold = holding.cold, None
+    def _take_answer(self, partition: GroupPartition) -> LogAnswer | None:
+        self._answered.pop(partition, None)
+        answer, partition.cold = partition.cold, None
         return answer

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from edge.consumers.ack_tracker import AckTracker
-from edge.consumers.ring_source import Found
+from edge.consumers.ring_source import RingRecords
 from edge.consumers.selection import Selection
 
-__all__ = ["ColdAnswer", "ConsumerGroup", "Holding", "Member", "Mode"]
+__all__ = ["ConsumerGroup", "GroupPartition", "LogAnswer", "Member", "Mode"]
 
 Mode = Literal["ordered", "queue"]
 
@@ -40,34 +40,34 @@ class Member:
     deadline_s: float
 
 
-class ColdAnswer(NamedTuple):
+class LogAnswer(NamedTuple):
     """Records that the log has from an offset on."""
 
     epoch: int
     offset: int
-    found: Found | None
+    records: RingRecords | None
 
 
 @dataclass(slots=True, eq=False)
-class Holding:
-    """A partition in a group."""
+class GroupPartition:
+    """Partition of a ring in a group: its owner, and the acknowledgements of its records."""
 
     ring: str
     epoch: int
-    window: AckTracker
+    tracker: AckTracker
     owner: str | None = None
     since: int = 0
     successor: str | None = None
     idle: bool = False  # no new records were found, and the ring has reported none since
     reading: bool = False  # a read of the log is under way
-    cold: ColdAnswer | None = None  # answer of the log
-    burying: bool = False  # dead letters of it are being published
+    cold: LogAnswer | None = None  # answer of the log
+    publishing_dead_letters: bool = False  # dead letters of it are being published
     retry_s: float = 0.0  # no new attempt before this time: there was no room, or the log was unreadable
 
 
 @dataclass(eq=False)
 class ConsumerGroup:
-    """Members and holdings of one group."""
+    """Members and partitions of one group."""
 
     name: str
     mode: Mode
@@ -75,8 +75,8 @@ class ConsumerGroup:
     selection: Selection
     generation: int = 1
     members: dict[str, Member] = field(default_factory=dict)
-    holdings: dict[str, Holding] = field(default_factory=dict)
-    turn: int = 0  # number of the holding that is checked first
+    partitions: dict[str, GroupPartition] = field(default_factory=dict)
+    turn: int = 0  # number of the partition that is checked first
 
     @property
     def ordered(self) -> bool:
@@ -97,8 +97,8 @@ class ConsumerGroup:
     def leave(self, member_id: str, now_s: float, cause: str, *, died: bool) -> None:
         """Remove a member, and give its records to others; `died`: that counts as a failed try."""
         del self.members[member_id]
-        for holding in self.holdings.values():
-            holding.window.drop_member(member_id, now_s, cause, counts=died)
+        for partition in self.partitions.values():
+            partition.tracker.drop_member(member_id, now_s, cause, counts=died)
         self.rebalance()
 
     def expire(self, now_s: float) -> list[Member]:
@@ -110,56 +110,56 @@ class ConsumerGroup:
 
     # ---- partitions ----
 
-    def add(self, holding: Holding) -> None:
+    def add(self, partition: GroupPartition) -> None:
         """Add a partition."""
-        self.holdings[holding.ring] = holding
+        self.partitions[partition.ring] = partition
         self.rebalance()
 
     def rings_of(self, member_id: str) -> list[str]:
         """Partitions that a member gets records of from now on."""
         if not self.ordered:
-            return list(self.holdings)
-        return [it.ring for it in self.holdings.values() if (it.successor or it.owner) == member_id]
+            return list(self.partitions)
+        return [it.ring for it in self.partitions.values() if (it.successor or it.owner) == member_id]
 
-    def open_to(self, member_id: str) -> list[Holding]:
+    def open_to(self, member_id: str) -> list[GroupPartition]:
         """Partitions that may deliver to a member now, beginning with another one each time."""
-        found = [
+        records = [
             it
-            for it in self.holdings.values()
+            for it in self.partitions.values()
             if not self.ordered or (it.owner == member_id and it.successor is None)
         ]
         self.turn += 1
-        at = self.turn % len(found) if found else 0
-        return found[at:] + found[:at]
+        at = self.turn % len(records) if records else 0
+        return records[at:] + records[:at]
 
     def rebalance(self) -> None:
         """Distribute the partitions again, moving as few as possible."""
         if not self.ordered:
             return
         wanted = self._assign_partitions()
-        for ring, holding in self.holdings.items():
+        for ring, partition in self.partitions.items():
             member = wanted.get(ring)
-            if holding.owner not in self.members:
-                holding.owner, holding.successor = None, member
+            if partition.owner not in self.members:
+                partition.owner, partition.successor = None, member
             else:
-                holding.successor = None if member == holding.owner else member
+                partition.successor = None if member == partition.owner else member
         self.settle()
 
     def settle(self) -> None:
         """Complete the moves of partitions without records in flight at their owner."""
         moving = [
             it
-            for it in self.holdings.values()
-            if it.successor is not None and (it.owner is None or not it.window.has_in_flight(it.owner))
+            for it in self.partitions.values()
+            if it.successor is not None and (it.owner is None or not it.tracker.has_in_flight(it.owner))
         ]
         if moving:
             self.generation += 1
         for it in moving:
             it.owner, it.successor, it.since = it.successor, None, self.generation
 
-    def may_speak(self, member_id: str, holding: Holding, generation: int) -> bool:
+    def owned_since(self, member_id: str, partition: GroupPartition, generation: int) -> bool:
         """True if the member has owned that partition at least since that generation."""
-        return not self.ordered or (holding.owner == member_id and generation >= holding.since)
+        return not self.ordered or (partition.owner == member_id and generation >= partition.since)
 
     def _assign_partitions(self) -> dict[str, str]:
         """Owner of each partition; owners keep theirs up to a fair share."""
@@ -167,10 +167,10 @@ class ConsumerGroup:
             return {}
         has: dict[str, list[str]] = {member: [] for member in self.members}
         loose = []
-        for ring, holding in self.holdings.items():
-            member = holding.successor or holding.owner
+        for ring, partition in self.partitions.items():
+            member = partition.successor or partition.owner
             has[member].append(ring) if member in has else loose.append(ring)
-        each, more = divmod(len(self.holdings), len(has))
+        each, more = divmod(len(self.partitions), len(has))
         for place, member in enumerate(sorted(has, key=lambda it: -len(has[it]))):
             keeps = each + (place < more)
             loose += has[member][keeps:]

@@ -62,10 +62,10 @@ from edge.rpc import protocol as rpc
 
 __all__ = [
     "FILTERS_MAX_BYTES", "PROTOCOL", "REQUEST_MAX_BYTES", "RUNS_MAX", "VERSION", "Ack", "Acked",
-    "Acknowledgement", "Alive", "Answer", "BatchFacts", "Code", "Commit", "Done", "Failed", "Fetch",
-    "Fetched", "Forget", "GroupFacts", "GroupList", "Groups", "Heartbeat", "Join", "Joined", "Leave",
-    "Letter", "MemberFacts", "Nack", "NotDone", "PlaceFacts", "Publish", "Published", "Read", "Records",
-    "Request", "Reset", "RingFacts", "RingList", "Rings",
+    "Acknowledgement", "Alive", "Answer", "BatchInfo", "Code", "Commit", "Done", "Failed", "Fetch",
+    "Fetched", "Forget", "GroupInfo", "GroupList", "Groups", "Heartbeat", "Join", "Joined", "Leave",
+    "Letter", "MemberInfo", "Nack", "NotDone", "PlaceInfo", "Publish", "Published", "Read", "Records",
+    "Request", "Reset", "RingInfo", "RingList", "Rings",
 ]  # fmt: skip
 
 VERSION: Final = 2
@@ -252,7 +252,7 @@ class Done(Message, frozen=True):
     """Success, without further data."""
 
 
-class BatchFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+class BatchInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """A frame of ascending records: all that match in the range of `count` offsets from `offset` on.
 
     `again`: delivered before; offsets of the range that are not in the frame may belong to other members.
@@ -270,7 +270,7 @@ class Fetched(Message, frozen=True):
     """Answer to fetch. One frame of records for each batch follows."""
 
     generation: int
-    batches: tuple[BatchFacts, ...] = ()
+    batches: tuple[BatchInfo, ...] = ()
 
 
 class Acked(Message, frozen=True):
@@ -281,7 +281,7 @@ class Acked(Message, frozen=True):
     refused_runs: tuple[tuple[int, int], ...] = ()
 
 
-class RingFacts(msgspec.Struct, frozen=True):
+class RingInfo(msgspec.Struct, frozen=True):
     """A ring: its oldest record in memory, and the offset of the next one."""
 
     name: str
@@ -294,7 +294,7 @@ class RingFacts(msgspec.Struct, frozen=True):
 class RingList(Message, frozen=True, tag="ring_list"):
     """Rings that may hold records."""
 
-    rings: tuple[RingFacts, ...]
+    rings: tuple[RingInfo, ...]
 
 
 class Records(Message, frozen=True):
@@ -305,7 +305,7 @@ class Records(Message, frozen=True):
 
     next_epoch: int
     next_offset: int
-    batch: BatchFacts | None = None
+    batch: BatchInfo | None = None
     lost: int = 0
 
 
@@ -320,7 +320,7 @@ class Published(Message, frozen=True):
     refused: tuple[int, ...] = ()
 
 
-class MemberFacts(msgspec.Struct, frozen=True):
+class MemberInfo(msgspec.Struct, frozen=True):
     """A member of a group."""
 
     member: str  # the first characters of its id
@@ -329,7 +329,7 @@ class MemberFacts(msgspec.Struct, frozen=True):
     in_flight: int
 
 
-class PlaceFacts(msgspec.Struct, frozen=True):
+class PlaceInfo(msgspec.Struct, frozen=True):
     """Progress of a group in a ring."""
 
     ring: str
@@ -339,26 +339,26 @@ class PlaceFacts(msgspec.Struct, frozen=True):
     end_offset: int
     lag: int
     in_flight: int
-    owner: str  # as MemberFacts.member, or ""
+    owner: str  # as MemberInfo.member, or ""
     committed_ns: int  # wall clock of the last change, 0: never
     counts: dict[str, int]
 
 
-class GroupFacts(msgspec.Struct, frozen=True):
+class GroupInfo(msgspec.Struct, frozen=True):
     """State of a group."""
 
     name: str
     mode: Mode
     filters: tuple[str, ...]
     lag: int
-    members: tuple[MemberFacts, ...]
-    places: tuple[PlaceFacts, ...]
+    members: tuple[MemberInfo, ...]
+    places: tuple[PlaceInfo, ...]
 
 
 class GroupList(Message, frozen=True, tag="group_list"):
     """Groups, and counters of the endpoint since its start."""
 
-    groups: tuple[GroupFacts, ...]
+    groups: tuple[GroupInfo, ...]
     counts: dict[str, int]
 
 

@@ -1,7 +1,7 @@
 """Group registry: the groups in use, the rings, and the stored state of both; opens groups and partitions.
 
-Owns the conversion between stored progress and windows: collect() records changes since the last call, for
-the store to write. Decides the first record of a group in a new ring:
+Owns the conversion between stored progress and ack trackers: collect() records changes since the last call,
+for the store to write. Decides the first record of a group in a new ring:
 
     a new group         as its first member requests
     a known group       the oldest record: the ring was added while the group was not in use
@@ -21,7 +21,7 @@ from pyroaring import BitMap64
 
 from edge.config.schema import Durability
 from edge.consumers.ack_tracker import AckTracker, Rules, Tried
-from edge.consumers.groups import ConsumerGroup, Holding, Mode
+from edge.consumers.groups import ConsumerGroup, GroupPartition, Mode
 from edge.consumers.offset_store import OffsetPlace, OffsetStore
 from edge.consumers.protocol import FILTERS_MAX_BYTES, NotDone
 from edge.consumers.ring_source import RingSource
@@ -31,7 +31,7 @@ from edge.logging_setup import pairs
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 
-__all__ = ["GroupSettings", "Ledger", "RingEntry", "check_filters"]
+__all__ = ["GroupRegistry", "GroupSettings", "RingEntry", "check_filters"]
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class GroupSettings:
     members_max: int = 256
 
     def rules(self, *, ordered: bool) -> Rules:
-        """Rules of windows."""
+        """Rules of ack trackers."""
         return Rules(
             ordered,
             self.lease_ms / 1000,
@@ -77,7 +77,7 @@ class RingEntry:
         return topics is None or any(filters_meet(mine, theirs) for mine in topics for theirs in filters)
 
 
-class Ledger:
+class GroupRegistry:
     """Groups and rings. One thread."""
 
     def __init__(self, store: OffsetStore, settings: GroupSettings, wall_ns: Callable[[], int]) -> None:
@@ -86,7 +86,7 @@ class Ledger:
         self.rings: dict[str, RingEntry] = {}
         self.groups: dict[str, ConsumerGroup] = {}  # groups in use
         self._wall_ns = wall_ns
-        self._by_ring: dict[str, list[Holding]] = {}
+        self._by_ring: dict[str, list[GroupPartition]] = {}
 
     # ---- rings ----
 
@@ -95,12 +95,12 @@ class Ledger:
         self.rings[entry.source.name] = entry
         for group in self.groups.values():
             if entry.may_hold(group.filters):
-                self._hold(group, entry, "oldest")
+                self._add_partition(group, entry, "oldest")
 
     def rang(self, ring: str) -> None:
         """Report that a ring has new records."""
-        for holding in self._by_ring.get(ring, ()):
-            holding.idle = False
+        for partition in self._by_ring.get(ring, ()):
+            partition.idle = False
 
     def entries_for(self, filters: Iterable[str]) -> list[RingEntry]:
         """Rings that may hold records for some filters."""
@@ -137,25 +137,30 @@ class Ledger:
     def unload(self, name: str) -> None:
         """Take a group out of use; its stored state stays."""
         group = self.groups.pop(name, None)
-        for holding in group.holdings.values() if group is not None else ():
-            self._by_ring[holding.ring].remove(holding)
+        for partition in group.partitions.values() if group is not None else ():
+            self._by_ring[partition.ring].remove(partition)
 
-    def holdings(self) -> Iterator[tuple[ConsumerGroup, Holding]]:
-        """Holdings of all groups in use."""
+    def partitions(self) -> Iterator[tuple[ConsumerGroup, GroupPartition]]:
+        """Partitions of all groups in use."""
         for group in self.groups.values():
-            for holding in group.holdings.values():
-                yield group, holding
+            for partition in group.partitions.values():
+                yield group, partition
 
     def collect(self) -> None:
-        """Record the changes of all windows in the store."""
-        for group, holding in self.holdings():
-            done = holding.window.take_changes()
+        """Record the changes of all ack trackers in the store."""
+        for group, partition in self.partitions():
+            done = partition.tracker.take_changes()
             if done is not None:
                 self.store.note_place(
-                    group.name, holding.ring, holding.epoch, holding.window.floor, done, self._wall_ns()
+                    group.name,
+                    partition.ring,
+                    partition.epoch,
+                    partition.tracker.floor,
+                    done,
+                    self._wall_ns(),
                 )
-            if (tried := holding.window.take_tried()) is not None:
-                self.store.note_tried(group.name, holding.ring, holding.epoch, tried)
+            if (tried := partition.tracker.take_tried()) is not None:
+                self.store.note_tried(group.name, partition.ring, partition.epoch, tried)
 
     def place_of(self, group: str, ring: str) -> OffsetPlace | None:
         """Stored progress of the group in the ring; None if there is none."""
@@ -166,15 +171,15 @@ class Ledger:
         """Set the group to an offset, whatever its progress is."""
         self.store.note_place(group, ring, epoch, offset, None, self._wall_ns(), whole=True)
 
-    def next_epoch(self, group: ConsumerGroup, holding: Holding) -> bool:
+    def next_epoch(self, group: ConsumerGroup, partition: GroupPartition) -> bool:
         """Continue with the next epoch, because the current one is done or gone. False: there is none."""
-        following = self.rings[holding.ring].source.next_epoch(holding.epoch)
+        following = self.rings[partition.ring].source.next_epoch(partition.epoch)
         if following is None:
             return False
-        holding.epoch = following.epoch
-        holding.window = AckTracker(following.first_offset, self.settings.rules(ordered=group.ordered))
-        holding.idle, holding.cold = False, None
-        self.put(group.name, holding.ring, following.epoch, following.first_offset)
+        partition.epoch = following.epoch
+        partition.tracker = AckTracker(following.first_offset, self.settings.rules(ordered=group.ordered))
+        partition.idle, partition.cold = False, None
+        self.put(group.name, partition.ring, following.epoch, following.first_offset)
         return True
 
     # ---- inside ----
@@ -185,10 +190,12 @@ class Ledger:
         self.unload(name)
         group = self.groups[name] = ConsumerGroup(name, mode, filters, Selection(filters))
         for entry in self.entries_for(filters):
-            self._hold(group, entry, start)
+            self._add_partition(group, entry, start)
         return group
 
-    def _hold(self, group: ConsumerGroup, entry: RingEntry, start: Literal["oldest", "latest"]) -> None:
+    def _add_partition(
+        self, group: ConsumerGroup, entry: RingEntry, start: Literal["oldest", "latest"]
+    ) -> None:
         ring = entry.source.name
         place = _believable(self.place_of(group.name, ring), entry.source)
         if place is None:
@@ -196,10 +203,10 @@ class Ledger:
             self.put(group.name, ring, epoch, offset)
             place = OffsetPlace(epoch, offset, BitMap64(), 0)
         tried = _there(place, entry.source)
-        window = AckTracker(place.floor, self.settings.rules(ordered=group.ordered), place.done, tried)
-        holding = Holding(ring, place.epoch, window)
-        self._by_ring.setdefault(ring, []).append(holding)
-        group.add(holding)
+        tracker = AckTracker(place.floor, self.settings.rules(ordered=group.ordered), place.done, tried)
+        partition = GroupPartition(ring, place.epoch, tracker)
+        self._by_ring.setdefault(ring, []).append(partition)
+        group.add(partition)
 
 
 def _start_of(source: RingSource, start: Literal["oldest", "latest"]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from persistence.read.log_reader import Epoch
 from ringbuf import Range, Ring, bytes_of_records
 from ringbuf.errors import Corrupt, OffsetGone, Overrun
 
-__all__ = ["ColdLog", "Found", "Gone", "RingSource"]
+__all__ = ["ColdLog", "Overwritten", "RingRecords", "RingSource"]
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class ColdLog(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RingRecords:
     """`count` records of one epoch from `offset` on, without a gap."""
 
     epoch: int
@@ -56,7 +56,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Overwritten:
     """The ring no longer has the records; `nearest` is its first offset."""
 
     nearest: int
@@ -74,31 +74,35 @@ class RingSource:
         # place that the log does not return, and the number of attempts
         self._gap: tuple[tuple[int, int], int] = ((0, 0), 0)
 
-    def read(self, offset: int, limit_bytes: int, count: int | None = None) -> Found | Gone | None:
+    def read(
+        self, offset: int, limit_bytes: int, count: int | None = None
+    ) -> RingRecords | Overwritten | None:
         """Records of the ring's own epoch from `offset` on, at most `count`; None: there are none yet."""
         for _ in range(ATTEMPTS):
             if self._reader.offset != offset:
                 try:
                     self._reader.seek(offset)
                 except OffsetGone as gone:
-                    return Gone(gone.nearest) if gone.nearest > offset else None
+                    return Overwritten(gone.nearest) if gone.nearest > offset else None
             try:
                 ranges = self._reader.ranges(limit_bytes)
             except Overrun:
                 continue
-            found = self._copied(ranges, offset)
-            if found is not None:
-                return None if found.count == 0 else _cut(found, count)
-        return Gone(self.ring.extremes().oldest_offset)
+            records = self._copied(ranges, offset)
+            if records is not None:
+                return None if records.count == 0 else _cut(records, count)
+        return Overwritten(self.ring.extremes().oldest_offset)
 
-    def _copied(self, ranges: list[Range], offset: int) -> Found | None:
+    def _copied(self, ranges: list[Range], offset: int) -> RingRecords | None:
         """Copy of the ranges; None if they were overwritten meanwhile."""
         data = b"".join([it.view for it in ranges])  # the only copy
         if ranges and not self._reader.holds(ranges[0].position):
             return None
-        return Found(self.epoch, offset, sum(it.count for it in ranges), data)
+        return RingRecords(self.epoch, offset, sum(it.count for it in ranges), data)
 
-    def read_cold(self, epoch: int, offset: int, limit_bytes: int, count: int | None = None) -> Found | None:
+    def read_cold(
+        self, epoch: int, offset: int, limit_bytes: int, count: int | None = None
+    ) -> RingRecords | None:
         """Records of `epoch` in the log, from `offset` on or from the next existing one; None: there are
         none.
 
@@ -113,7 +117,7 @@ class RingSource:
             self._missing(epoch, offset)
             return None
         data = b"".join([it.view for it in ranges])
-        return _cut(Found(epoch, ranges[0].offset, sum(it.count for it in ranges), data), count)
+        return _cut(RingRecords(epoch, ranges[0].offset, sum(it.count for it in ranges), data), count)
 
     def _missing(self, epoch: int, offset: int) -> None:
         """Handle an empty result of the log.
@@ -135,9 +139,9 @@ class RingSource:
 
     def epochs(self) -> list[Epoch]:
         """All readable epochs, ascending: those of the log, and the ring's own at the end."""
-        found = [it for it in (self.cold.epochs(self.name) if self.cold else []) if it.epoch < self.epoch]
+        records = [it for it in (self.cold.epochs(self.name) if self.cold else []) if it.epoch < self.epoch]
         ends = self.ring.extremes()
-        return [*found, Epoch(self.epoch, self.ring.first_offset, ends.end_offset)]
+        return [*records, Epoch(self.epoch, self.ring.first_offset, ends.end_offset)]
 
     def next_epoch(self, epoch: int) -> Epoch | None:
         """The epoch after that one; None if it is the ring's own or the last known."""
@@ -145,8 +149,8 @@ class RingSource:
 
     def ends(self) -> tuple[int, int]:
         """(oldest offset in the ring, offset of the next record)."""
-        found = self.ring.extremes()
-        return found.oldest_offset, found.end_offset
+        records = self.ring.extremes()
+        return records.oldest_offset, records.end_offset
 
     def seek_time(self, timestamp_ns: int) -> tuple[int, int]:
         """(epoch, offset) of the first record at or after that time, in ring or log. May read files."""
@@ -155,9 +159,9 @@ class RingSource:
         if self.cold is None or offset > self.ring.extremes().oldest_offset:
             return self.epoch, offset
         for it in self.cold.epochs(self.name):
-            found = self.cold.seek_time(self.name, it.epoch, timestamp_ns)
-            if found < it.end_offset:
-                return it.epoch, found
+            records = self.cold.seek_time(self.name, it.epoch, timestamp_ns)
+            if records < it.end_offset:
+                return it.epoch, records
         return self.epoch, offset
 
     def close(self) -> None:
@@ -167,12 +171,12 @@ class RingSource:
             del self._reader
 
 
-def _cut(found: Found, count: int | None) -> Found:
+def _cut(records: RingRecords, count: int | None) -> RingRecords:
     """The first `count` records."""
-    if count is None or found.count <= count:
-        return found
+    if count is None or records.count <= count:
+        return records
     try:
-        length = bytes_of_records(found.data, found.epoch, found.offset, count)
+        length = bytes_of_records(records.data, records.epoch, records.offset, count)
     except Corrupt:  # the decoder reports it
-        return found
-    return Found(found.epoch, found.offset, count, found.data[:length])
+        return records
+    return RingRecords(records.epoch, records.offset, count, records.data[:length])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pyroaring import BitMap64
 
 from edge.consumers.offset_sets import range_set
-from edge.consumers.ring_source import Found
+from edge.consumers.ring_source import RingRecords
 from ringbuf.native import ffi, lib
 
 __all__ = ["Scratch", "Selected", "Selection"]
@@ -62,7 +62,7 @@ class Selection:
         self._filters = ffi.new("char[]", b"".join(parts))
         self._lengths = ffi.new("uint32_t[]", [len(it) for it in parts])
 
-    def of(self, found: Found, done: BitMap64 | None, scratch: Scratch) -> Selected:
+    def of(self, found: RingRecords, done: BitMap64 | None, scratch: Scratch) -> Selected:
         """The records of `found` that match and are not in `done`. Releases the GIL."""
         scratch.fit(len(found.data))
         left_out = array("Q", done if done is not None else ())

@@ -23,7 +23,7 @@ from typing import Any
 
 import zmq
 
-from edge.consumers.coordinator import Service
+from edge.consumers.coordinator import Coordinator
 from edge.consumers.protocol import LETTERS_MAX
 from edge.consumers.registry import RingEntry
 from edge.errors import EdgeError
@@ -54,12 +54,12 @@ class ConsumersEndpoint:
     def __init__(
         self,
         endpoint: str,
-        make_service: Callable[[Callable[[], None]], Service],
+        make_coordinator: Callable[[Callable[[], None]], Coordinator],
         *,
         secret_key_file: Path | None = None,
         client_keys_dir: Path | None = None,
     ) -> None:
-        """Create the endpoint. `make_service` is called with the function that wakes it."""
+        """Create the endpoint. `make_coordinator` is called with the function that wakes it."""
         limits = GateLimits(LETTERS_MAX + 2, 2 * FRAME_MAX_BYTES, unread_max_ms=UNREAD_MAX_MS)
         self._server = ZmqServer(zmq.ROUTER, "consumers", endpoint, limits, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
@@ -74,7 +74,7 @@ class ConsumersEndpoint:
         self._status_s = 0.0
         self._stopping = False
         try:
-            self._service = make_service(self._poll.wake)
+            self._coordinator = make_coordinator(self._poll.wake)
             self._set_up()
         except BaseException:
             self._close_socket()
@@ -110,7 +110,7 @@ class ConsumersEndpoint:
         """Refuse acknowledgements, because their journal would not survive; "": accept them. Any thread."""
 
         def change() -> None:
-            self._service.trouble = reason
+            self._coordinator.trouble = reason
 
         self.call(change)
 
@@ -159,14 +159,14 @@ class ConsumersEndpoint:
             return
         self._take_added()
         try:
-            self._service.close()
+            self._coordinator.close()
         except OSError as error:
             log.error("committed offsets could not be written reason=%s", error.strerror)
         for name, reader in self._poll.items():
             log.debug("ring closed name=%s", name)
             self._poll.remove(reader)
             reader.close()
-        for entry in self._service.ledger.rings.values():
+        for entry in self._coordinator.registry.rings.values():
             entry.source.close()
         self._close_socket()
 
@@ -188,7 +188,7 @@ class ConsumersEndpoint:
                 if self._may_log():
                     log.exception("a turn of the consumers' endpoint has failed")
                 pause_s = 1.0
-            if self._service.waited_for:
+            if self._coordinator.waited_for:
                 self._poll.watch()
             poller.poll(math.ceil(pause_s * 1000))
             self._poll.acknowledge()
@@ -198,12 +198,12 @@ class ConsumersEndpoint:
         self._take_added()
         for name, reader in self._poll.readable():
             reader.seek_latest()  # before the check for records: a record may be committed in between
-            self._service.rang(name)
+            self._coordinator.rang(name)
         while self._calls:
             self._calls.popleft()()
         more = self._receive()
         self._release_sent()
-        pause_s = self._service.turn()
+        pause_s = self._coordinator.turn()
         self._send()
         if time.monotonic() >= self._status_s:
             self._tell_status()
@@ -211,13 +211,13 @@ class ConsumersEndpoint:
 
     def _tell_status(self) -> None:
         self._server.look()
-        self._groups = self._service.status()
+        self._groups = self._coordinator.status()
         self._status_s = time.monotonic() + STATUS_S
 
     def _take_added(self) -> None:
         while self._added:
             entry, reader = self._added.popleft()
-            self._service.add_ring(entry)
+            self._coordinator.add_ring(entry)
             self._poll.add(reader, (entry.source.name, reader))
 
     def _receive(self) -> bool:
@@ -235,11 +235,11 @@ class ConsumersEndpoint:
                 size += len(frame)
                 if len(frames) <= LETTERS_MAX and size <= 2 * FRAME_MAX_BYTES:
                     frames.append(frame)
-            self._service.receive(peer, frames[0] if frames else b"", frames[1:])
+            self._coordinator.receive(peer, frames[0] if frames else b"", frames[1:])
         return True
 
     def _send(self) -> None:
-        outbox = self._service.outbox
+        outbox = self._coordinator.outbox
         while outbox:
             peer, frames = outbox.popleft()
             parts = [zmq.Frame(it, track=True, copy=len(it) < TRACKED_MIN_BYTES) for it in frames]
@@ -261,6 +261,6 @@ class ConsumersEndpoint:
         for _ in range(len(self._sent)):
             peer, tracker, size = self._sent.popleft()
             if tracker.done:
-                self._service.outbox.release(peer, size)
+                self._coordinator.outbox.release(peer, size)
             else:
                 self._sent.append((peer, tracker, size))

@@ -37,7 +37,7 @@ from edge.local.protocol import (
     Report,
     Request,
     RingAdded,
-    RingFacts,
+    RingInfo,
     RingList,
     Rings,
     SessionList,
@@ -140,7 +140,7 @@ class LocalEndpoint(Server[LocalPeer]):
             case RemoveSession(client_id=client_id):
                 return await self._remove_session(peer, client_id)
 
-    def _rings_for(self, filters: Iterable[str]) -> Iterable[RingFacts]:
+    def _rings_for(self, filters: Iterable[str]) -> Iterable[RingInfo]:
         for topic_filter in filters:
             try:
                 check_filter(topic_filter)
@@ -173,7 +173,7 @@ class LocalEndpoint(Server[LocalPeer]):
         peer.gates[name, slot] = partition.ring
         await self._on_writer_thread(lambda: partition.ring.admit(slot))
 
-    def _produce(self, peer: LocalPeer, producer: str, stream: str) -> RingFacts:
+    def _produce(self, peer: LocalPeer, producer: str, stream: str) -> RingInfo:
         name = f"{stream}@{producer}"
         for other in self._peers:
             if name in other.produces and other is not peer:
@@ -240,10 +240,10 @@ class LocalEndpoint(Server[LocalPeer]):
             await self._on_writer_thread(free)
 
 
-def _facts(name: str, ring: Ring, stream: Stream, kind: Literal["partition", "producer"]) -> RingFacts:
+def _facts(name: str, ring: Ring, stream: Stream, kind: Literal["partition", "producer"]) -> RingInfo:
     policy = (stream.when_full, stream.queue_timeout_ms)
-    return RingFacts(name, str(ring.path), ring.epoch, stream.name, kind, *policy)
+    return RingInfo(name, str(ring.path), ring.epoch, stream.name, kind, *policy)
 
 
-def _producer_facts(producer: ProducerRing) -> RingFacts:
+def _producer_facts(producer: ProducerRing) -> RingInfo:
     return _facts(producer.name, producer.ring, producer.stream, "producer")

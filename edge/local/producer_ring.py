@@ -14,7 +14,7 @@ from typing import Literal
 
 from edge.config.directories import StrPath
 from edge.errors import Refused
-from edge.local.protocol import Connection, Produce, RingFacts, RingList
+from edge.local.protocol import Connection, Produce, RingInfo, RingList
 from ringbuf import Ring, Writer
 from ringbuf.errors import WriterAlive
 
@@ -57,7 +57,7 @@ async def producer_asyncio(
             yield _writer_of(ring, facts, "reject")
 
 
-def _attached(facts: RingFacts, producer: str) -> Ring:
+def _attached(facts: RingInfo, producer: str) -> Ring:
     """The producer's ring, for writing.  Raises Refused."""
     try:
         return Ring.reattach(facts.path)
@@ -69,7 +69,7 @@ def _attached(facts: RingFacts, producer: str) -> Ring:
         raise Refused(f"{facts.path}.ring may not be written by this user", hint=hint) from error
 
 
-def _writer_of(ring: Ring, facts: RingFacts, when_full: Literal["block", "reject"]) -> Writer:
+def _writer_of(ring: Ring, facts: RingInfo, when_full: Literal["block", "reject"]) -> Writer:
     """The writer of a producer's ring, as its stream is configured."""
     return ring.writer(
         when_full=when_full,

@@ -28,7 +28,7 @@ from edge.rpc.protocol import Done, Failed, Message, Protocol
 
 __all__ = [
     "ANSWER_MAX_BYTES", "PROTOCOL", "VERSION", "Answer", "Connection", "Done", "Drained", "Failed", "Gate",
-    "Message", "Produce", "RemoveSession", "Report", "Request", "RingAdded", "RingFacts", "RingList", "Rings",
+    "Message", "Produce", "RemoveSession", "Report", "Request", "RingAdded", "RingInfo", "RingList", "Rings",
     "SessionList", "Sessions", "Status",
 ]  # fmt: skip
 
@@ -67,7 +67,7 @@ class Produce(Message, frozen=True):
     version: int = VERSION
 
 
-class RingFacts(msgspec.Struct, frozen=True):
+class RingInfo(msgspec.Struct, frozen=True):
     """A ring that processes of this machine may attach."""
 
     name: str
@@ -82,13 +82,13 @@ class RingFacts(msgspec.Struct, frozen=True):
 class RingList(Message, frozen=True, tag="ring_list"):
     """The requested rings."""
 
-    rings: tuple[RingFacts, ...]
+    rings: tuple[RingInfo, ...]
 
 
 class RingAdded(Message, frozen=True, tag="ring_added"):
     """Notification: a new ring that may hold records for the filters of this connection."""
 
-    ring: RingFacts
+    ring: RingInfo
 
 
 class Report(Message, frozen=True):

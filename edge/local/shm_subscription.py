@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Self
 from edge.config.directories import StrPath
 from edge.errors import BrokerUnreachable
 from edge.local.filters import checked_filters
-from edge.local.protocol import Connection, Done, Gate, Message, Request, RingFacts, RingList, Rings
+from edge.local.protocol import Connection, Done, Gate, Message, Request, RingInfo, RingList, Rings
 from edge.local.ring_poll import RingPoll
 from edge.logging_setup import pairs
 from edge.mqtt.topic_filters import matches
@@ -56,7 +56,7 @@ class RingBatch:
 
     __slots__ = ("epoch", "lost", "records", "ring", "stream")
 
-    def __init__(self, facts: RingFacts, records: Batch, lost: int) -> None:
+    def __init__(self, facts: RingInfo, records: Batch, lost: int) -> None:
         self.ring = facts.name
         self.stream = facts.stream
         self.epoch = facts.epoch
@@ -76,10 +76,10 @@ class RingBatch:
 class _Source:
     """A ring that is read."""
 
-    def __init__(self, facts: RingFacts, ring: Ring, reader: Reader, lost: int) -> None:
+    def __init__(self, facts: RingInfo, ring: Ring, reader: Reader, lost: int) -> None:
         self.facts = facts
         self.reader = reader
-        self.successor: RingFacts | None = None  # the same ring in a later epoch: to be read after this one
+        self.successor: RingInfo | None = None  # the same ring in a later epoch: to be read after this one
         self._ring = ring
         self._lost = lost  # to be reported with the next batch
 
@@ -200,7 +200,7 @@ class RingSubscription:
             if ended.successor is not None:
                 yield from self._take(ended.successor, "oldest")
 
-    def _take(self, facts: RingFacts, start: Start) -> Generator[tuple[Request, type[Message]], Any, None]:
+    def _take(self, facts: RingInfo, start: Start) -> Generator[tuple[Request, type[Message]], Any, None]:
         known = self._sources.get(facts.name)
         if known is not None and known.facts.epoch != facts.epoch:
             known.successor = facts
@@ -210,7 +210,7 @@ class RingSubscription:
         if source is not None and self._gating and facts.kind == "partition":
             yield Gate(facts.name, source.reader.slot), Done
 
-    def _open(self, facts: RingFacts, start: Start) -> _Source | None:
+    def _open(self, facts: RingInfo, start: Start) -> _Source | None:
         assert self._connection is not None
         try:
             ring = Ring.attach(facts.path, owners={os.getuid(), 0, self._connection.uid})

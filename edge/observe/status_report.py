@@ -33,7 +33,7 @@ from edge.streams.ring_files import records_lost
 from edge.streams.streams import Streams
 from edge.terminal_escape import escaped
 from edge.transport.listener import Listener
-from ringbuf import Ring, SlotFacts
+from ringbuf import Ring, SlotInfo
 from ringbuf.errors import Corrupt
 
 __all__ = ["Status", "StatusReporter"]
@@ -233,7 +233,7 @@ def _ring_row(ring: Ring) -> Status:
     }
 
 
-def _reader_row(slot: SlotFacts, end_offset: int) -> Status:
+def _reader_row(slot: SlotInfo, end_offset: int) -> Status:
     # The reader's process writes the slot: an impossible lag is shown as 0, and the name is escaped.
     lag = end_offset - slot.offset
     return {

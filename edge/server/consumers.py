@@ -10,10 +10,10 @@ from functools import partial
 
 from edge.config.schema import Config, Durability, Stream
 from edge.consumers.append_log import Journal
-from edge.consumers.coordinator import Service
+from edge.consumers.coordinator import Coordinator
 from edge.consumers.dead_letters import Fate, Outgoing
 from edge.consumers.offset_store import OffsetStore
-from edge.consumers.registry import GroupSettings, Ledger, RingEntry
+from edge.consumers.registry import GroupRegistry, GroupSettings, RingEntry
 from edge.consumers.ring_source import RingSource
 from edge.consumers.server import ConsumersEndpoint
 from edge.errors import EdgeError
@@ -121,10 +121,10 @@ def consumers_endpoint(
     cold = logs.reader if logs is not None else None
     outlet = BrokerOutlet(listener, streams, logs.failure_of if logs is not None else lambda _: "")
 
-    def make(wake: Callable[[], None]) -> Service:
-        service = Service(_ledger(config), outlet, clock=time.monotonic, wake=wake)
-        service.also.append(outlet.look)
-        return service
+    def make(wake: Callable[[], None]) -> Coordinator:
+        coordinator = Coordinator(_registry(config), outlet, clock=time.monotonic, wake=wake)
+        coordinator.also.append(outlet.look)
+        return coordinator
 
     keys, clients = config.zmq.secret_key_file, config.zmq.client_keys_dir
     endpoint = ConsumersEndpoint(
@@ -151,7 +151,7 @@ def consumers_endpoint(
     return endpoint
 
 
-def _ledger(config: Config) -> Ledger:
+def _registry(config: Config) -> GroupRegistry:
     consumers, directory = config.consumers, config.state_dir / "consumers"
     files = OsFiles()
     try:
@@ -170,4 +170,4 @@ def _ledger(config: Config) -> Ledger:
         consumers.groups_max,
         consumers.members_max,
     )
-    return Ledger(store, settings, time.time_ns)
+    return GroupRegistry(store, settings, time.time_ns)

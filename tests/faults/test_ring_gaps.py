@@ -8,7 +8,7 @@ import pytest
 
 from bridge.source.partition_source import PartitionSource, RecordBuffer, RingName
 from edge.config.schema import Config, Stream
-from edge.consumers.ring_source import Found, Gone, RingSource
+from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
 from edge.local.producers import Producers
 from edge.streams.epochs import Epochs
 from persistence import Log, LogWriter
@@ -50,12 +50,12 @@ def test_a_consumer_group_is_told_of_the_next_record(path: Path) -> None:
     with Ring.reattach(path) as ring:
         source = RingSource(ring)
         found = source.read(0, 1 << 20)
-        assert isinstance(found, Found)
+        assert isinstance(found, RingRecords)
         assert (found.offset, found.count) == (0, FIRST)
         for lost in range(FIRST, END):
-            assert source.read(lost, 1 << 20) == Gone(END)
+            assert source.read(lost, 1 << 20) == Overwritten(END)
         found = source.read(END, 1 << 20)
-        assert isinstance(found, Found)
+        assert isinstance(found, RingRecords)
         assert (found.offset, found.count) == (END, RECORDS - END)
         source.close()
 

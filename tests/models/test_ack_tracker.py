@@ -46,7 +46,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.limits = Rules(
             self.ordered, lease_s=10.0, tries_max=3, backoff_s=1.0, backoff_max_s=4.0, records_max=30
         )
-        self.window = AckTracker(0, self.limits)
+        self.tracker = AckTracker(0, self.limits)
         self.model: list[Fate] = []
         self.now_s = 100.0
 
@@ -83,7 +83,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule(member=MEMBERS, count=st.integers(1, 7), passed_over=st.sets(st.integers(0, 40)))
     def hand_out(self, member: str, count: int, passed_over: set[int]) -> None:
-        offer = self.window.offer(self.now_s)
+        offer = self.tracker.offer(self.now_s)
         first = self.may_come()
         assert (offer and offer.first) == first or (offer is None and first is None)
         if offer is None:
@@ -101,7 +101,7 @@ class WindowMachine(RuleBasedStateMachine):
         for i in passed:
             if self.model[i].state == "waiting":
                 self.model[i].state, self.model[i].member = "done", NOBODY
-        count = self.window.deliver(offer.first, end, member, self.now_s, BitMap64(passed))
+        count = self.tracker.deliver(offer.first, end, member, self.now_s, BitMap64(passed))
         assert count == len(given)
         for i in given:
             it = self.model[i]
@@ -117,7 +117,7 @@ class WindowMachine(RuleBasedStateMachine):
                 accepted += 1
             elif not it.passed:
                 refused.append(i)
-        verdict = self.window.ack(disjoint(runs), member)
+        verdict = self.tracker.ack(disjoint(runs), member)
         assert (verdict.accepted, offsets_of(verdict.refused_runs)) == (accepted, refused)
         assert verdict.refused == len(refused)
 
@@ -138,11 +138,11 @@ class WindowMachine(RuleBasedStateMachine):
                     self.fail(it, delay_s, counts=counts)
                     failed.append(i)
         self.rewind(failed)
-        verdict = self.window.held(disjoint(runs), member)
+        verdict = self.tracker.returnable(disjoint(runs), member)
         kept = {i for i in offsets_of(runs) if i < len(self.model) and self.model[i].passed}
         assert verdict.accepted == len(failed)
         assert offsets_of(verdict.refused_runs) == [i for i in offsets_of(runs) if i not in {*failed, *kept}]
-        assert self.window.give_back(runs, member, self.now_s, delay_s, counts=counts) == len(failed)
+        assert self.tracker.give_back(runs, member, self.now_s, delay_s, counts=counts) == len(failed)
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 11.0]))
     def time_goes_on(self, seconds: float) -> None:
@@ -151,8 +151,8 @@ class WindowMachine(RuleBasedStateMachine):
         for i in due:
             self.fail(self.model[i], None, counts=True)
         self.rewind(due)
-        assert self.window.next_due_s() <= self.now_s or not due
-        assert self.window.expire(self.now_s) == len(due)
+        assert self.tracker.next_due_s() <= self.now_s or not due
+        assert self.tracker.expire(self.now_s) == len(due)
 
     @rule(member=MEMBERS, died=st.booleans())
     def member_goes(self, member: str, died: bool) -> None:
@@ -160,17 +160,17 @@ class WindowMachine(RuleBasedStateMachine):
         for i in had:
             self.fail(self.model[i], 0.0, counts=died)
         self.rewind(had)
-        self.window.drop_member(member, self.now_s, "gone", counts=died)
+        self.tracker.drop_member(member, self.now_s, "gone", counts=died)
 
     @precondition(lambda self: any(it.state == "dead" for it in self.model))
     @rule()
     def bury(self) -> None:
         dead = [i for i, it in enumerate(self.model) if it.state == "dead"]
-        spans = self.window.dead()
+        spans = self.tracker.dead()
         covered = {i for it in spans for i in range(it.first, it.end)}
         assert set(dead) <= covered
         first, end = spans[0].first, spans[0].end
-        self.window.bury(first, end)
+        self.tracker.bury(first, end)
         for i in range(first, end):
             if self.model[i].state != "done":
                 self.model[i].state, self.model[i].member = "done", "buried"
@@ -178,10 +178,10 @@ class WindowMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.may_come() is not None)
     @rule(count=st.integers(1, 5))
     def records_are_gone(self, count: int) -> None:
-        offer = self.window.offer(self.now_s)
+        offer = self.tracker.offer(self.now_s)
         assert offer is not None
         end = min(offer.first + count, offer.end or offer.first + count)
-        self.window.skip(offer.first, end)
+        self.tracker.skip(offer.first, end)
         self.model += [Fate("waiting") for _ in range(end - len(self.model))]
         for i in range(offer.first, end):
             if self.model[i].state != "done":
@@ -190,40 +190,40 @@ class WindowMachine(RuleBasedStateMachine):
     @rule()
     def it_is_stored_and_loaded(self) -> None:
         """What is done is done in the next life, too; all else comes again, with its tries."""
-        fresh = AckTracker(self.window.floor, self.limits, self.window.done, self.window.tried)
+        fresh = AckTracker(self.tracker.floor, self.limits, self.tracker.done, self.tracker.tried)
         for it in self.model:
             if it.state in {"flight", "waiting"}:
                 it.state, it.due_s = "waiting", 0.0
             it.member = "an earlier life"  # who did what is known in one life only
         while self.model and len(self.model) > fresh.next:
             assert self.model.pop().state == "waiting"
-        self.window = fresh
+        self.tracker = fresh
 
     # ---- what always holds ----
 
     @invariant()
     def the_window_says_what_the_model_says(self) -> None:
-        window = self.window
-        assert (window.floor, window.next) == (self.floor(), len(self.model))
-        spans = window.spans
+        tracker = self.tracker
+        assert (tracker.floor, tracker.next) == (self.floor(), len(self.model))
+        spans = tracker.spans
         for before, after in itertools.pairwise(spans):
             assert before.end <= after.first
         of = {i: it for it in spans for i in range(it.first, it.end)}
         for i, it in enumerate(self.model):
             if it.state == "done":
-                assert i < window.floor or i in window.done
+                assert i < tracker.floor or i in tracker.done
                 continue
             span = of[i]
-            assert i not in window.done
+            assert i not in tracker.done
             state = "dead" if span.dead else "waiting" if span.member is None else "flight"
             assert (state, span.tries) == (it.state, it.tries)
             if state != "dead":
                 assert span.due_s == it.due_s
             if state == "flight":
                 assert span.member == it.member
-        assert window.in_flight() == sum(it.state == "flight" for it in self.model)
+        assert tracker.in_flight() == sum(it.state == "flight" for it in self.model)
         open_now = [i for i, it in enumerate(self.model) if it.state != "done"]
-        missing = window.missing(window.floor, window.next)
+        missing = tracker.missing(tracker.floor, tracker.next)
         assert [i for at, n in missing for i in range(at, at + n)] == open_now
 
 
@@ -237,8 +237,8 @@ TestOrderedWindow.settings = TestQueueWindow.settings = settings(max_examples=10
 
 
 def test_who_gives_back_what_is_done_keeps_what_is_behind_it() -> None:
-    window = AckTracker(0, Rules(ordered=True))
-    window.deliver(0, 3, "ann", 100.0)
-    assert window.ack([(1, 1)], "ann") == (1, 0, ())
-    assert window.give_back([(1, 1)], "ann", 100.0, None) == 0
-    assert window.in_flight("ann") == 2
+    tracker = AckTracker(0, Rules(ordered=True))
+    tracker.deliver(0, 3, "ann", 100.0)
+    assert tracker.ack([(1, 1)], "ann") == (1, 0, ())
+    assert tracker.give_back([(1, 1)], "ann", 100.0, None) == 0
+    assert tracker.in_flight("ann") == 2

@@ -13,11 +13,11 @@ from edge.config.schema import Durability
 from edge.consumers.append_log import Journal
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore
 from edge.consumers.client_state import ConsumerSettings as CoreSettings
-from edge.consumers.coordinator import Service
+from edge.consumers.coordinator import Coordinator
 from edge.consumers.dead_letters import Fate, Outgoing
 from edge.consumers.offset_store import OffsetStore
 from edge.consumers.protocol import PROTOCOL, VERSION, Answer, Asked, Message
-from edge.consumers.registry import GroupSettings, Ledger, RingEntry
+from edge.consumers.registry import GroupRegistry, GroupSettings, RingEntry
 from edge.consumers.ring_source import ColdLog, RingSource
 from edge.consumers.server import ConsumersEndpoint
 from edge.rpc.protocol import encode
@@ -52,41 +52,41 @@ class Desk:
             for index in range(rings)
         ]
         self._numbers = itertools.count(1)
-        self._service: Service | None = None
+        self._coordinator: Coordinator | None = None
         self.start()
 
     @property
-    def service(self) -> Service:
+    def coordinator(self) -> Coordinator:
         """Of this life."""
-        assert self._service is not None
-        return self._service
+        assert self._coordinator is not None
+        return self._coordinator
 
     def start(self) -> None:
         """A new life: from what the journal says."""
         settings, files, cold, durability = self._arguments
         store = OffsetStore(Journal(files, str(self.journal), "offsets"))
-        ledger = Ledger(store, settings, lambda: int(self.now_s * 1e9))
-        self._service = Service(ledger, self._publish, clock=lambda: self.now_s)
+        registry = GroupRegistry(store, settings, lambda: int(self.now_s * 1e9))
+        self._coordinator = Coordinator(registry, self._publish, clock=lambda: self.now_s)
         for ring in self.rings:
-            self.service.add_ring(RingEntry(RingSource(ring, cold), "some", ("a/#",), durability, 1_000))
+            self.coordinator.add_ring(RingEntry(RingSource(ring, cold), "some", ("a/#",), durability, 1_000))
 
     def end(self) -> None:
         """kill -9: nothing is written that has not been."""
-        for entry in self.service.ledger.rings.values():
+        for entry in self.coordinator.registry.rings.values():
             entry.source.close()
-        self.service.ledger.store.close()
-        self._service = None
+        self.coordinator.registry.store.close()
+        self._coordinator = None
 
     def publish(self, *payloads: bytes | str, ring: int = 0, topic: str = "a/1", **how: Any) -> None:
         """Records of one topic."""
         for payload in payloads:
             assert self.rings[ring].writer().publish(payload, key=topic, **how) is not None
-        self.service.rang(f"some-{ring}")
+        self.coordinator.rang(f"some-{ring}")
 
     def turn(self, seconds: float = 0.0) -> None:
         """Time goes on, and the service has its turn."""
         self.now_s += seconds
-        self.service.turn()
+        self.coordinator.turn()
 
     def ask(
         self,
@@ -106,15 +106,15 @@ class Desk:
     ) -> Answer | None:
         """The same, whatever it is; None: none yet."""
         number = next(self._numbers)
-        self.service.receive(b"peer", encode(kind(number, VERSION, *arguments, **named)), frames)
+        self.coordinator.receive(b"peer", encode(kind(number, VERSION, *arguments, **named)), frames)
         self.turn()
         return self.answer_to(number)
 
     def answer_to(self, number: int) -> Answer | None:
         """What the outbox has for that request; all else is dropped."""
         found = None
-        while self.service.outbox:
-            _, (first, *self.frames) = self.service.outbox.popleft()
+        while self.coordinator.outbox:
+            _, (first, *self.frames) = self.coordinator.outbox.popleft()
             answer = PROTOCOL.decode_answer(first)
             if answer.id == number:
                 found = answer
@@ -144,10 +144,10 @@ class Desk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._service is not None:
-            for entry in self._service.ledger.rings.values():
+        if self._coordinator is not None:
+            for entry in self._coordinator.registry.rings.values():
                 entry.source.close()
-            self._service.close()
+            self._coordinator.close()
         for ring in self.rings:
             ring.close()
 
@@ -162,21 +162,21 @@ class Talker:
 
     def talk(self, *, connected: bool = True) -> None:
         """Requests go there and answers come back until both have nothing more to say."""
-        service, core = self.desk.service, self.core
+        coordinator, core = self.desk.coordinator, self.core
         self._listen()
         for _ in range(50):
             requests = core.requests(self.desk.now_s, connected=connected)
             for request in requests:
-                service.receive(self.peer, encode(request))
-            service.turn()
+                coordinator.receive(self.peer, encode(request))
+            coordinator.turn()
             if not self._listen() and not requests:
                 return
         raise AssertionError("they talk without end")
 
     def _listen(self) -> int:
-        mine = [it for it in self.desk.service.outbox if it[0] == self.peer]
+        mine = [it for it in self.desk.coordinator.outbox if it[0] == self.peer]
         for it in mine:
-            self.desk.service.outbox.remove(it)
+            self.desk.coordinator.outbox.remove(it)
             self.core.take(PROTOCOL.decode_answer(it[1][0]), it[1][1:], self.desk.now_s)
         return len(mine)
 
@@ -215,18 +215,21 @@ class Talker:
         """In good order."""
         leave = self.core.leave()
         assert leave is not None
-        self.desk.service.receive(self.peer, encode(leave))
+        self.desk.coordinator.receive(self.peer, encode(leave))
         self.desk.turn()
 
 
 def endpoint_over(ring: Ring, directory: Path, where: str, **keys: Path) -> ConsumersEndpoint:
     """A real endpoint over one ring, with real sockets."""
 
-    def make(wake: Callable[[], None]) -> Service:
+    def make(wake: Callable[[], None]) -> Coordinator:
         store = OffsetStore(Journal(OsFiles(), str(directory), "offsets"))
-        ledger = Ledger(store, GroupSettings(), time.time_ns)
-        return Service(
-            ledger, lambda messages, done: done(["stored" for _ in messages]), clock=time.monotonic, wake=wake
+        registry = GroupRegistry(store, GroupSettings(), time.time_ns)
+        return Coordinator(
+            registry,
+            lambda messages, done: done(["stored" for _ in messages]),
+            clock=time.monotonic,
+            wake=wake,
         )
 
     made = ConsumersEndpoint(where, make, **keys)

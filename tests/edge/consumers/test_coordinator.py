@@ -83,13 +83,13 @@ def test_a_new_group_begins_where_its_first_member_says(desk):
 def test_a_fetch_waits_for_records_and_no_longer_than_it_says(desk):
     joined = desk.ask(Join, Joined, "g", ("a/#",))
     number = 777
-    desk.service.receive(b"peer", encode(Fetch(number, VERSION, "g", joined.member, 1 << 20, 400)))
+    desk.coordinator.receive(b"peer", encode(Fetch(number, VERSION, "g", joined.member, 1 << 20, 400)))
     desk.turn()
     assert desk.answer_to(number) is None
     desk.publish("x")
     desk.turn()
     assert len(desk.answer_to(number).batches) == 1
-    desk.service.receive(b"peer", encode(Fetch(number, VERSION, "g", joined.member, 1 << 20, 400)))
+    desk.coordinator.receive(b"peer", encode(Fetch(number, VERSION, "g", joined.member, 1 << 20, 400)))
     desk.turn(0.3)
     assert desk.answer_to(number) is None
     desk.turn(0.2)
@@ -265,7 +265,7 @@ def test_a_dead_letter_that_dies_again_is_dropped_and_counted(desk):
         ann.nack(ann.got(), delay_s=0.0)
     desk.turn(0.1)
     assert desk.published == []
-    assert desk.service.counts["dead_letters_dropped"] == 1
+    assert desk.coordinator.counts["dead_letters_dropped"] == 1
 
 
 def test_without_a_topic_for_them_dead_records_are_dropped(runtime_directory):
@@ -309,7 +309,7 @@ def test_planned_changes_hand_nothing_out_twice(wide):
     assert sorted(ann.all() + bob.all()) == texts(4, 5, 6, 7)
     assert ann.core.refused == 0
     assert wide.ask(Groups, GroupList).groups[0].lag == 0, "what she said of what has moved since counts"
-    assert "fenced" not in wide.service.counts
+    assert "fenced" not in wide.coordinator.counts
 
 
 def test_a_member_that_is_lost_leaves_its_records_to_the_others(wide):
@@ -323,7 +323,7 @@ def test_a_member_that_is_lost_leaves_its_records_to_the_others(wide):
     assert sorted(got) == texts(0, 1, 2, 3)
     (facts,) = wide.ask(Groups, GroupList).groups
     assert len(facts.members) == 1
-    assert wide.service.counts["members_lost"] == 1
+    assert wide.coordinator.counts["members_lost"] == 1
 
 
 def test_a_zombie_is_told_that_it_is_none_any_more(desk):
@@ -341,16 +341,16 @@ def test_a_late_acknowledgement_of_a_partition_that_was_lost_is_refused_even_aft
     ann = desk.ask(Join, Joined, "g", ("a/#",), start="oldest", session_ms=3_600_000)
     desk.publish("x")
     got = desk.ask(Fetch, Fetched, "g", ann.member)
-    group = desk.service.ledger.groups["g"]
-    holding = group.holdings["some-0"]
+    group = desk.coordinator.registry.groups["g"]
+    partition = group.partitions["some-0"]
     bob = desk.ask(Join, Joined, "g", ("a/#",), session_ms=3_600_000)
-    holding.successor = bob.member
+    partition.successor = bob.member
     desk.turn(LEASE_S + 1)
-    assert holding.owner == bob.member
+    assert partition.owner == bob.member
     failed = desk.ask(Ack, Failed, "g", ann.member, got.generation, "some-0", 1, ((0, 1),))
     assert failed.code == "fenced"
     desk.ask(Leave, Done, "g", bob.member)
-    assert holding.owner == ann.member
+    assert partition.owner == ann.member
     failed = desk.ask(Ack, Failed, "g", ann.member, got.generation, "some-0", 1, ((0, 1),))
     assert failed.code == "fenced"
     desk.turn(0.2)
@@ -374,7 +374,7 @@ def test_in_a_queue_members_take_from_one_partition_and_may_speak_for_their_own_
 def test_who_joins_again_takes_its_own_place(desk):
     first = desk.ask(Join, Joined, "g", ("a/#",), instance="me")
     second = desk.ask(Join, Joined, "g", ("a/#",), instance="me")
-    assert len(desk.service.ledger.groups["g"].members) == 1
+    assert len(desk.coordinator.registry.groups["g"].members) == 1
     assert desk.ask(Heartbeat, Failed, "g", first.member).code == "unknown"
     assert desk.ask(Heartbeat, Alive, "g", second.member).rings == ("some-0",)
 
@@ -523,10 +523,10 @@ def test_what_is_no_topic_filter_is_refused(desk, topic_filter):
     ],
 )
 def test_what_is_no_request_is_answered_and_counted(desk, data):
-    desk.service.receive(b"peer", data)
+    desk.coordinator.receive(b"peer", data)
     desk.turn()
-    assert b"malformed" in desk.service.outbox.popleft()[1][0]
-    assert desk.service.counts["malformed"] == 1
+    assert b"malformed" in desk.coordinator.outbox.popleft()[1][0]
+    assert desk.coordinator.counts["malformed"] == 1
 
 
 def test_acknowledgements_of_what_nobody_was_handed_count_for_nothing(desk):

@@ -123,7 +123,7 @@ def test_much_that_does_not_match_is_looked_at_in_parts(desk, monkeypatch):
     assert desk.say(Fetch, "g", joined.member, 2_000, 500) is None
     looked = [desk.ask(Groups, GroupList).groups[0].places[0].floor]
     while looked[-1] < 600:
-        assert desk.service.turn() < 0.05
+        assert desk.coordinator.turn() < 0.05
         looked.append(desk.ask(Groups, GroupList).groups[0].places[0].floor)
         assert looked[-2] < looked[-1] <= looked[-2] + 600
     assert len(looked) > 3

@@ -68,32 +68,32 @@ def test_a_user_property_that_mqtt_forbids_ends_only_its_request(desk, text):
         assert failed.hint
     works(desk)
     assert desk.published == []
-    assert desk.service.counts["errors"] == 0
+    assert desk.coordinator.counts["errors"] == 0
 
 
 def test_an_error_of_one_request_ends_only_that_request(desk, monkeypatch, caplog):
     def broken(*_: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(desk.service._inspection, "rings", broken)
+    monkeypatch.setattr(desk.coordinator._admin, "rings", broken)
     for _ in range(100):
         failed = desk.ask(Rings, Failed, ("a/#",))
         assert failed.code == "refused"
         assert "RuntimeError" in failed.error
-    assert desk.service.counts["errors"] == 100
+    assert desk.coordinator.counts["errors"] == 100
     assert len(caplog.records) == 1, "the log is not the client's to fill"
     works(desk)
 
 
 def test_an_error_of_one_fetch_leaves_the_others_alone(desk, monkeypatch):
-    take = desk.service._delivery.take
+    take = desk.coordinator._fetch_reader.take
 
     def broken(group: Any, *rest: Any) -> Any:
         if group.name == "bad":
             raise RuntimeError("a defect")
         return take(group, *rest)
 
-    monkeypatch.setattr(desk.service._delivery, "take", broken)
+    monkeypatch.setattr(desk.coordinator._fetch_reader, "take", broken)
     joined = desk.ask(Join, Joined, "bad", ("a/#",))
     assert desk.ask(Fetch, Failed, "bad", joined.member).code == "refused"
     works(desk)
@@ -115,7 +115,7 @@ def test_a_dead_letter_of_a_record_with_hostile_properties_stops_nobody(runtime_
         desk.turn(1.0)
         desk.turn(1.0)
         assert [it.payload for it in desk.published] == [b"x"]
-        assert desk.service.counts["errors"] == 0
+        assert desk.coordinator.counts["errors"] == 0
         works(desk)
 
 
@@ -155,13 +155,13 @@ def test_who_reads_no_answers_takes_bounded_memory_and_stops_nobody(runtime_dire
     with Desk(runtime_directory) as desk:
         desk.publish(*[b"x" * 1000] * 40)
         for number in range(1, 101):
-            desk.service.receive(b"deaf", encode(Read(number, VERSION, "some-0", max_bytes=64 << 20)))
-            desk.service.turn()
+            desk.coordinator.receive(b"deaf", encode(Read(number, VERSION, "some-0", max_bytes=64 << 20)))
+            desk.coordinator.turn()
         answers = [
-            PROTOCOL.decode_answer(frames[0]) for peer, frames in desk.service.outbox if peer == b"deaf"
+            PROTOCOL.decode_answer(frames[0]) for peer, frames in desk.coordinator.outbox if peer == b"deaf"
         ]
         assert len(answers) == 100
-        assert desk.service.outbox.unread(b"deaf") < 200_000
+        assert desk.coordinator.outbox.unread(b"deaf") < 200_000
         failed = [it for it in answers if isinstance(it, Failed)]
         assert len(failed) > 90
         assert {it.code for it in failed} == {"full"}
@@ -172,12 +172,12 @@ def test_who_reads_no_answers_takes_bounded_memory_and_stops_nobody(runtime_dire
 def test_who_reads_no_answers_gets_no_records_until_it_does(desk, monkeypatch):
     monkeypatch.setattr(outbox, "PEER_MAX_BYTES", 10_000)
     joined = desk.ask(Join, Joined, "g", ("a/#",), start="oldest")
-    desk.service.outbox.hold(b"peer", 20_000)
+    desk.coordinator.outbox.hold(b"peer", 20_000)
     desk.publish("x")
     assert desk.say(Fetch, "g", joined.member, max_wait_ms=60_000) is None
-    desk.service.outbox.release(b"peer", 20_000)
-    desk.service.turn()
-    answers = [PROTOCOL.decode_answer(frames[0]) for _, frames in desk.service.outbox]
+    desk.coordinator.outbox.release(b"peer", 20_000)
+    desk.coordinator.turn()
+    answers = [PROTOCOL.decode_answer(frames[0]) for _, frames in desk.coordinator.outbox]
     assert [len(it.batches) for it in answers if isinstance(it, Fetched)] == [1]
 
 
@@ -187,33 +187,33 @@ def test_all_unread_answers_together_are_bounded(desk, monkeypatch):
     desk.publish(*[b"x" * 1000] * 40)
     for number in range(20):
         request = Read(number, VERSION, "some-0", max_bytes=64 << 20)
-        desk.service.receive(b"deaf-%d" % number, encode(request))
-    assert desk.service.outbox.total_bytes < 50_000 + 2 * 50_000 + 20 * 3_000
-    answers = [PROTOCOL.decode_answer(frames[0]) for _, frames in desk.service.outbox]
+        desk.coordinator.receive(b"deaf-%d" % number, encode(request))
+    assert desk.coordinator.outbox.total_bytes < 50_000 + 2 * 50_000 + 20 * 3_000
+    answers = [PROTOCOL.decode_answer(frames[0]) for _, frames in desk.coordinator.outbox]
     assert all(getattr(it, "batch", None) for it in answers), "each gets records, the later ones few"
 
 
 def test_one_client_cannot_take_all_places_of_publishers(desk, monkeypatch):
     waiting: list[Any] = []
-    monkeypatch.setattr(desk.service, "_outlet", lambda messages, done: waiting.append((messages, done)))
+    monkeypatch.setattr(desk.coordinator, "_outlet", lambda messages, done: waiting.append((messages, done)))
     for number in range(1, 1001):
         request = Publish(number, VERSION, (Letter("a/1"),))
-        desk.service.receive(b"greedy", encode(request), [b"x"])
+        desk.coordinator.receive(b"greedy", encode(request), [b"x"])
     assert len(waiting) < 100
     assert desk.say(Publish, (Letter("a/1"),), frames=[b"y"]) is None, "it waits for the broker, as it shall"
     assert waiting[-1][0][0].payload == b"y"
     for messages, done in waiting:
         done(["stored"] * len(messages))
-    assert sum(b"published" in frames[0] for _, frames in desk.service.outbox) == len(waiting)
+    assert sum(b"published" in frames[0] for _, frames in desk.coordinator.outbox) == len(waiting)
 
 
 def test_payloads_on_their_way_to_the_broker_are_counted_in_bytes(desk, monkeypatch):
     waiting: list[Any] = []
-    monkeypatch.setattr(desk.service, "_outlet", lambda messages, done: waiting.append(done))
+    monkeypatch.setattr(desk.coordinator, "_outlet", lambda messages, done: waiting.append(done))
     payload = bytes(16 << 20)
     for number in range(1, 33):
         request = Publish(number, VERSION, (Letter("a/1"),))
-        desk.service.receive(b"%d" % number, encode(request), [payload])
+        desk.coordinator.receive(b"%d" % number, encode(request), [payload])
     assert len(waiting) == 4
     for done in waiting:
         done(["stored"])
@@ -238,13 +238,13 @@ def test_the_filters_of_one_group_are_bounded_in_bytes(desk):
     failed = desk.ask(Join, Failed, "g", wide)
     assert failed.code == "refused"
     assert "bytes" in failed.error
-    assert desk.service.ledger.store.groups == {}
+    assert desk.coordinator.registry.store.groups == {}
     assert desk.ask(Rings, Failed, wide).code == "refused"
 
 
 def test_an_answer_does_not_repeat_a_megabyte_of_the_request(desk):
-    desk.service.receive(b"peer", encode({"op": "join", "id": 1, "version": "x" * 900_000}))
-    assert desk.service.outbox.unread(b"peer") < 1_000
+    desk.coordinator.receive(b"peer", encode({"op": "join", "id": 1, "version": "x" * 900_000}))
+    assert desk.coordinator.outbox.unread(b"peer") < 1_000
 
 
 # ---- anything at all ----
@@ -323,12 +323,12 @@ def test_no_request_stops_the_service(tmp_path_factory, data):
         if data is not None:
             for request in data.draw(st.lists(requests(joined.member, joined.generation), max_size=12)):
                 frames = data.draw(st.lists(st.binary(max_size=30), max_size=4))
-                desk.service.receive(b"odd", request, frames)
+                desk.coordinator.receive(b"odd", request, frames)
                 desk.turn(0.1)
-                odd = [frames for peer, frames in desk.service.outbox if peer == b"odd"]
+                odd = [frames for peer, frames in desk.coordinator.outbox if peer == b"odd"]
                 assert len(odd) == 1, PROTOCOL.decode_answer(odd[0][0]) if odd else request
-                desk.service.outbox.popleft()
-        assert desk.service.counts["errors"] == 0
+                desk.coordinator.outbox.popleft()
+        assert desk.coordinator.counts["errors"] == 0
         works(desk)
 
 

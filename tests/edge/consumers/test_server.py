@@ -389,7 +389,7 @@ def test_answers_that_a_client_does_not_read_are_bounded_in_bytes(endpoint, ring
     monkeypatch.setattr(outbox, "PEER_MAX_BYTES", 1 << 20)
     for _ in range(60):
         ring.writer().publish(b"x" * 10_000, key="a/1")
-    counts = endpoint._service.counts
+    counts = endpoint._coordinator.counts
     with zmq.Context() as context, context.socket(zmq.DEALER) as deaf:
         deaf.set(zmq.RCVHWM, 1)
         deaf.set(zmq.RCVBUF, 4096)
@@ -399,9 +399,9 @@ def test_answers_that_a_client_does_not_read_are_bounded_in_bytes(endpoint, ring
             deaf.send(encode(Read(number, VERSION, "some-0", max_bytes=64 << 20)))
         wait_until(lambda: counts["requests"] == 60)
         wait_until(lambda: counts["full"] > 40)
-        assert endpoint._service.outbox.total_bytes <= (1 << 20) + (700 << 10)
+        assert endpoint._coordinator.outbox.total_bytes <= (1 << 20) + (700 << 10)
         with consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
             batch = records.read(20.0)
             assert batch is not None
             assert records.ack(batch).accepted > 0
-    wait_until(lambda: endpoint._service.outbox.total_bytes == 0)
+    wait_until(lambda: endpoint._coordinator.outbox.total_bytes == 0)

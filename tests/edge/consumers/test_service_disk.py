@@ -13,7 +13,7 @@ import pytest
 from edge.config.schema import Durability
 from edge.consumers.append_log import Journal
 from edge.consumers.faults import Faults
-from edge.consumers.fetch import ColdThread
+from edge.consumers.fetch import LogReadThread
 from edge.consumers.offset_store import OffsetStore
 from edge.consumers.protocol import Done, Forget, Reset
 from edge.consumers.ring_source import RingSource
@@ -51,7 +51,7 @@ def test_where_a_group_is_put_is_synced_in_time_at_interval(runtime_directory, d
     with Desk(runtime_directory, files=disk, journal=Path("/state"), durability=Durability.INTERVAL) as desk:
         desk.member("g")
         assert not all("g" in store.groups for store in after_power_cuts(disk))
-        assert desk.service.turn() <= 1.0
+        assert desk.coordinator.turn() <= 1.0
         desk.turn(1.0)
         assert all("g" in store.groups for store in after_power_cuts(disk))
 
@@ -69,7 +69,7 @@ def test_a_disk_that_fails_is_asked_again_and_keeps_no_processor_busy(runtime_di
         desk.now_s += 2.0  # when what was acknowledged is to be synced
         pauses = []
         for _ in range(5):
-            pauses.append(desk.service.turn())
+            pauses.append(desk.coordinator.turn())
             desk.now_s += pauses[-1]
         assert min(pauses) > 0.0
         disk.hook = None
@@ -80,7 +80,7 @@ def test_a_disk_that_fails_is_asked_again_and_keeps_no_processor_busy(runtime_di
 def test_an_answer_of_the_log_is_not_lost_while_others_are_given_out(runtime_directory):
     """As when the endpoint's thread has its turn between two instructions of the thread that reads."""
     taken: list[object] = []
-    cold = ColdThread(lambda: None, Faults(Counter(), time.monotonic))
+    cold = LogReadThread(lambda: None, Faults(Counter(), time.monotonic))
 
     class Interrupted(type(cold._answers)):  # type: ignore[misc]
         def append(self, answer):

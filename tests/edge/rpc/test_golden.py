@@ -10,11 +10,11 @@ import pytest
 
 import bridge.drain.control_socket as of_bridge
 import edge.local.protocol as of_broker
-from edge.local.protocol import RingFacts
+from edge.local.protocol import RingInfo
 from edge.rpc.protocol import Done, Failed, Protocol, encode
 
 FILES = Path(__file__).parents[2] / "golden"
-RING = RingFacts("press-0", "/dev/shm/brim/press-0", 3, "press", "partition", "block", 250)
+RING = RingInfo("press-0", "/dev/shm/brim/press-0", 3, "press", "partition", "block", 250)
 
 BROKER: dict[str, Any] = {
     "request status": of_broker.Status(),
