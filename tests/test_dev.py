@@ -148,6 +148,7 @@ def test_an_unknown_verb_fails_and_lists_those_that_there_are() -> None:
         pytest.param("False", 0, None, id="never"),
     ],
 )
+@pytest.mark.parametrize("marks", [("java", "slow"), ("slow", "java")], ids=["with Java", "without Java"])
 def test_what_fails_beside_others_is_run_once_more_alone_and_told(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -155,20 +156,25 @@ def test_what_fails_beside_others_is_run_once_more_alone_and_told(
     failing: str,
     status: int,
     told: str | None,
+    marks: tuple[str, str],
 ) -> None:
     (tmp_path / "test_a.py").write_text(
         "from pathlib import Path\n"
+        "import pytest\n"
+        f"@pytest.mark.{marks[1]}\n"
+        "def test_other():\n"
+        "    pass\n"
+        f"@pytest.mark.{marks[0]}\n"
         "def test_it():\n"
         f"    failing = {failing}\n"
         "    Path(__file__).with_name('seen').touch()\n"
         "    assert not failing\n"
     )
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    java\n    slow\n")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # loading them takes longest
     monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
-    places = {"ROOT": tmp_path, "LAST_FAILED": tmp_path / ".pytest_cache/v/cache/lastfailed"}
-    for name, value in {**places, "PYTHON": Path(sys.executable)}.items():
-        monkeypatch.setattr(dev, name, value)
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
     assert dev.all_tests() == status
     shown = capfd.readouterr().out.partition("PASSED ONLY THE SECOND TIME")[2]
     assert (told in shown) if told else not shown
