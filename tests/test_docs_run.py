@@ -218,6 +218,7 @@ def test_the_log_is_looked_into_with_and_without_a_broker(newcomer: Newcomer) ->
     without_a_broker = [words for words in local if words[1] in {"repair", "archive"}]
     with newcomer.broker(text):
         newcomer.run("pub", "plant/1/temp", "21.5", "-q", "1")
+        wait_until(lambda: "21.5" in newcomer.run("replay", "--from", "-1m"))  # the record has its proof
         for words in [words for words in local if words not in without_a_broker]:
             newcomer.run(*words)
         lines, drained = lines_of(page, "segments", "export")
