@@ -114,7 +114,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above, and reports a n
         if name in {"asyncio", "errors"}:
             return import_module(f"brim.{name}")
         if name == "__version__":
-            value = import_module("edge.cli").version()
+            value = import_module("edge.cli").VERSION
         else:
             value = _attribute(name)
         return globals().setdefault(name, value)

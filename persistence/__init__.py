@@ -12,17 +12,23 @@
 Records are written as they are in the ring, without a new serialisation.  Formats: format.py.  A start
 decides by format.py ("Proof") and recovery.py which records to keep.  The package knows rings and files, but
 no topics or sockets.
+
+Importing this package loads nothing: the first use of a name loads its module.
 """
 
-from persistence.errors import EpochConflict, LogClosed, LogError, LogLocked, TooManyRings
-from persistence.files import Files, OsFiles
-from persistence.log.group_commit import LogWriter, Source
-from persistence.log.log import Log
-from persistence.log.recovery import RecoveryReport
-from persistence.log.thread import LogThread
-from persistence.read.log_reader import Epoch, LogReader, RingEnd
-from persistence.segment.scan import DamagedRange
-from persistence.stats import LogState, LogStats
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from persistence.errors import EpochConflict, LogClosed, LogError, LogLocked, TooManyRings
+    from persistence.files import Files, OsFiles
+    from persistence.log.group_commit import LogWriter, Source
+    from persistence.log.log import Log
+    from persistence.log.recovery import RecoveryReport
+    from persistence.log.thread import LogThread
+    from persistence.read.log_reader import Epoch, LogReader, RingEnd
+    from persistence.segment.scan import DamagedRange
+    from persistence.stats import LogState, LogStats
 
 __all__ = [
     "DamagedRange",
@@ -44,3 +50,24 @@ __all__ = [
     "Source",
     "TooManyRings",
 ]
+
+_HOMES = {
+    "errors": ("EpochConflict", "LogClosed", "LogError", "LogLocked", "TooManyRings"),
+    "files": ("Files", "OsFiles"),
+    "log.group_commit": ("LogWriter", "Source"),
+    "log.log": ("Log",),
+    "log.recovery": ("RecoveryReport",),
+    "log.thread": ("LogThread",),
+    "read.log_reader": ("Epoch", "LogReader", "RingEnd"),
+    "segment.scan": ("DamagedRange",),
+    "stats": ("LogState", "LogStats"),
+}
+
+if not TYPE_CHECKING:  # a type checker takes the imports above, and reports a name that is not there
+
+    def __getattr__(name: str) -> Any:
+        home = next((module for module, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module 'persistence' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"persistence.{home}"), name)
+        return value

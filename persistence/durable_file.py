@@ -31,7 +31,6 @@ All calls to the disk are those of persistence/files.py, so that a test can cut 
 from __future__ import annotations
 
 import os
-import secrets
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -129,7 +128,7 @@ class NewFile:
         `overwrites`: a file with the temporary name keeps its space and is overwritten. Raises OSError.
         """
         self.path = path
-        unique = f".{secrets.token_hex(8)}" if shared else ""
+        unique = f".{os.urandom(8).hex()}" if shared else ""
         self.temporary = f"{path}{unique}{TEMPORARY_SUFFIX}"
         self.size = 0  # bytes given to write()
         self.may_be_named = False  # True from the moment at which `path` may be this file

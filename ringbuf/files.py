@@ -5,7 +5,6 @@ Returns mappings whose headers have been checked; owns no ring.  Formats: c/layo
 
 import errno
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def epoch_in(file: Path) -> int:
 
 def identity() -> int:
     """A random number for the header of a ring and of its cursor file."""
-    return secrets.randbits(32) | 1
+    return int.from_bytes(os.urandom(4)) | 1
 
 
 def made_cursors(path: Path, mode: int, ring: Mapping) -> Mapping:

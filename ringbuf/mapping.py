@@ -168,6 +168,11 @@ class Mapping:
             raise RingClosed(f"{self.path}")
         return pointer
 
+    def populate(self, begin: int, length: int) -> None:
+        """Touch the pages of this range for writing; the content stays. No effect before Linux 5.14."""
+        with suppress(OSError, ValueError):  # ValueError: the mapping was closed
+            self.memory.madvise(_MADV_POPULATE_WRITE, begin, length)
+
     def patch(self, at: int, patch: bytes, *, restore: bool) -> None:
         """Register `patch`: it is written at byte `at` if the file is found shortened.
 

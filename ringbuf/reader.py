@@ -3,7 +3,6 @@
 The C type that it extends has the synchronous part.  This class adds calls that run once per batch.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -133,6 +132,8 @@ class Reader(CReader):
 
         Raises RingClosed if the reader is closed, also by another task or thread during the wait.
         """
+        import asyncio  # takes longer to import than all of this package
+
         loop = asyncio.get_running_loop()
         arrived: asyncio.Future[None] = loop.create_future()
 

@@ -10,7 +10,7 @@ import stat
 import threading
 import time
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -54,6 +54,7 @@ from ringbuf.reader_slots import Registry, Unseated
 
 __all__ = ["Extremes", "Ring", "SlotInfo", "cursor_file", "epoch_in", "ring_file"]
 
+POPULATE_BYTES = 256 << 10  # in one step: 0.1 ms
 SPIN_NS = 50_000  # waking the other core costs about 30 us, so a spin of this length pays
 QUEUE_TIMEOUT_MS = 200  # as RocketMQ's waitTimeMillsInSendQueue: fail early instead of queueing
 WRITER_DEFAULTS: Final[dict[str, str | int]] = {
@@ -485,6 +486,16 @@ class Ring:
                         SlotInfo(slot, own, state, name, facts.pid, facts.cursor, facts.offset, facts.lost)
                     )
         return found
+
+    def populate(self) -> Iterator[None]:
+        """Touch all pages, a part at each step, for a ring that was created with populate=False.
+
+        The content stays: other threads may write meanwhile.
+        """
+        self._require_writable()
+        for begin in range(0, self._memory.size, POPULATE_BYTES):
+            self._memory.populate(begin, min(POPULATE_BYTES, self._memory.size - begin))
+            yield
 
     def close(self) -> None:
         """Close the writer and all readers; release the locks.  The files stay."""

@@ -43,9 +43,9 @@ from bridge.drain.sender import FileDelivery, RecordDelivery, Shipment, SinkDeli
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import SinkUnavailable, SourceError
 from bridge.format.cursor import Cursor
-from bridge.format.drained_file import EPOCH_BITS, ring_epoch
 from bridge.format.file_builder import RecordBatch, WriteIntent
 from bridge.format.installation import Installation
+from bridge.format.lake_epoch import EPOCH_BITS, ring_epoch
 from bridge.rangeset import union
 from bridge.sinks.interface import Leasing, RecordSink, Sink
 from bridge.source.partition_source import (

@@ -78,9 +78,9 @@ from typing import Any, TypeAlias
 import msgpack
 
 from bridge.errors import BadName, DrainedFileError
+from bridge.format.lake_epoch import ring_epoch
 
 __all__ = [
-    "EPOCH_BITS",
     "EXTENT_HEADER_BYTES",
     "HEADER_BYTES",
     "PARQUET_COLUMNS",
@@ -100,7 +100,6 @@ __all__ = [
     "footer_length",
     "parse",
     "parse_footer",
-    "ring_epoch",
     "verify",
 ]
 
@@ -109,7 +108,6 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 MAGIC = b"BRIMDRAN"
 END_MAGIC = b"BRIMDEND"
 VERSION, NARROW_VERSION = 2, 1
-EPOCH_BITS = 32  # of a ring's epoch, within that of the lake
 HEADER_BYTES = 64
 EXTENT_HEADER_BYTES = 32
 TRAILER_BYTES = 16
@@ -139,11 +137,6 @@ _PATH = re.compile(
     rf"(?P<seq>\d{{16}})-(?P<stream>{_STREAM.pattern})-p(?P<partition>\d{{4,10}})"
     rf"-e(?P<epoch>\d{{10}}|\d{{19}})-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}(?P<zst>\.zst)?"
 )
-
-
-def ring_epoch(epoch: int) -> int:
-    """The epoch in ring and log of an epoch of the lake."""
-    return epoch & ((1 << EPOCH_BITS) - 1)
 
 
 def as_drained(path: str) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bridge.format.drained_file import (
-    EPOCH_BITS,
     HEADER_BYTES,
     NARROW_VERSION,
     RING_ID,
@@ -24,9 +23,9 @@ from bridge.format.drained_file import (
     FileName,
     Ranges,
     footer_and_trailer,
-    ring_epoch,
     skipped_frame_head,
 )
+from bridge.format.lake_epoch import EPOCH_BITS, ring_epoch
 from bridge.format.zstd import compress_parts
 from persistence.segment.format import pack_extent
 from ringbuf import FLAG_UNCHECKED, crc32

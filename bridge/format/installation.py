@@ -29,7 +29,6 @@ import json
 import logging
 import os
 import re
-import secrets
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bridge.errors import BridgeError
-from bridge.format.drained_file import EPOCH_BITS, ring_epoch
+from bridge.format.lake_epoch import EPOCH_BITS, ring_epoch
 from persistence.durable_file import Envelope, read_file, replace_file
 from persistence.files import Files, OsFiles
 
@@ -187,7 +186,7 @@ class Installation:
         own = [it for path in paths if (it := _read(files, path)) is not None]
         if not own:
             kept = (_read(files, it / NAME) for it in also if it is not None)
-            new = next(filter(None, kept), None) or Identity(secrets.token_hex(16))
+            new = next(filter(None, kept), None) or Identity(os.urandom(16).hex())
             own = [_created(files, paths[0], new)]
         identity = own[0]
         for other in own[1:]:
@@ -214,7 +213,7 @@ class Installation:
 
     def begin_life(self, first_epoch: int) -> None:
         """Give epochs from `first_epoch` on a new number.  On disk when this returns.  Raises OSError."""
-        number = NUMBER_MIN | secrets.randbits(NUMBER_BITS)
+        number = NUMBER_MIN | int.from_bytes(os.urandom(4)) & (NUMBER_MIN - 1)
         self.identity = self.identity.with_life(Life(first_epoch, number))
         self._save()
 

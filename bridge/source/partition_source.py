@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from bridge.errors import SourceError
-from bridge.format.drained_file import EXTENT_HEADER_BYTES, HEADER_BYTES, ring_epoch
+from bridge.format.drained_file import EXTENT_HEADER_BYTES, HEADER_BYTES
 from bridge.format.file_builder import RecordBatch, RecordRun
+from bridge.format.lake_epoch import ring_epoch
 from persistence.files import OsFiles
 from persistence.read.directories import places
 from persistence.read.log_reader import Epoch, LogReader

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from edge.auth.acl import AccessRules
-from edge.auth.acl_file import read_rules
 from edge.auth.errors import AuthFileError
 from edge.auth.interfaces import (
     AccessList,
@@ -32,10 +30,13 @@ from edge.auth.interfaces import (
     Verdict,
     Watcher,
 )
-from edge.auth.password_checker import PasswordChecker
-from edge.auth.password_file import User, Users, read_users
-from edge.auth.scram import ScramAuthenticator
 from edge.logging_setup import pairs
+
+if TYPE_CHECKING:
+    from edge.auth.acl import AccessRules
+    from edge.auth.password_checker import PasswordChecker
+    from edge.auth.password_file import User, Users
+    from edge.auth.scram import ScramAuthenticator
 
 __all__ = ["AuthBackend", "AuthFiles", "scram_secret"]
 
@@ -56,14 +57,20 @@ class AuthFiles:
         """Read both files. Raises AuthFileError with the mistakes of both."""
         problems: list[str] = []
         users = rules = None
-        try:
-            users = read_users(password_file) if password_file else None
-        except AuthFileError as error:
-            problems += error.problems
-        try:
-            rules = read_rules(acl_file) if acl_file else None
-        except AuthFileError as error:
-            problems += error.problems
+        if password_file:
+            from edge.auth.password_file import read_users
+
+            try:
+                users = read_users(password_file)
+            except AuthFileError as error:
+                problems += error.problems
+        if acl_file:
+            from edge.auth.acl_file import read_rules
+
+            try:
+                rules = read_rules(acl_file)
+            except AuthFileError as error:
+                problems += error.problems
         if problems:
             raise AuthFileError(problems)
         return cls(users, rules)
@@ -86,6 +93,9 @@ class AuthBackend:
         self._passwords: PasswordChecker | None = None
         self._scram: ScramAuthenticator | None = None
         if (users := self.files.users) is not None:
+            from edge.auth.password_checker import PasswordChecker
+            from edge.auth.scram import ScramAuthenticator
+
             self._passwords, self._scram = PasswordChecker(users), ScramAuthenticator(users, secret)
 
     def load(self, plugins: PlugIns) -> None:
@@ -165,12 +175,12 @@ class AuthBackend:
 
 def changed_users(before: Mapping[str, User], after: Mapping[str, User]) -> frozenset[str]:
     """Users whose password or SCRAM keys were removed or changed."""
-    nobody = User()
 
-    def kept(old: User, new: User) -> bool:
-        return old.password in (None, new.password) and old.scram in (None, new.scram)
+    def kept(old: User, new: User | None) -> bool:
+        password, scram = (new.password, new.scram) if new is not None else (None, None)
+        return old.password in (None, password) and old.scram in (None, scram)
 
-    return frozenset(name for name, old in before.items() if not kept(old, after.get(name, nobody)))
+    return frozenset(name for name, old in before.items() if not kept(old, after.get(name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,5 +232,5 @@ def scram_secret(file: Path) -> bytes:
         file.unlink()  # truncated by a crash
         return scram_secret(file)
     with os.fdopen(descriptor, "wb") as output:
-        output.write(made := secrets.token_bytes(SECRET_BYTES))
+        output.write(made := os.urandom(SECRET_BYTES))
     return made

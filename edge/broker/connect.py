@@ -15,7 +15,7 @@ new session; the other session ends.
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -78,7 +78,7 @@ class ConnectHandler:
 
     def facts(self, connection: int, packet: Connect) -> ClientInfo:
         """Facts of the client. A client without an identifier gets one [MQTT-3.1.3-6]."""
-        client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
+        client_id = packet.client_id or f"auto-{os.urandom(8).hex()}"
         return self._permissions.facts(connection, client_id, packet.username)
 
     def refusal(self, facts: ClientInfo, packet: Connect) -> tuple[ReasonCode, Properties] | None:

@@ -9,20 +9,20 @@ Exit statuses are those of edge/cli/exit_status.py.
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard
 
 from edge.cli.exit_status import Exit
 from edge.errors import AccessDenied, BrokerUnreachable, Refused
 
-__all__ = ["VERBS", "main", "parser_of", "usage", "version"]
+__all__ = ["VERBS", "VERSION", "main", "parser_of", "usage"]
+
+VERSION = "0.1.0"  # as in pyproject.toml: metadata of distributions take longer to read than a start may
 
 VERBS = {
     "run": "start the broker",
@@ -48,9 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(usage(), file=sys.stdout if words else sys.stderr)
         return 0 if words else Exit.USAGE
     if words[0] in {"-V", "--version"}:
-        print(f"brim {version()}")
+        print(f"brim {VERSION}")
         return 0
     if words[0] not in VERBS:
+        import difflib
+
         near = difflib.get_close_matches(words[0], VERBS, n=1)
         hint = f"did you mean `brim {near[0]}`?" if near else f"it is one of {', '.join(VERBS)}"
         print(f"brim: there is no verb {words[0]!r}; {hint}", file=sys.stderr)
@@ -60,19 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         sighup.install()
     return _run(words[0], words[1:])
-
-
-def version() -> str:
-    """Version of the installed distribution."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("brim")
-    except metadata.PackageNotFoundError:  # a checkout that is not installed
-        import tomllib
-
-        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-        return str(project["version"])
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:

@@ -5,10 +5,14 @@ Called by edge/config/setting_rules.py, in the same form.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from edge.config.listener import Listener, is_loopback
 from edge.config.schema import Config
-from edge.config.toml_positions import Path
 from edge.config.toml_reader import Problems
+
+if TYPE_CHECKING:
+    from edge.config.toml_positions import Path
 
 __all__ = ["listeners_are_safe", "listeners_make_sense"]
 

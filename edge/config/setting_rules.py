@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from edge.config.listener import Listener, is_loopback
 from edge.config.listener_rules import listeners_are_safe, listeners_make_sense
 from edge.config.schema import RECORD_OVERHEAD_BYTES, RECORDS_PER_RING, RING_SHARE, Config, Durability
-from edge.config.toml_positions import Path
 from edge.config.toml_reader import Problems, shown
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
+
+if TYPE_CHECKING:
+    from edge.config.toml_positions import Path
 
 __all__ = ["RULES"]
 

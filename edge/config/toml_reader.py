@@ -9,19 +9,20 @@ A problem has the form `file:line: key: value and allowed values; remedy`.
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
-from edge.config.toml_positions import Path, key_lines, line_of
 from edge.config.units import InvalidUnit, milliseconds_of, size_of, unit_of
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from edge.config.toml_positions import Path
 
 __all__ = ["Problems", "read_struct", "read_toml", "read_values"]
 
@@ -44,6 +45,8 @@ class Problems:
 
     def add(self, path: Path, text: str) -> None:
         """Add a problem: `text` has the value, the limit and the remedy for the key at `path`."""
+        from edge.config.toml_positions import line_of
+
         line = 0 if self.lines is None else line_of(self.lines, path)
         place = f"{self.file}:{line}" if line else self.file
         self._found.append((line, f"{place}: {dotted(path)}: {text}"))
@@ -68,6 +71,13 @@ def dotted(path: Path) -> str:
 
 def read_toml(text: str, problems: Problems) -> dict[str, Any]:
     """Tables of `text`. Empty, with one problem, if it is not TOML."""
+    if not text:  # no file: the parser need not be imported
+        problems.lines = {}
+        return {}
+    import tomllib
+
+    from edge.config.toml_positions import key_lines
+
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -225,6 +235,8 @@ def _outside(value: float, low: float | None, high: float | None) -> str:
 
 
 def _nearest(word: object, words: Iterable[str]) -> str:
+    import difflib
+
     near = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 

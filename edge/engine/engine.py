@@ -15,7 +15,6 @@ options in its lower eight bits (edge.engine.subscription_options), the number o
 from __future__ import annotations
 
 import os
-import secrets
 from array import array
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
@@ -482,7 +481,7 @@ class Engine(SpillEngine, Protocol):
 def engine_of(limits: EngineLimits | None = None) -> Engine:
     """Create an engine."""
     struct = ffi.new("mq_limits *", asdict(limits or EngineLimits()))
-    made = cast(Any, _ringbuf).Engine(bytes(ffi.buffer(struct)), secrets.token_bytes(16))
+    made = cast(Any, _ringbuf).Engine(bytes(ffi.buffer(struct)), os.urandom(16))
     return cast(Engine, made)
 
 

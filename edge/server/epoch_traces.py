@@ -2,7 +2,7 @@
 
 Owns nothing and changes nothing. Reads rings in the runtime directory, ends of logs, bridge checkpoints,
 committed offsets of consumers, the session checkpoint and the retained file. All of these have checksums;
-damaged ones are skipped.
+damaged ones are skipped. The modules that read a file are imported if the file exists.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from bridge.drain.checkpoint import cursors_in
-from bridge.format.drained_file import ring_epoch
+from bridge.format.lake_epoch import ring_epoch
 from edge.config.schema import Config
-from edge.consumers.append_log import bodies_in
-from edge.consumers.offset_store import PlaceBody, decode_body
 from edge.recovery.retained_store import marks_in
 from edge.recovery.state_files import FILE_NAMES, RETAINED_NAME
 from edge.session_store.checkpoint import NOTE, parse_checkpoint
@@ -31,12 +28,14 @@ __all__ = ["highest_in_use", "highest_trace"]
 def highest_in_use(config: Config, log_epochs: Iterable[int]) -> int:
     """The highest epoch of rings, logs and bridges; 0 if there is none. `log_epochs`: ends of the logs."""
     rings = map(epoch_in, config.runtime_dir.glob("*.ring*"))
-    cursors = (
-        ring_epoch(it.epoch)
-        for path in config.state_dir.glob("bridge/*.checkpoint*")
-        for it in cursors_in(path) or ()
-    )
+    cursors = (it for path in config.state_dir.glob("bridge/*.checkpoint*") for it in _bridge_epochs(path))
     return max(_highest(log_epochs), _highest(rings), _highest(cursors))
+
+
+def _bridge_epochs(path: Path) -> Iterator[int]:
+    from bridge.drain.checkpoint import cursors_in
+
+    return (ring_epoch(it.epoch) for it in cursors_in(path) or ())
 
 
 def highest_trace(config: Config, log_epochs: Iterable[int]) -> int:
@@ -56,6 +55,11 @@ def _highest(numbers: Iterable[int]) -> int:
 
 
 def _consumer_epochs(path: Path) -> Iterator[int]:
+    if not path.exists():
+        return
+    from edge.consumers.append_log import bodies_in
+    from edge.consumers.offset_store import PlaceBody, decode_body
+
     for data in bodies_in(path):
         with suppress(ValueError):
             body = decode_body(data)

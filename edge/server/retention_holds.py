@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.drain.checkpoint import cursors_in, streams_in
-from bridge.format.drained_file import ring_epoch
+from bridge.format.lake_epoch import ring_epoch
 from bridge.source.partition_source import RingName
 from edge.config.schema import Bridge, Config
 from edge.logging_setup import pairs

@@ -85,8 +85,8 @@ def ring_to_write(
     """Ring at `path` for this process to write, and the result of `prepare` for it: its writer.
 
     The ring is re-attached, with its epoch and records, if possible. Otherwise it is new, in a new epoch that
-    begins at `log_end`. `past`: source of damaged records. A RingError of `prepare` means damage. `mode`: of
-    a new file. Raises RingsUnavailable.
+    begins at `log_end`; its pages wait for Ring.populate(). `past`: source of
+    damaged records. A RingError of `prepare` means damage. `mode`: of a new file. Raises RingsUnavailable.
     """
     ring = _left_behind(path, past)
     if ring is not None:
@@ -101,7 +101,8 @@ def ring_to_write(
             ring.refuse(0)  # another process may write the refusal, or damage may set it
             _log_losses(ring, capacity_bytes)
             return ring, prepared
-    ring = _created(path, capacity_bytes, epochs.next(path.name, log_end.epoch), log_end.offset, mode)
+    epoch = epochs.next(path.name, log_end.epoch)
+    ring = _created(path, capacity_bytes, epoch, log_end.offset, mode, populate=False)
     return ring, prepare(ring)
 
 
@@ -208,10 +209,17 @@ def _rename_unusable(path: Path, error: Exception) -> None:
     log.warning("unusable ring file renamed; new ring created %s", facts)
 
 
-def _created(path: Path, capacity_bytes: int, epoch: int, first_offset: int, mode: int) -> Ring:
+def _created(
+    path: Path, capacity_bytes: int, epoch: int, first_offset: int, mode: int, *, populate: bool = True
+) -> Ring:
     try:
         ring = Ring.create(
-            path, capacity_bytes=capacity_bytes, epoch=epoch, first_offset=first_offset, mode=mode
+            path,
+            capacity_bytes=capacity_bytes,
+            epoch=epoch,
+            first_offset=first_offset,
+            mode=mode,
+            populate=populate,
         )
     except OSError as error:
         cursor_file(path).unlink(missing_ok=True)

@@ -44,8 +44,12 @@ def bind(settings: Listener) -> tuple[socket.socket, ListenAddress]:
     """Bind a non-blocking listening socket. Raises PortTaken, EdgeError, OSError."""
     if settings.path is not None:
         return _bind_unix(settings.path)
+    wanted = settings.host.strip("[]")
     family, _, _, _, address = socket.getaddrinfo(
-        settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        wanted.encode() if wanted.isascii() else wanted,  # for text Python imports the codec "idna"
+        settings.port,
+        type=socket.SOCK_STREAM,
+        flags=socket.AI_PASSIVE,
     )[0]
     server = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:

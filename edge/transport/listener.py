@@ -32,12 +32,12 @@ from edge.errors import EdgeError
 from edge.logging_setup import pairs
 from edge.mqtt import check_name, payload_bytes
 from edge.transport.listen_sockets import ListenAddress, bind, remove_socket
-from edge.transport.relay_thread import Port, RelayThread
-from edge.transport.tls import Certificates
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from edge.transport.relay_thread import RelayThread
+    from edge.transport.tls import Certificates
     from ringbuf import Reader
 
 __all__ = ["Listener"]
@@ -68,13 +68,7 @@ class Listener:
         self._closed = False
         self._transports_look = TRANSPORTS_LOOK
         self._certificates: list[Certificates] = []
-        limits = limits_of(engine)
-        self._relays = RelayThread(
-            engine,
-            self.adopt,
-            limits.connect_timeout_ms / 1000,
-            (limits.connect_max_bytes, limits.packet_max_bytes),
-        )
+        self._relays: RelayThread | None = None  # None: all listeners are plain TCP
         broker.call = self.call
 
     def listen(self, host: str, port: int, *, allow_anonymous: bool | None = None) -> tuple[str, int]:
@@ -94,7 +88,7 @@ class Listener:
             fd = server.detach()
             self._loop.listen(fd, number)  # belongs to the loop from now on
         else:
-            self._relays.add(Port(number, server, settings, certificates))
+            self._relay(number, server, settings, certificates)
         limits = listener_of(self._engine, number)
         for name in ("connections_max", "connect_max_bytes", "packet_max_bytes", "publish_rate_max"):
             setattr(limits, name, getattr(settings, name) or 0)
@@ -112,9 +106,23 @@ class Listener:
         log.info("listening %s", pairs(at=address, anonymous=anonymous))
         return address
 
+    def _relay(
+        self, number: int, server: socket.socket, settings: Settings, certificates: Certificates | None
+    ) -> None:
+        from edge.transport.relay_thread import Port, RelayThread  # imports asyncio
+
+        if self._relays is None:
+            limits = limits_of(self._engine)
+            most_bytes = limits.connect_max_bytes, limits.packet_max_bytes
+            timeout_s = limits.connect_timeout_ms / 1000
+            self._relays = RelayThread(self._engine, self.adopt, timeout_s, most_bytes)
+        self._relays.add(Port(number, server, settings, certificates))
+
     def _certificates_of(self, settings: Settings) -> Certificates | None:
         if settings.tls is None:
             return None
+        from edge.transport.tls import Certificates
+
         certificates = Certificates(settings.tls)
         if mistake := certificates.problem():
             # Only a warning: an edge whose clock is not set yet must start nevertheless.
@@ -141,8 +149,9 @@ class Listener:
         assert self._thread is None
         self._thread = threading.Thread(target=self._run, name="brim-mqtt")
         self._thread.start()
-        self._relays.on_failure = self.on_failure
-        self._relays.start()
+        if self._relays is not None:
+            self._relays.on_failure = self.on_failure
+            self._relays.start()
 
     def stop(self) -> None:
         """Stop: accept no more clients, end all connections, publish wills, flush output, end the thread.
@@ -152,7 +161,8 @@ class Listener:
         if self._closed:
             return
         self._closed = True
-        self._relays.close_listeners()
+        if self._relays is not None:
+            self._relays.close_listeners()
         self._stopping = True
         if self._thread is None:
             self._finish()
@@ -164,7 +174,8 @@ class Listener:
                 return
         self._run_calls()  # late calls may hand over sockets, which must not stay open
         self._loop.close()
-        self._relays.stop()  # after the loop's last output has reached them
+        if self._relays is not None:
+            self._relays.stop()  # after the last output of the loop has reached them
         for address in self.addresses:
             remove_socket(address)
 

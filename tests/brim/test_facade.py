@@ -5,6 +5,7 @@ import doctest
 import inspect
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ def test_a_type_checker_sees_the_names_that_there_are_when_it_runs(module) -> No
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
-    assert brim.__version__ == "0.1.0"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert brim.__version__ == project["version"]
 
 
 def parameters(function) -> list[tuple[str, object]]:

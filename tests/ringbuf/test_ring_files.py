@@ -10,7 +10,7 @@ import pytest
 
 from ringbuf import Ring, errors
 from ringbuf.constants import CURSORS_BYTES, FOREIGN_SLOTS, HEADER_BYTES, OWN_SLOTS
-from ringbuf.ring import cursor_file, ring_file
+from ringbuf.ring import POPULATE_BYTES, cursor_file, ring_file
 from tests.support.children import Child
 from tests.support.rings import CAPACITY_BYTES, drained, new_ring, overwrite, payload_of, ring_bytes
 
@@ -123,6 +123,13 @@ def test_memory_is_touched_at_once_unless_told_otherwise(runtime_directory) -> N
         runtime_directory / "ring", capacity_bytes=CAPACITY_BYTES, epoch=1, populate=False
     ) as ring:
         assert resident(ring) < (HEADER_BYTES + CAPACITY_BYTES) // 1024
+        ring.writer().publish(b"x")
+        steps = ring.populate()
+        next(steps)
+        ring.writer().publish(b"y")
+        assert len(list(steps)) == -(-(HEADER_BYTES + CAPACITY_BYTES) // POPULATE_BYTES) - 1
+        assert resident(ring) == (HEADER_BYTES + CAPACITY_BYTES) // 1024
+        assert [bytes(it) for it in ring.reader(start="oldest").read_many(10)] == [b"x", b"y"]
 
 
 def test_no_room_is_an_error_with_a_remedy_not_a_crash(runtime_directory, monkeypatch) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import SinkUnavailable
-from bridge.format.drained_file import ring_epoch
 from bridge.format.installation import (
     Holder,
     Identity,
@@ -18,6 +17,7 @@ from bridge.format.installation import (
     pack_identity,
     unpack_identity,
 )
+from bridge.format.lake_epoch import ring_epoch
 from bridge.sinks.directory import DirectorySink
 from tests.support.house import ROOT
 

@@ -18,7 +18,7 @@ import pytest
 from brim import producer
 from brim import subscribe as subscribe_shm
 from edge.cli import main
-from edge.cli.serving import _watch
+from edge.cli.run_loop import _watch
 from edge.client import Client, connect
 from edge.config.schema import Config, Listener
 from edge.server.sd_notify import notify, watchdog_interval_s

@@ -88,7 +88,9 @@ def test_a_client_that_does_not_take_the_end_is_not_waited_for() -> None:
             client.packet()
         for _ in range(30):  # more than sockets hold
             writer.send(*[Publish("t", bytes(100_000))] * 10)
-        wait_until(lambda: there.there.listener._relays.count == 0)
+        relays = there.there.listener._relays
+        assert relays is not None
+        wait_until(lambda: relays.count == 0)
         assert is_empty(there.limits("tls"))
         assert is_empty(there.limits("wss"))
         for client in slow:

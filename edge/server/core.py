@@ -1,0 +1,358 @@
+"""Core of a broker process: the parts that MQTT clients need, started without an event loop.
+
+    directories locked -> log recovered -> rings opened -> ports bound -> log thread
+    -> rings of local producers -> sessions restored -> MQTT thread
+
+Owns these parts and the stack that ends them, `down`, to which the services (services.py) add theirs. Ports
+are bound first, so that a busy one is an error and not a half-started broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from edge.auth.backend import AuthBackend, AuthFiles, scram_secret
+from edge.auth.rule_warnings import rule_warnings
+from edge.broker.dispatcher import Broker
+from edge.broker.durability import Upstream, reason_code, refusal
+from edge.config.directories import DirectoryLock, make_directory
+from edge.config.schema import Config, Durability
+from edge.config.schema import Listener as ListenerConfig
+from edge.engine.engine import engine_of, limits_of
+from edge.errors import EdgeError
+from edge.local.producers import ProducerRing, Producers
+from edge.logging_setup import pairs
+from edge.recovery.retained_store import retained_in
+from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
+from edge.server.limits import broker_limits, engine_limits, logged_rings
+from edge.server.producer_feed import ProducerFeed
+from edge.streams.epochs import Epochs
+from edge.streams.ring_sizes import fitted
+from edge.streams.streams import Streams
+from edge.transport import descriptors
+from edge.transport.listener import Listener
+from ringbuf import Ring
+
+if TYPE_CHECKING:
+    from bridge.format.installation import Installation
+    from edge.log.log_set import LogSet
+    from persistence.read.merged_reader import MergedReader
+
+__all__ = ["BrokerCore"]
+
+log = logging.getLogger(__name__)
+
+SHOW_S, SHOW_LOOK_S = 5.0, 0.005
+
+
+class BrokerCore:
+    """The parts for MQTT clients. `failed` is called, on any thread, if a defect ends the MQTT thread."""
+
+    def __init__(self, config: Config, version: str, failed: Callable[[], object]) -> None:
+        self.config = config
+        self.guard: AuthBackend
+        self.listener: Listener
+        self.streams: Streams
+        self.producers: Producers
+        self.upstream: Upstream
+        self.budget: descriptors.DescriptorBudget
+        self.logs: LogSet | None = None  # None: no stream needs a log
+        self.down = AsyncExitStack()  # ends each started part
+        self._version = version
+        self._failed = failed
+        self._state: StateFiles | None = None  # None: sessions end with the broker
+        self._installation: Installation
+        self._on_log_state: list[Callable[[], object]] = []  # called on the MQTT thread
+
+    def start(self) -> None:
+        """Start every part; the last one serves clients. After an error the caller closes `down`."""
+        self._lock_directories()
+        self.config = config = fitted(self.config)
+        allowed = descriptors.allow(config)
+        descriptors.make_table(config, allowed)
+        self._start_guard()
+        epochs = Epochs(
+            config.state_dir / "epochs",
+            found_elsewhere=self._highest_trace,
+            in_use=self._highest_in_use,
+            begin_life=self._begin_life,
+        )
+        self.streams = streams = self._open_streams(epochs)
+        self._open_state(epochs)
+        self._bind(streams)
+        self._start_log(streams)
+        self._wait_for_durable_rings(streams)
+        self._restore_retained(streams)
+        self._follow_durability(streams)
+        self.producers = self._open_producers(epochs)
+        self._start_feed(self.producers)
+        self._restore_sessions(streams)
+        descriptors.check(config, allowed)
+        self.budget = descriptors.budget(config, allowed, descriptors.open_now())
+        limits_of(self.listener.broker.engine).connections_max = self.budget.clients
+        self.listener.start()
+        self.stop_on_thread(self.listener.stop)
+
+    def rings(self) -> list[Ring]:
+        """Every ring that this process writes."""
+        journal = [self._state.ring] if self._state is not None else []
+        return [partition.ring for partition in self.streams.all()] + journal
+
+    def stop_on_thread(self, stop: Callable[[], object]) -> None:
+        """At the end, call `stop`, which waits, on a thread: the event loop continues meanwhile."""
+
+        async def stopped() -> None:
+            from asyncio import to_thread  # takes longer to import than all that this module needs
+
+            await to_thread(stop)
+
+        self.down.push_async_callback(stopped)
+
+    def apply(self, files: AuthFiles) -> None:
+        """Put passwords and rules that were read again in force. On the MQTT thread."""
+        self.guard.apply(files, self._authorize_again)
+        self._log_rule_warnings()
+
+    def _lock_directories(self) -> None:
+        for key in ("runtime_dir", "state_dir"):
+            directory = getattr(self.config, key)
+            make_directory(directory, key)
+            self.down.callback(DirectoryLock(directory).close)
+
+    def _start_guard(self) -> None:
+        auth = self.config.auth
+        secret = scram_secret(self.config.state_dir / "scram-secret") if auth.password_file else b""
+        self.guard = AuthBackend(auth.password_file, auth.acl_file, secret=secret)
+        self.down.callback(self.guard.close)
+        self._log_rule_warnings()
+        if auth.plugin:
+            from edge.auth.amqtt_compat.adapter import PluginAdapter
+
+            plugins = [(plugin.path, plugin.options) for plugin in auth.plugin]
+            self.guard.load(PluginAdapter(plugins, lambda: self.listener.call(self._authorize_again)))
+
+    def _log_rule_warnings(self) -> None:
+        for warning in rule_warnings(self.config, self.guard.files):
+            log.warning("%s", warning)
+
+    def _asking_names(self, settings: ListenerConfig) -> ListenerConfig:
+        """If users can log in, a listener accepts anonymous clients only if its configuration allows it."""
+        if settings.allow_anonymous is None and self.guard.authenticator is not None:
+            return msgspec.structs.replace(settings, allow_anonymous=False)
+        return settings
+
+    def _open_streams(self, epochs: Epochs) -> Streams:
+        self._open_logs()
+        self._open_installation()
+        ends = self.logs.ends() if self.logs else {}
+        streams = Streams.open(self.config, epochs, ends, self._past)
+        self.down.callback(streams.close)
+        return streams
+
+    @property
+    def _past(self) -> MergedReader | None:
+        """The records that the log has."""
+        return self.logs.reader if self.logs else None
+
+    def _open_installation(self) -> None:
+        """Keep a copy of the installation's identity next to its records."""
+        from bridge.format.installation import Installation, InstallationMismatch
+
+        config = self.config
+        apart = [config.log_directory] if self.logs else []
+        copies = [it for it in apart if not it.is_relative_to(config.state_dir)] + [config.runtime_dir]
+        self._installation = Installation.open(config.state_dir, copies)
+        try:
+            self._installation.copy_to(copies)
+        except InstallationMismatch as error:
+            raise EdgeError(str(error), hint=error.hint) from error
+
+    def _begin_life(self, first_epoch: int) -> None:
+        self._installation.begin_life(first_epoch)
+
+    def _highest_trace(self) -> int:
+        from edge.server.epoch_traces import highest_trace
+
+        found = highest_trace(self.config, self._log_epochs())
+        return max(found, self._installation.newest_first_epoch)
+
+    def _highest_in_use(self) -> int:
+        from edge.server.epoch_traces import highest_in_use
+
+        found = highest_in_use(self.config, self._log_epochs())
+        return max(found, self._installation.newest_first_epoch)
+
+    def _log_epochs(self) -> list[int]:
+        ends = self.logs.ends() if self.logs else {}
+        return [it.epoch for it in ends.values()]
+
+    def _open_state(self, epochs: Epochs) -> None:
+        if not self.config.sessions.keep:
+            forget_state(self.config)
+            return
+        self._state = StateFiles(self.config, epochs, self.logs.ends() if self.logs else {}, self._past)
+        self.down.callback(self._state.close)
+        self._state.find(self._past)
+
+    def _restore_retained(self, streams: Streams) -> None:
+        rings = [partition.ring for partition in streams.all()]
+        if self._state is not None:
+            kept = self._state.retained.restore(self.listener.broker, rings, self._past)
+        else:
+            kept = sum(self.listener.broker.retained.restore(retained_in(ring)) for ring in rings)
+        self.listener.broker.check_retained()
+        if kept:
+            log.info("retained messages restored %s", pairs(messages=kept))
+
+    def _restore_sessions(self, streams: Streams) -> None:
+        """Restore before any client is served, and after the producer rings: their records may wait."""
+        if self._state is not None:
+            partitions = {partition.name: partition for partition in streams.all()}
+            self._state.restore(self.listener.broker, partitions, self._past)
+
+    def _open_logs(self) -> None:
+        rings = logged_rings(self.config)
+        if not rings:
+            return
+        from edge.log.log_set import LogSet, Placing, disk_rules
+
+        settings = self.config.log
+        disk, keep_all = disk_rules(settings), 0  # log maintenance removes segments
+        placing = Placing(settings.workers, settings.segment_bytes, keep_all, settings.direct, disk)
+        self.logs = LogSet(self.config.log_directory, placing)
+        self.down.callback(self.logs.close)
+        self.logs.open(rings)
+
+    def _bind(self, streams: Streams) -> None:
+        engine = engine_of(engine_limits(self.config))
+        broker = Broker(
+            engine,
+            streams.partition_of,
+            limits=broker_limits(self.config),
+            version=self._version,
+            authenticator=self.guard.authenticator,
+            enhanced=self.guard.enhanced,
+            access=self.guard.access,
+        )
+        if (watcher := self.guard.watcher) is not None:
+            broker.watchers.append(watcher)
+        if self.logs is not None:
+            broker.cold.read_at = self.logs.reader.read_at
+            broker.sys_topics.log = self.logs.numbers
+        self.listener = Listener(engine, broker)
+        self.listener.on_failure = self._failed
+        self.down.callback(self.listener.stop)  # for a failed start; otherwise it has been stopped already
+        for it in self.config.listener:
+            try:
+                self.listener.add(self._asking_names(it))
+            except OSError as error:
+                text = f"cannot listen on {it.host} port {it.port}: {error.strerror}"
+                raise EdgeError(text, hint="set host and port of that [[listener]]") from error
+
+    def _start_log(self, streams: Streams) -> None:
+        if self.logs is None:
+            return
+        from edge.log.log_set import log_source
+
+        settings = {stream.name: stream for stream in self.config.stream}
+        logged = [(it.ring, settings[it.stream]) for it in streams.all() if it.durability.is_logged]
+        sources = [(log_source(ring, stream), stream.isolated) for ring, stream in logged]
+        if self._state is not None and self._state.durability.is_logged:
+            sources.append((self._state.source(), True))
+            self._state.trim(self.logs.log_of(SESSIONS_RING))
+        self.stop_on_thread(self.logs.stop)
+        self.logs.start(sources, self.listener.wake, self.listener.wake_descriptor)
+
+    def _wait_for_durable_rings(self, streams: Streams) -> None:
+        """Wait until the log has synced the records of the last run, of rings with visible = "durable".
+
+        A failing disk ends the wait. Records that the log lacks become visible when it has them, except
+        retained messages, which are restored once.
+        """
+        rings = [it.ring for it in streams.all() if it.visible == "durable"]
+        deadline = time.monotonic() + SHOW_S
+        while left := [it.name for it in rings if _lags(it)]:
+            if time.monotonic() > deadline or (self.logs and any(map(self.logs.failure_of, left))):
+                log.warning("retained messages not restored: not durable %s", pairs(rings=left))
+                return
+            time.sleep(SHOW_LOOK_S)
+
+    def _open_producers(self, epochs: Epochs) -> Producers:
+        """Open producer rings. They are closed after their last reader, the log."""
+        producers = Producers(self.config, epochs, self.logs.ends() if self.logs else {}, self._past)
+        self.down.callback(producers.close)
+        if self.logs is not None:
+            self.stop_on_thread(self.logs.stop)
+            producers.on_ring.append(self._log_foreign)
+        producers.attach_left_behind()
+        self._refuse_producers(producers)
+        return producers
+
+    def _refuse_producers(self, producers: Producers) -> None:
+        """Refuse producers while their stream's log accepts no records, as publishers of MQTT."""
+        failure_of = self.logs.failure_of if self.logs is not None else lambda _: ""
+
+        def refuse() -> None:
+            producers.refuse(lambda name: refusal(failure_of(name)))
+
+        self._on_log_state.append(refuse)
+        producers.on_ring.append(lambda _: self.listener.call(refuse))
+        self.listener.call(refuse)
+
+    def _log_foreign(self, added: ProducerRing) -> None:
+        """Log a producer's ring. If its log cannot be opened, that is reported and the producer served."""
+        if self.logs is None or not added.stream.durability.is_logged:
+            return
+        try:
+            self.logs.add_foreign(added.ring, added.stream)
+        except EdgeError as error:
+            log.error("producer ring not logged %s", pairs(ring=added.name, reason=error))
+
+    def _follow_durability(self, streams: Streams) -> None:
+        """Pass the state of logs and sinks to the publishers, on the MQTT thread, which serves them."""
+        rings = self.listener.broker.router.durability
+        epochs = {it.name: it.ring.epoch for it in streams.all()}
+        self.upstream = Upstream(self.config, epochs, rings, self.listener.call)
+        if (logs := self.logs) is None:
+            return
+
+        topics, journal = self.listener.broker.sys_topics, self.listener.broker.journal
+        topics.log_state = logs.state
+        on_disk = {it.name for it in streams.all() if it.durability is Durability.DISK}
+        gates_output = self._state is not None and self._state.durability is Durability.DISK
+
+        def apply_log_state() -> None:
+            topics.publish_soon()
+            journal.ack_failure = logs.failure_of(SESSIONS_RING) if gates_output else ""
+            for name in epochs:
+                needed = journal.ack_failure if name in on_disk else ""  # QoS 2 needs the session journal
+                rings.refuse(name, reason_code(logs.failure_of(name) or needed))
+            for notify in self._on_log_state:
+                notify()
+
+        logs.on_change = partial(self.listener.call, apply_log_state)
+        self.listener.call(apply_log_state)  # the first rounds of the log may have failed already
+
+    def _start_feed(self, producers: Producers) -> None:
+        feed = ProducerFeed(self.listener)
+        self.down.callback(feed.close)
+        for producer in producers.all():
+            resumed = self._state is not None and self._state.knows(producer.ring)
+            feed.add(producer, left_behind=True, resumed=resumed)
+        producers.on_ring.append(feed.add)
+
+    def _authorize_again(self) -> None:
+        self.listener.broker.acl_changed(self.guard.access)
+
+
+def _lags(ring: Ring) -> bool:
+    """True if the log lacks some records of the ring."""
+    extremes = ring.extremes()
+    return extremes.durable_position < extremes.end_position
