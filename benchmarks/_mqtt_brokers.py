@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks._mqtt_process import Broker, Ports, Start, free_port, process
+from benchmarks._mqtt_process import Broker, Ports, Program, free_port, process
 from edge.config.schema import Config
 
 AEDES = "1.2.0"
@@ -41,6 +41,27 @@ createServer(broker.handle).listen(Number(process.argv[2]), '127.0.0.1', 4096)
 """
 
 
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """Files of a certificate (ECDSA, P-256) and of its key. Raises FileNotFoundError without openssl."""
+    files = directory / "certificate.pem", directory / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost"
+    places = ["-out", str(files[0]), "-keyout", str(files[1])]
+    subprocess.run([*command.split(), *places], check=True, capture_output=True)
+    return files
+
+
+def brim_listeners(directory: Path, ports: Ports) -> list[str]:
+    """Listeners in the configuration of Brim."""
+    lines = ["[[listener]]", f"port = {ports.mqtt}"]
+    if ports.ws:
+        lines += ["[[listener]]", f"port = {ports.ws}", 'transport = "websocket"']
+    if ports.tls:
+        shown, key = (json.dumps(str(it)) for it in certificate(directory))
+        lines += ["[[listener]]", f"port = {ports.tls}"]
+        lines += ["[listener.tls]", f"certificate_file = {shown}", f"key_file = {key}"]
+    return lines
+
+
 @contextmanager
 def brim(directory: Path, ports: Ports, *, busy: bool = False) -> Iterator[Broker]:
     """`brim run`; `busy`: with a Python thread that computes 5 ms of every 10."""
@@ -50,8 +71,7 @@ def brim(directory: Path, ports: Ports, *, busy: bool = False) -> Iterator[Broke
         f"runtime_dir = {json.dumps(str(directory / 'run'))}",
         f"state_dir = {json.dumps(str(directory / 'state'))}",
         *(("[auth]", f"acl_file = {json.dumps(str(rules))}") if "auth" in Config.__struct_fields__ else ()),
-        "[[listener]]",
-        f"port = {ports.mqtt}",
+        *brim_listeners(directory, ports),
         "[limits]",
         "connections_max = 20_000",
         "topics_max = 4_000_000",
@@ -78,11 +98,19 @@ def busy_brim(directory: Path, ports: Ports) -> Iterator[Broker]:
 
 def mosquitto_config(directory: Path, ports: Ports) -> Path:
     """Configuration of a Mosquitto 2 without limits."""
+    lines = [
+        *("allow_anonymous true", "set_tcp_nodelay true", "max_queued_messages 0", "log_dest none"),
+        f"listener {ports.mqtt} 127.0.0.1",
+    ]
+    if ports.ws:
+        lines += [f"listener {ports.ws} 127.0.0.1", "protocol websockets"]
+    if ports.tls:
+        shown, key = certificate(directory)
+        lines += [f"listener {ports.tls} 127.0.0.1", f"certfile {shown}", f"keyfile {key}"]
+    if os.geteuid() == 0:
+        lines += ["user root"]  # so that it can read the key
     config = directory / "mosquitto.conf"
-    config.write_text(
-        f"listener {ports.mqtt} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"
-        "max_queued_messages 0\nlog_dest none\n"
-    )
+    config.write_text("\n".join(lines) + "\n")
     return config
 
 
@@ -150,20 +178,24 @@ def installed(npm: str) -> Path:
     return home
 
 
-PEERS: dict[str, Start] = {
-    "mosquitto": mosquitto,
-    "nats": nats,
-    "amqtt": amqtt,
-    "aedes": aedes,
+PLACEHOLDERS = ("port", "tls_port", "ws_port", "dir", "certificate", "key", "mosquitto_conf")
+ALL_LISTENERS = frozenset({"tls", "ws"})
+BRIM = Program(brim, ALL_LISTENERS)
+BUSY_BRIM = Program(busy_brim)
+PEERS = {
+    "mosquitto": Program(mosquitto, ALL_LISTENERS),
+    "nats": Program(nats),
+    "amqtt": Program(amqtt),
+    "aedes": Program(aedes),
 }
 
 
-def other(name: str, command: str) -> Start:
-    """A broker by its command, in which {port}, {dir} and {mosquitto_conf} are replaced.
+def other(name: str, command: str) -> Program:
+    """A broker by its command, in which names in braces are replaced.
 
-    Raises ValueError for another name in braces.
+    Raises ValueError for a name that is not in PLACEHOLDERS.
     """
-    names = {"port": "0", "dir": "", "mosquitto_conf": ""}
+    names = dict.fromkeys(PLACEHOLDERS, "")
     try:
         command.format(**names)
     except (KeyError, IndexError, ValueError) as wrong:
@@ -171,36 +203,44 @@ def other(name: str, command: str) -> Start:
 
     @contextmanager
     def start(directory: Path, ports: Ports) -> Iterator[Broker]:
+        shown, key = certificate(directory) if ports.tls else ("", "")
         values = {
-            "port": str(ports.mqtt),
-            "dir": str(directory),
-            "mosquitto_conf": str(mosquitto_config(directory, ports)),
+            "port": ports.mqtt,
+            "tls_port": ports.tls,
+            "ws_port": ports.ws,
+            "dir": directory,
+            "certificate": shown,
+            "key": key,
+            "mosquitto_conf": mosquitto_config(directory, ports),
         }
         words = [word.format(**values) for word in shlex.split(command)]
         with process(name, words, ports, directory) as broker:
             yield broker
 
-    return start
+    has = {it for it in ALL_LISTENERS if f"{{{it}_port}}" in command or "{mosquitto_conf}" in command}
+    return Program(start, frozenset(has))
 
 
 @contextmanager
-def one(name: str, start: Start, place: Path, ports: Ports | None = None) -> Iterator[Broker]:
+def one(
+    name: str, program: Program, place: Path, listeners: frozenset[str] = frozenset()
+) -> Iterator[Broker]:
     """A broker in a directory of its own, which is removed with it."""
     directory = place / name
     directory.mkdir()
     try:
-        with start(directory, ports or Ports(free_port())) as broker:
+        with program.start(directory, program.ports(listeners)) as broker:
             yield dataclasses.replace(broker, name=name)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def started(starts: dict[str, Start], place: Path, stack: ExitStack) -> list[Broker]:
+def started(programs: dict[str, Program], place: Path, stack: ExitStack) -> list[Broker]:
     """The available brokers, running; an unavailable one is reported."""
     brokers = []
-    for name, start in starts.items():
+    for name, program in programs.items():
         try:
-            brokers.append(stack.enter_context(one(name, start, place)))
+            brokers.append(stack.enter_context(one(name, program, place)))
         except FileNotFoundError as missing:
             print("=" * 78 + f"\n{name} is NOT MEASURED: {missing}\n" + "=" * 78, flush=True)
     return brokers

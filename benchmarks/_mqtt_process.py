@@ -36,6 +36,18 @@ Start = Callable[[Path, Ports], AbstractContextManager["Broker"]]
 
 
 @dataclass(frozen=True)
+class Program:
+    """A broker that can be started; `listeners`: of "tls" and "ws", in addition to plain MQTT."""
+
+    start: Start
+    listeners: frozenset[str] = frozenset()
+
+    def ports(self, listeners: frozenset[str] = frozenset()) -> Ports:
+        """Free ports for plain MQTT and these listeners."""
+        return Ports(free_port(), *(free_port() if it in listeners else 0 for it in ("tls", "ws")))
+
+
+@dataclass(frozen=True)
 class Broker:
     """A running broker. `start_ms`: from exec to the first CONNACK.
 
@@ -109,6 +121,7 @@ def free_port() -> int:
 def answers(port: int) -> bool:
     """True if a broker there accepts a client."""
     with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))  # another address, so that it cannot connect to itself
         if probe.connect_ex(("127.0.0.1", port)) != 0:
             return False
         probe.settimeout(ANSWER_S)

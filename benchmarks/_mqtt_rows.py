@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks import _mqtt_first as first
+from benchmarks import _mqtt_storms as storms
+from benchmarks import _mqtt_tls as tls
 from benchmarks._mqtt_process import Broker
 from benchmarks._mqtt_tests import LATENCIES, RATES, Figure, latency, rate, scenario
 from edge.load import Scenario, calibrate
 
+HANDSHAKES_SHARE = 100  # one handshake for so many topics of the other rows
 CPU_RATE = 20_000.0
 CPU_LOAD = scenario(publishers=100, pairing="nobody", rate=CPU_RATE)
 
@@ -34,6 +37,7 @@ class Row:
     measure: Callable[[Broker, Size], Figure]
     unit: str = "k/s"
     fresh: bool = False
+    listeners: frozenset[str] = frozenset()  # that it needs, of "tls" and "ws"; then it is fresh
     absolute: bool = False
     load: Scenario | None = None  # of the generator against a sink
     rank: float = 0.0  # percentile of its latency
@@ -88,6 +92,28 @@ def _first(
     )
 
 
+def _front(about: str, measure: Callable[[Broker, float], Figure], listener: str, unit: str = "k/s") -> Row:
+    return Row(
+        about,
+        lambda broker, size: measure(broker, size.duration_s * 2),
+        unit,
+        fresh=True,
+        listeners=frozenset({listener}),
+    )
+
+
+def _storm(about: str, measure: Callable[[Broker, int], Figure], share: int = 1, listener: str = "") -> Row:
+    return Row(
+        f"p99 of one pair at 1 k/s while {about}",
+        lambda broker, size: measure(broker, size.count // share),
+        "ms",
+        fresh=True,
+        listeners=frozenset({listener} if listener else ()),
+        absolute=True,
+        too_slow=frozenset({"nats"}),
+    )
+
+
 def _cpu(broker: Broker, size: Size) -> Figure:
     measured = rate(broker, CPU_LOAD, size.duration_s * 2)
     return Figure(measured.cpu_us, measured.cpu_us, measured.remarks)
@@ -133,6 +159,28 @@ ROWS: dict[str, Row] = {
         "amqtt",
     ),
     "connects": _first("5,000 connections made, 50 pending", first.connects, first.CONNECTS),
+    "tls_p50": _front(
+        "one publisher, one subscriber, 1 k/s by TLS: latency from when a message was due",
+        tls.tls_p50,
+        "tls",
+        "us",
+    ),
+    "tls_cpu": _front("processor time per message of that load", tls.tls_cpu, "tls", "us cpu"),
+    "tls_handshakes": Row(
+        "TLS handshakes with CONNECT, 16 pending, ECDSA P-256, no session resumed",
+        lambda broker, size: tls.tls_handshakes(broker, size.count // HANDSHAKES_SHARE),
+        fresh=True,
+        listeners=frozenset({"tls"}),
+    ),
+    "tls_ingest": _front("1 publisher by TLS, QoS 0, no subscriber", tls.tls_ingest, "tls"),
+    "ws_ingest": _front(
+        "1 publisher by WebSocket, QoS 0, no subscriber, a frame for each", tls.ws_ingest, "ws"
+    ),
+    "storm_topics_p99": _storm("another client publishes to 100,000 new topics", storms.topics),
+    "storm_filters_p99": _storm("another client subscribes to 100,000 exact filters", storms.filters),
+    "storm_handshakes_p99": _storm(
+        "1,000 clients make TLS handshakes", storms.handshakes, HANDSHAKES_SHARE, "tls"
+    ),
     "start_ms": Row(
         "milliseconds from exec to the first CONNACK, of Brim",
         lambda broker, _: first.start(broker),

@@ -7,12 +7,14 @@ Each broker is a process on loopback ports of its own; in each round they take t
 table of medians with the broker's processor time per message in microseconds, and the generator's own limit.
 The last line is one JSON object. Under the name of each row it has the ratio of Brim to Mosquitto as the
 median of the rounds' ratios: Brim's rate over Mosquitto's, or Mosquitto's time over Brim's, so greater is
-better for Brim. start_ms, rss_mb_without_rings and the rows of Brim only are figures of Brim. Under
-cpu_ratios it has the ratio of Mosquitto's processor time per message to Brim's, which other work on the
-machine disturbs less; under ratios, the other peers; under brim and peers, all medians.
+better for Brim. start_ms, rss_mb_without_rings, the rows storm_* and those of Brim only are figures of Brim.
+Under cpu_ratios it has the ratio of Mosquitto's processor time per message to Brim's, which other work on
+the machine disturbs less; under ratios, the other peers; under brim and peers, all medians.
 
 Other brokers: --peer fast='/opt/fast/bin/broker --port {port} --data {dir}', or another build of Mosquitto:
---peer newer='/opt/mosquitto/sbin/mosquitto -c {mosquitto_conf}'.
+--peer newer='/opt/mosquitto/sbin/mosquitto -c {mosquitto_conf}'. Rows by TLS and WebSocket need {tls_port}
+with {certificate} and {key}, {ws_port}, or {mosquitto_conf} in the command; otherwise they leave it out, as
+they leave out nats-server, amqtt and aedes.
 
 One machine, loopback, both sides on the same cores: ratios mean more than rates.
 """
@@ -30,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _mqtt_own as own
-from benchmarks._mqtt_brokers import PEERS, brim, busy_brim, one, other, started
-from benchmarks._mqtt_process import Broker, Start
+from benchmarks._mqtt_brokers import BRIM, BUSY_BRIM, PEERS, one, other, started
+from benchmarks._mqtt_process import Broker, Program
 from benchmarks._mqtt_rows import QUICK, ROWS, Size
 from benchmarks._mqtt_tests import Figure
 
@@ -39,16 +41,17 @@ Round = dict[tuple[str, str], Figure]
 
 
 def one_round(
-    starts: dict[str, Start], running: list[Broker], names: list[str], size: Size, place: Path
+    programs: dict[str, Program], running: list[Broker], names: list[str], size: Size, place: Path
 ) -> Round:
     """Measure every row on every broker, in turn."""
     found: Round = {}
     for row in names:
         for broker in running:
-            if broker.name in ROWS[row].too_slow:
+            lacks = ROWS[row].listeners - programs[broker.name].listeners
+            if lacks or broker.name in ROWS[row].too_slow:
                 continue
             try:
-                found[row, broker.name] = one_figure(starts, broker, row, size, place)
+                found[row, broker.name] = one_figure(programs, broker, row, size, place)
             except Exception as error:
                 # A row that a peer cannot run does not end the measurement of others.
                 if broker.name == "brim":
@@ -57,11 +60,11 @@ def one_round(
     return found
 
 
-def one_figure(starts: dict[str, Start], broker: Broker, row: str, size: Size, place: Path) -> Figure:
+def one_figure(programs: dict[str, Program], broker: Broker, row: str, size: Size, place: Path) -> Figure:
     """Measure a row on the running broker, or on a fresh one."""
     if not ROWS[row].fresh:
         return ROWS[row].measure(broker, size)
-    with one(broker.name, starts[broker.name], place) as fresh:
+    with one(broker.name, programs[broker.name], place, ROWS[row].listeners) as fresh:
         return ROWS[row].measure(fresh, size)
 
 
@@ -120,7 +123,7 @@ def own_figures(names: list[str], place: Path, rounds: int, *, quick: bool) -> d
     found: dict[str, float] = {}
     for name in names:
         print(f"   {name} ...", flush=True)
-        with one("brim", busy_brim if name == "half_busy" else brim, place) as broker:
+        with one("brim", BUSY_BRIM if name == "half_busy" else BRIM, place) as broker:
             duration_s = (QUICK if quick else Size()).duration_s
             found |= own.measure(broker, name, duration_s, rounds, 10 if quick else 1)
     return found
@@ -174,7 +177,7 @@ def rows_in_words() -> str:
     return "rows:\n" + "\n".join(lines)
 
 
-def arguments() -> tuple[argparse.Namespace, dict[str, Start], list[str], list[str]]:
+def arguments() -> tuple[argparse.Namespace, dict[str, Program], list[str], list[str]]:
     """Options, brokers, rows, and figures of Brim only."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=rows_in_words(), formatter_class=argparse.RawDescriptionHelpFormatter
@@ -195,21 +198,21 @@ def arguments() -> tuple[argparse.Namespace, dict[str, Start], list[str], list[s
         parser.error(f"no such row or peer: {', '.join(unknown)}")
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds} is less than 1")
-    starts: dict[str, Start] = {"brim": brim} | {name: PEERS[name] for name in peers}
+    programs: dict[str, Program] = {"brim": BRIM} | {name: PEERS[name] for name in peers}
     for text in options.peer:
         name, separator, command = text.partition("=")
-        if not (name.isidentifier() and separator and command) or name in starts:
+        if not (name.isidentifier() and separator and command) or name in programs:
             parser.error(f"--peer {text!r} is not NAME=COMMAND with a new name of letters, digits and _")
         try:
-            starts[name] = other(name, command)
+            programs[name] = other(name, command)
         except ValueError as wrong:
             parser.error(str(wrong))
-    return options, starts, [it for it in names if it in ROWS], [it for it in names if it in own.OWN]
+    return options, programs, [it for it in names if it in ROWS], [it for it in names if it in own.OWN]
 
 
 def main() -> None:
     """Run the command."""
-    options, starts, names, own_names = arguments()
+    options, programs, names, own_names = arguments()
     if (os.cpu_count() or 1) < 2:
         raise SystemExit("two cores are needed: one for each side")
     size = QUICK if options.quick else Size()
@@ -221,14 +224,14 @@ def main() -> None:
         if names:
             with ExitStack() as stack:
                 limits = generator_limits(names)
-                running = started(starts, Path(root), stack)
+                running = started(programs, Path(root), stack)
                 who = [broker.name for broker in running]
                 for number in range(options.rounds + 1):  # the first warms up
                     remark = "" if number else " (warming up)"
                     print(f"   round {number} of {options.rounds}{remark} ...", flush=True)
                     rows = [row for row in names if number or not ROWS[row].fresh]
                     turn = running[number % len(running) :] + running[: number % len(running)]
-                    rounds.append(one_round(starts, turn, rows, size if number else QUICK, fresh))
+                    rounds.append(one_round(programs, turn, rows, size if number else QUICK, fresh))
             table(rounds[1:], names, who, limits)
         own_found = own_figures(own_names, fresh, options.rounds, quick=options.quick)
         for name, value in own_found.items():
