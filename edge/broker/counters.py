@@ -25,7 +25,7 @@ _TOTALS = (
 _GAUGES = (
     "connections", "sessions", "topics", "topics_bytes", "retained",
     "retained_bytes", "queues_bytes", "spilled_records",
-    "spilled_bytes", "spill_file_bytes", "spill_errno", "unfinished_bytes", "held", "blocked",
+    "spilled_bytes", "spill_file_bytes", "spill_errno", "unfinished_bytes", "acks_waiting", "blocked",
     "sessions_kept", "filter_bytes",
 )  # fmt: skip
 

@@ -1,15 +1,15 @@
-"""Deferred decisions and work: holds the connections that wait, and continues them.
+"""Deferred decisions and steps: pauses the connections that wait, and resumes them.
 
-Owns the held connections. A held connection is not read, so that packets after the one in question are
+Owns the paused connections. A paused connection is not read, so that packets after the one in question are
 handled after it. Decides nothing.
 
-Work (edge.broker.steps) runs in slices: up to SLICE_S for all clients together, each time the broker's thread
-has polled. Clients with unfinished work take turns of TURN_S each. While the journal of sessions is half full
-no work runs, not even for new topics: the rest of the journal is for messages of known topics.
+Steps (edge.broker.steps) run in slices: up to SLICE_S for all clients together, each time the broker's thread
+has polled. Clients with unfinished steps take turns of TURN_S each. While the journal of sessions is half
+full no step runs, not even for new topics: the rest of the journal is for messages of known topics.
 
-Invariants: a connection is held once, however many answers it waits for, and continues after the last of
-them. Answers are used on the broker's thread only. An answer that fails is a refusal. Work of one owner is
-done in its order and to its end, even if its connection ends.
+Invariants: a connection is paused once, however many answers it waits for, and resumes after the last of
+them. Answers are used on the broker's thread only. An answer that fails is a refusal. Steps of one owner
+run in their order and to their end, even if its connection ends.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ T = TypeVar("T")
 Call = Callable[[Callable[[], object]], None]  # runs a function on the broker's thread, from any other thread
 SLICE_S = 0.001
 TURN_S = 0.000_25
-ROOM_S = 0.002  # between two checks of the journal, while work waits for room in it
+ROOM_S = 0.002  # between two checks of the journal, while steps wait for room in it
 # runs a function for a connection; an exception ends that connection
 RunGuarded = Callable[[int, Callable[[], None]], None]
 
 
 class DeferredDecisions:
-    """Waits for answers, and does work, without blocking the broker's thread."""
+    """Waits for answers, and runs steps, without blocking the broker's thread."""
 
     def __init__(
         self,
@@ -48,17 +48,17 @@ class DeferredDecisions:
         guard: RunGuarded,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Create an empty table. `clock` counts seconds of slices. Without `call` work is done at once."""
+        """Create an empty table. `clock` counts seconds of slices. Without `call` steps run at once."""
         self.call = call
         self._clock = clock
         self._slice_ends_s = clock()
-        self._lines: dict[Hashable, deque[tuple[int, Steps[None]]]] = {}  # owner -> (connection, work)
-        self._turns: deque[Hashable] = deque()  # owners with unfinished work
-        self._called = False  # True if _work_in_turns() is scheduled
-        self._waits = False  # True while work waits for room in the journal
+        self._lines: dict[Hashable, deque[tuple[int, Steps[None]]]] = {}  # owner -> (connection, steps)
+        self._turns: deque[Hashable] = deque()  # owners with unfinished steps
+        self._called = False  # True if _run_turns() is scheduled
+        self._waits = False  # True while steps wait for room in the journal
         self._engine = engine
         self._guard = guard
-        self._held: dict[int, int] = {}  # connection -> number of answers that it waits for
+        self._paused: dict[int, int] = {}  # connection -> number of answers that it waits for
 
     def then(
         self,
@@ -67,17 +67,17 @@ class DeferredDecisions:
         refusal: T,
         then: Callable[[list[T]], None],
         *,
-        hold: bool = True,
+        pause: bool = True,
     ) -> None:
         """Call `then` with the answers: now if all are there, otherwise after the last has arrived.
 
         `refusal` replaces an answer that fails. `connection` 0 means that no connection waits; otherwise
-        `then` is not called after the connection has ended. With `hold` False the connection is read
+        `then` is not called after the connection has ended. With `pause` False the connection is read
         meanwhile.
         """
         for answer in answers:
             if isinstance(answer, Future):
-                self._wait(connection, answers, refusal, then, hold=hold and connection != 0)
+                self._wait(connection, answers, refusal, then, pause=pause and connection != 0)
                 return
         then(cast(list[T], list(answers)))
 
@@ -88,45 +88,45 @@ class DeferredDecisions:
         refusal: T,
         then: Callable[[list[T]], None],
         *,
-        hold: bool,
+        pause: bool,
     ) -> None:
         futures = [answer for answer in answers if isinstance(answer, Future)]
         call = self.call
         assert call is not None, "an answer that is a Future needs Broker(call=...)"
-        if hold:
-            self._hold(connection)
+        if pause:
+            self._pause(connection)
         missing = [len(futures)]  # changed on the broker's thread only
 
         def arrived() -> None:
             missing[0] -= 1
             if missing[0] == 0:
-                self._arrived(connection, partial(_then, answers, refusal, then), hold)
+                self._arrived(connection, partial(_then, answers, refusal, then), pause)
 
         for future in futures:
             future.add_done_callback(lambda _: call(arrived))
 
     def forget(self, connection: int) -> None:
         """Drop the counts of a connection that has ended."""
-        self._held.pop(connection, None)
+        self._paused.pop(connection, None)
 
-    # ---- work ----
+    # ---- steps ----
 
     def begin_slice(self) -> None:
-        """Begin a slice of time for work: the broker's thread has polled."""
+        """Begin a slice of time for steps: the broker's thread has polled."""
         self._slice_ends_s = self._clock() + SLICE_S
 
     def work(self, connection: int, owner: Hashable, steps: Steps[None]) -> None:
         """Run `steps`: now if they fit into the slice, otherwise in turns, while `connection` (0: none) is
-        held.
+        paused.
 
-        Work of one `owner` is done in its order.
+        Steps of one `owner` run in their order.
         """
         line = self._lines.get(owner)
         may_begin = line is None and self._clock() < self._slice_ends_s
         if may_begin and not self._must_wait() and self._has_ended(connection, steps):
             return
         if connection:
-            self._hold(connection)
+            self._pause(connection)
         if line is not None:
             line.append((connection, steps))
             return
@@ -142,14 +142,14 @@ class DeferredDecisions:
             return True
         until_s, has_ended = self._clock() + TURN_S, True
 
-        def go_on() -> None:
+        def run_turn() -> None:
             nonlocal has_ended
             while next(steps, self) is not self:
                 if self._clock() >= until_s:
                     has_ended = False
                     return
 
-        self._guard(connection, go_on)
+        self._guard(connection, run_turn)
         return has_ended
 
     def _call_again(self) -> None:
@@ -157,20 +157,20 @@ class DeferredDecisions:
         assert self.call is not None
         if not self._called:
             self._called = True
-            self.call(self._work_in_turns)
+            self.call(self._run_turns)
 
     def tick(self) -> float:
-        """Continue work if the journal has room again. Returns the seconds until the next check."""
+        """Continue the steps if the journal has room again. Returns the seconds until the next check."""
         if self._waits and not self._engine.journal_is_short():
             self._waits = False
             self._call_again()
         return ROOM_S if self._waits else float("inf")
 
     def _must_wait(self) -> bool:
-        """True if work must wait for the journal, which it fills fastest: a full one stops all reading."""
+        """True if steps must wait for the journal, which they fill fastest: a full one stops all reading."""
         return self.call is not None and self._engine.journal_is_short()
 
-    def _work_in_turns(self) -> None:
+    def _run_turns(self) -> None:
         self._called = False
         slice_ends_s = self._clock() + SLICE_S
         while self._turns and not self._must_wait():
@@ -179,7 +179,7 @@ class DeferredDecisions:
             connection, steps = line[0]
             if self._has_ended(connection, steps):
                 line.popleft()
-                self._release(connection)
+                self._count_answer(connection)
             if line:
                 self._turns.append(owner)
             else:
@@ -190,26 +190,26 @@ class DeferredDecisions:
         if self._turns and not self._waits:
             self._call_again()
 
-    def _release(self, connection: int) -> None:
-        """Count one answer less for a connection; after the last it continues."""
-        if connection not in self._held:
+    def _count_answer(self, connection: int) -> None:
+        """Count one answer less for a connection; after the last it is resumed."""
+        if connection not in self._paused:
             return
-        self._held[connection] -= 1
-        if self._held[connection] == 0:
-            del self._held[connection]
+        self._paused[connection] -= 1
+        if self._paused[connection] == 0:
+            del self._paused[connection]
             self._engine.resume(connection)
 
-    def _hold(self, connection: int) -> None:
-        if connection not in self._held:
-            self._engine.hold(connection)
-        self._held[connection] = self._held.get(connection, 0) + 1
+    def _pause(self, connection: int) -> None:
+        if connection not in self._paused:
+            self._engine.pause(connection)
+        self._paused[connection] = self._paused.get(connection, 0) + 1
 
-    def _arrived(self, connection: int, then: Callable[[], None], hold: bool) -> None:
+    def _arrived(self, connection: int, then: Callable[[], None], pause: bool) -> None:
         if connection and not self._engine.is_open(connection):
             return
         self._guard(connection, then)
-        if hold:
-            self._release(connection)
+        if pause:
+            self._count_answer(connection)
 
 
 def _then(answers: Sequence[T | Future[T]], refusal: T, then: Callable[[list[T]], None]) -> None:

@@ -160,7 +160,7 @@ class EnhancedAuth:
         exchange.awaiting_authenticator = True
         answer = exchange.conversation.answer(data)
         then = partial(self._apply, exchange)
-        self._pending.then(exchange.connection, [answer], refused, then, hold=exchange.connect is not None)
+        self._pending.then(exchange.connection, [answer], refused, then, pause=exchange.connect is not None)
 
     def _apply(self, exchange: _AuthExchange, steps: list[AuthStep]) -> None:
         (step,) = steps

@@ -74,7 +74,7 @@ def _troubles(status: dict[str, Any]) -> list[str]:
         if bridge["condition"] in TROUBLED or bridge["stalled_s"]:
             why = "; ".join(filter(None, (bridge["last_error"], bridge["remedy"])))
             found.append(f"bridge {bridge['name']} is {bridge['condition']}: {why}")
-    for ring, bridge, behind, report_age_s in _upstream(status) if status["mqtt"]["held"] else ():
+    for ring, bridge, behind, report_age_s in _upstream(status) if status["mqtt"]["acks_waiting"] else ():
         if behind and (report_age_s is None or report_age_s > QUIET_S):
             age = "no report" if report_age_s is None else f"last report {seconds_in_words(report_age_s)} ago"
             found.append(f"publishers to {ring} wait for bridge {bridge}: {age}")
@@ -168,7 +168,7 @@ def _ring_lines(ring: dict[str, Any], *, readers: bool) -> Iterator[str]:
     yield (
         f"ring     {ring['name']}: {count_in_words(ring['end_offset'] - ring['oldest_offset'])} records, "
         f"{bytes_in_words(ring['bytes'])} of {bytes_in_words(ring['capacity_bytes'])}, next offset "
-        f"{ring['end_offset']}, {ring['held']:.0%} held by readers that are waited for{durable}"
+        f"{ring['end_offset']}, {ring['unread_ratio']:.0%} not read by blocking readers{durable}"
     )
     if readers:
         for reader in ring["readers"]:

@@ -149,11 +149,11 @@ class Engine(SpillEngine, Protocol):
     def is_open(self, connection: int, /) -> bool:
         """True if a connection is neither closed nor closing."""
 
-    def hold(self, connection: int, /) -> bool:
+    def pause(self, connection: int, /) -> bool:
         """Called while an event is handled: the connection continues after resume(), not at the next poll."""
 
     def resume(self, connection: int, /) -> bool:
-        """Continue a held connection."""
+        """Resume a paused connection."""
 
     def converse(self, connection: int, /) -> bool:
         """Turn every packet before attach() into an event: CONNECT has arrived and AUTH packets follow."""

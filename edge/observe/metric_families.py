@@ -99,8 +99,11 @@ METRICS: Mapping[str, Metric] = {
         "counter", "Records published to the ring since it was created.", _RING, "rings[].end_offset"
     ),
     "brim_ring_capacity_bytes": Metric("gauge", "Memory of the ring.", _RING, "rings[].capacity_bytes"),
-    "brim_ring_held_ratio": Metric(
-        "gauge", "Part of the ring that blocking readers have not read; 1: full.", _RING, "rings[].held"
+    "brim_ring_unread_ratio": Metric(
+        "gauge",
+        "Part of the ring that blocking readers have not read; 1: full.",
+        _RING,
+        "rings[].unread_ratio",
     ),
     "brim_ring_not_durable_bytes": Metric(
         "gauge", "Bytes of the ring that are not yet on disk; only streams with a log.", _RING

@@ -214,7 +214,7 @@ def _by_trouble(row: ClientRow) -> tuple[int, int, str]:
 def _ring_row(ring: Ring) -> Status:
     extremes = ring.extremes()
     slots = sorted(ring.slots(), key=lambda slot: (-slot.lost, slot.offset))
-    held = extremes.end_position - min(
+    unread_bytes = extremes.end_position - min(
         (slot.cursor for slot in slots if slot.state == "gating"), default=extremes.end_position
     )
     return {
@@ -225,7 +225,7 @@ def _ring_row(ring: Ring) -> Status:
         "end_offset": extremes.end_offset,
         "bytes": extremes.end_position - extremes.oldest_position,
         # Part of the ring that gating readers have not read: at 1 the writer waits.
-        "held": round(min(1.0, max(0, held) / ring.capacity_bytes), 4),
+        "unread_ratio": round(min(1.0, max(0, unread_bytes) / ring.capacity_bytes), 4),
         "not_durable_bytes": max(0, extremes.end_position - extremes.durable_position),
         "readers": [_reader_row(slot, extremes.end_offset) for slot in slots[:READERS_SHOWN]],
         "readers_not_shown": max(0, len(slots) - READERS_SHOWN),

@@ -166,7 +166,7 @@ class StateFiles:
         Reserve(self._directory).release()
         extremes = self.ring.extremes()
         self.ring.close()
-        if self._journal is not None and self._journal.held == 0:
+        if self._journal is not None and self._journal.sessions_saved == 0:
             for file in self._files:
                 file.unlink(missing_ok=True)
             self._spill.remove()

@@ -98,7 +98,7 @@ class SessionJournal:
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.held = 0  # sessions and wills in the last checkpoint
+        self.sessions_saved = 0  # sessions and wills in the last checkpoint
         self.checkpoints = 0
         self.checkpoint_bytes = 0  # size of the last checkpoint
         self.failure = ""  # reason why the last checkpoint failed; "" if it did not, or none was tried
@@ -398,7 +398,7 @@ class SessionJournal:
         groups = [
             GroupOpened(_number(handle), shared_filter) for handle, shared_filter in shared.groups_of_kept()
         ]
-        self.held = len(kept) + len(waiting)
+        self.sessions_saved = len(kept) + len(waiting)
         return Snapshot(
             self._sources_record(self.sources), kept, groups, connected + waiting, list(self._sections())
         )

@@ -261,7 +261,7 @@ class EventsMachine(RuleBasedStateMachine):
 
     def nothing_is_owed(self) -> None:
         state = self.engine.state()
-        stuck = ("python", "held", "events", "events_taken", "journal_full", "journal_stalled")
+        stuck = ("python", "deferred", "events", "events_taken", "journal_full", "journal_stalled")
         needs = ("checkpoint_needed", "sweep_needed", "journal_torn", "journal_collected")
         assert not {name: state[name] for name in (*stuck, *needs) if state[name]}
         closed = self.bench.stats.closed()

@@ -143,15 +143,15 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
 
 static void connection_release(mq_engine *engine, mq_connection *connection)
 {
-    engine->counters.held -= connection->held_count;
-    connection->held_count = connection->held_room = 0;
+    engine->counters.acks_waiting -= connection->acks_count;
+    connection->acks_count = connection->acks_space = 0;
     connection->acl_count = connection->acl_room = 0;
-    free(connection->held);
+    free(connection->acks);
     free(connection->acl_cache);
     mq_aliases_free(connection);
     free(connection->aliases_out);
     connection->aliases_out = NULL;
-    connection->held = NULL;
+    connection->acks = NULL;
     connection->acl_cache = NULL;
     mq_input_free(engine, connection);
 }
@@ -189,7 +189,7 @@ void mq_engine_free(mq_engine *engine)
     mq_slab_free(&engine->topics);
     mq_slab_free(&engine->subscription_ids);
     mq_owners_free(engine);
-    mq_list *lists[] = {&engine->touched,           &engine->ready,         &engine->holding,
+    mq_list *lists[] = {&engine->touched,           &engine->ready,         &engine->ack_waiters,
                         &engine->blocked,           &engine->closing,       &engine->published,
                         &engine->passing,           &engine->limited,       &engine->watched,
                         &engine->retained_changed,  &engine->cold,          &engine->sync_waiters,
@@ -437,8 +437,8 @@ void mq_engine_step(mq_engine *engine)
         mq_make_durable_visible(engine);
     if (engine->now_ms >= engine->refusal_due_ms)
         engine->refusal_due_ms = MQ_NEVER;
-    if (engine->holding.count > 0)
-        mq_held_release(engine);
+    if (engine->ack_waiters.count > 0)
+        mq_acks_release(engine);
     mq_reap_barrier(engine);
     if (engine->ready.count > 0)
         continue_connections(engine, &engine->ready);

@@ -13,7 +13,7 @@
  * cannot expire. */
 static bool is_expired(const mq_engine *engine, const mq_connection *connection)
 {
-    bool here = connection->stop == MQ_STOP_HELD || connection->stop == MQ_STOP_INPUT;
+    bool here = connection->stop == MQ_STOP_DEFERRED || connection->stop == MQ_STOP_INPUT;
     bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
                   (here && connection->version != 0);
     return connection->idle_max_ms > 0 && !paused &&

@@ -218,7 +218,7 @@ struct mq_session {
 typedef enum mq_stop { /* reason why parsing of a connection has stopped */
     MQ_RUN = 0,
     MQ_STOP_PYTHON, /* an event is with Python; continues at the next poll */
-    MQ_STOP_HELD,   /* Python decides the end */
+    MQ_STOP_DEFERRED, /* waits for an answer that Python got later */
     MQ_STOP_FULL,   /* its ring has no room */
     MQ_STOP_ACKS,   /* too many acknowledgements wait for the disk */
     MQ_STOP_OUT,    /* the client does not read its output */
@@ -267,7 +267,7 @@ struct mq_connection {
     uint8_t skip_reason; /* alternative answer: reason code for not storing the PUBLISH; 0: none */
     bool listed;         /* in engine->touched */
     bool is_ready;       /* in engine->ready */
-    bool is_holding;     /* in engine->holding */
+    bool has_acks;       /* in engine->ack_waiters */
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
     bool opening;        /* in loop->opening: its layers are not open */
     bool is_pending;     /* in loop->pending */
@@ -299,8 +299,8 @@ struct mq_connection {
     uint32_t policy;                    /* engine->policy of the answers in the cache */
     uint32_t acl_count, acl_room;
     mq_acl_entry *acl_cache;
-    mq_ack *held; /* circular buffer of held_room */
-    uint32_t held_first, held_count, held_room;
+    mq_ack *acks; /* that wait for a sync or a sink: circular buffer of acks_space */
+    uint32_t acks_first, acks_count, acks_space;
     uint32_t unfinished; /* unfinished QoS 1 and 2 exchanges that the client began */
     uint32_t alias_room;
     mq_alias *aliases;                  /* aliases set by the client: number n is at n - 1 */
@@ -418,10 +418,10 @@ struct mq_engine {
     uint32_t blocked_sources;   /* number of sources with blocked_for not 0 */
     bool visible_when_durable;  /* some source's are: mq_make_durable_visible() must check */
     bool visible_pending;       /* more records became durable than one turn could make visible */
-    uint64_t refusal_due_ms;    /* next check of held acknowledgements while a log does not work */
+    uint64_t refusal_due_ms;    /* next check of waiting acknowledgements while a log does not work */
     mq_event events[MQ_EVENTS]; /* number n is at n % MQ_EVENTS */
     uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
-    mq_list touched, ready, holding, blocked, limited, closing, published, watched, cold, sync_waiters;
+    mq_list touched, ready, ack_waiters, blocked, limited, closing, published, watched, cold, sync_waiters;
     mq_line lines[MQ_LINES]; /* connections that wait for memory: input.c */
     uint32_t starved;        /* entries of all lines */
     uint64_t in_promised;    /* total of all connections */
@@ -456,7 +456,7 @@ void mq_ring_remove(mq_engine *engine, uint32_t source);
 void mq_end_publish(mq_engine *engine); /* publishes the ends of all rings with new records */
 
 /* Work without sockets, before and after sockets are served: connections whose events Python has handled,
- * held acknowledgements, paused publishers, source rings, deadlines. */
+ * waiting acknowledgements, paused publishers, source rings, deadlines. */
 void mq_engine_step(mq_engine *engine);
 void mq_counters_refresh(mq_engine *engine);
 /* Milliseconds until mq_engine_step() must run again; 0: now; UINT64_MAX: never. */
@@ -536,7 +536,7 @@ void mq_aliases_free(mq_connection *connection);
 void mq_rate_begin(const mq_engine *engine, mq_connection *connection); /* CONNECT was accepted */
 
 /* acks.c */
-void mq_held_release(mq_engine *engine);
+void mq_acks_release(mq_engine *engine);
 
 #include "mqtt/owners.h"
 #include "mqtt/route/topics.h"
@@ -557,7 +557,7 @@ void mq_output_barrier(mq_engine *engine, mq_connection *connection); /* for its
 uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection);
 void mq_output_sent(mq_connection *connection, uint32_t bytes);
 /* Make the log wait: the next record of `source` depends on the entries in the journal by now. */
-void mq_hold_record(mq_engine *engine, mq_ring *source);
+void mq_block_log(mq_engine *engine, mq_ring *source);
 /* check again: the journal's log may have synced, or the journal is closed */
 void mq_reap_barrier(mq_engine *engine);
 

@@ -177,7 +177,7 @@ typedef struct mq_counters {
     uint64_t unfinished_bytes; /* memory of packets that are incomplete or wait for parsing */
     uint64_t spill_file_bytes; /* memory of the spill file */
     uint64_t spill_errno;      /* errno of its last failed allocation; 0: none */
-    uint64_t held;         /* acknowledgements that wait for a sync or for a sink */
+    uint64_t acks_waiting; /* acknowledgements that wait for a sync or for a sink */
     uint64_t blocked;      /* publishers paused by a full ring */
 } mq_counters;
 
@@ -217,7 +217,7 @@ int mq_listener_full(const mq_engine *engine, int number);
 void mq_loop_close_listeners(mq_loop *loop);
 
 /* Serve all connections until Python must act: events, a call (mq_loop_call_fd), or the end of `timeout_ms`
- * (-1: never).  Connections whose events the last poll returned continue first, unless they are held.
+ * (-1: never).  Connections whose events the last poll returned continue first, unless they are paused.
  * Returns the number of events, or -errno. */
 int mq_loop_poll(mq_loop *loop, int timeout_ms);
 

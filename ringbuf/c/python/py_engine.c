@@ -246,15 +246,15 @@ static PyObject *close_connection(engine_object *self, PyObject *handle)
     return PyBool_FromLong(connection != NULL);
 }
 
-static PyObject *hold_connection(engine_object *self, PyObject *handle)
+static PyObject *pause_connection(engine_object *self, PyObject *handle)
 {
     mq_connection *connection;
     if (live_from(self, handle, &connection) != 0)
         return NULL;
-    bool held = connection != NULL && connection->stop == MQ_STOP_PYTHON;
-    if (held)
-        connection->stop = MQ_STOP_HELD;
-    return PyBool_FromLong(held);
+    bool pauses = connection != NULL && connection->stop == MQ_STOP_PYTHON;
+    if (pauses)
+        connection->stop = MQ_STOP_DEFERRED;
+    return PyBool_FromLong(pauses);
 }
 
 static PyObject *converse(engine_object *self, PyObject *handle)
@@ -272,13 +272,13 @@ static PyObject *resume_connection(engine_object *self, PyObject *handle)
     mq_connection *connection;
     if (live_from(self, handle, &connection) != 0)
         return NULL;
-    bool held = connection != NULL && connection->stop == MQ_STOP_HELD;
-    if (held) {
+    bool paused = connection != NULL && connection->stop == MQ_STOP_DEFERRED;
+    if (paused) {
         connection->stop = MQ_RUN;
         connection->last_seen_ms = self->engine->now_ms;
         mq_connection_ready(self->engine, connection);
     }
-    return PyBool_FromLong(held);
+    return PyBool_FromLong(paused);
 }
 
 static PyObject *peer(engine_object *self, PyObject *handle)
@@ -461,7 +461,7 @@ static PyMethodDef engine_methods[] = {
     {"output_barrier", ONE(output_barrier),
      "(connection): its next output waits until the journal is synced"},
     {"close", ONE(close_connection), "(connection) -> bool"},
-    {"hold", ONE(hold_connection), "(connection) -> bool"},
+    {"pause", ONE(pause_connection), "(connection) -> bool"},
     {"resume", ONE(resume_connection), "(connection) -> bool"},
     {"converse", ONE(converse), "(connection) -> bool: hand over whatever comes before attach()"},
     {"peer", ONE(peer), "(connection) -> (listener, family, address, port) | None"},

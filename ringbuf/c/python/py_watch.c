@@ -18,7 +18,7 @@ PyObject *engine_state(engine_object *self, PyObject *Py_UNUSED(ignored))
         journal_ring = journal->writer->tail - journal->keep_from;
     return Py_BuildValue(
         "{sKsKsKsKsKsKsKsKsKsKsKsKsKsIsIsIsNsNsNsNsNsN}", "running", stops[MQ_RUN], "python",
-        stops[MQ_STOP_PYTHON], "held", stops[MQ_STOP_HELD], "full", stops[MQ_STOP_FULL], "acks",
+        stops[MQ_STOP_PYTHON], "deferred", stops[MQ_STOP_DEFERRED], "full", stops[MQ_STOP_FULL], "acks",
         stops[MQ_STOP_ACKS], "out", stops[MQ_STOP_OUT], "rate", stops[MQ_STOP_RATE], "input",
         stops[MQ_STOP_INPUT], "closing", stops[MQ_STOP_CLOSING], "waiting",
         (unsigned long long)engine->pulse.waiting, "events",

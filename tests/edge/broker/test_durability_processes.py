@@ -104,7 +104,7 @@ def test_publishers_wait_for_the_sink_and_status_says_so(place: Place) -> None:
         wait_until(lambda: place.status()["bridges"][0]["condition"] == "retrying")
         assert client.next(PAUSE_S) is None, "acknowledged, and the sink has nothing"
         status = place.status()
-        assert status["mqtt"]["held"] == 3
+        assert status["mqtt"]["acks_waiting"] == 3
         assert status["upstream"]["t-0"]["lake"]["offset"] == 0
         shown = shown_status(place)
         assert shown.returncode == 1

@@ -55,7 +55,7 @@ def test_on_disk_an_acknowledgement_waits_until_its_record_is_durable() -> None:
         bench.partition.ring.durable(bench.partition.writer.end_position)
         bench.settle()
         assert client.received() == [PubRec(2), PubAck(3)]
-        assert bench.stats.gauges()["held"] == 0
+        assert bench.stats.gauges()["acks_waiting"] == 0
 
 
 def test_acknowledgements_of_a_connection_keep_their_order_whatever_they_wait_for() -> None:
@@ -77,7 +77,7 @@ def test_a_repeated_qos_2_message_is_not_acknowledged_before_its_record_can_be_d
         client = bench.client("c", clean_start=False)
         client.send(Publish("t", b"1", 2, packet_id=5))
         client.drop()
-        assert bench.stats.gauges()["held"] == 0
+        assert bench.stats.gauges()["acks_waiting"] == 0
         client = bench.client("c", clean_start=False, present=True)
         client.send(Publish("t", b"1", 2, dup=True, packet_id=5))
         assert client.received() == []

@@ -48,8 +48,9 @@ def status(**parts: object) -> dict[str, Any]:
     """A report of everything."""
     reader = {"name": 'a "b"\\\n', "pid": 9, "lag": 4, "lost": 0}
     ring = {
-        "name": "press-0", "stream": "press", "end_offset": 100, "capacity_bytes": 1 << 20, "held": 0.25,
-        "durability": "disk", "not_durable_bytes": 512, "rejected": 0, "readers": [reader],
+        "name": "press-0", "stream": "press", "end_offset": 100, "capacity_bytes": 1 << 20,
+        "unread_ratio": 0.25, "durability": "disk", "not_durable_bytes": 512, "rejected": 0,
+        "readers": [reader],
     }  # fmt: skip
     mqtt = {
         "published": 5,
@@ -89,7 +90,7 @@ def test_every_metric_has_the_value_of_the_report() -> None:
         ("brim_mqtt_messages_received_total", ()): 5,
         ("brim_mqtt_dropped_total", (("cause", "queue"),)): 3,
         ("brim_ring_records_total", ring): 100,
-        ("brim_ring_held_ratio", ring): 0.25,
+        ("brim_ring_unread_ratio", ring): 0.25,
         ("brim_ring_not_durable_bytes", ring): 512,
         ("brim_log_records_total", log_label): 7,
         ("brim_log_written_per_record_byte", log_label): 1.05,

@@ -330,7 +330,7 @@ def test_a_hundred_clients_come_and_go_and_leave_nothing() -> None:
 def test_a_sync_on_another_thread_releases_acknowledgements() -> None:
     with served(durability=Durability.DISK) as there, there.client() as client:
         client.send(Publish("t", b"1", 1, packet_id=1))
-        wait_until(lambda: there.stats.gauges()["held"] == 1, "it waits for the disk")
+        wait_until(lambda: there.stats.gauges()["acks_waiting"] == 1, "it waits for the disk")
         assert client.is_silent()
         there.partition.ring.durable(there.partition.writer.end_position)
         there.listener.wake()

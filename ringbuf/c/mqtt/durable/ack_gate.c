@@ -14,9 +14,9 @@
  * position, so the remembered ones never exceed the ring.  mq_pending_reserve() ensures that none is
  * overwritten before it is routed.
  *
- * While the log of a ring takes no records, publishes wait for queue_timeout_ms and are then refused.  A held
- * acknowledgement then gets the refusal as its reason if the protocol has reasons (MQTT 5).  The record may
- * still become durable later, as any record whose publisher got no acknowledgement.
+ * While the log of a ring takes no records, publishes wait for queue_timeout_ms and are then refused.  An
+ * acknowledgement that waits then gets the refusal as its reason if the protocol has reasons (MQTT 5).  The
+ * record may still become durable later, as any record whose publisher got no acknowledgement.
  */
 #include "mqtt/mqtt.h"
 
@@ -75,7 +75,7 @@ void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset, uint6
                        uint64_t lost_to)
 {
     mq_ack_gate *gate = &engine->sources[index]->ack_gate;
-    if (engine->holding.count == 0)
+    if (engine->ack_waiters.count == 0)
         gate->lost_from = gate->lost_to = 0;
     if (lost_to > lost_from) {
         bool first = gate->lost_to == gate->lost_from;

@@ -29,7 +29,7 @@ typedef struct mq_ack_gate {
     uint32_t pending_first, pending_count, pending_room;
 } mq_ack_gate;
 
-typedef enum mq_ack_status { /* state of a record whose acknowledgement is held */
+typedef enum mq_ack_status { /* state of a record whose acknowledgement waits */
     MQ_ACK_WAITS,
     MQ_ACK_DONE,
     MQ_ACK_REFUSED, /* refused: MQTT 5 has a reason code for it */

@@ -100,7 +100,7 @@ static void log_blocked_store(const mq_ring *source, uint64_t position)
     atomic_store_explicit(&source->writer->header->log_blocked_from, position, memory_order_release);
 }
 
-void mq_hold_record(mq_engine *engine, mq_ring *source)
+void mq_block_log(mq_engine *engine, mq_ring *source)
 {
     if (!engine->journal.gates_output || source->ack_gate.event == MQ_GATE_NONE)
         return;

@@ -26,27 +26,27 @@ static void put_ack(mq_engine *engine, mq_connection *connection, uint8_t first,
     mq_write_output(engine, connection, bytes, has_reason ? 5 : 4);
 }
 
-/* ---- held acknowledgements, in the order of their PUBLISHes ---- */
+/* ---- waiting acknowledgements, in the order of their PUBLISHes ---- */
 
-static bool held_grow(mq_connection *connection)
+static bool acks_grow(mq_connection *connection)
 {
-    uint32_t room = connection->held_room ? connection->held_room * 2 : 16;
-    mq_ack *held = malloc(room * sizeof *held);
-    if (held == NULL)
+    uint32_t room = connection->acks_space ? connection->acks_space * 2 : 16;
+    mq_ack *acks = malloc(room * sizeof *acks);
+    if (acks == NULL)
         return false;
-    for (uint32_t i = 0; i < connection->held_count; i++)
-        held[i] = connection->held[(connection->held_first + i) & (connection->held_room - 1)];
-    free(connection->held);
-    connection->held = held;
-    connection->held_first = 0;
-    connection->held_room = room;
+    for (uint32_t i = 0; i < connection->acks_count; i++)
+        acks[i] = connection->acks[(connection->acks_first + i) & (connection->acks_space - 1)];
+    free(connection->acks);
+    connection->acks = acks;
+    connection->acks_first = 0;
+    connection->acks_space = room;
     return true;
 }
 
-/* Number of held acknowledgements at which reading from the client pauses.  An MQTT 5 client knows its
+/* Number of waiting acknowledgements at which reading from the client pauses.  An MQTT 5 client knows its
  * Receive Maximum and is not paused within it.  Twice as many are reached only by repeating the same
  * packets. */
-static uint32_t held_max(const mq_engine *engine, const mq_connection *connection)
+static uint32_t acks_max(const mq_engine *engine, const mq_connection *connection)
 {
     return engine->limits.receive_max * (connection->version == 5 ? 2 : 1);
 }
@@ -57,20 +57,21 @@ static bool ends(const mq_ack *ack)
     return ack->first == MQ_PUBACK << 4 || ack->reason >= MQ_REASON_UNSPECIFIED_ERROR;
 }
 
-static void hold(mq_engine *engine, mq_connection *connection, mq_ack ack)
+static void queue_ack(mq_engine *engine, mq_connection *connection, mq_ack ack)
 {
-    if (connection->held_count == connection->held_room && !held_grow(connection)) {
+    if (connection->acks_count == connection->acks_space && !acks_grow(connection)) {
         mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
         return;
     }
-    connection->held[(connection->held_first + connection->held_count++) & (connection->held_room - 1)] = ack;
+    uint32_t at = (connection->acks_first + connection->acks_count++) & (connection->acks_space - 1);
+    connection->acks[at] = ack;
     connection->unfinished += ends(&ack);
-    engine->counters.held++;
-    if (connection->held_count >= held_max(engine, connection) && connection->stop == MQ_RUN)
+    engine->counters.acks_waiting++;
+    if (connection->acks_count >= acks_max(engine, connection) && connection->stop == MQ_RUN)
         connection->stop = MQ_STOP_ACKS;
-    if (!connection->is_holding) {
-        connection->is_holding = true;
-        mq_list_add(&engine->holding, mq_handle(&connection->item));
+    if (!connection->has_acks) {
+        connection->has_acks = true;
+        mq_list_add(&engine->ack_waiters, mq_handle(&connection->item));
     }
 }
 
@@ -93,9 +94,9 @@ static mq_ack_status status_of(const mq_engine *engine, const mq_connection *con
 
 static void release(mq_engine *engine, mq_connection *connection)
 {
-    connection->is_holding = false;
-    while (connection->held_count > 0) {
-        mq_ack ack = connection->held[connection->held_first];
+    connection->has_acks = false;
+    while (connection->acks_count > 0) {
+        mq_ack ack = connection->acks[connection->acks_first];
         bool ended = ends(&ack);
         mq_ack_status status = status_of(engine, connection, &ack);
         if (status == MQ_ACK_WAITS)
@@ -104,19 +105,19 @@ static void release(mq_engine *engine, mq_connection *connection)
             mq_connection_close(engine, connection, MQ_CLOSE_FULL);
             return;
         }
-        connection->held_first = (connection->held_first + 1) & (connection->held_room - 1);
-        connection->held_count--;
+        connection->acks_first = (connection->acks_first + 1) & (connection->acks_space - 1);
+        connection->acks_count--;
         connection->unfinished -= ended;
-        engine->counters.held--;
+        engine->counters.acks_waiting--;
         if (!ended && status == MQ_ACK_REFUSED) /* a PUBREC with a failure frees its identifier */
             mq_exchange_end(engine, connection, ack.identifier);
         put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
     }
-    if (connection->held_count > 0) {
-        connection->is_holding = true;
-        mq_list_add(&engine->holding, mq_handle(&connection->item));
+    if (connection->acks_count > 0) {
+        connection->has_acks = true;
+        mq_list_add(&engine->ack_waiters, mq_handle(&connection->item));
     }
-    if (connection->stop == MQ_STOP_ACKS && connection->held_count < held_max(engine, connection)) {
+    if (connection->stop == MQ_STOP_ACKS && connection->acks_count < acks_max(engine, connection)) {
         connection->stop = MQ_RUN;
         connection->last_seen_ms = engine->now_ms;
         mq_connection_ready(engine, connection);
@@ -124,10 +125,10 @@ static void release(mq_engine *engine, mq_connection *connection)
 }
 
 /* Send each acknowledgement whose record has reached the required durability.  One sync may release many. */
-void mq_held_release(mq_engine *engine)
+void mq_acks_release(mq_engine *engine)
 {
-    mq_list walked = engine->holding;
-    engine->holding = engine->passing;
+    mq_list walked = engine->ack_waiters;
+    engine->ack_waiters = engine->passing;
     for (uint32_t i = 0; i < walked.count; i++) {
         mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
         if (connection != NULL && connection->stop != MQ_STOP_CLOSING)
@@ -137,10 +138,10 @@ void mq_held_release(mq_engine *engine)
     engine->passing = walked;
 }
 
-bool mq_is_held(const mq_connection *connection, uint16_t identifier)
+bool mq_ack_waits(const mq_connection *connection, uint16_t identifier)
 {
-    for (uint32_t i = 0; i < connection->held_count; i++)
-        if (connection->held[(connection->held_first + i) & (connection->held_room - 1)].identifier ==
+    for (uint32_t i = 0; i < connection->acks_count; i++)
+        if (connection->acks[(connection->acks_first + i) & (connection->acks_space - 1)].identifier ==
             identifier)
             return true;
     return false;
@@ -152,8 +153,8 @@ void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack)
     bool waits = ack.source != 0 && engine->sources[ack.source]->ack_gate.event != MQ_GATE_NONE;
     if (!waits)
         ack.waits_for = 0;
-    if (waits || connection->held_count > 0)
-        hold(engine, connection, ack);
+    if (waits || connection->acks_count > 0)
+        queue_ack(engine, connection, ack);
     else
         put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
 }

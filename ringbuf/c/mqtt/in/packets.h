@@ -65,7 +65,7 @@ bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const m
 /* Send a PUBACK or PUBREC, or hold it until its record is durable; `source` 0: no record stored. */
 void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack);
 /* True if `identifier` waits for its PUBACK or PUBREC. */
-bool mq_is_held(const mq_connection *connection, uint16_t identifier);
+bool mq_ack_waits(const mq_connection *connection, uint16_t identifier);
 /* Free a QoS 2 identifier.  False if it was already free. */
 bool mq_exchange_end(mq_engine *engine, mq_connection *connection, uint16_t identifier);
 

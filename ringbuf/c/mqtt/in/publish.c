@@ -158,7 +158,7 @@ static int append_once(mq_engine *engine, const mq_session *session, mq_topic *t
     if (session->kept) {
         if (!mq_journal_received(engine, session, where, publish->identifier))
             return RB_FULL;
-        mq_hold_record(engine, engine->sources[topic->source]);
+        mq_block_log(engine, engine->sources[topic->source]);
     }
     return mq_append(engine, topic, &publish->message, waits_for);
 }
@@ -172,7 +172,7 @@ static void forget_once(mq_engine *engine, mq_connection *connection, const mq_t
         return;
     mq_journal_word(engine, MQ_J_FREED, connection->session, identifier);
     mq_journal_flush(engine);
-    mq_hold_record(engine, engine->sources[topic->source]);
+    mq_block_log(engine, engine->sources[topic->source]);
     mq_output_barrier(engine, connection);
 }
 
@@ -239,7 +239,7 @@ static bool exceeds_quota(const mq_engine *engine, const mq_connection *connecti
     return publish->qos > 0 && connection->version == 5 &&
            connection->unfinished >= engine->limits.receive_max &&
            !mq_received_has(connection->session, publish->identifier) &&
-           !mq_is_held(connection, publish->identifier);
+           !mq_ack_waits(connection, publish->identifier);
 }
 
 /* Drop the message after Python has refused to create its topic. */
