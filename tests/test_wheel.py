@@ -127,7 +127,7 @@ def test_the_base_install_puts_no_command_of_another_broker_on_the_path(
 
 
 def test_the_base_install_takes_no_websockets_that_ignores_the_limit_of_frames() -> None:
-    """ServerProtocol.max_size is what the listener sets (edge.transport.websocket); 16 has other names."""
+    """tests/edge/transport/test_websocket_frames.py sets ServerProtocol.max_size; 16 has other names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     [websockets] = [it for it in map(Requirement, project["dependencies"]) if it.name == "websockets"]
     assert websockets.specifier.contains(metadata.version("websockets"))

@@ -49,7 +49,7 @@ class Authorization:
         listener = peer[0] if peer is not None else 0
         policy = self.policies.get(listener)
         transport = policy.transport if policy is not None else "tcp"
-        address, known = _address_text(peer), self.transports.get(connection)
+        address, known = address_text(peer), self.transports.get(connection)
         if policy is not None and policy.certificate_is_user:
             username = None if known is None else known.certificate
         if known is None:
@@ -123,10 +123,11 @@ class Authorization:
 
     def peer(self, connection: int) -> str:
         """Peer address for logs and rules: `127.0.0.1:50123`."""
-        return _address_text(self._engine.peer(connection))
+        return address_text(self._engine.peer(connection))
 
 
-def _address_text(peer: Peer | None) -> str:
+def address_text(peer: Peer | None) -> str:
+    """Address and port of a client, or "" if they are not known."""
     if peer is None:
         return ""
     _, family, address, port = peer

@@ -15,6 +15,7 @@ Never handles PUBLISH, acknowledgements or PINGREQ; those stay in C.
     SOURCE              _source_topic
     COLD                LogBackfill.start_read
     JOURNAL             SessionJournal.checkpoint, or on_retained_due
+    UPGRADE             on_upgrade: the transport answers the HTTP request of a WebSocket client
 
 Invariants: an exception in the handling of one event ends the connection of that event and no other. Every
 accepted client leaves through Connections.end(), once.
@@ -115,6 +116,7 @@ class Broker:
         self.on_source_bad: Callable[[int], object] = lambda source: None
         # rings are about to overwrite records that are retained
         self.on_retained_due: Callable[[], object] = lambda: None
+        self.on_upgrade: Callable[[int, bytes], object] = lambda connection, request: None
         self.engine = engine
         self.journal = SessionJournal(engine, clock=clock, wall_ns=wall_ns)
         self.router = Router(engine, partition_of, self.limits.topics, self.limits.sessions, self.journal)
@@ -216,6 +218,8 @@ class Broker:
             self._topic(connection, data)
         elif kind == EventKind.CLOSED:
             self._closed(connection, detail)
+        elif kind == EventKind.UPGRADE:
+            self.on_upgrade(connection, data)
         elif kind == EventKind.COLD:
             if client := self.clients.get(connection):
                 self.cold.start_read(client.session.handle, self.call)

@@ -25,6 +25,7 @@ class EventKind(IntEnum):
     SOURCE_BAD = lib.MQ_EVENT_SOURCE_BAD  # detail: a source ring with invalid bytes, which is read no further
     COLD = lib.MQ_EVENT_COLD  # only the log has the next record of the connection's session
     JOURNAL = lib.MQ_EVENT_JOURNAL  # the journal of sessions needs a checkpoint
+    UPGRADE = lib.MQ_EVENT_UPGRADE  # data: the HTTP request of a WebSocket client
 
 
 class CloseCause(IntEnum):

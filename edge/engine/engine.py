@@ -535,6 +535,11 @@ class Loop:
         handle: int = lib.mq_loop_adopt(self._loop, fd, number, family, padded, port, waited_ms)
         return handle
 
+    def upgrade(self, connection: int, answer: bytes, *, accepted: bool) -> None:
+        """Answer an UPGRADE event. WebSocket frames follow if accepted; otherwise the connection closes."""
+        engine = ffi.cast("mq_engine *", self._engine.address)
+        lib.mq_engine_upgrade(engine, connection, answer, len(answer), accepted)
+
     def poll(self, timeout_ms: int) -> int:
         """Serve sockets until Python has events, at most `timeout_ms` (-1: no limit); return their number."""
         count: int = lib.mq_loop_poll(self._loop, timeout_ms)

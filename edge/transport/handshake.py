@@ -1,7 +1,7 @@
-"""Handshake: all steps of a connection before MQTT: PROXY header, TLS, WebSocket request.
+"""Handshake: the steps of a connection before its bytes reach the C loop: PROXY header, TLS.
 
 Owns the waiting: each step awaits the socket, and none reads a byte too many. The caller sets the time limit
-for all steps. The result is a socket for MQTT, and the facts that the steps have found.
+for all steps. The result is a socket, and the facts that the steps have found.
 """
 
 from __future__ import annotations
@@ -9,17 +9,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from edge.transport.errors import HandshakeError
 from edge.transport.proxy_protocol import ProxiedAddress, ProxyHeader
 from edge.transport.tls import Certificates, certificate_name
-
-if TYPE_CHECKING:
-    from edge.transport.websocket import WebSocket
 
 __all__ = ["OpenedConnection", "close_politely", "open_connection", "source_of"]
 
@@ -29,14 +24,12 @@ DRAIN_READS = 16
 
 @dataclass(slots=True)
 class OpenedConnection:
-    """A connection that is ready for MQTT. Closing `socket` closes all layers."""
+    """A connection that is ready for the C loop. Closing `socket` closes all layers."""
 
     socket: socket.socket
     source: ProxiedAddress
     certificate: str | None = None
     certificate_der: bytes | None = field(default=None, repr=False)
-    websocket: WebSocket | None = None
-    early: bytes = field(default=b"", repr=False)  # MQTT bytes that arrived with the last step
 
 
 async def open_connection(
@@ -44,7 +37,6 @@ async def open_connection(
     *,
     proxied: bool,
     certificates: Certificates | None,
-    websocket: Callable[[], WebSocket] | None,
 ) -> OpenedConnection:
     """Run all steps of a listener; the PROXY header comes first, in clear text.
 
@@ -59,9 +51,6 @@ async def open_connection(
             opened.certificate = certificate_name(secure.getpeercert())
             # verified, otherwise the handshake fails
             opened.certificate_der = secure.getpeercert(binary_form=True)
-        if websocket is not None:
-            opened.websocket = websocket()
-            opened.early = await _websocket(opened.socket, opened.websocket)
     except BaseException:
         close_politely(opened.socket)
         raise
@@ -117,38 +106,6 @@ async def _tls(client: socket.socket, certificates: Certificates) -> ssl.SSLSock
     except BaseException:
         secure.close()
         raise
-
-
-async def _websocket(client: socket.socket, websocket: WebSocket) -> bytes:
-    early = b""
-    while not websocket.is_open:
-        try:
-            data = client.recv(READ_BYTES)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            await _ready(client, write=False)
-            continue
-        except ssl.SSLWantWriteError:
-            await _ready(client, write=True)
-            continue
-        if not data:
-            raise HandshakeError("it left before its request was whole")
-        early += websocket.receive(data)
-        await _send(client, websocket.output())
-        if websocket.refusal:
-            raise HandshakeError(websocket.refusal, hint=websocket.hint)
-        if websocket.is_over:
-            break  # the client has closed already; MQTT decides about its bytes
-    return early
-
-
-async def _send(client: socket.socket, data: bytes) -> None:
-    while data:
-        try:
-            data = data[client.send(data) :]
-        except (BlockingIOError, ssl.SSLWantWriteError):
-            await _ready(client, write=True)
-        except ssl.SSLWantReadError:
-            await _ready(client, write=False)
 
 
 async def _ready(client: socket.socket, *, write: bool) -> None:

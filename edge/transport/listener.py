@@ -8,8 +8,8 @@ alternates between C, which moves messages without the GIL, and the broker, whic
 Invariant: only that thread uses the engine, the broker and the writers of the partitions. Others use call(),
 which queues a function, or wake(), which makes C check durable positions and source rings, without Python.
 
-Connections other than plain TCP are unwrapped on another thread (edge/transports/), which hands over plain
-sockets: adopt(). A port is bound when add() returns, so that a busy port is an error before anything else has
+TLS and PROXY headers are unwrapped on another thread (relay_thread.py), which hands over plain sockets:
+adopt(). A port is bound when add() returns, so that a busy port is an error before anything else has
 started.
 """
 
@@ -32,6 +32,7 @@ from edge.errors import EdgeError
 from edge.logging_setup import pairs
 from edge.mqtt import check_name, payload_bytes
 from edge.transport.listen_sockets import ListenAddress, bind, remove_socket
+from edge.transport.upgrades import Upgrades
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -68,8 +69,10 @@ class Listener:
         self._closed = False
         self._transports_look = TRANSPORTS_LOOK
         self._certificates: list[Certificates] = []
-        self._relays: RelayThread | None = None  # None: all listeners are plain TCP
+        self._relays: RelayThread | None = None  # None: no listener needs it
+        self._upgrades = Upgrades(engine, self._loop)
         broker.call = self.call
+        broker.on_upgrade = self._upgrades.answer
 
     def listen(self, host: str, port: int, *, allow_anonymous: bool | None = None) -> tuple[str, int]:
         """As add(), for plain TCP. Returns the bound host and port."""
@@ -84,7 +87,7 @@ class Listener:
         number = len(self.addresses)
         certificates = self._certificates_of(settings)
         server, address = bind(settings)
-        if certificates is None and settings.transport == "mqtt" and not settings.proxy_protocol:
+        if certificates is None and not settings.proxy_protocol:
             fd = server.detach()
             self._loop.listen(fd, number)  # belongs to the loop from now on
         else:
@@ -92,6 +95,9 @@ class Listener:
         limits = listener_of(self._engine, number)
         for name in ("connections_max", "connect_max_bytes", "packet_max_bytes", "publish_rate_max"):
             setattr(limits, name, getattr(settings, name) or 0)
+        limits.is_websocket = settings.transport == "websocket"
+        if limits.is_websocket:
+            self._upgrades.add(number, settings)
         inside = settings.path is not None and settings.allow_anonymous is None
         anonymous = inside or anonymous_allowed(address.host, settings.allow_anonymous)
         self.broker.policies[number] = ListenerPolicy(
@@ -112,10 +118,8 @@ class Listener:
         from edge.transport.relay_thread import Port, RelayThread  # imports asyncio
 
         if self._relays is None:
-            limits = limits_of(self._engine)
-            most_bytes = limits.connect_max_bytes, limits.packet_max_bytes
-            timeout_s = limits.connect_timeout_ms / 1000
-            self._relays = RelayThread(self._engine, self.adopt, timeout_s, most_bytes)
+            timeout_s = limits_of(self._engine).connect_timeout_ms / 1000
+            self._relays = RelayThread(self._engine, self.adopt, timeout_s)
         self._relays.add(Port(number, server, settings, certificates))
 
     def _certificates_of(self, settings: Settings) -> Certificates | None:

@@ -1,14 +1,10 @@
 """Relay of one connection other than plain TCP: moves its bytes in both directions, to and from the C loop.
 
-    client ── TLS, WebSocket ── Relay ── socket pair ── C loop
+    client ── TLS ── Relay ── socket pair ── C loop
 
-Owns both ends and closes them. Never reads MQTT.
+Owns both ends and closes them. Never reads the bytes.
 
-A WebSocket frame costs about 15 us, even a short one, and a read of 64 KiB may hold 11,000 of them. So a
-client with short frames is read SHORT_BYTES at a time, and others are served in between. Before CONNECT is
-answered it may send FRAMES_MAX frames.
-
-Invariants: at most CHUNK_BYTES and one frame wait in either direction; a side is not read while its bytes
+Invariants: at most CHUNK_BYTES wait in either direction; a side is not read while its bytes
 cannot be passed on. The last bytes of one side reach the other before its end is reported. A lost client is
 lost for the loop too, which publishes its will.
 """
@@ -21,12 +17,8 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from edge.logging_setup import pairs
-
-if TYPE_CHECKING:
-    from edge.transport.websocket import WebSocket
 
 __all__ = ["CHUNK_BYTES", "RelayConnection"]
 
@@ -34,10 +26,6 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 65_536
 READS = 8  # of one client before others are served: TLS returns 16 KiB at a time
-SHORT_BYTES = 2_048  # of a client with short frames: at most 5 ms of parsing
-LONG_FRAME_BYTES = 256  # average in a read above which the next read may be twice as long
-FRAMES_MAX = 1_024  # before CONNECT is answered: a client needs one, or some for a packet in fragments
-ANSWERS_MAX_BYTES = 4_096  # unread pongs of a client, above which the client is no longer read
 IGNORED_MAX_BYTES = 4 << 20  # of a client that continues to send after the end, above which it is closed
 LINGER_S = 2.0  # time for a client to take the last output
 
@@ -50,58 +38,43 @@ class RelayConnection:
     """One connection from the end of the handshake to its end. All methods on the loop's thread."""
 
     __slots__ = (
-        "_answers", "_broker", "_broker_over", "_chunk_bytes", "_client", "_client_gone", "_client_lost",
-        "_client_over", "_close_sent", "_down", "_eof_sent", "_frame_max_bytes", "_frames_left",
-        "_ignored_bytes", "_is_leaving", "_linger", "_loop",
-        "_on_broker_side_closed", "_on_end", "_reads", "_stalled", "_stopped_writing", "_up", "_websocket",
-        "_writes",
+        "_broker", "_broker_over", "_client", "_client_gone", "_client_lost", "_client_over", "_down",
+        "_eof_sent", "_ignored_bytes", "_is_leaving", "_linger", "_loop", "_on_broker_side_closed", "_on_end",
+        "_reads", "_stalled", "_stopped_writing", "_up", "_writes",
     )  # fmt: skip
 
     def __init__(
         self,
         client: socket.socket,
         broker: socket.socket,
-        websocket: WebSocket | None,
-        frame_max_bytes: int,
         on_broker_side_closed: Callable[[], object],
         on_end: Callable[[], object],
     ) -> None:
         """Create a relay. `on_broker_side_closed` is called when the broker has closed its end, `on_end` when
         both are closed.
-
-        `frame_max_bytes`: longest WebSocket frame after the broker's first answer.
         """
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._broker = broker
-        self._websocket = websocket
-        self._frame_max_bytes = frame_max_bytes
-        self._frames_left = FRAMES_MAX
-        self._chunk_bytes = CHUNK_BYTES if websocket is None else SHORT_BYTES
         self._on_broker_side_closed = on_broker_side_closed
         self._on_end = on_end
         self._up = bytearray()  # to the broker
         self._down = bytearray()  # to the client
-        self._answers = 0  # bytes in _down that are answers to WebSocket frames of the client
-        self._client_over = False  # the client has sent its last byte of MQTT
+        self._client_over = False  # the client has sent its last byte
         self._client_gone = False  # its socket has ended, too
         self._client_lost = False  # no output reaches the client any more
         self._ignored_bytes = 0  # bytes that it sent after the end
         self._broker_over = False
         self._eof_sent = False
-        self._close_sent = self._stopped_writing = False
+        self._stopped_writing = False
         self._stalled = False  # True if TLS must write before it can read
         self._reads: set[socket.socket] = set()
         self._writes: set[socket.socket] = set()
         self._linger: asyncio.TimerHandle | None = None  # set when the broker has closed its end
         self._is_leaving = False  # the listener stops: send the output, wait for no input
 
-    def start(self, early: bytes) -> None:
-        """Begin with the bytes that arrived with the handshake."""
-        self._up += early
-        self._client_over = self._websocket is not None and self._websocket.is_over
-        if self._websocket is not None:
-            self._down += self._websocket.output()
+    def start(self) -> None:
+        """Begin after the handshake."""
         self._turn(self._from_client)
 
     def leave(self) -> None:
@@ -169,8 +142,7 @@ class RelayConnection:
                 self.end()
                 return
         reads, writes = set(), set()
-        hears = not self._up and self._answers < ANSWERS_MAX_BYTES
-        if not self._client_gone and (hears or self._broker_over or self._client_over):
+        if not self._client_gone and (not self._up or self._broker_over or self._client_over):
             reads.add(client)
         if not self._broker_over and not self._down:
             reads.add(broker)
@@ -193,7 +165,7 @@ class RelayConnection:
             if self._client_gone or (heard and len(self._up) >= CHUNK_BYTES):
                 return
             try:
-                data = self._client.recv(self._chunk_bytes)
+                data = self._client.recv(CHUNK_BYTES)
             except ssl.SSLWantWriteError:
                 self._stalled = True
                 return
@@ -206,36 +178,11 @@ class RelayConnection:
                 self._client_over = self._client_gone = True
                 return
             if heard:
-                self._up += self._unwrapped(data)
-                if self._chunk_bytes == SHORT_BYTES:
-                    return
+                self._up += data
                 continue
             self._ignored_bytes += len(data)  # read nevertheless: unread input would reset the connection
             if self._ignored_bytes > IGNORED_MAX_BYTES:
                 self._lose_client()
-
-    def _unwrapped(self, data: bytes) -> bytes:
-        websocket = self._websocket
-        if websocket is None:
-            return data
-        unwrapped = websocket.receive(data)
-        self._budget(websocket, len(data))
-        answer = websocket.output()
-        self._down += answer
-        self._answers += len(answer)
-        self._client_over = self._close_sent = websocket.is_over
-        return unwrapped
-
-    def _budget(self, websocket: WebSocket, received: int) -> None:
-        """Set the length of the next read by the frames of this; close for too many before CONNACK."""
-        if received < websocket.frames * LONG_FRAME_BYTES:
-            self._chunk_bytes = SHORT_BYTES
-        elif received == self._chunk_bytes:
-            self._chunk_bytes = min(2 * received, CHUNK_BYTES)
-        if self._frame_max_bytes:
-            self._frames_left -= websocket.frames
-            if self._frames_left < 0:
-                websocket.refuse_frames()
 
     def _to_broker(self) -> None:
         while self._up and not self._broker_over:
@@ -267,13 +214,7 @@ class RelayConnection:
             self._up.clear()
             self._begin_linger()
         elif not self._client_lost:
-            self._down += data if self._websocket is None else self._wrapped(self._websocket, data)
-
-    def _wrapped(self, websocket: WebSocket, data: bytes) -> bytes:
-        if self._frame_max_bytes:  # after the first answer a packet may be as long as that of any client
-            websocket.allow(self._frame_max_bytes)
-            self._frame_max_bytes = 0
-        return websocket.send(data)
+            self._down += data
 
     def _to_client(self) -> None:
         while self._down and not self._client_lost:
@@ -287,7 +228,6 @@ class RelayConnection:
                 self._lose_client()
         if self._client_lost:
             self._down.clear()
-        self._answers = 0
 
     def _begin_linger(self) -> None:
         if self._linger is None:
@@ -296,11 +236,7 @@ class RelayConnection:
 
     def _close_output(self) -> None:
         """Close the output to the client in each layer, after all output of the broker was sent."""
-        if self._websocket is not None and not self._close_sent:
-            self._down += self._websocket.close()
-            self._to_client()
-        self._close_sent = True
-        if self._down or self._stopped_writing:
+        if self._stopped_writing:
             return
         self._stopped_writing = True
         if isinstance(self._client, ssl.SSLSocket):

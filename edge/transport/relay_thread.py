@@ -1,4 +1,4 @@
-"""Relay thread: ends connections that are not plain TCP, and passes their bytes to the C loop.
+"""Relay thread: ends TLS and reads PROXY headers, and passes the bytes after them to the C loop.
 
 Owns the listening sockets of such listeners, the handshakes and the relays. Hands every connection that is
 ready for MQTT to the C loop, as a socket. One asyncio loop; no thread per connection, no timer for an idle
@@ -33,12 +33,10 @@ from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.transport.errors import HandshakeError
 from edge.transport.handshake import OpenedConnection, open_connection, source_of
-from edge.transport.host_names import HostNames
-from edge.transport.relay_connection import CHUNK_BYTES, RelayConnection
+from edge.transport.relay_connection import RelayConnection
 
 if TYPE_CHECKING:
     from edge.transport.tls import Certificates
-    from edge.transport.websocket import WebSocket
 
 __all__ = ["Adopt", "Port", "RelayThread"]
 
@@ -75,24 +73,19 @@ class Port:
     @property
     def is_relayed(self) -> bool:
         """True if connections must be unwrapped all the time; otherwise their sockets are handed over."""
-        return self.certificates is not None or self.settings.transport == "websocket"
+        return self.certificates is not None
 
 
 class RelayThread:
     """The relay thread: create, add ports, start; stop once."""
 
-    def __init__(
-        self, engine: Engine, adopt: Adopt, connect_timeout_s: float, limits: tuple[int, int]
-    ) -> None:
-        """Create the thread. `limits`: connect_max_bytes and packet_max_bytes of listeners that set none."""
+    def __init__(self, engine: Engine, adopt: Adopt, connect_timeout_s: float) -> None:
         self.on_failure: Callable[[], object] = lambda: None
         self.ports: list[Port] = []
         self._engine = engine
         self._adopt = adopt
         self._connect_timeout_s = connect_timeout_s
-        self._limits = limits
         self._counters = counters_of(engine)
-        self._log_hint = LogThrottle()
         self._listeners: dict[int, Any] = {}
         self._relays: dict[int, RelayConnection] = {}  # by the descriptor of the broker's end
         self._none_left = asyncio.Event()
@@ -257,7 +250,6 @@ class RelayThread:
                     client,
                     proxied=port.settings.proxy_protocol,
                     certificates=port.certificates,
-                    websocket=self._websocket_of(port),
                 )
             if opened.source.family == 0:
                 opened.source = source
@@ -267,7 +259,7 @@ class RelayThread:
             self._refuse(CloseCause.CONNECT_TIMEOUT)
         except HandshakeError as error:
             self._refuse(CloseCause.PROTOCOL)
-            self._log_refusal(port, place, error)
+            log.info("connection refused %s", pairs(peer=place, listener=port.number, reason=error))
         except ssl.SSLError as error:
             self._refuse(CloseCause.PROTOCOL)
             reason = error.reason or error
@@ -279,23 +271,6 @@ class RelayThread:
         finally:
             for limits in counted:
                 limits.outside -= 1
-
-    def _log_refusal(self, port: Port, place: str, error: HandshakeError) -> None:
-        """Log a refusal; as a warning if the operator can admit such peers."""
-        if not error.hint:
-            log.info("connection refused %s", pairs(peer=place, listener=port.number, reason=error))
-        elif self._log_hint():
-            found = pairs(peer=place, listener=port.number, reason=error, hint=error.hint)
-            log.warning("connection refused %s", found)
-
-    def _websocket_of(self, port: Port) -> Callable[[], WebSocket] | None:
-        if port.settings.transport != "websocket":
-            return None
-        from edge.transport.websocket import WebSocket  # its library takes a while to load
-
-        connect_max_bytes = port.settings.connect_max_bytes or self._limits[0]
-        names = HostNames(port.settings.host, port.settings.host_names)
-        return partial(WebSocket, port.settings.origins, connect_max_bytes, names)
 
     def _opened(self, port: Port, opened: OpenedConnection, accepted_s: float) -> None:
         """Hand over a connection that is ready for MQTT."""
@@ -318,12 +293,9 @@ class RelayThread:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PAIR_BYTES)
         self._adopt(theirs, port.number, peer, facts, accepted_s)
         fd = ours.fileno()
-        frame_max_bytes = (settings.packet_max_bytes or self._limits[1]) + CHUNK_BYTES
         relay = RelayConnection(
             opened.socket,
             ours,
-            opened.websocket,
-            frame_max_bytes,
             on_broker_side_closed=partial(self._broker_side_closed, port),
             on_end=partial(self._ended, port, fd),
         )
@@ -331,7 +303,7 @@ class RelayThread:
         self._hangups.register(fd, 0)  # only the event that its other end has closed
         self._relays[fd] = relay
         self._none_left.clear()
-        relay.start(opened.early)
+        relay.start()
 
     def _broker_side_closed(self, port: Port) -> None:
         self._listeners[port.number].outside += 1

@@ -53,8 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     must(memcmp(payload, again, length) == 0, "pieces have the same bytes");
     must(whole.close_code == parts.close_code, "pieces end with the same code");
     must(whole.message_bytes <= message_max, "a message has a limit");
-    must(whole.answers_end == parts.answers_end && whole.answers_end <= MQ_WS_ANSWERS_BYTES &&
-             memcmp(whole.answers, parts.answers, whole.answers_end) == 0,
+    must(whole.answers_bytes == parts.answers_bytes && whole.answers_bytes <= MQ_WS_ANSWERS_BYTES &&
+             memcmp(whole.answers, parts.answers, whole.answers_bytes) == 0,
          "pieces have the same answers");
     free(payload);
     free(again);

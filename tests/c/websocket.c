@@ -50,7 +50,7 @@ static void connection(char *line)
         free(piece);
     }
     show(payload, length);
-    show(ws.answers + ws.answers_start, (size_t)(ws.answers_end - ws.answers_start));
+    show(ws.answers, ws.answers_bytes);
     printf("%u %d\n", ws.close_code, ws.peer_closed);
     fflush(stdout);
     free(payload);

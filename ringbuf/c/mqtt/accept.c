@@ -7,6 +7,7 @@
  */
 #include "mqtt/event_loop.h"
 #include "mqtt/peer.h"
+#include "mqtt/transport/websocket_layer.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -29,6 +30,23 @@ static void send_at_once(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
+/* Create the layers of a connection, by the settings of its listener.  False: no memory. */
+static bool open_layers(mq_engine *engine, mq_connection *connection)
+{
+    const mq_listener *own = &engine->listeners[connection->listener];
+    const mq_limits *common = &engine->limits;
+    if (own->is_websocket) {
+        uint32_t packet_max = own->packet_max_bytes != 0 ? own->packet_max_bytes : common->packet_max_bytes;
+        mq_layer *layer = mq_websocket_layer(connection->layer, connection->packet_max_bytes, packet_max);
+        if (layer == NULL)
+            return false;
+        connection->layer = layer;
+        connection->upgrading = true;
+    }
+    connection->opening = connection->layer != NULL && !connection->layer->is_open;
+    return true;
+}
+
 /* Adopt a socket.  NULL: refused, with the socket closed.  Until CONNECT, the connection is charged to its
  * address. */
 static mq_connection *adopt(mq_loop *loop, int fd, int number, const mq_peer *from)
@@ -49,7 +67,8 @@ static mq_connection *adopt(mq_loop *loop, int fd, int number, const mq_peer *fr
     connection->address_family = from->family;
     connection->port = from->port;
     memcpy(connection->address, from->address, sizeof from->address);
-    if (mq_loop_watch(connection->opening ? loop->opening : loop->epoll, EPOLL_CTL_ADD, fd, EPOLLIN,
+    if (open_layers(engine, connection) &&
+        mq_loop_watch(connection->opening ? loop->opening : loop->epoll, EPOLL_CTL_ADD, fd, EPOLLIN,
                       mq_handle(&connection->item)) == 0)
         return connection;
     mq_connection_forget(engine, connection);

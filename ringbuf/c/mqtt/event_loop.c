@@ -321,8 +321,8 @@ static void receive(mq_loop *loop, mq_connection *connection)
         mq_received(engine, connection, (uint32_t)count);
     } else if (count == 0) {
         mq_connection_close(engine, connection, MQ_CLOSE_PEER);
-    } else if (errno == EPROTO) {
-        mq_connection_close(engine, connection, MQ_CLOSE_PROTOCOL);
+    } else if (errno == EPROTO || errno == EMSGSIZE) {
+        mq_connection_close(engine, connection, errno == EPROTO ? MQ_CLOSE_PROTOCOL : MQ_CLOSE_TOO_LARGE);
     } else if (errno != EAGAIN && errno != EINTR) {
         mq_connection_close(engine, connection, MQ_CLOSE_RESET);
     }

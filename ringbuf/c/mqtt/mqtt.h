@@ -269,6 +269,7 @@ struct mq_connection {
     bool is_ready;       /* in engine->ready */
     bool has_acks;       /* in engine->ack_waiters */
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
+    bool upgrading;      /* WebSocket: its HTTP request is not answered */
     bool opening;        /* in loop->opening: its layers are not open */
     bool is_pending;     /* in loop->pending */
     bool last_allowed;

@@ -22,8 +22,9 @@ enum {                      /* events from the parser or the loop for Python */
            5, /* a source ring has an invalid record; reading has stopped: detail is the source */
        MQ_EVENT_COLD = 6,   /* the next record for this connection's session is only in the log: the
                                handler calls thaw() and warm() */
-       MQ_EVENT_JOURNAL = 7 /* request to save state; detail 0: a checkpoint of sessions; 1: retained
-                               messages.  Repeated once per second until begun */
+       MQ_EVENT_JOURNAL = 7, /* request to save state; detail 0: a checkpoint of sessions; 1: retained
+                                messages.  Repeated once per second until begun */
+       MQ_EVENT_UPGRADE = 8 /* the HTTP request of a WebSocket client, answered with mq_engine_upgrade() */
 };
 
 enum {                      /* causes for the end of a connection */
@@ -134,6 +135,7 @@ typedef struct mq_listener {
     uint32_t connect_max_bytes;
     uint32_t packet_max_bytes;
     uint32_t publish_rate_max; /* PUBLISH packets of one client per second; also its largest burst */
+    uint32_t is_websocket;     /* its connections begin with an HTTP request for WebSocket */
     uint32_t connections;      /* now */
     uint32_t outside;          /* now: accepted by the other thread and not adopted at present */
 } mq_listener;
@@ -212,6 +214,11 @@ mq_listener *mq_engine_listener(mq_engine *engine, int number);
 
 /* True if listener `number`, or the engine, has its maximum of connections.  For any thread. */
 int mq_listener_full(const mq_engine *engine, int number);
+
+/* Send `answer` to the HTTP request of connection `handle`, during its MQ_EVENT_UPGRADE.  Then WebSocket
+ * frames follow if it was accepted; otherwise the connection is closed.  True if it is open. */
+int mq_engine_upgrade(mq_engine *engine, uint64_t handle, const uint8_t *answer, uint32_t length,
+                      int accepted);
 
 /* Close the listening sockets.  Existing connections stay. */
 void mq_loop_close_listeners(mq_loop *loop);

@@ -50,8 +50,8 @@ async def test_input_before_a_reset_reaches_the_broker_although_output_fails(kin
     ended = asyncio.Event()
     theirs.setblocking(False)
     broker.setblocking(False)
-    relay = RelayConnection(theirs, broker, None, 0, lambda: None, ended.set)
-    relay.start(b"")
+    relay = RelayConnection(theirs, broker, lambda: None, ended.set)
+    relay.start()
     engine.sendall(b"never read")
     await readable(client)
     engine.sendall(b"into the closed socket")  # The first event of the relay, which then fails to send it.

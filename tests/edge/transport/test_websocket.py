@@ -14,6 +14,11 @@ from tests.support.mqtt_transports import Transports, WebSocketStream, transport
 from tests.support.waiting import wait_until
 
 HELLO = encode(Connect("c"))
+REQUEST = (
+    b"GET /mqtt HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +58,16 @@ def test_a_request_that_is_none_or_too_long_is_closed(there: Transports) -> None
                 assert client.recv(1) == b""
             except ConnectionError:
                 pass
+
+
+def test_headers_beyond_ascii_end_the_connection_without_a_traceback(there: Transports, caplog) -> None:
+    for header in (b"Sec-WebSocket-Version: 1\xb9", b"Sec-WebSocket-Key: AAAAAAAAAAAAAA\xe1AAAAAAA=="):
+        with closing(there.dial("ws")) as client:
+            name = header.partition(b":")[0]
+            lines = [header if it.startswith(name) else it for it in REQUEST.split(b"\r\n")]
+            client.sendall(b"\r\n".join(lines))
+            assert client.recv(1) in (b"", b"H")
+    assert not [it for it in caplog.records if it.exc_info]
 
 
 def test_pages_of_the_same_host_may_connect_and_others_not_unless_they_are_listed() -> None:
@@ -115,12 +130,7 @@ def test_pages_of_other_origins_stay_outside_and_programs_do_not() -> None:
 
 def test_frames_that_come_with_the_request_are_heard(there: Transports) -> None:
     with closing(there.dial("ws")) as client:
-        request = (
-            b"GET /mqtt HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
-            b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
-        )
-        client.sendall(request + bytes([0x82, 0x80 | len(HELLO), 0, 0, 0, 0]) + HELLO)
+        client.sendall(REQUEST + bytes([0x82, 0x80 | len(HELLO), 0, 0, 0, 0]) + HELLO)
         answer = b""
         while encode(ConnAck()) not in answer:
             found = client.recv(1_000)
@@ -186,24 +196,19 @@ def test_the_broker_says_goodbye_in_both_languages(there: Transports) -> None:
         assert stream.code == 1000
 
 
-def test_a_client_that_only_pings_and_never_reads_is_not_listened_to_for_ever(there: Transports) -> None:
-    with opened(there) as stream:
+def test_a_client_that_pings_and_does_not_read_delays_no_other(there: Transports) -> None:
+    with opened(there) as stream, there.client("ws", "other") as other:
         stream.send(HELLO)
         assert stream.recv(100) == encode(ConnAck())
-        stream.socket.setblocking(False)
-        frame = b"\x89\xfd" + bytes(4) + bytes(125)
-        pings = frame * 500
-        sent = refused = 0
-        with there.client("ws", "other") as other:
-            while refused < 20:
-                assert sent < 100_000_000, "somebody takes it all"
-                try:
-                    sent += stream.socket.send(pings[sent % len(frame) :])
-                    refused = 0
-                except BlockingIOError:
-                    refused += 1
-                    other.send(Publish("t", b"", 1, packet_id=1))
-                    assert other.packet() == PubAck(1)
+        for number in range(100):
+            stream.socket.sendall((b"\x89\xfd" + bytes(4) + bytes(125)) * 1_000)
+            other.send(Publish("t", b"", 1, packet_id=number + 1))
+            assert other.packet() == PubAck(number + 1)
+        stream.send_frame(Opcode.PING, b"the last")
+        answers = b""
+        while not answers.endswith(b"\x8a\x08the last"):
+            answers += stream.socket.recv(65_536)
+        assert set(answers.split(b"\x8a\x7d" + bytes(125))) == {b"", b"\x8a\x08the last"}
 
 
 def test_a_request_that_never_ends_is_not_waited_for() -> None:

@@ -20,7 +20,7 @@ from tests.ringbuf.test_sanitizers import ADDRESS, sanitized_or_skip
 MESSAGE_MAX = 100_000
 NO_LIMIT = 2**32 - 1
 NO_CODE = 1005
-ANSWERS_BYTES = 4 * 127
+ANSWERS_BYTES = 5 * 127
 SOURCES = ("mqtt/transport/websocket", "base/utf8")
 MASK = b"\x11\x22\x83\x04"
 

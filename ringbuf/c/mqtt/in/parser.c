@@ -11,6 +11,7 @@
  * All input is in [at, end); each step checks the bounds before it reads.
  */
 #include "mqtt/in/packets.h"
+#include "mqtt/transport/websocket_layer.h"
 
 /* ---- events for Python ---- */
 
@@ -102,6 +103,10 @@ static uint32_t parse(mq_engine *engine, mq_connection *connection, const uint8_
 {
     const uint8_t *at = bytes, *end = bytes + length;
     mq_packet packet;
+    if (connection->upgrading) {
+        mq_websocket_request(engine, connection, bytes, length);
+        return 0;
+    }
     connection->pinged = false;
     engine->turn_work = 0;
     uint32_t most = engine->lags ? MQ_LAG_WORK : MQ_TURN_WORK;

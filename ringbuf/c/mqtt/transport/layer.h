@@ -27,7 +27,7 @@ typedef struct mq_layer mq_layer;
 
 typedef struct mq_layer_calls {
     /* As recv(): plain bytes; 0: the end; -1 with errno.  EAGAIN: nothing yet.  EPROTO: the peer has broken
-     * the rules of the layer, and `reason` names the rule. */
+     * the rules of the layer, and `reason` names the rule.  EMSGSIZE: the peer sends more than it may. */
     ssize_t (*read)(mq_layer *layer, int fd, uint8_t *to, size_t room);
     /* As send(): number of bytes taken; -1 with errno.  EAGAIN: none were taken, and the call is repeated
      * with at least the same bytes when the socket is writable. */

@@ -77,15 +77,21 @@ static void unmask(uint8_t *to, const uint8_t *from, size_t count, uint8_t mask[
 
 /* ---- control frames ---- */
 
+/* True if another pong may be too long. */
+static bool is_full(const mq_websocket *ws)
+{
+    return ws->answers_bytes + MQ_WS_PONG_MAX > MQ_WS_ANSWERS_BYTES;
+}
+
+/* Without room the last pong, which is not among answers_first, is replaced. */
 static void answer_ping(mq_websocket *ws)
 {
-    if (mq_websocket_is_full(ws)) /* the last pong is complete: what is sent first is `answers_start` */
-        ws->answers_end = ws->last_answer;
-    ws->last_answer = ws->answers_end;
-    ws->answers[ws->answers_end++] = FIN | PONG;
-    ws->answers[ws->answers_end++] = ws->control_bytes;
-    memcpy(ws->answers + ws->answers_end, ws->control, ws->control_bytes);
-    ws->answers_end += ws->control_bytes;
+    uint8_t *to = ws->answers + (is_full(ws) ? ws->last_answer : ws->answers_bytes);
+    to[0] = FIN | PONG;
+    to[1] = ws->control_bytes;
+    memcpy(to + 2, ws->control, ws->control_bytes);
+    ws->last_answer = (uint16_t)(to - ws->answers);
+    ws->answers_bytes = (uint16_t)(ws->last_answer + 2u + ws->control_bytes);
 }
 
 /* True for a code that an endpoint may send: section 7.4. */
@@ -236,7 +242,7 @@ uint32_t mq_websocket_decode(mq_websocket *ws, uint8_t *bytes, uint32_t count)
 
 /* ---- frames to the client ---- */
 
-uint32_t mq_websocket_head(uint8_t to[MQ_WS_HEAD_OUT_MAX], uint32_t length)
+static uint32_t write_head(uint8_t *to, uint32_t length)
 {
     to[0] = FIN | BINARY;
     uint32_t bytes = length < LENGTH_16 ? 0 : length < 65536u ? 2 : 8;
@@ -246,12 +252,66 @@ uint32_t mq_websocket_head(uint8_t to[MQ_WS_HEAD_OUT_MAX], uint32_t length)
     return 2 + bytes;
 }
 
-uint32_t mq_websocket_close(const mq_websocket *ws, uint8_t to[4])
+/* Begin a frame after the pongs of now.  The last of a full buffer stays replaceable. */
+static void begin_output(mq_websocket *ws, uint32_t length)
 {
+    ws->answers_first = is_full(ws) ? ws->last_answer : ws->answers_bytes;
+    if (length == 0)
+        return;
+    ws->out_left = length < MQ_WS_FRAME_OUT_MAX ? length : MQ_WS_FRAME_OUT_MAX;
+    ws->head_out_start = 0;
+    ws->head_out_end = (uint8_t)write_head(ws->head_out, ws->out_left);
+}
+
+uint32_t mq_websocket_output(mq_websocket *ws, const uint8_t *from, uint32_t length,
+                             uint8_t wire[MQ_WS_WIRE_BYTES])
+{
+    uint8_t *to = wire;
+    if (!mq_websocket_in_frame(ws))
+        begin_output(ws, length);
+    memcpy(to, ws->answers, ws->answers_first);
+    to += ws->answers_first;
+    uint32_t head = ws->head_out_end - ws->head_out_start;
+    memcpy(to, ws->head_out + ws->head_out_start, head);
+    to += head;
+    uint32_t payload = length < ws->out_left ? length : ws->out_left;
+    if (payload > 0)
+        memcpy(to, from, payload);
+    return (uint32_t)(to - wire) + payload;
+}
+
+/* Remove `count` bytes from the front of the pongs. */
+static void answers_sent(mq_websocket *ws, uint32_t count)
+{
+    ws->answers_first -= (uint16_t)count;
+    ws->answers_bytes -= (uint16_t)count;
+    ws->last_answer = ws->last_answer < count ? 0 : (uint16_t)(ws->last_answer - count);
+    memmove(ws->answers, ws->answers + count, ws->answers_bytes);
+}
+
+uint32_t mq_websocket_sent(mq_websocket *ws, uint32_t count)
+{
+    uint32_t answers = count < ws->answers_first ? count : ws->answers_first;
+    uint32_t head = ws->head_out_end - ws->head_out_start;
+    if (answers > 0)
+        answers_sent(ws, answers);
+    count -= answers;
+    head = count < head ? count : head;
+    ws->head_out_start += (uint8_t)head;
+    ws->out_left -= count - head;
+    return count - head;
+}
+
+uint32_t mq_websocket_close(const mq_websocket *ws, uint8_t wire[MQ_WS_WIRE_BYTES])
+{
+    if (mq_websocket_in_frame(ws))
+        return 0;
     uint32_t code = ws->close_code == 0 ? MQ_WS_NORMAL : ws->close_code;
+    uint8_t *to = wire + ws->answers_bytes;
+    memcpy(wire, ws->answers, ws->answers_bytes);
     to[0] = FIN | CLOSE;
     to[1] = code == MQ_WS_NO_STATUS ? 0 : 2;
     to[2] = (uint8_t)(code >> 8);
     to[3] = (uint8_t)code;
-    return 2u + to[1];
+    return ws->answers_bytes + 2u + to[1];
 }

@@ -19,8 +19,12 @@
 #define MQ_WS_HEAD_MAX 14u     /* first two bytes, length, mask */
 #define MQ_WS_HEAD_OUT_MAX 10u /* without a mask */
 #define MQ_WS_CONTROL_MAX 125u /* payload of a control frame: section 5.5 */
+#define MQ_WS_PONG_MAX (2 + MQ_WS_CONTROL_MAX)
 /* Pongs that wait for the socket.  Of more pings, only the last is answered: section 5.5.3. */
-#define MQ_WS_ANSWERS_BYTES (4 * (2 + MQ_WS_CONTROL_MAX))
+#define MQ_WS_ANSWERS_BYTES (5 * MQ_WS_PONG_MAX)
+#define MQ_WS_FRAME_OUT_MAX 65536u /* payload of a frame to the client */
+/* Bytes that mq_websocket_output() writes at most. */
+#define MQ_WS_WIRE_BYTES (MQ_WS_ANSWERS_BYTES + MQ_WS_HEAD_OUT_MAX + MQ_WS_FRAME_OUT_MAX)
 
 enum { /* status codes of close frames: section 7.4.1 */
     MQ_WS_NORMAL = 1000,
@@ -37,21 +41,22 @@ typedef struct mq_websocket {
     uint64_t message_bytes; /* payload of the message so far, the frame at hand included */
     uint64_t message_max;   /* limit of message_bytes */
     uint32_t frames_left;   /* frames that the client may still send; UINT32_MAX: no limit */
-    uint32_t out_left;      /* bytes of the frame to the client that were not sent yet */
+    uint32_t out_left;      /* payload bytes of the frame to the client that were not sent yet */
     uint16_t close_code;    /* of the close frame to the client, once no more input is accepted; 0: open */
-    uint16_t answers_start, answers_end;  /* bytes of `answers` that wait for the socket */
-    uint16_t last_answer;                 /* place of the last pong in `answers` */
-    uint8_t opcode;                       /* of the frame at hand */
-    bool in_message;                      /* the last data frame was not final */
-    bool peer_closed;                     /* the client has sent a valid close frame */
-    uint8_t mask[4];                      /* the first is for the next byte */
-    uint8_t head_in_bytes;                /* of an incomplete header */
-    uint8_t control_bytes;                /* of an incomplete control frame */
-    uint8_t head_out_start, head_out_end; /* bytes of head_out that wait for the socket */
+    uint16_t answers_bytes; /* in `answers` */
+    uint16_t answers_first; /* part of them that is sent before the frame at hand */
+    uint16_t last_answer;   /* place of the last pong in `answers` */
+    uint8_t opcode;         /* of the frame at hand */
+    bool in_message;        /* the last data frame was not final */
+    bool peer_closed;       /* the client has sent a valid close frame */
+    uint8_t mask[4];        /* the first is for the next byte */
+    uint8_t head_in_bytes;  /* of an incomplete header */
+    uint8_t control_bytes;  /* of an incomplete control frame */
+    uint8_t head_out_start, head_out_end; /* bytes of head_out that were not sent yet */
     uint8_t head_in[MQ_WS_HEAD_MAX];
     uint8_t head_out[MQ_WS_HEAD_OUT_MAX];
     uint8_t control[MQ_WS_CONTROL_MAX];
-    uint8_t answers[MQ_WS_ANSWERS_BYTES];
+    uint8_t answers[MQ_WS_ANSWERS_BYTES]; /* pongs, the oldest first */
 } mq_websocket;
 
 /* Begin a connection: the upgrade was answered. */
@@ -65,16 +70,22 @@ uint32_t mq_websocket_decode(mq_websocket *ws, uint8_t *bytes, uint32_t count);
 /* Stop accepting input, and choose the code of the close frame, unless it was chosen before. */
 void mq_websocket_fail(mq_websocket *ws, uint16_t code);
 
-/* Write the header of a binary frame of `length` bytes to `to`; returns the length of the header. */
-uint32_t mq_websocket_head(uint8_t to[MQ_WS_HEAD_OUT_MAX], uint32_t length);
+/* Write the next bytes to the client to `wire`: pongs, and frames with `length` bytes of payload at `from`.
+ * Returns their number.  They are the same at each call, perhaps with more after them, until they are sent.
+ * The payload after a frame that was begun has at least its missing bytes. */
+uint32_t mq_websocket_output(mq_websocket *ws, const uint8_t *from, uint32_t length,
+                             uint8_t wire[MQ_WS_WIRE_BYTES]);
 
-/* Write the close frame to `to`; returns its length. */
-uint32_t mq_websocket_close(const mq_websocket *ws, uint8_t to[4]);
+/* Account for the first `count` bytes of that output, which were sent.  Returns the payload bytes in them. */
+uint32_t mq_websocket_sent(mq_websocket *ws, uint32_t count);
 
-/* True if the client must take pongs before it is read again. */
-static inline bool mq_websocket_is_full(const mq_websocket *ws)
+/* Write pongs and the close frame to `wire`; returns their length.  0: a frame was begun and not finished. */
+uint32_t mq_websocket_close(const mq_websocket *ws, uint8_t wire[MQ_WS_WIRE_BYTES]);
+
+/* True if a frame to the client was begun and not finished. */
+static inline bool mq_websocket_in_frame(const mq_websocket *ws)
 {
-    return ws->answers_end + 2 + MQ_WS_CONTROL_MAX > MQ_WS_ANSWERS_BYTES;
+    return ws->out_left > 0;
 }
 
 #endif
