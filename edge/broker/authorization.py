@@ -37,11 +37,21 @@ class Authorization:
     ) -> None:
         self.authenticator = authenticator
         self.enhanced = enhanced
-        self.access = access
+        self._access = access
+        self._survey = _survey_of(access)
         self.policies: dict[int, ListenerPolicy] = {}  # by listener number
         # by connection; the transport that hands a connection over adds them
         self.transports: dict[int, TransportInfo] = {}
         self._engine = engine
+
+    @property
+    def access(self) -> AccessList | None:
+        """Rights of topics; None: every client may publish and receive everything."""
+        return self._access
+
+    @access.setter
+    def access(self, access: AccessList | None) -> None:
+        self._access, self._survey = access, _survey_of(access)
 
     def facts(self, connection: int, client_id: str, username: str | None) -> ClientInfo:
         """Facts of a client: its own claims, and the facts that its transport knows."""
@@ -101,9 +111,9 @@ class Authorization:
 
     def publishes_all(self, facts: ClientInfo) -> bool:
         """True if every message of the client is allowed without a request to the access list."""
-        if isinstance(self.access, Surveyable):
-            return self.access.publishes_all(facts)
-        return self.access is None
+        if self._survey is not None:
+            return self._survey.publishes_all(facts)
+        return self._access is None
 
     def may_subscribe(self, facts: ClientInfo, topic_filter: str) -> Answer:
         """True if the client may have this subscription; for a shared one the inner filter counts."""
@@ -115,15 +125,17 @@ class Authorization:
 
     def allowed_filters(self, session: Session, topic_filter: str) -> AllowedFilters | None:
         """Filters of `topic_filter` that `session` may receive; None: only may_receive() can decide."""
-        return (
-            self.access.allowed_filters(session.facts, topic_filter)
-            if isinstance(self.access, Surveyable)
-            else None
-        )
+        survey = self._survey
+        return None if survey is None else survey.allowed_filters(session.facts, topic_filter)
 
     def peer(self, connection: int) -> str:
         """Peer address for logs and rules: `127.0.0.1:50123`."""
         return address_text(self._engine.peer(connection))
+
+
+def _survey_of(access: AccessList | None) -> Surveyable | None:
+    """The access list, if it decides for many topics at once. Slow: the check compares the whole protocol."""
+    return access if isinstance(access, Surveyable) else None
 
 
 def address_text(peer: Peer | None) -> str:

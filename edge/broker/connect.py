@@ -74,7 +74,10 @@ class ConnectHandler:
             self.refuse(connection, packet, facts, *refusal)
             return
         answer = self._permissions.may_connect(facts, packet.password)
-        self._pending.then(connection, [answer], False, partial(self._admit, connection, packet, facts))
+        if answer is True or answer is False:  # known at once: most clients
+            self._admit(connection, packet, facts, [answer])
+        else:
+            self._pending.then(connection, [answer], False, partial(self._admit, connection, packet, facts))
 
     def facts(self, connection: int, packet: Connect) -> ClientInfo:
         """Facts of the client. A client without an identifier gets one [MQTT-3.1.3-6]."""

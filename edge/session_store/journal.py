@@ -69,6 +69,7 @@ RETRY_S = 1.0
 # of the journal: mq_journal_note() takes half of the longest record, which is a quarter of the ring
 NOTE_SHARE = 8
 NOTE_HEAD_BYTES = 64
+FACTS_HEAD_BYTES = 512  # of the encoded facts of a client without its texts: keys, lengths, numbers
 
 Call = Callable[[Callable[[], object]], None]
 
@@ -298,6 +299,8 @@ class SessionJournal:
         if self._target is None:
             return True
         most = self._target.ring.capacity_bytes // NOTE_SHARE - NOTE_HEAD_BYTES
+        if will is None and _longest_note_bytes(facts) <= most:
+            return True  # without an encoding of each CONNECT
         # the identity that authentication may add
         proven = msgspec.structs.replace(facts, identity=facts.username)
         if len(encode_record(SessionOpened(0, proven, 0))) > most:
@@ -415,6 +418,13 @@ def _kept_session(session: SessionView) -> KeptSession:
     left_ns = None if session.connection else session.left_ns
     number, subscriptions = _number(session.handle), session.subscriptions.copy()
     return KeptSession(number, session.facts, session.expiry_s, subscriptions, left_ns)
+
+
+def _longest_note_bytes(facts: ClientInfo) -> int:
+    """Upper limit for the bytes of a note: a character takes up to 4, and the user name is in it twice."""
+    names = facts.client_id, facts.username or "", facts.username or "", facts.certificate or ""
+    certificate = facts.certificate_der or b""
+    return FACTS_HEAD_BYTES + 4 * (sum(map(len, names)) + len(facts.address)) + len(certificate)
 
 
 def _number(handle: int) -> int:
