@@ -128,6 +128,12 @@ class Authorization:
         survey = self._survey
         return None if survey is None else survey.allowed_filters(session.facts, topic_filter)
 
+    def receives_all(self, session: Session) -> bool:
+        """True if the client of `session` may receive every topic, except those that begin with $."""
+        if self.access is None:
+            return True
+        return self.allowed_filters(session, "#") == AllowedFilters(("#",), certain=True)
+
     def peer(self, connection: int) -> str:
         """Peer address for logs and rules: `127.0.0.1:50123`."""
         return address_text(self._engine.peer(connection))

@@ -266,6 +266,7 @@ class ConnectHandler:
 
     def _attach(self, connection: int, packet: Connect, session: Session) -> bool:
         wanted, limits = packet.properties, self._limits
+        self._engine.session_receives(session.handle, self._permissions.receives_all(session))
         return self._engine.attach(
             connection,
             session.handle,

@@ -48,7 +48,7 @@ from edge.broker.log_backfill import LogBackfill
 from edge.broker.owners import Owners, key_of
 from edge.broker.retained import Retained
 from edge.broker.retained_authors import author_of
-from edge.broker.router import PartitionLike, Router
+from edge.broker.router import PartitionLike, Router, StreamRules
 from edge.broker.sessions import Sessions
 from edge.broker.steps import Steps
 from edge.broker.subscribe import SubscribeHandler
@@ -106,11 +106,12 @@ class Broker:
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
         version: str = "",
+        streams: StreamRules = (),
     ) -> None:
         """Create the parts of the control plane.
 
         `call` runs a function on this thread, from any other thread; answers that take time need it.
-        `version` is the text of the topic $SYS/broker/version.
+        `version` is the text of the topic $SYS/broker/version. `streams`: see Router.
         """
         self.limits = limits or BrokerLimits()
         self.on_source_bad: Callable[[int], object] = lambda source: None
@@ -119,7 +120,9 @@ class Broker:
         self.on_upgrade: Callable[[int, bytes], object] = lambda connection, request: None
         self.engine = engine
         self.journal = SessionJournal(engine, clock=clock, wall_ns=wall_ns)
-        self.router = Router(engine, partition_of, self.limits.topics, self.limits.sessions, self.journal)
+        self.router = Router(
+            engine, partition_of, self.limits.topics, self.limits.sessions, self.journal, streams
+        )
         self.sessions = Sessions(engine, self.limits.sessions, self.journal)
         self.cold = LogBackfill(engine, self.router.ring_of)
         self.own_messages = InternalPublisher(engine, self.router)
@@ -371,6 +374,8 @@ class Broker:
             if not self._permissions.is_still_authorized(client.facts):
                 log.info("client disconnected: no longer authorized %s", pairs(client=client.facts.client_id))
                 self._end(client.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
+        for session in self.sessions:
+            self.engine.session_receives(session.handle, self._permissions.receives_all(session))
         self.router.acl_changed(self.sessions)
         self.check_retained()
 

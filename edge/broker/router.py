@@ -1,11 +1,14 @@
 """Router: the sessions that receive each topic, and the ring that stores it.
 
-Owns the trie of filters and the trie of known topic names, and keeps the engine's routes equal to them. The
-routes of a topic are made when the topic is first used, and changed when a matching subscription is added or
+Owns the rules for new topics and the subscriptions, and keeps the engine's routes equal to them. The routes
+of a topic are made when the topic is first used, and changed when a matching subscription is added or
 removed. Never runs once per message.
 
-Invariant: the routes of each topic that the engine knows are the result of SubscriptionTree.match() for its
-name, without the sessions that may_receive() denies.
+The engine's parser makes topics by the rules of `streams` (ringbuf/c/mqtt/route/new_topics.c). A topic about
+which those rules do not decide is an event, and made here.
+
+Invariant: the routes of each topic that the engine knows are those of all subscriptions that match its name,
+without the sessions that may_receive() denies.
 """
 
 from __future__ import annotations
@@ -13,24 +16,23 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from edge.auth.interfaces import AllowedFilters
 from edge.broker.durability import RingDurability
-from edge.broker.session_routes import SessionRoutes, is_tag
+from edge.broker.session_routes import SessionRoutes
 from edge.broker.sessions import Session, SessionLimits
 from edge.broker.steps import Steps, at_once
-from edge.broker.subscription_tree import SubscriptionTree, TopicNames, is_share
+from edge.broker.subscription_tree import SubscriptionTree, is_share
 from edge.config.schema import Durability
-from edge.engine.engine import NO_TOPIC, Engine, Table
+from edge.engine.engine import NO_TOPIC, Engine, Match, Table, counters_of
 from edge.engine.subscription_options import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, is_plain, options_of, tags
 from edge.mqtt import Subscription, split_share
 from edge.session_store.journal import SessionJournal
 from ringbuf import Ring, Writer
 
-__all__ = ["PartitionLike", "Router", "TopicLimits"]
+__all__ = ["PartitionLike", "Router", "StreamRules", "TopicLimits"]
 
 _ENDED = object()
 # part of the table that is recycled at a time, so that a full table does not need it for every new topic
@@ -38,11 +40,12 @@ RECYCLE_SHARE = 64
 RECYCLE_MIN = 16
 RECYCLE_MAX = 256  # an upper bound, so that no client waits long
 LEVEL_BYTES = 128  # cost of one level of a filter, whatever its name
+STRING_MAX_BYTES = 65_535  # of MQTT
 AGE_MIN = 16_384  # topics: fewer take a few MB, and stay
 AGE_PAUSE_S = 1.0  # between two searches for idle topics
 AGE_MAX = 1_024  # topics that one search examines
 ATTEMPTS = 8  # to route a new topic while its subscriptions change; the last attempt does not yield
-ROUTES = 128  # of a new topic between two yields
+ROUTES = 128  # sessions of a new topic that may_receive() decides about between two yields
 FILTERS = 64  # removed from the tree between two yields
 
 
@@ -64,6 +67,9 @@ class PartitionLike(Protocol):
     @property
     def durability(self) -> Durability:
         """Durability of the stream."""
+
+
+StreamRules: TypeAlias = "Sequence[tuple[Sequence[str], Sequence[PartitionLike]]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +108,22 @@ class Router:
         limits: TopicLimits,
         queues: SessionLimits,
         journal: SessionJournal,
+        streams: StreamRules = (),
     ) -> None:
-        """Create an empty router. `queues` bounds the queues of shared subscriptions."""
+        """Create an empty router. `queues` bounds the queues of shared subscriptions.
+
+        `streams`: filters and partitions of each stream, in the order in which they are tried; the last takes
+        the rest. They must decide as `partition_of` does, with which all topics are made otherwise.
+        """
         self.limits = limits
-        self.names = TopicNames()
         self._engine = engine
         self._partition_of = partition_of
         self.durability = RingDurability(engine)
-        self.routes = SessionRoutes(engine, self.names)
+        self.routes = SessionRoutes(engine)
         # Runs steps for which no client waits.
         self.later: Callable[[Steps[None]], object] = at_once
-        self._tree: SubscriptionTree[Session | SharedGroup] = SubscriptionTree()
+        self._tree = SubscriptionTree(engine)
+        self._targets: dict[int, Session | SharedGroup] = {}  # handle -> who has subscriptions
         self._groups: dict[str, SharedGroup] = {}  # $share/<group>/<filter> -> group
         self._queues = queues
         self._journal = journal
@@ -121,6 +132,12 @@ class Router:
         self._sources: dict[str, int] = {}  # ring name -> source
         self._rings: dict[int, tuple[str, int]] = {}  # source -> ring name and epoch
         self.subscription_count = 0  # of all sessions
+        self._counters = counters_of(engine)
+        self._places: dict[str, tuple[int, int]] = {}  # ring name -> stream and partition in the rules
+        engine.topic_limits(min(limits.topic_max_bytes, STRING_MAX_BYTES), limits.topic_levels_max)
+        for number, (filters, partitions) in enumerate(streams):
+            engine.stream_add("\0".join(filters).encode(), len(partitions))
+            self._places |= {its.name: (number, index) for index, its in enumerate(partitions)}
 
     def topic_of(self, name: str) -> int | None:
         """The result of topic_steps(), without a yield."""
@@ -140,20 +157,15 @@ class Router:
             if topic != NO_TOPIC:
                 return topic
             changes, rules = self._tree.changes, self.routes.rules
-            with ExitStack() as held:
-                steps = self._routes_to(name, held)
-                sessions, made = (yield from steps) if attempt < ATTEMPTS - 1 else at_once(steps)
-                # another client may have made the topic known meanwhile
-                topic = self._engine.topic_find(data)
-                if (
-                    topic == NO_TOPIC
-                    and rules == self.routes.rules
-                    and not self._tree.has_changed(changes, name)
-                ):
-                    return self._create(name, session, sessions, made)
+            steps = self._matching(name)
+            match, denied = (yield from steps) if attempt < ATTEMPTS - 1 else at_once(steps)
+            # another client may have made the topic known meanwhile
+            topic = self._engine.topic_find(data)
+            if topic == NO_TOPIC and rules == self.routes.rules and not self._tree.has_changed(changes, name):
+                return self._create(name, session, match, denied)
         return topic
 
-    def _create(self, name: str, session: int, sessions: array[int], tags: array[int]) -> int | None:
+    def _create(self, name: str, session: int, match: Match, denied: array[int]) -> int | None:
         data = name.encode()
         source = self.source_of(self._partition_of(name))
         reserved = name.startswith("$")  # reserved for the server [MQTT-4.7.2-1]
@@ -162,9 +174,7 @@ class Router:
             topic = self._engine.topic_add(data, source, reserved, session)
         if topic == NO_TOPIC:
             return None
-        self.names.add(name, topic)
-        if sessions:
-            self._engine.routes_new(topic, sessions, tags)
+        self._engine.match_routes(match, topic, denied)
         return topic
 
     # ---- subscriptions ----
@@ -177,6 +187,7 @@ class Router:
     @may_receive.setter
     def may_receive(self, may_receive: Callable[[Session, str], bool] | None) -> None:
         self.routes.may_receive = may_receive
+        self._engine.check_receivers(may_receive is not None)
 
     @property
     def allowed_filters(self) -> Callable[[Session, str], AllowedFilters | None] | None:
@@ -202,12 +213,13 @@ class Router:
         session.subscriptions[topic_filter] = terms
         if known is None:
             self._count_filters(session, 1, filter_bytes(topic_filter))
+        self._targets[session.handle] = session
         self._journal.subscribed(session, topic_filter)
         if is_share(topic_filter):
             yield from self._join(session, topic_filter, terms)
             return known is None
         session.marked += _marks(terms) - _marks(known)
-        self._tree.add(topic_filter, session, terms)
+        self._tree.add(topic_filter, session.handle, terms)
         yield from self._add(session, topic_filter, terms, only_adds=_only_adds(known, terms))
         return known is None
 
@@ -220,7 +232,7 @@ class Router:
         ):
             yield from self.routes.merge(session, topic_filter, terms)
         else:
-            yield from self.routes.rework(session, topic_filter, self._tree.matching_one)
+            yield from self.routes.rework(session, topic_filter, self._tree.matching)
 
     def unsubscribe(self, session: Session, topic_filters: Sequence[str]) -> list[bool]:
         """The result of unsubscribing(), without a yield."""
@@ -245,12 +257,13 @@ class Router:
             return
         self._engine.replay_end(session.handle, topic_filter.encode())
         session.marked -= _marks(terms)
-        self._tree.remove(topic_filter, session)
-        yield from self.routes.rework(session, topic_filter, self._tree.matching_one)
+        self._tree.remove(topic_filter, session.handle)
+        yield from self.routes.rework(session, topic_filter, self._tree.matching)
 
     def forget(self, session: Session) -> None:
         """End a session. Its routes are not searched: they end with the session's handle."""
         session.ended = True
+        self._targets.pop(session.handle, None)
         for topic_filter in [its for its in session.subscriptions if is_share(its)]:
             leaving = self._leave(session, topic_filter)
             # the engine must be notified before the session is closed
@@ -268,7 +281,7 @@ class Router:
 
     def _forgetting(self, session: Session, topic_filters: list[str]) -> Steps[None]:
         for number, topic_filter in enumerate(topic_filters, 1):
-            self._tree.remove(topic_filter, session)
+            self._tree.remove(topic_filter, session.handle)
             if number % FILTERS == 0:
                 yield
 
@@ -304,8 +317,8 @@ class Router:
         is_new = group is None
         if group is None:
             handle = self._engine.share_open(self._queues.queued_records_max, self._queues.drop_newest)
-            group = self._groups[shared_filter] = SharedGroup(handle, {})
-            self._tree.add(split_share(shared_filter)[1], group, OF_GROUP)
+            group = self._groups[shared_filter] = self._targets[handle] = SharedGroup(handle, {})
+            self._tree.add(split_share(shared_filter)[1], handle, OF_GROUP)
         group.members[session] = terms
         if self.may_receive is not None and not is_new:
             yield from self._route_group(group, shared_filter)
@@ -326,7 +339,8 @@ class Router:
         self._engine.share_leave(group.handle, session.handle)
         if not group.members:
             del self._groups[shared_filter]
-            self._tree.remove(split_share(shared_filter)[1], group)
+            del self._targets[group.handle]
+            self._tree.remove(split_share(shared_filter)[1], group.handle)
             self._engine.session_close(group.handle)
             return
         if session.kept and not any(member.kept for member in group.members):
@@ -396,19 +410,18 @@ class Router:
 
     # ---- routes ----
 
-    def _routes_to(self, name: str, held: ExitStack) -> Steps[tuple[array[int], array[int]]]:
-        """Sessions that receive a new topic, and the tags of their routes, which last as long as `held`."""
-        sessions: array[int] = array("Q")
-        made: array[int] = array("I")
-        for session, terms in (yield from self._tree.matching(name)).items():
-            if len(sessions) % ROUTES == ROUTES - 1:
-                yield
-            if self.may_receive is not None and not self._may_receive(session, name):
-                continue
-            for tag in [terms] if is_tag(terms) else held.enter_context(self.routes.tags_of(terms)):
-                sessions.append(session.handle)
-                made.append(tag)
-        return sessions, made
+    def _matching(self, name: str) -> Steps[tuple[Match, array[int]]]:
+        """Subscriptions that match a new topic, and the sessions and groups that may not receive it."""
+        match = yield from self._tree.matching(name)
+        denied: array[int] = array("Q")
+        if self.may_receive is not None:
+            for number, handle in enumerate(set(array("Q", self._engine.match_sessions(match))), 1):
+                target = self._targets.get(handle)
+                if target is None or not self._may_receive(target, name):
+                    denied.append(handle)
+                if number % ROUTES == 0:
+                    yield
+        return match, denied
 
     def _may_receive(self, target: Session | SharedGroup, name: str) -> bool:
         """True if `target` may receive a topic; of a group every member must have the right."""
@@ -430,6 +443,8 @@ class Router:
             source = self._engine.add_ring(partition.writer, durability.ack_gate, durability.is_logged)
             self.durability.begin(partition.name, source)
             self._sources[partition.name] = source
+            if partition.name in self._places:
+                self._engine.stream_source(*self._places[partition.name], source)
             self._rings[source] = partition.name, partition.ring.epoch
             self._journal.source_added(source, *self._rings[source])
         return source
@@ -449,7 +464,7 @@ class Router:
 
     def age(self, now_s: float) -> float:
         """Forget topics not used for `topics_idle_s`, or up to twice that; return the next search's time."""
-        self._table_size = max(self._table_size, len(self.names))
+        self._table_size = max(self._table_size, self._counters.topics)
         if self._table_size < AGE_MIN:
             return math.inf
         idle_s = self.limits.topics_idle_s
@@ -458,20 +473,13 @@ class Router:
             return self._aged_s + pause_s
         passed_s, self._aged_s = now_s - self._aged_s, now_s
         places = self._table_size * min(passed_s / idle_s, 1.0)
-        self._forget(self._engine.topics_age(min(math.ceil(places), AGE_MAX)))
+        self._engine.topics_age(min(math.ceil(places), AGE_MAX))
         return now_s + pause_s
 
     def _recycle(self) -> bool:
         """Forget topics that were not used lately. True if there were any."""
-        share = max(len(self.names) // RECYCLE_SHARE, RECYCLE_MIN)
-        names = self._engine.topics_recycle(min(share, RECYCLE_MAX))
-        self._forget(names)
-        return bool(names)
-
-    def _forget(self, names: Iterable[bytes]) -> None:
-        for name in names:
-            self.names.remove(name.decode())
-            self.routes.forgotten += 1
+        share = max(self._counters.topics // RECYCLE_SHARE, RECYCLE_MIN)
+        return self._engine.topics_recycle(min(share, RECYCLE_MAX)) > 0
 
 
 def filter_bytes(topic_filter: str) -> int:

@@ -1,8 +1,8 @@
 """Routes of one session: kept equal to its filters, a piece of the topics at a time.
 
-Owns the way from a filter to the known topics that match it: a walk through the trie of names if they are
-few, otherwise a scan of all topics in C, piece by piece. Each piece is found and routed between two yields,
-so that its topics cannot be forgotten in between.
+Owns the way from a filter to the known topics that match it: a search in the engine's trie of names if they
+are few, otherwise a scan of all topics in C, piece by piece. Each piece is found and routed between two
+yields, so that its topics cannot be forgotten in between.
 
 Invariants: the session's own filters do not change while one of its steps runs (edge.broker.deferred runs the
 work of a session in order). Steps end when the session has ended. They also end when rules have changed:
@@ -19,11 +19,11 @@ from typing import TypeAlias, TypeGuard
 from edge.auth.interfaces import AllowedFilters
 from edge.broker.sessions import Session
 from edge.broker.steps import Steps, at_once
-from edge.broker.subscription_tree import TopicNames, has_wildcard, is_share, overlap
-from edge.engine.engine import NO_TOPIC, TAG_IDS_SHIFT, Engine
+from edge.broker.subscription_tree import has_wildcard, is_share, overlap
+from edge.engine.engine import NO_TOPIC, TAG_IDS_SHIFT, Engine, Match, counters_of
 from edge.engine.subscription_options import SubscriptionOptions, combined, tags
 
-__all__ = ["SessionRoutes", "is_tag"]
+__all__ = ["SessionRoutes"]
 
 TAG_OPTIONS = (1 << TAG_IDS_SHIFT) - 1
 MANY = 128  # topics from which on the filters of a session are looked up, instead of each topic
@@ -31,9 +31,9 @@ PYTHON_PIECE = 128  # topics that Python examines one by one between two yields
 FEW = 16  # filters that are looked up at most
 PIECE = 1_024  # topics that are routed alike between two yields
 PLACES = 8_192  # topics that C examines between two yields
-WALK_MAX = 2_048  # names that are found one by one at most: Python takes a microsecond for each
+WALK_MAX = 4_096  # branches of the trie of names that are examined at once, at most
 TRIES = 3  # attempts to find topics while others are forgotten
-MatchingOne: TypeAlias = "Callable[[str, Session], Steps[SubscriptionOptions | None]]"  # of SubscriptionTree
+Matching: TypeAlias = "Callable[[str, int], Steps[Match]]"  # SubscriptionTree.matching()
 FILTERS = 128  # filters of a session that are compared between two yields
 
 
@@ -45,15 +45,14 @@ def is_tag(terms: SubscriptionOptions) -> TypeGuard[int]:
 class SessionRoutes:
     """Topics of filters, and the engine's routes from them to sessions."""
 
-    def __init__(self, engine: Engine, names: TopicNames) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.may_receive: Callable[[Session, str], bool] | None = None
         self.allowed_filters: Callable[[Session, str], AllowedFilters | None] | None = (
             None  # decides for many topics at once
         )
         self.rules = 0  # number of changes of the rules
-        self.forgotten = 0  # topics forgotten since the start; their ids may belong to other topics by now
         self._engine = engine
-        self._names = names
+        self._counters = counters_of(engine)
 
     # ---- topics ----
 
@@ -84,7 +83,8 @@ class SessionRoutes:
     def _walked(self, topic_filter: str, most: int) -> array[int] | None:
         """Known topics that a filter matches, found one by one; None if that takes too long."""
         if has_wildcard(topic_filter):
-            return self._names.match(topic_filter, most)
+            found = self._engine.topics_match(topic_filter.encode(), most)
+            return None if found is None else array("I", found)
         topic = self._engine.topic_find(topic_filter.encode())
         return array("I", () if topic == NO_TOPIC else (topic,))
 
@@ -122,7 +122,7 @@ class SessionRoutes:
                 if session.ended or self.rules != rules:
                     return
 
-    def rework(self, session: Session, topic_filter: str, matching_one: MatchingOne) -> Steps[None]:
+    def rework(self, session: Session, topic_filter: str, matching: Matching) -> Steps[None]:
         """Recompute the routes of the topics that a filter matches, from all filters of the session."""
         rules, allowed = self.rules, self.allowed_filters_of(session, topic_filter)
         for its in allowed.filters:
@@ -135,26 +135,25 @@ class SessionRoutes:
             for topics in (
                 [found] if found is not None else self.pieces(its, few=True) if others is None else ()
             ):
-                yield from self._rework_by_topic(session, topics, matching_one, allowed.certain, rules)
+                yield from self._rework_by_topic(session, topics, matching, allowed.certain, rules)
             if session.ended or self.rules != rules:
                 return
 
     def _rework_by_topic(
-        self, session: Session, topics: array[int], matching_one: MatchingOne, surely: bool, rules: int
+        self, session: Session, topics: array[int], matching: Matching, surely: bool, rules: int
     ) -> Steps[None]:
         """Recompute routes topic by topic, and by name: ids may change at a yield."""
         for data in [self._engine.topic_name(topic) for topic in topics]:
             name = data.decode()
-            terms = yield from matching_one(name, session)
+            match = yield from matching(name, session.handle)
             topic = self._engine.topic_find(data)
             if session.ended or self.rules != rules:
                 return
             if topic == NO_TOPIC:
                 continue
-            if terms is None or not (surely or self.may_receive is None or self.may_receive(session, name)):
-                self._engine.routes_drop(array("I", (topic,)), session.handle, 0)
-            else:
-                self._assign(session, array("I", (topic,)), terms)
+            self._engine.routes_drop(array("I", (topic,)), session.handle, 0)
+            if surely or self.may_receive is None or self.may_receive(session, name):
+                self._engine.match_routes(match, topic, b"")
             yield
 
     def _rework_by_filter(
@@ -230,9 +229,10 @@ class SessionRoutes:
             found = self._walked(topic_filter, WALK_MAX)
             return None if found is None else array("I", sorted(self._with_retained(found)))
         for _ in range(TRIES):
-            forgotten = self.forgotten
+            forgotten = self._counters.topics_recycled
             kept = yield from self._retaining(session, allowed)
-            if forgotten == self.forgotten or session.ended:
+            # ids of forgotten topics may belong to other topics by now
+            if forgotten == self._counters.topics_recycled or session.ended:
                 return array("I", sorted(kept))
         return array("I", sorted(at_once(self._retaining(session, allowed))))
 

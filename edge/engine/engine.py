@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from edge.engine.codes import CloseCause, DropCause, EventKind, Table
 from edge.engine.limits import EngineLimits
+from edge.engine.routing_calls import Match, RoutingEngine
 from edge.engine.spill_calls import SpillEngine
 from ringbuf import _ringbuf
 from ringbuf.native import ffi, lib
@@ -40,6 +41,7 @@ __all__ = [
     "Event",
     "EventKind",
     "Loop",
+    "Match",
     "Peer",
     "SessionStats",
     "Table",
@@ -76,7 +78,7 @@ class SessionStats(NamedTuple):
     dropped: tuple[int, ...]
 
 
-class Engine(SpillEngine, Protocol):
+class Engine(RoutingEngine, SpillEngine, Protocol):
     """The C type (ringbuf/c/python/py_engine.c). Short calls that keep the GIL; one thread at a time."""
 
     @property
@@ -380,12 +382,17 @@ class Engine(SpillEngine, Protocol):
     def topics(self) -> bytes:
         """All topics, as uint32."""
 
-    def topics_recycle(self, most: int, /) -> list[bytes]:
-        """Forget up to `most` topics that were not used lately and retain nothing. Returns their names."""
+    def topics_match(self, topic_filter: bytes, most: int, /) -> bytes | None:
+        """Topics that a valid filter matches, as uint32, found level by level. None if more than `most`
+        branches must be examined: topics_scan() is better then.
+        """
 
-    def topics_age(self, places: int, /) -> list[bytes]:
+    def topics_recycle(self, most: int, /) -> int:
+        """Forget up to `most` topics that were not used lately and retain nothing. Returns their number."""
+
+    def topics_age(self, places: int, /) -> int:
         """Age the next `places` of the table: topics not used since the last time around are forgotten,
-        unless they retain a message. Returns their names. Each time around frees the memory of empty parts.
+        unless they retain a message. Returns their number. Each time around frees the memory of empty parts.
         """
 
     def subscription_ids_take(self, identifiers: bytes, /) -> int:
@@ -401,9 +408,6 @@ class Engine(SpillEngine, Protocol):
 
     def subscription_ids_count(self) -> int:
         """Number of sets of subscription ids."""
-
-    def routes_new(self, topic: int, sessions: array[int], tags: array[int], /) -> None:
-        """Add the routes of a new topic: array("Q") of sessions, array("I") of tags."""
 
     def routes_set(self, topics: array[int], session: int, tag: int, /) -> int:
         """Route each of `topics` to `session` with this tag only."""

@@ -235,6 +235,7 @@ class BrokerCore:
         broker = Broker(
             engine,
             streams.partition_of,
+            streams=streams.rules(),
             limits=broker_limits(self.config),
             version=self._version,
             authenticator=self.guard.authenticator,

@@ -86,6 +86,12 @@ class Streams:
         """Every stream, in the order in which topics are matched."""
         return [stream for stream, _ in self._groups]
 
+    def rules(self) -> list[tuple[list[str], list[Partition]]]:
+        """Filters and partitions of each stream, in the order in which topics are matched: the rules by which
+        partition_of() decides.
+        """
+        return [(list(stream.topics), partitions) for stream, partitions in self._groups]
+
     def partition_of(self, topic: str) -> Partition:
         """Partition of a topic: always the same one while the configuration of streams stays the same."""
         for stream, partitions in self._groups[:-1]:

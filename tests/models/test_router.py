@@ -118,7 +118,7 @@ class RouterMachine(RuleBasedStateMachine):
         for _ in range(2 * 256 if twice else 1):  # twice around the smallest table
             self.now_s += 2 * self.router.limits.topics_idle_s
             self.router.age(self.now_s)
-        assert not (twice and len(self.router.names))
+        assert not (twice and len(self.bench.engine.topics()))
 
     @rule(name=NAMES)
     def end(self, name: str) -> None:

@@ -54,6 +54,7 @@ class World:
                 durability=Durability.INTERVAL if keep == "log" else Durability.PROCESS,
                 engine=EngineLimits(spill_max_bytes=0 if keep == "nothing" else 1 << 26),
                 limits=BrokerLimits(sessions=SessionLimits(in_flight_max=9)),
+                by_rules=False,
             )
         )
         first = self.bench.partition

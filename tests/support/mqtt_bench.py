@@ -148,9 +148,13 @@ class Bench:
         writer: dict[str, Any] | None = None,
         directory: Path | None = None,
         now_ms: int = BEGIN_MS,
+        by_rules: bool = True,
         **broker: Any,
     ) -> None:
-        """`directory`: where its rings are, and perhaps were before; its own by default, gone with it."""
+        """`directory`: where its rings are, and perhaps were before; its own by default, gone with it.
+
+        `by_rules`: the engine makes new topics, all in one partition; otherwise `partition_of` decides.
+        """
         self._stack = ExitStack()
         self.now_ms = now_ms
         if directory is None:
@@ -167,7 +171,7 @@ class Bench:
             call=self.calls.append,
             clock=lambda: self.now_ms / 1000,
             wall_ns=lambda: self.now_ns,
-            **broker,
+            **{"streams": [(["#"], [self.partition])] if by_rules else (), **broker},
         )
         self.broker.policies[0] = ListenerPolicy("test", allow_anonymous=True)
         self.broker.policies[1] = ListenerPolicy("strict", allow_anonymous=False)

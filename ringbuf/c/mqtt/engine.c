@@ -133,8 +133,11 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
     engine->connections.item_bytes = sizeof(mq_connection);
     engine->subscription_ids.item_bytes = sizeof(mq_subscription_ids);
     engine->owners.item_bytes = sizeof(mq_owner);
+    engine->subscriptions.item_bytes = sizeof(mq_subscription);
     engine->receive = malloc(MQ_CARRY_BYTES + MQ_READ_BYTES);
-    if (engine->receive == NULL) {
+    if (engine->receive == NULL || !mq_trie_open(&engine->trie)) {
+        mq_trie_free(&engine->trie);
+        free(engine->receive);
         free(engine);
         return NULL;
     }
@@ -189,6 +192,9 @@ void mq_engine_free(mq_engine *engine)
     mq_slab_free(&engine->topics);
     mq_slab_free(&engine->subscription_ids);
     mq_owners_free(engine);
+    mq_subscriptions_free(engine);
+    mq_streams_free(engine);
+    mq_trie_free(&engine->trie);
     mq_list *lists[] = {&engine->touched,           &engine->ready,         &engine->ack_waiters,
                         &engine->blocked,           &engine->closing,       &engine->published,
                         &engine->passing,           &engine->limited,       &engine->watched,
@@ -464,7 +470,6 @@ void mq_counters_refresh(mq_engine *engine)
 {
     engine->counters.connections = engine->connections.live;
     engine->counters.sessions = engine->sessions.live - engine->share_queues;
-    engine->counters.topics = engine->topics.live;
     engine->counters.blocked = engine->blocked.count;
 }
 

@@ -9,6 +9,12 @@
  *   publish.c               PUBLISH -> record; with acl_cache.c, acks.c, rate_limit.c, properties.c, utf8.c:
  *                           see packets.h
  *   topics.c                topic table: names -> topics
+ *   new_topics.c            topics that clients use for the first time: their rings and routes, by rules of
+ *                           Python
+ *   trie.c                  trie of the levels of names and filters
+ *   names.c                 known names that a filter matches
+ *   subscriptions.c         filters -> subscriptions, and the match of a name
+ *   match_routes.c          routes of a new topic by its match
  *   append.c                append of a message to the ring of its topic
  *   producer_rings.c        reading of rings that other processes write
  *   routes.c                routes: the sessions that a record of a topic goes to
@@ -87,6 +93,10 @@
 #define MQ_NEVER UINT64_MAX
 
 #include "mqtt/slab.h"
+
+typedef struct mq_engine mq_engine;
+typedef struct mq_topic mq_topic;
+#include "mqtt/route/subscriptions.h"
 
 /* ---- session state ---- */
 
@@ -182,6 +192,7 @@ struct mq_session {
     bool cold;                 /* delivery waits for records from the log */
     bool shared;               /* was a member of a shared subscription */
     bool kept;                 /* its state is written to the journal */
+    bool receives_all;         /* rules deny it no topic, except reserved ones: new_topics.c */
     mq_connection *connection; /* NULL: disconnected */
     uint8_t *queue_in;         /* in `back`: place of the next entry */
     uint32_t queue_left;       /* entries that may be pushed without a check */
@@ -207,6 +218,8 @@ struct mq_session {
     mq_author *author;                  /* facts of its client; NULL: not known */
     bool lasts;                         /* outlasts its connection: counted in sessions_kept */
     uint64_t filter_bytes, queue_bytes; /* charged to its owner */
+    uint64_t match_number; /* of the latest match that found it; `matched`: its first entry there */
+    uint32_t matched;
     uint64_t delivered;
     uint64_t dropped[MQ_DROP_CAUSES];
 };
@@ -410,6 +423,16 @@ struct mq_engine {
     uint64_t *table;       /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;
     uint64_t seed[2];
+    mq_trie trie;
+    mq_slab subscriptions;
+    uint32_t *subscription_table; /* number of a subscription, by filter and session; chained by `chain` */
+    uint32_t subscription_room;
+    mq_match match; /* of the topic that the parser makes */
+    uint64_t match_number;
+    mq_stream *streams; /* in the order in which they are tried */
+    uint32_t stream_count;
+    uint32_t topic_max_bytes, topic_levels_max;
+    bool receivers_checked; /* Python decides about sessions without receives_all */
     mq_ring *sources[MQ_SOURCES_MAX];
     uint32_t source_count;
     bool sources_pending; /* a source has unread records */
@@ -569,29 +592,6 @@ bool mq_cold_front(const mq_engine *engine, const mq_session *session, uint64_t 
 void mq_thaw(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position, const uint8_t *bytes,
              uint64_t length);
 void mq_warm(mq_engine *engine, mq_session *session);
-
-/* inflight.c */
-void mq_session_clear(mq_engine *engine, mq_session *session);
-void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source);
-void mq_session_return(mq_session *session); /* after a connection was attached: redeliver */
-void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause);
-void mq_entry_done(mq_engine *engine, const mq_entry *entry); /* release its blob and subscription ids */
-mq_entry *mq_sent_add(mq_engine *engine, mq_session *session, uint16_t *identifier); /* NULL: no memory */
-/* Store the size of an entry in flight, if it was not known. */
-void mq_sent_measured(mq_session *session, const mq_entry *entry, uint32_t bytes);
-mq_entry *mq_sent_find(mq_session *session, uint16_t identifier); /* NULL: not in flight */
-void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry);
-bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /* false: no memory */
-bool mq_received_has(const mq_session *session, uint16_t identifier);
-bool mq_received_free(mq_session *session, uint16_t identifier); /* false: it was already free */
-
-/* frame.c */
-/* True if the Message Expiry Interval of a record in this process's memory has passed. */
-bool mq_is_expired(const mq_engine *engine, const rb_record *record);
-
-/* deliver.c */
-/* Build frames into the connection's output, up to a sensible amount.  True: there are more. */
-bool mq_fill_output(mq_engine *engine, mq_connection *connection);
 
 #include "mqtt/out/queue.h"
 

@@ -149,6 +149,20 @@ PyObject *engine_queue_topics(engine_object *self, PyObject *argument);
 PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topics_retaining(engine_object *self, PyObject *argument);
 
+/* py_routing.c */
+PyObject *engine_filter_add(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_filter_remove(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_topics_match(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_match_begin(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_match_step(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_match_sessions(engine_object *self, PyObject *argument);
+PyObject *engine_match_routes(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_stream_add(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_stream_source(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_topic_limits(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_session_receives(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_check_receivers(engine_object *self, PyObject *argument);
+
 /* py_share.c */
 PyObject *engine_share_open(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_share_join(engine_object *self, args_t args, Py_ssize_t count);
@@ -177,7 +191,6 @@ PyObject *engine_topics_scan(engine_object *self, args_t args, Py_ssize_t count)
 PyObject *engine_topics(engine_object *self, PyObject *argument);
 PyObject *engine_topics_recycle(engine_object *self, PyObject *argument);
 PyObject *engine_topics_age(engine_object *self, PyObject *argument);
-PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_merge(engine_object *self, args_t args, Py_ssize_t count);

@@ -225,46 +225,36 @@ PyObject *engine_topics(engine_object *self, PyObject *Py_UNUSED(ignored))
     return bytes;
 }
 
-/* Append the topic's name to `list` and free the topic.  False: not appended. */
-static bool topic_leaves(mq_engine *engine, mq_topic *topic, PyObject *list)
+static void topic_forget(mq_engine *engine, mq_topic *topic)
 {
-    PyObject *name = PyBytes_FromStringAndSize((const char *)topic->name, topic->length);
-    bool listed = name != NULL && PyList_Append(list, name) == 0;
-    Py_XDECREF(name);
-    if (listed) {
-        mq_topic_free(engine, topic);
-        engine->counters.topics_recycled++;
-    }
-    return listed;
+    mq_topic_free(engine, topic);
+    engine->counters.topics_recycled++;
 }
 
 PyObject *engine_topics_recycle(engine_object *self, PyObject *most)
 {
-    unsigned long long limit;
-    PyObject *list = PyList_New(0);
-    bool well = list != NULL && unsigned_of(most, UINT32_MAX, &limit) == 0;
-    for (mq_topic *topic; well && limit > 0 && (topic = mq_topic_recyclable(self->engine)) != NULL; limit--)
-        well = topic_leaves(self->engine, topic, list);
-    if (!well)
-        Py_CLEAR(list);
-    return list;
+    unsigned long long limit, forgotten = 0;
+    if (unsigned_of(most, UINT32_MAX, &limit) != 0)
+        return NULL;
+    for (mq_topic *topic; forgotten < limit && (topic = mq_topic_recyclable(self->engine)) != NULL;
+         forgotten++)
+        topic_forget(self->engine, topic);
+    return PyLong_FromUnsignedLongLong(forgotten);
 }
 
 PyObject *engine_topics_age(engine_object *self, PyObject *places)
 {
     mq_engine *engine = self->engine;
-    unsigned long long limit;
-    PyObject *list = PyList_New(0);
-    bool well = list != NULL && unsigned_of(places, UINT32_MAX, &limit) == 0;
+    unsigned long long limit, forgotten = 0;
+    if (unsigned_of(places, UINT32_MAX, &limit) != 0)
+        return NULL;
     uint32_t hand = engine->clock_hand,
-             steps = well && limit < engine->topics.made ? (uint32_t)limit : engine->topics.made;
-    for (mq_topic *topic; well && (topic = mq_topic_idle(engine, &steps)) != NULL;)
-        well = topic_leaves(engine, topic, list);
-    if (well && limit > 0 && engine->clock_hand <= hand) /* one full round */
+             steps = limit < engine->topics.made ? (uint32_t)limit : engine->topics.made;
+    for (mq_topic *topic; (topic = mq_topic_idle(engine, &steps)) != NULL; forgotten++)
+        topic_forget(engine, topic);
+    if (limit > 0 && engine->clock_hand <= hand) /* one full round */
         mq_topics_trim(engine);
-    if (!well)
-        Py_CLEAR(list);
-    return list;
+    return PyLong_FromUnsignedLongLong(forgotten);
 }
 
 /* Call `act` for each topic of `ids`, uint32 each.  Returns the number of calls that returned true. */
@@ -314,26 +304,6 @@ static PyObject *over_topics(engine_object *self, args_t args, Py_ssize_t count,
         unsigned_of(args[2], UINT32_MAX, &tag) != 0)
         return NULL;
     return PyLong_FromSsize_t(session == NULL ? 0 : each_topic(self, &ids, session, (uint32_t)tag, act));
-}
-
-PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count)
-{
-    mq_topic *topic;
-    HELD_VIEW sessions = {0}, tags = {0};
-    if (take(count, 3) != 0 || view_of(args[1], &sessions) != 0 || view_of(args[2], &tags) != 0 ||
-        topic_from(self, args[0], &topic) != 0)
-        return NULL;
-    Py_ssize_t routes = sessions.length / 8 < tags.length / 4 ? sessions.length / 8 : tags.length / 4;
-    for (Py_ssize_t i = 0; i < routes; i++) {
-        uint64_t handle;
-        uint32_t tag;
-        memcpy(&handle, (const char *)sessions.bytes + i * 8, sizeof handle);
-        memcpy(&tag, (const char *)tags.bytes + i * 4, sizeof tag);
-        mq_session *session = mq_slab_get(&self->engine->sessions, handle);
-        if (session != NULL && !mq_route_add(self->engine, topic, session, tag))
-            break;
-    }
-    Py_RETURN_NONE;
 }
 
 PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from itertools import count
 
 import pytest
 
 from edge.auth.interfaces import ClientInfo
-from edge.broker import session_routes
-from edge.broker import subscription_tree as topic_tries
+from edge.broker import session_routes, subscription_tree
 from edge.broker.limits import BrokerLimits, PacketLimits
 from edge.engine.engine import EngineLimits
 from edge.mqtt import (
@@ -135,8 +135,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         monkeypatch.setattr(session_routes, limit, 1)
     for limit in ("WALK_MAX", "MANY"):
         monkeypatch.setattr(session_routes, limit, 0)
-    monkeypatch.setattr(topic_tries, "LOOKED", 1)
-    with Bench() as bench:
+    monkeypatch.setattr(subscription_tree, "WORK", 1)
+    with Bench(by_rules=False) as bench:
         bench.broker._pending._clock = map(float, count()).__next__
         yield bench
 
@@ -252,7 +252,9 @@ def test_a_session_that_ends_meanwhile_leaves_no_filter_behind(slow: Bench) -> N
         poll(slow)
     slow.lose(client)
     assert slow.broker.sessions.get("c") is None
-    assert not slow.broker.router._tree.match("t/1")
+    match = slow.engine.match_begin(b"t/1", 0)
+    assert slow.engine.match_step(match, 1_000)
+    assert not slow.engine.match_sessions(match)
     assert slow.broker.router.shared_count == 0
     assert not slow.broker._pending._lines
 
@@ -322,7 +324,7 @@ def test_two_clients_may_make_the_same_topic_known(slow: Bench) -> None:
     slow.settle()
     assert one.received() == two.received() == [PubAck(1)]
     assert len(reader.publishes()) == 2
-    assert len(slow.broker.router.names) == 1
+    assert len(array("I", slow.engine.topics())) == 1
 
 
 def test_an_unsubscribe_of_many_filters_compares_none_of_them_with_each_other(

@@ -35,7 +35,7 @@ TIMEOUT_MS = 200
 @pytest.fixture
 def hiding() -> Iterator[Bench]:
     """A bench whose ring shows what is durable."""
-    with Bench(durability=Durability.DISK) as bench:
+    with Bench(durability=Durability.DISK, by_rules=False) as bench:
         bench.partition.ring.show_durable(True)
         yield bench
 
@@ -382,7 +382,7 @@ def test_nothing_hidden_is_overwritten_before_it_was_shown(hiding: Bench) -> Non
 
 
 def test_a_topic_is_not_forgotten_while_something_of_it_is_hidden() -> None:
-    with Bench(engine=EngineLimits(topics_max=64), durability=Durability.DISK) as bench:
+    with Bench(engine=EngineLimits(topics_max=64), durability=Durability.DISK, by_rules=False) as bench:
         bench.partition.ring.show_durable(True)
         client, reader = bench.client(), bench.client("r")
         reader.subscribe("first/#")

@@ -59,7 +59,7 @@ def test_on_disk_an_acknowledgement_waits_until_its_record_is_durable() -> None:
 
 
 def test_acknowledgements_of_a_connection_keep_their_order_whatever_they_wait_for() -> None:
-    with Bench(durability=Durability.DISK) as bench:
+    with Bench(durability=Durability.DISK, by_rules=False) as bench:
         quick = bench.add_partition(bench.directory, "quick-0")
         bench.partition_of = lambda topic: quick if topic == "quick" else bench.partition
         client, other = bench.client(), bench.client("o")

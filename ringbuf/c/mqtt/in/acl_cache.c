@@ -83,12 +83,17 @@ void mq_authorize(mq_engine *engine, mq_connection *connection, const mq_topic *
                             .generation = (topic->item.generation & ~1u) | allowed};
 }
 
-/* Returns `topic` with connection->last_allowed set; NULL: not yet authorized for this client. */
-static mq_topic *admit(mq_engine *engine, mq_connection *connection, mq_topic *topic)
+bool mq_is_trusted(mq_engine *engine, mq_connection *connection)
 {
     if (connection->policy != engine->policy)
         acl_cache_clear(engine, connection);
-    if (connection->trusted)
+    return connection->trusted;
+}
+
+/* Returns `topic` with connection->last_allowed set; NULL: not yet authorized for this client. */
+static mq_topic *admit(mq_engine *engine, mq_connection *connection, mq_topic *topic)
+{
+    if (mq_is_trusted(engine, connection))
         return last_set(connection, topic, true);
     const mq_acl_entry *entry = connection->acl_room ? acl_place(engine, connection, topic->item.index)
                                                      : NULL;

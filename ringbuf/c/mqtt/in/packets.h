@@ -76,6 +76,8 @@ static inline bool mq_is_last(const mq_engine *engine, const mq_connection *conn
     return topic != NULL && topic == connection->last_topic &&
            topic->item.generation == connection->last_generation && connection->policy == engine->policy;
 }
+/* True if the client may publish to any topic that is not reserved. */
+bool mq_is_trusted(mq_engine *engine, mq_connection *connection);
 /* Find the topic `name` and set connection->last_allowed.  NULL: Python must decide. */
 mq_topic *mq_topic_named(mq_engine *engine, mq_connection *connection, const uint8_t *name, uint32_t length);
 /* Meaning of a topic alias, 1 .. limits.alias_max; NULL: not set. */

@@ -254,7 +254,25 @@ static bool skip(mq_engine *engine, mq_connection *connection, const publish *pu
                 reason == MQ_REASON_TOPIC_NAME_INVALID ? MQ_DROP_TOPIC_NAME : MQ_DROP_TOPICS, reason);
 }
 
-/* Find the topic, or queue an event for Python: with the name in the packet, or the name of its alias. */
+/* Make a topic without Python, for a client that may publish to any topic.  NULL: Python must decide, or the
+ * message must be dropped (connection->skip_reason). */
+static mq_topic *make_topic(mq_engine *engine, mq_connection *connection, mq_alias *alias,
+                            const publish *publish)
+{
+    bool exceeds_quota = false;
+    const uint8_t *name = alias == NULL ? publish->name : alias->name;
+    uint32_t length = alias == NULL ? publish->name_length : alias->length;
+    if (!mq_is_trusted(engine, connection) ||
+        mq_topic_new(engine, connection->session, name, length, &exceeds_quota) == NULL) {
+        connection->skip_reason = exceeds_quota ? MQ_REASON_QUOTA_EXCEEDED : 0;
+        return NULL;
+    }
+    return alias == NULL ? mq_topic_named(engine, connection, name, length)
+                         : mq_alias_topic(engine, connection, alias);
+}
+
+/* Find or make the topic, or queue an event for Python: with the name in the packet, or the name of its
+ * alias. */
 static mq_topic *find_or_request_topic(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
                              const publish *publish)
 {
@@ -262,6 +280,8 @@ static mq_topic *find_or_request_topic(mq_engine *engine, mq_connection *connect
     mq_topic *topic = alias == NULL ? mq_topic_named(engine, connection, publish->name, publish->name_length)
                                     : mq_alias_topic(engine, connection, alias);
     if (topic == NULL)
+        topic = make_topic(engine, connection, alias, publish);
+    if (topic == NULL && connection->skip_reason == 0)
         mq_yield_to_python(engine, connection,
                            (mq_event){.kind = MQ_EVENT_TOPIC,
                                       .detail = publish->alias,
@@ -318,7 +338,7 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
         return drop(engine, connection, &publish, MQ_DROP_TOO_LARGE, MQ_REASON_QUOTA_EXCEEDED);
     mq_topic *topic = cached_topic(engine, connection, packet, &publish);
     if (topic == NULL)
-        return false;
+        return connection->skip_reason != 0 && skip(engine, connection, &publish);
     if (!connection->last_allowed)
         return drop(engine, connection, &publish, MQ_DROP_DENIED, MQ_REASON_NOT_AUTHORIZED);
     if (publish.text && !mq_is_utf8(publish.message.payload, publish.message.payload_length))

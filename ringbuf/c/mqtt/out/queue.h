@@ -1,9 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Positions of records, queue entries, and mq_push(): inline functions that run once per delivery.
+ * Windows, frames and delivery; positions of records, queue entries, and mq_push(): inline functions that run
+ * once per delivery.
  */
 #ifndef BRIM_QUEUE_H
 #define BRIM_QUEUE_H
+
+/* inflight.c */
+void mq_session_clear(mq_engine *engine, mq_session *session);
+void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source);
+void mq_session_return(mq_session *session); /* after a connection was attached: redeliver */
+void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause);
+void mq_entry_done(mq_engine *engine, const mq_entry *entry); /* release its blob and subscription ids */
+mq_entry *mq_sent_add(mq_engine *engine, mq_session *session, uint16_t *identifier); /* NULL: no memory */
+/* Store the size of an entry in flight, if it was not known. */
+void mq_sent_measured(mq_session *session, const mq_entry *entry, uint32_t bytes);
+mq_entry *mq_sent_find(mq_session *session, uint16_t identifier); /* NULL: not in flight */
+void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry);
+bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /* false: no memory */
+bool mq_received_has(const mq_session *session, uint16_t identifier);
+bool mq_received_free(mq_session *session, uint16_t identifier); /* false: it was already free */
+
+/* frame.c */
+/* True if the Message Expiry Interval of a record in this process's memory has passed. */
+bool mq_is_expired(const mq_engine *engine, const rb_record *record);
+
+/* deliver.c */
+/* Build frames into the connection's output, up to a sensible amount.  True: there are more. */
+bool mq_fill_output(mq_engine *engine, mq_connection *connection);
 
 static inline uint64_t mq_where(uint32_t source, uint64_t position)
 {

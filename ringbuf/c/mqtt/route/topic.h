@@ -27,7 +27,7 @@ typedef struct mq_route {
     uint32_t tag;
 } mq_route;
 
-typedef struct mq_topic {
+struct mq_topic {
     mq_item item;
     uint16_t length;
     uint16_t source; /* ring to which its records are written */
@@ -41,7 +41,8 @@ typedef struct mq_topic {
     mq_route *routes;
     uint32_t route_count, route_room;
     mq_blob *retained;
-    mq_owner *owner; /* owner whose message created the topic; NULL: none */
-} mq_topic;
+    mq_owner *owner;  /* owner whose message created the topic; NULL: none */
+    mq_node *node;    /* of its name in the trie */
+};
 
 #endif

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Topics: the table of topics by name.  Filters of subscriptions are matched in
- * edge/broker/subscription_tree.py, once per topic.  mq_filter_matches() serves retained_delivery.c, consumer
- * groups (consumers/select.c) and Python (py_topics.c).
+ * Topics: the table of topics by name.  Filters of subscriptions are matched in subscriptions.c, once per
+ * topic.  mq_filter_matches() serves streams, retained_delivery.c, consumer groups (consumers/select.c) and
+ * Python (py_topics.c).
  *
  * The table uses open addressing with linear probing over {upper half of the hash, index + 1}, and is at most
  * three quarters full.  A removal shifts back the entries after it, so there are no tombstones.  Names come
  * from clients, so the hash is keyed against colliding names, and the number and the bytes of names are
- * bounded.  Each level may cost a dict in edge.broker.subscription_tree, so a name with many levels counts
- * for more bytes.
+ * bounded.  Each level may cost a node in the trie, so a name with many levels counts for more bytes.
  */
 #include "base/hash.h"
 #include "mqtt/mqtt.h"
@@ -112,13 +111,20 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
          !table_resize(engine, engine->table_room ? engine->table_room * 2 : TABLE_MIN)))
         return NULL;
     uint8_t *copy = malloc(length ? length : 1);
-    mq_topic *topic = copy == NULL ? NULL : mq_slab_take(&engine->topics);
+    mq_node *node = copy == NULL
+                        ? NULL
+                        : mq_trie_path(engine, engine->trie.roots[MQ_NAMES], name, length, true);
+    mq_topic *topic = node == NULL ? NULL : mq_slab_take(&engine->topics);
     if (topic == NULL) {
+        if (node != NULL)
+            mq_trie_prune(engine, node);
         free(copy);
         return NULL;
     }
     memcpy(copy, name, length);
     topic->name = copy;
+    topic->node = node;
+    node->value = topic->item.index + 1;
     topic->length = (uint16_t)length;
     topic->source = source;
     topic->reserved = reserved;
@@ -126,6 +132,7 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     topic->hash = mq_hash(engine, name, length);
     topic->key_hash = rb_crc32c(0, name, length);
     table_put(engine, table_word(topic));
+    engine->counters.topics = engine->topics.live;
     engine->counters.topics_bytes += bytes;
     return topic;
 }
@@ -145,8 +152,11 @@ void mq_topic_free(mq_engine *engine, mq_topic *topic)
     mq_routes_free(engine, topic);
     mq_topic_owned(engine, topic, NULL);
     engine->counters.topics_bytes -= name_bytes(topic->name, topic->length);
+    topic->node->value = 0;
+    mq_trie_prune(engine, topic->node);
     free(topic->name);
     mq_slab_give(&engine->topics, &topic->item);
+    engine->counters.topics = engine->topics.live;
 }
 
 /* True if a valid filter matches a valid name, as defined by edge.mqtt.topic_filters.matches(). */

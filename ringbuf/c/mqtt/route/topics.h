@@ -42,6 +42,22 @@ void mq_topics_trim(mq_engine *engine);
 uint64_t mq_hash(const mq_engine *engine, const void *bytes,
                  uint32_t length); /* keyed, so that hostile input may be hashed */
 
+/* names.c */
+typedef enum mq_names_result { MQ_NAMES_FOUND, MQ_NAMES_MANY, MQ_NAMES_NO_MEMORY } mq_names_result;
+/* Indexes of the topics that a valid filter matches; the caller frees them.  MQ_NAMES_MANY: that would need
+ * more than `most` branches. */
+mq_names_result mq_names_match(mq_engine *engine, const char *filter, uint32_t length, uint64_t most,
+                               uint32_t **topics, uint32_t *count);
+
+/* new_topics.c */
+/* Add a stream after the others, with its filters separated by NUL.  False: no memory. */
+bool mq_stream_add(mq_engine *engine, const char *filters, uint32_t length, uint32_t partitions);
+void mq_streams_free(mq_engine *engine);
+/* Make a topic that the client of `session` may publish to.  NULL: Python must decide, or its owner may have
+ * no more topics. */
+mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,
+                       bool *exceeds_quota);
+
 /* append.c */
 /* Append a message of this process to its topic's ring and route it.  RB_OK with *waits_for (mq_ack);
  * RB_FULL: wait; RB_TIMEOUT: full for longer than the queue timeout; RB_TOO_LARGE. */

@@ -1,0 +1,55 @@
+"""Routing calls of the C engine: subscriptions, matches, and rules for new topics (ringbuf/c/mqtt/route)."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Protocol, TypeAlias
+
+__all__ = ["Match", "RoutingEngine"]
+
+Match: TypeAlias = object  # a walk over the filters that match one name
+
+
+class RoutingEngine(Protocol):
+    """The part of edge.engine.engine.Engine that matches topics with filters."""
+
+    # Subscriptions: filters, with the sessions that have them.
+
+    def filter_add(self, topic_filter: bytes, session: int, terms: int, /) -> None:
+        """Add a subscription to a valid filter, or replace its terms (edge.engine.subscription_options)."""
+
+    def filter_remove(self, topic_filter: bytes, session: int, /) -> bool:
+        """Remove a subscription. True if it was there."""
+
+    def match_begin(self, name: bytes, session: int, /) -> Match:
+        """Begin to find the subscriptions of `session` that match a topic name; 0: of all sessions."""
+
+    def match_step(self, match: Match, work: int, /) -> bool:
+        """Examine about `work` filters and subscriptions. True: the match is complete. Filters that change
+        between two steps may be found or not.
+        """
+
+    def match_sessions(self, match: Match, /) -> bytes:
+        """Session of each subscription that was found, as uint64."""
+
+    def match_routes(self, match: Match, topic: int, denied: array[int] | bytes, /) -> None:
+        """Route a topic to the sessions of a match, which have no routes there yet, except the sessions of
+        `denied` (uint64). Each session gets all its messages once, with the terms of all its subscriptions.
+        """
+
+    # Rules by which the parser makes new topics without an event.
+
+    def stream_add(self, filters: bytes, partitions: int, /) -> None:
+        """Add a stream after the others, with its filters separated by NUL. The last one takes all topics."""
+
+    def stream_source(self, stream: int, partition: int, source: int, /) -> None:
+        """Set the source of a partition. Until then, new topics of that partition are events."""
+
+    def topic_limits(self, max_bytes: int, levels_max: int, /) -> None:
+        """Set the limits of names of new topics; others are events. Both are 0 at first."""
+
+    def check_receivers(self, checked: bool, /) -> None:
+        """Set whether new topics are events if a session subscribes to them about which rules decide."""
+
+    def session_receives(self, session: int, everything: bool, /) -> bool:
+        """Set whether no rule denies the session a topic. False at first."""
