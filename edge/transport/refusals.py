@@ -1,8 +1,7 @@
 """Refused connections: logs the counts of the accepting threads.
 
-Owns the counts of the last message. The MQTT loop refuses in C (ringbuf/c/mqtt/event_loop.c, by
-mq_listener_full() in engine.c for connections_max), so no line is logged for a single connection: one message
-in 10 s gives the number of refusals, by cause.
+Owns the counts of the last message. The MQTT loop refuses in C (ringbuf/c/mqtt/accept.c), so no line is
+logged for a single connection: one message in 10 s gives the number of refusals, by cause.
 """
 
 from __future__ import annotations

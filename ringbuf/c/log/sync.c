@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sync: makes all written extents durable, then publishes the durable position of each ring.  Nothing is
- * published before the sync of the file has returned.
+ * Sync: makes all written extents durable (fdatasync() is in buffered_io.c), then publishes the durable
+ * position of each ring.  Nothing is published before the sync of the file has returned.
  */
 #include "log/log.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accepting: new sockets become connections, from listeners of the loop or from Python (mq_loop_adopt).
+ * Accepting: new sockets become connections, from listeners of the loop or from Python (mq_loop_adopt), or
+ * are refused because of connections_max (mq_listener_full).
  *
  * A listener is paused while it is full or while the process has no free descriptor, because level-triggered
  * epoll would report it all the time.
@@ -45,6 +46,19 @@ static bool open_layers(mq_engine *engine, mq_connection *connection)
     }
     connection->opening = connection->layer != NULL && !connection->layer->is_open;
     return true;
+}
+
+/* True if the listener is full.  Connections in a handshake on another thread count, too. */
+int mq_listener_full(const mq_engine *engine, int number)
+{
+    uint64_t all = engine->connections.live, here = engine->listeners[number].connections;
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++) {
+        uint32_t outside = __atomic_load_n(&engine->listeners[i].outside, __ATOMIC_RELAXED);
+        all += outside;
+        here += i == number ? outside : 0;
+    }
+    uint32_t most = engine->listeners[number].connections_max;
+    return all >= engine->limits.connections_max || (most != 0 && here >= most);
 }
 
 /* Adopt a socket.  NULL: refused, with the socket closed.  Until CONNECT, the connection is charged to its

@@ -271,19 +271,6 @@ mq_listener *mq_engine_listener(mq_engine *engine, int number)
     return number >= 0 && number < MQ_LISTENERS_MAX ? &engine->listeners[number] : NULL;
 }
 
-/* True if the listener is full.  Connections in a handshake on another thread count, too. */
-int mq_listener_full(const mq_engine *engine, int number)
-{
-    uint64_t all = engine->connections.live, here = engine->listeners[number].connections;
-    for (int i = 0; i < MQ_LISTENERS_MAX; i++) {
-        uint32_t outside = __atomic_load_n(&engine->listeners[i].outside, __ATOMIC_RELAXED);
-        all += outside;
-        here += i == number ? outside : 0;
-    }
-    uint32_t most = engine->listeners[number].connections_max;
-    return all >= engine->limits.connections_max || (most != 0 && here >= most);
-}
-
 static uint32_t or_else(uint32_t own, uint32_t common)
 {
     return own != 0 ? own : common;

@@ -31,11 +31,11 @@
  *   log_backfill.c          backfill of records from the log
  *   journal.c               journal of session state for a restart; journal_replay.c: the restart
  *   output_barrier.c        output barrier: output that waits until the journal's log has synced
- *   inflight.c              in-flight windows, received QoS 2 identifiers
+ *   inflight.c              in-flight windows; received_ids.c: identifiers received with QoS 2
  *   output.c                output of acknowledgements and other packets of the server
  *   deliver.c               delivery: selects the next messages for a connection
  *   frame.c                 a position -> a PUBLISH frame in a connection's output
- *   topic_aliases.c         topic aliases of those frames
+ *   topic_aliases.c         topic aliases of those frames (out/), and of a client's PUBLISHes (in/)
  *   owners.c                use of each shared table per user or address
  *   slab.c                  items that never move, and their handles
  *   events.c                events for Python, and requests with retries
@@ -554,6 +554,8 @@ void mq_disconnect_packet(mq_engine *engine, mq_connection *connection, uint32_t
 
 /* acl_cache.c */
 void mq_authorize(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed);
+
+/* in/topic_aliases.c */
 void mq_aliases_free(mq_connection *connection);
 
 /* rate_limit.c */

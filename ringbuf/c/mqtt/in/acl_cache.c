@@ -6,9 +6,6 @@
  * rules change, keyed by the topic's index and generation.  A device that repeats its topic, or uses aliases,
  * needs no hash.  Indexes are given in the order of new topics, so a client can choose them; their hash is
  * therefore keyed, as that of names.
- *
- * A topic alias stands for a name.  The topic found last is cached next to it, with its generation.  If that
- * topic was recycled meanwhile, the name is looked up again, and Python decides again if needed.
  */
 #include "base/hash.h"
 #include "mqtt/in/packets.h"
@@ -91,7 +88,7 @@ bool mq_is_trusted(mq_engine *engine, mq_connection *connection)
 }
 
 /* Returns `topic` with connection->last_allowed set; NULL: not yet authorized for this client. */
-static mq_topic *admit(mq_engine *engine, mq_connection *connection, mq_topic *topic)
+mq_topic *mq_topic_admit(mq_engine *engine, mq_connection *connection, mq_topic *topic)
 {
     if (mq_is_trusted(engine, connection))
         return last_set(connection, topic, true);
@@ -105,75 +102,5 @@ static mq_topic *admit(mq_engine *engine, mq_connection *connection, mq_topic *t
 mq_topic *mq_topic_named(mq_engine *engine, mq_connection *connection, const uint8_t *name, uint32_t length)
 {
     mq_topic *topic = mq_topic_find(engine, name, length);
-    return topic == NULL ? NULL : admit(engine, connection, topic);
-}
-
-/* ---- topic aliases ---- */
-
-mq_alias *mq_alias_find(const mq_connection *connection, uint32_t alias)
-{
-    if (alias > connection->alias_room)
-        return NULL;
-    mq_alias *found = &connection->aliases[alias - 1];
-    return found->name == NULL && found->reason == 0 ? NULL : found;
-}
-
-mq_topic *mq_alias_topic(mq_engine *engine, mq_connection *connection, mq_alias *alias)
-{
-    mq_topic *topic = alias->topic;
-    if (topic == NULL || topic->item.generation != alias->generation)
-        topic = mq_topic_named(engine, connection, alias->name, alias->length);
-    else if (!mq_is_last(engine, connection, topic))
-        topic = admit(engine, connection, topic);
-    if (topic != NULL) {
-        alias->topic = topic;
-        alias->generation = topic->item.generation;
-    }
-    return topic;
-}
-
-static bool aliases_grow(mq_connection *connection, uint32_t alias)
-{
-    uint32_t room = connection->alias_room ? connection->alias_room : 4;
-    while (room < alias)
-        room *= 2;
-    mq_alias *aliases = realloc(connection->aliases, room * sizeof *aliases);
-    if (aliases == NULL)
-        return false;
-    memset(aliases + connection->alias_room, 0, (room - connection->alias_room) * sizeof *aliases);
-    connection->aliases = aliases;
-    connection->alias_room = room;
-    return true;
-}
-
-/* Clients repeat the same alias and name: no change then. */
-bool mq_alias_set(mq_connection *connection, uint32_t alias, const uint8_t *name, uint32_t length)
-{
-    if (alias > connection->alias_room && !aliases_grow(connection, alias))
-        return false;
-    mq_alias *entry = &connection->aliases[alias - 1];
-    if (entry->name != NULL && entry->length == length && memcmp(entry->name, name, length) == 0)
-        return true;
-    uint8_t *copy = malloc(length);
-    if (copy == NULL)
-        return false;
-    memcpy(copy, name, length);
-    free(entry->name);
-    *entry = (mq_alias){.name = copy, .length = (uint16_t)length};
-    return true;
-}
-
-void mq_alias_refuse(mq_alias *alias, uint8_t reason)
-{
-    free(alias->name);
-    *alias = (mq_alias){.reason = reason};
-}
-
-void mq_aliases_free(mq_connection *connection)
-{
-    for (uint32_t i = 0; i < connection->alias_room; i++)
-        free(connection->aliases[i].name);
-    free(connection->aliases);
-    connection->aliases = NULL;
-    connection->alias_room = 0;
+    return topic == NULL ? NULL : mq_topic_admit(engine, connection, topic);
 }

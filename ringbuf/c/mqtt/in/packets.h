@@ -2,13 +2,15 @@
  *
  * Common parts of the files that read packets: the packet, the properties, and the functions of each file.
  *
- *   parser.c      bytes -> packets; passes each to its file, or to Python
- *   publish.c     PUBLISH -> record
- *   acl_cache.c   topic of a PUBLISH, and the permission of the client to publish to it
- *   acks.c        acknowledgements of both directions
- *   rate_limit.c  publish rate limit of a client
- *   properties.c  MQTT 5 properties: check, and conversion for a record
- *   utf8.c        check of UTF-8
+ *   parser.c         bytes -> packets; passes each to its file, or to Python
+ *   publish.c        PUBLISH -> record
+ *   acl_cache.c      topic of a PUBLISH, and the permission of the client to publish to it
+ *   topic_aliases.c  topic aliases of a client
+ *   acks.c           acknowledgements of both directions
+ *   rate_limit.c     publish rate limit of a client
+ *   properties.c     MQTT 5 properties: check, and conversion for a record
+ *   received_ids.c   identifiers received with QoS 2
+ *   utf8.c           check of UTF-8
  *
  * A function that returns true has consumed the packet.  After false the packet stays in the input, and the
  * connection has stopped or was closed.
@@ -62,7 +64,7 @@ bool mq_on_publish(mq_engine *engine, mq_connection *connection, const mq_packet
 
 /* acks.c */
 bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const mq_packet *packet);
-/* Send a PUBACK or PUBREC, or hold it until its record is durable; `source` 0: no record stored. */
+/* Send a PUBACK or PUBREC, or queue it until its record is durable; `source` 0: no record stored. */
 void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack);
 /* True if `identifier` waits for its PUBACK or PUBREC. */
 bool mq_ack_waits(const mq_connection *connection, uint16_t identifier);
@@ -80,6 +82,10 @@ static inline bool mq_is_last(const mq_engine *engine, const mq_connection *conn
 bool mq_is_trusted(mq_engine *engine, mq_connection *connection);
 /* Find the topic `name` and set connection->last_allowed.  NULL: Python must decide. */
 mq_topic *mq_topic_named(mq_engine *engine, mq_connection *connection, const uint8_t *name, uint32_t length);
+/* The topic, if the client may publish to it by the cached answers; NULL: Python must decide. */
+mq_topic *mq_topic_admit(mq_engine *engine, mq_connection *connection, mq_topic *topic);
+
+/* topic_aliases.c */
 /* Meaning of a topic alias, 1 .. limits.alias_max; NULL: not set. */
 mq_alias *mq_alias_find(const mq_connection *connection, uint32_t alias);
 mq_topic *mq_alias_topic(mq_engine *engine, mq_connection *connection, mq_alias *alias);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Session state besides the queue (queue.c): the in-flight window of delivered messages without
- * acknowledgement, and the received QoS 2 identifiers.
+ * acknowledgement.  in/received_ids.c has the identifiers of received messages.
  *
  * The window is a circular buffer in the order of sending, because redelivery uses that order [MQTT-4.6.0-1].
  * Number n is at n modulo the room and has the packet identifier n % 65535 + 1, so neither needs a table.  An
@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define IDENTIFIERS 65535u
-#define RECEIVED_BYTES 8192u
 
 void mq_entry_done(mq_engine *engine, const mq_entry *entry)
 {
@@ -123,76 +122,6 @@ void mq_session_return(mq_session *session)
     session->unsent = session->in_flight;
     session->dirty = true; /* the connection is touched anyway */
     session->cold = false;
-}
-
-/* ---- identifiers received with QoS 2 ---- */
-
-/* Most devices have few identifiers in use; these are in the session.  With more, the session gets a bit for
- * each of the 65535 identifiers, as long as one of them is in use. */
-
-static bool few_to_bits(mq_session *session)
-{
-    session->received = calloc(1, RECEIVED_BYTES);
-    if (session->received == NULL)
-        return false;
-    for (uint32_t i = 0; i < MQ_RECEIVED_FEW; i++)
-        session->received[session->received_few[i] >> 3] |= (uint8_t)(1u << (session->received_few[i] & 7));
-    return true;
-}
-
-/* Index of the identifier; MQ_RECEIVED_FEW: not found. */
-static uint32_t few_find(const mq_session *session, uint16_t identifier)
-{
-    uint32_t few = session->received_count < MQ_RECEIVED_FEW ? session->received_count : MQ_RECEIVED_FEW;
-    for (uint32_t i = 0; i < few; i++)
-        if (session->received_few[i] == identifier)
-            return i;
-    return MQ_RECEIVED_FEW;
-}
-
-bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again)
-{
-    if (session->received == NULL) {
-        *again = few_find(session, identifier) < MQ_RECEIVED_FEW;
-        if (*again)
-            return true;
-        if (session->received_count < MQ_RECEIVED_FEW) {
-            session->received_few[session->received_count++] = identifier;
-            return true;
-        }
-        if (!few_to_bits(session))
-            return false;
-    }
-    uint8_t *byte = &session->received[identifier >> 3], bit = (uint8_t)(1u << (identifier & 7));
-    *again = *byte & bit;
-    *byte |= bit;
-    session->received_count += !*again;
-    return true;
-}
-
-bool mq_received_has(const mq_session *session, uint16_t identifier)
-{
-    if (session->received == NULL)
-        return few_find(session, identifier) < MQ_RECEIVED_FEW;
-    return session->received[identifier >> 3] >> (identifier & 7) & 1;
-}
-
-bool mq_received_free(mq_session *session, uint16_t identifier)
-{
-    if (!mq_received_has(session, identifier))
-        return false;
-    uint32_t at = few_find(session, identifier);
-    session->received_count--;
-    if (session->received == NULL) {
-        session->received_few[at] = session->received_few[session->received_count];
-        return true;
-    }
-    session->received[identifier >> 3] &= (uint8_t)~(1u << (identifier & 7));
-    if (session->received_count == 0) {
-        free(session->received);
-        session->received = NULL;
-    }
-    return true;
 }
 
 /* ---- the end ---- */

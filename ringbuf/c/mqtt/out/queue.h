@@ -17,6 +17,8 @@ mq_entry *mq_sent_add(mq_engine *engine, mq_session *session, uint16_t *identifi
 void mq_sent_measured(mq_session *session, const mq_entry *entry, uint32_t bytes);
 mq_entry *mq_sent_find(mq_session *session, uint16_t identifier); /* NULL: not in flight */
 void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry);
+
+/* in/received_ids.c */
 bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /* false: no memory */
 bool mq_received_has(const mq_session *session, uint16_t identifier);
 bool mq_received_free(mq_session *session, uint16_t identifier); /* false: it was already free */
