@@ -161,7 +161,7 @@ def drained(run: Path, log: RecordLog | None, sink: object, window: int = WINDOW
         drain = Drain(chosen, sink, checkpoint, log)  # type: ignore[arg-type]
         drain.partitions.flushing = True
         try:
-            drain.held = True
+            drain.intake_paused = True
             drain.step()  # attaches, and lists the sink's names once
             _drain_until(drain, warm)
             before, begun = replace(drain.totals), time.perf_counter()
@@ -176,12 +176,12 @@ def drained(run: Path, log: RecordLog | None, sink: object, window: int = WINDOW
 def _drain_until(drain: Drain, units: int) -> None:
     """Step until the sink has at least this number of units and none is in flight, or all are drained."""
     while True:
-        drain.held = drain.totals.units + drain.in_flight >= units
+        drain.intake_paused = drain.totals.units + drain.in_flight >= units
         if drain.step() <= 0:
             continue
         if drain.in_flight:
             drain.wait_for_one()
-        elif drain.held or drain.drained():
+        elif drain.intake_paused or drain.drained():
             return
 
 

@@ -221,7 +221,7 @@ class Bridge:
     def _waiting(self, found: Checkpoint) -> BridgeState:
         drain = Drain(self.settings, self._sink, found, self._cold)
         try:
-            drain.held = True
+            drain.intake_paused = True
             drain.look()
             self._meter = LagMeter(drain)
             return self._describe(drain)
@@ -280,7 +280,7 @@ class Bridge:
         self._run_commands(drain)
         if drain.checkpoint.paused or self._blocked:
             self._condition = "paused" if drain.checkpoint.paused else "blocked"
-            drain.held = True
+            drain.intake_paused = True
             drain.look()
             with suppress(BridgeError):  # units in flight may have arrived nevertheless
                 drain.collect()
@@ -312,7 +312,7 @@ class Bridge:
 
     def _run_commands(self, drain: Drain) -> None:
         """Run the commands that wait."""
-        drain.held = False
+        drain.intake_paused = False
         while self._commands:
             order, answer = self._commands[0]
             try:

@@ -103,11 +103,11 @@ class Drain:
         settled: Callable[[], object] = lambda: None,
         clock: DrainClock = SYSTEM,
     ) -> None:
-        self._shipping: SinkDelivery = (
+        self._delivery: SinkDelivery = (
             RecordDelivery(settings, sink) if isinstance(sink, RecordSink) else FileDelivery(settings, sink)
         )
         # Intents are written down in groups: half of the units wait for a place, while the others are put.
-        self._most = settings.window * (2 if self._shipping.begins and settings.window > 1 else 1)
+        self._most = settings.window * (2 if self._delivery.begins and settings.window > 1 else 1)
         self._resend: ResendLimit | None = None
         if isinstance(sink, RecordSink):
             self._resend = ResendLimit(settings.resend_max_records, settings.resend_max_bytes)
@@ -115,7 +115,7 @@ class Drain:
         self.settings = settings
         self.totals = Totals()
         self.last_ack: float | None = None  # monotonic
-        self.held = False  # no unit is begun; units in flight continue
+        self.intake_paused = False  # no unit is begun; units in flight continue
         self.checkpoint = checkpoint
         left = streams_left(settings, checkpoint)
         copies = settings.log_dir, settings.runtime_dir
@@ -131,7 +131,7 @@ class Drain:
         self._sink = sink
         self._moved = moved
         self._settled = settled
-        if not self._shipping.begins:
+        if not self._delivery.begins:
             checkpoint.abandon()
         self._window = InFlightWindow([InFlightFile(intent) for intent in checkpoint.intents])
         self._buffers: list[RecordBuffer] = []
@@ -161,7 +161,7 @@ class Drain:
         progress = self._settle()
         progress |= self._send(self._window.to_send())
         wait_s = SETTLE_S
-        if not (self._window.probing or self._window.restoring or self.held):
+        if not (self._window.probing or self._window.restoring or self.intake_paused):
             decided, wait_s = self._decide(now)
             progress |= self._send(decided) or wait_s <= 0
         progress |= self._settle()
@@ -175,7 +175,7 @@ class Drain:
         if now >= self._scan_at:
             self.partitions.scan(self.is_busy)
             self._scan_at = now + self.settings.scan_interval_ms / 1000
-        if self.held:
+        if self.intake_paused:
             self.partitions.demands(lambda _: None)  # notes since when records wait
         return now
 
@@ -195,16 +195,16 @@ class Drain:
     def cursor_of(self, name: RingName) -> Cursor | None:
         """Cursor of a partition after all its units in flight; None: it was never begun."""
         cursor = self.checkpoint.cursors.get(name)
-        for flight in self._window.of(name):
-            if cursor is not None and cursor.epoch == flight.intent.epoch:
-                cursor = cursor.after(flight.intent)
+        for file in self._window.of(name):
+            if cursor is not None and cursor.epoch == file.intent.epoch:
+                cursor = cursor.after(file.intent)
         return cursor
 
     def oldest_ns_of(self, name: RingName) -> int | None:
         """Timestamp of the oldest record that waits or is in flight, or of a record shortly before it."""
         waits = self.partitions.oldest_ns(name)
         found = [] if waits is None else [waits]
-        found += [it.parcel.batch.first_timestamp_ns for it in self._window.of(name) if it.parcel]
+        found += [it.shipment.batch.first_timestamp_ns for it in self._window.of(name) if it.shipment]
         return min(found, default=None)
 
     def is_busy(self, name: RingName) -> bool:
@@ -235,7 +235,7 @@ class Drain:
 
     def close(self) -> None:
         """Complete the units in flight, and detach from all rings. The caller closes checkpoint and sink."""
-        self._shipping.close()
+        self._delivery.close()
         self.partitions.close()
 
     # ---- begin ----
@@ -283,13 +283,13 @@ class Drain:
             if isinstance(chosen, float):
                 return self._begin_files(decided), 0.0 if moved else chosen
             with self.partitions.blamed(chosen.name):
-                flight = self._unit_of(self.partitions.sources[chosen.name], chosen)
-                if isinstance(flight, InFlightFile):
-                    decided.append(flight)
-                    self._window.files.append(flight)
+                file = self._unit_of(self.partitions.sources[chosen.name], chosen)
+                if isinstance(file, InFlightFile):
+                    decided.append(file)
+                    self._window.files.append(file)
                     continue
-                moved |= flight
-                if flight:
+                moved |= file
+                if file:
                     continue
             left_out.add((chosen.name, chosen.live))
         full = len(self._window) >= self._most or not self._has_room()
@@ -302,19 +302,19 @@ class Drain:
 
     def _without(self, wants: list[Demand]) -> list[Demand]:
         """The demands without backlog, if a backlog unit would take the last place that live records need."""
-        backlog = sum(1 for flight in self._window.files if flight.backlog)
+        backlog = sum(1 for file in self._window.files if file.backlog)
         most = max(self.settings.window - 1, 1)
         return [want for want in wants if want.live or backlog < most]
 
     def _begin_files(self, decided: list[InFlightFile]) -> list[InFlightFile]:
-        """The flights, written down if required. Raises CheckpointError: none was written."""
+        """The files, written down if required. Raises CheckpointError: none was written."""
         if decided:
             try:
-                intents = [flight.intent for flight in decided]
-                self.checkpoint.begin(intents, saved=self._shipping.begins)
+                intents = [file.intent for file in decided]
+                self.checkpoint.begin(intents, saved=self._delivery.begins)
             except BaseException:
-                for flight in decided:
-                    self._window.files.remove(flight)
+                for file in decided:
+                    self._window.files.remove(file)
                 raise
         return decided
 
@@ -351,13 +351,13 @@ class Drain:
         if quiet and stop is None and self._splits(source, cursor, batch):
             self._buffers.append(buffer)
             return True
-        flight = InFlightFile(self._intent(source, cursor, start, batch), buffer, backlog=not want.live)
-        flight.parcel = Shipment(flight.intent, batch)
-        self._shipping.prepare(flight.parcel)
+        file = InFlightFile(self._intent(source, cursor, start, batch), buffer, backlog=not want.live)
+        file.shipment = Shipment(file.intent, batch)
+        self._delivery.prepare(file.shipment)
         self.plan.sent(want, batch.length)
         if want.live and (waiting := self.partitions.waiting.get(source.name)):
             waiting.since, waiting.oldest_ns = self.clock.monotonic(), batch.last_timestamp_ns
-        return flight
+        return file
 
     def _pass(self, cursor: Cursor, want: Demand) -> bool:
         """The backlog is gone: declare it lost, and move the cursor behind the drained range that follows."""
@@ -387,7 +387,7 @@ class Drain:
         return split is not cursor
 
     def _intent(self, source: PartitionSource, cursor: Cursor, start: int, batch: RecordBatch) -> WriteIntent:
-        begun = [flight.intent for flight in self._window.files]
+        begun = [file.intent for file in self._window.files]
         first = start == cursor.next_offset
         lost = tuple(union((*cursor.owed, *_range(start, batch.first_offset))))
         return WriteIntent(
@@ -440,45 +440,45 @@ class Drain:
 
     # ---- sending ----
 
-    def _send(self, flights: Sequence[InFlightFile]) -> bool:
+    def _send(self, files: Sequence[InFlightFile]) -> bool:
         """Send these units. True if there were any. Raises SinkError."""
-        if self._stale and flights:
+        if self._stale and files:
             self._sink.begin(self.settings.edge_id)
             self._stale = False
-        for flight in flights:
-            if flight.parcel is None:
-                if self._window.files[0] is not flight:
+        for file in files:
+            if file.shipment is None:
+                if self._window.files[0] is not file:
                     break  # after a crash, one after the other
-                if not self._read_again(flight):
+                if not self._read_again(file):
                     return True
-            assert flight.parcel is not None
-            flight.sent_at = self.clock.monotonic()
+            assert file.shipment is not None
+            file.sent_at = self.clock.monotonic()
             try:
-                flight.future = self._shipping.ship(flight.parcel)
+                file.future = self._delivery.send(file.shipment)
             except SinkUnavailable:
                 self._window.probing = True
                 raise
-            flight.future.add_done_callback(lambda _: self._settled())
-        return any(flight.future is not None for flight in flights)
+            file.future.add_done_callback(lambda _: self._settled())
+        return any(file.future is not None for file in files)
 
-    def _read_again(self, flight: InFlightFile) -> bool:
+    def _read_again(self, file: InFlightFile) -> bool:
         """Read the records of a unit that a crash has interrupted. False: it was resolved without them."""
-        if (batch := self._batch_again(flight)) is not None:
-            flight.parcel = Shipment(flight.intent, batch)
+        if (batch := self._batch_again(file)) is not None:
+            file.shipment = Shipment(file.intent, batch)
             return True
         assert not isinstance(self._sink, RecordSink)  # such a sink has no unit in flight after a crash
-        flight.acknowledged = is_there(self._sink, flight.intent, self.settings.edge_id)
-        if not flight.acknowledged:
-            log.error("unit given up: records lost drain_seq=%d", flight.intent.drain_seq)
+        file.acknowledged = is_there(self._sink, file.intent, self.settings.edge_id)
+        if not file.acknowledged:
+            log.error("unit given up: records lost drain_seq=%d", file.intent.drain_seq)
             self.checkpoint.give_up()
-            self._window.files.remove(flight)
+            self._window.files.remove(file)
         return False
 
-    def _batch_again(self, flight: InFlightFile) -> RecordBatch | None:
-        intent = flight.intent
-        if flight.name not in self.partitions.sources:
+    def _batch_again(self, file: InFlightFile) -> RecordBatch | None:
+        intent = file.intent
+        if file.name not in self.partitions.sources:
             self.partitions.scan(self.is_busy)
-        source = self.partitions.of(flight.name)
+        source = self.partitions.of(file.name)
         try:
             return source.read_exactly(intent.epoch, intent.first_offset, intent.last_offset)
         except (SourceError, LogError, RingError, OSError) as error:
@@ -492,17 +492,17 @@ class Drain:
         if failure is not None:  # whatever the result of the others
             self.totals.retries += 1
             self._stale = True
-            self._window.rewinding = not self._shipping.begins
-        for flight in self._window.finished():
-            self._reject(flight)
+            self._window.rewinding = not self._delivery.begins
+        for file in self._window.finished():
+            self._reject(file)
             self.checkpoint.finish()
-            self._count(flight)
+            self._count(file)
             if self._resend is not None:
-                self._resend.acknowledged(flight)
-            cursor = self.checkpoint.cursors[flight.name]
-            self._report(cursor, (*flight.intent.lost, *cursor.owed))
-            if flight.buffer is not None:
-                self._buffers.append(flight.buffer)
+                self._resend.acknowledged(file)
+            cursor = self.checkpoint.cursors[file.name]
+            self._report(cursor, (*file.intent.lost, *cursor.owed))
+            if file.buffer is not None:
+                self._buffers.append(file.buffer)
             progress = True
         if self._window.rewound():
             self.checkpoint.abandon()
@@ -510,24 +510,24 @@ class Drain:
             raise failure
         return progress
 
-    def _reject(self, flight: InFlightFile) -> None:
-        rejected = [*flight.rejected, *(flight.parcel.rejected if flight.parcel else ())]
-        if rejected and flight.parcel is not None:
-            self.dead_letters.add(flight.intent, flight.parcel.batch, rejected)
+    def _reject(self, file: InFlightFile) -> None:
+        rejected = [*file.rejected, *(file.shipment.rejected if file.shipment else ())]
+        if rejected and file.shipment is not None:
+            self.dead_letters.add(file.intent, file.shipment.batch, rejected)
             self.totals.dead_letters += len(rejected)
 
-    def _acknowledged(self, flight: InFlightFile) -> None:
+    def _acknowledged(self, file: InFlightFile) -> None:
         self.last_ack = self.clock.monotonic()
-        if flight.parcel is not None:
-            self.plan.measured(flight.parcel.length, flight.took_s)
+        if file.shipment is not None:
+            self.plan.measured(file.shipment.length, file.took_s)
 
-    def _count(self, flight: InFlightFile) -> None:
-        intent = flight.intent
+    def _count(self, file: InFlightFile) -> None:
+        intent = file.intent
         lost = sum(last - first + 1 for *_, first, last in (*intent.lost, *intent.earlier_lost))
         self.totals.units += 1
         self.totals.records += intent.last_offset - intent.first_offset + 1
         self.totals.lost_records += lost
-        self.totals.bytes += flight.parcel.length if flight.parcel else 0
+        self.totals.bytes += file.shipment.length if file.shipment else 0
         if lost:
             ranges = [*intent.earlier_lost, *intent.lost]
             log.warning("records declared lost unit=%s lost=%s", intent.drain_seq, ranges)

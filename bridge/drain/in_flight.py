@@ -32,7 +32,7 @@ class InFlightFile:
     intent: WriteIntent
     buffer: RecordBuffer | None = None  # memory of its records
     backlog: bool = False  # newer records of the partition are drained already
-    parcel: Shipment | None = None  # None: its records must be read again, after a crash
+    shipment: Shipment | None = None  # None: its records must be read again, after a crash
     future: Future[Sequence[Rejected]] | None = None  # while the sink has it
     sent_at: float = 0.0
     took_s: float = 0.0
@@ -47,7 +47,7 @@ class InFlightFile:
     @property
     def length(self) -> int:
         """Bytes of its records; 0: they must be read again."""
-        return self.parcel.batch.length if self.parcel else 0
+        return self.shipment.batch.length if self.shipment else 0
 
 
 @dataclass
@@ -63,17 +63,17 @@ class InFlightWindow:
 
     def of(self, name: RingName) -> Iterator[InFlightFile]:
         """The units of one partition."""
-        return (flight for flight in self.files if flight.name == name)
+        return (file for file in self.files if file.name == name)
 
     @property
     def outstanding(self) -> int:
         """Number of units that the sink has."""
-        return sum(1 for flight in self.files if flight.future is not None)
+        return sum(1 for file in self.files if file.future is not None)
 
     @property
     def restoring(self) -> bool:
         """True if units of a crash remain: the next unit may have to declare their ranges."""
-        return any(flight.parcel is None for flight in self.files)
+        return any(file.shipment is None for file in self.files)
 
     def to_send(self) -> list[InFlightFile]:
         """Units to send now."""
@@ -87,21 +87,21 @@ class InFlightWindow:
     def settle(self, now: float, acknowledged: Callable[[InFlightFile], object]) -> SinkError | None:
         """Collect finished sends. Return the most serious failure, or None."""
         failure: SinkError | None = None
-        for flight in self.files:
-            future = flight.future
+        for file in self.files:
+            future = file.future
             if future is None or not future.done():
                 continue
-            flight.future = None
+            file.future = None
             try:
                 rejected = future.result()
             except SinkError as error:
                 if failure is None or isinstance(error, SinkBlocked):
                     failure = error
                 continue
-            flight.acknowledged, flight.took_s = True, now - flight.sent_at
-            flight.rejected = tuple(rejected)
+            file.acknowledged, file.took_s = True, now - file.sent_at
+            file.rejected = tuple(rejected)
             self.probing = False
-            acknowledged(flight)
+            acknowledged(file)
         self.probing |= failure is not None
         return failure
 

@@ -78,11 +78,11 @@ def _settle(settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint) -> Non
     cold: RecordLog | None = ForeignLog(settings.log_dir) if settings.log_dir else None
     drain = Drain(settings, sink, checkpoint, cold)
     try:
-        drain.held = True
+        drain.intake_paused = True
         drain.step()  # compares the checkpoint with the sink
         ends = _ends(drain) if isinstance(sink, RecordSink) else {}
         while True:
-            drain.held = not _is_open(checkpoint, ends)
+            drain.intake_paused = not _is_open(checkpoint, ends)
             wait_s = drain.step()
             if drain.in_flight:
                 drain.wait_for_one()

@@ -49,7 +49,7 @@ class Shipment:
 
     intent: WriteIntent
     batch: RecordBatch
-    unit: Future[DrainedFile] | None = None  # its file, built or being built
+    file: Future[DrainedFile] | None = None  # its file, built or being built
     records: SinkBatch | None = None
     rejected: tuple[Rejected, ...] = ()  # by a plug-in, before sending
     length: int = 0  # bytes that went to the sink
@@ -60,10 +60,10 @@ class SinkDelivery(Protocol):
 
     begins: bool  # True if a unit is written down before it is sent: its name must stay the same
 
-    def prepare(self, parcel: Shipment) -> None:
+    def prepare(self, shipment: Shipment) -> None:
         """Do the work that is possible before the unit may be sent."""
 
-    def ship(self, parcel: Shipment) -> Future[Sequence[Rejected]]:
+    def send(self, shipment: Shipment) -> Future[Sequence[Rejected]]:
         """Send the unit. The Future fails with SinkError; the call may raise it too."""
 
     def close(self) -> None:
@@ -94,29 +94,29 @@ class FileDelivery:
             ThreadPoolExecutor(settings.window, name) if settings.window > 1 else _InlineExecutor()
         )
 
-    def prepare(self, parcel: Shipment) -> None:
-        """See Shipping."""
-        parcel.unit = self._executor.submit(self._built, parcel.intent, parcel.batch)
+    def prepare(self, shipment: Shipment) -> None:
+        """See SinkDelivery."""
+        shipment.file = self._executor.submit(self._built, shipment.intent, shipment.batch)
 
-    def ship(self, parcel: Shipment) -> Future[Sequence[Rejected]]:
-        """See Shipping."""
-        if parcel.unit is None:
-            self.prepare(parcel)
-        assert parcel.unit is not None
-        return self._executor.submit(self._put, parcel, parcel.unit)
+    def send(self, shipment: Shipment) -> Future[Sequence[Rejected]]:
+        """See SinkDelivery."""
+        if shipment.file is None:
+            self.prepare(shipment)
+        assert shipment.file is not None
+        return self._executor.submit(self._put, shipment, shipment.file)
 
     def _built(self, intent: WriteIntent, batch: RecordBatch) -> DrainedFile:
-        unit = build(self._edge, intent, batch)
-        return compressed(unit) if intent.compressed else unit
+        file = build(self._edge, intent, batch)
+        return compressed(file) if intent.compressed else file
 
-    def _put(self, parcel: Shipment, built: Future[DrainedFile]) -> Sequence[Rejected]:
-        unit = built.result()  # begun before: threads take tasks in their order
-        parcel.length = unit.length
-        self._sink.put(unit)
+    def _put(self, shipment: Shipment, built: Future[DrainedFile]) -> Sequence[Rejected]:
+        file = built.result()  # begun before: threads take tasks in their order
+        shipment.length = file.length
+        self._sink.put(file)
         return ()
 
     def close(self) -> None:
-        """See Shipping."""
+        """See SinkDelivery."""
         self._executor.shutdown()
 
 
@@ -129,23 +129,23 @@ class RecordDelivery:
         self._edge, self._sink = settings.edge_id, sink
         self._pipeline = Pipeline(settings)
 
-    def prepare(self, parcel: Shipment) -> None:
-        """See Shipping."""
+    def prepare(self, shipment: Shipment) -> None:
+        """See SinkDelivery."""
 
-    def ship(self, parcel: Shipment) -> Future[Sequence[Rejected]]:
-        """See Shipping."""
-        if parcel.records is None:
-            parcel.records, parcel.rejected = self._made(parcel)
-        parcel.length = parcel.records.length
-        if parcel.records.count == 0:
+    def send(self, shipment: Shipment) -> Future[Sequence[Rejected]]:
+        """See SinkDelivery."""
+        if shipment.records is None:
+            shipment.records, shipment.rejected = self._batch_for_sink(shipment)
+        shipment.length = shipment.records.length
+        if shipment.records.count == 0:
             nothing: Future[Sequence[Rejected]] = Future()
             nothing.set_result(())
             return nothing
-        return self._sink.send(parcel.records)
+        return self._sink.send(shipment.records)
 
-    def _made(self, parcel: Shipment) -> tuple[SinkBatch, tuple[Rejected, ...]]:
-        intent = parcel.intent
-        batches, rejected = self._pipeline.run(parcel.batch)
+    def _batch_for_sink(self, shipment: Shipment) -> tuple[SinkBatch, tuple[Rejected, ...]]:
+        intent = shipment.intent
+        batches, rejected = self._pipeline.run(shipment.batch)
         return (
             SinkBatch(
                 self._edge,
@@ -154,7 +154,7 @@ class RecordDelivery:
                 intent.epoch,
                 intent.first_offset,
                 intent.last_offset,
-                parcel.batch.length,
+                shipment.batch.length,
                 batches,
                 self._pipeline.topic_of or unchanged,
                 intent.lost,
@@ -163,4 +163,4 @@ class RecordDelivery:
         )
 
     def close(self) -> None:
-        """See Shipping."""
+        """See SinkDelivery."""

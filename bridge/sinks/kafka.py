@@ -62,14 +62,14 @@ class _KafkaBatch:
         self.over = False  # the client has all records
         self._batches = list(records.batches)
         self._at = self._next = 0  # index of the batch, and of its record
-        self._flight: Any = None
+        self._group: Any = None
         self._marks: Any = None
 
     def hand_over(self, client: KafkaClient, cluster: Cluster) -> bool:
         """Pass records to the client while it takes them. True if it has all. Raises SinkError."""
         records = self.records
-        if self._flight is None:
-            self._flight = client.flight()
+        if self._group is None:
+            self._group = client.new_group()
         to = client.to(cluster.topic_of(records.stream), source_of(records))
         while self._at < len(self._batches):
             batch = self._batches[self._at]
@@ -91,31 +91,31 @@ class _KafkaBatch:
         """Pass records of one batch, from the present index on. Returns 0, or the code of the refusal."""
         if isinstance(batch, Batch) and self.records.topic_of is unchanged:
             if self._marks is None:
-                self._marks = self._flight.marks(batch.offsets)
-            self._next, code = client.produce_records(to, self._flight, self._marks, batch, self._next)
+                self._marks = self._group.marks(batch.offsets)
+            self._next, code = client.produce_records(to, self._group, self._marks, batch, self._next)
             return code
         while self._next < len(batch):
             it = batch[self._next]
             identity = b"%d %d %d" % (it.offset, it.timestamp_ns, it.flags & (FLAG_QOS | FLAG_RETAIN))
             key, stamp_ms = self.records.topic_of(it.key), it.timestamp_ns // 1_000_000
             message = KafkaMessage(key, it.bytes(), stamp_ms, identity, it.properties)
-            if code := client.produce(to, self._flight, message, it.offset):
+            if code := client.produce(to, self._group, message, it.offset):
                 return code
             self._next += 1
         return 0
 
     def settled(self, client: KafkaClient, cluster: Cluster) -> bool:
         """True if all were acknowledged. Raises SinkUnavailable: one has not arrived."""
-        if self._flight is None:
+        if self._group is None:
             return False
-        for offset, failure in self._flight.failures():
+        for offset, failure in self._group.failures():
             if failure.name not in OF_A_RECORD:
                 raise cluster.unavailable(failure)
-            if self.over and self._flight.ended:
+            if self.over and self._group.ended:
                 self.rejected.append(Rejected(offset, failure.text))
-        if not (self.over and self._flight.ended):
+        if not (self.over and self._group.ended):
             return False
-        client.settled(self._flight)
+        client.settled(self._group)
         return True
 
 

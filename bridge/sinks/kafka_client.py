@@ -206,7 +206,7 @@ class KafkaClient:
         self._polling = threading.Lock()
         self._naming = threading.Lock()
         self._topics: dict[str, Any] = {}
-        self._flights: set[ProduceGroup] = set()  # the library uses their memory while they are in flight
+        self._groups: set[ProduceGroup] = set()  # the library uses their memory while they are in flight
         self.users = 0  # count of the Cluster
 
     def _made(self, config: Mapping[str, Any]) -> Any:
@@ -225,15 +225,15 @@ class KafkaClient:
             raise ValueError(self._library.text(text))
         return made
 
-    def flight(self) -> ProduceGroup:
+    def new_group(self) -> ProduceGroup:
         """A new group."""
-        flight = ProduceGroup()
-        self._flights.add(flight)
-        return flight
+        group = ProduceGroup()
+        self._groups.add(group)
+        return group
 
-    def settled(self, flight: ProduceGroup) -> None:
+    def settled(self, group: ProduceGroup) -> None:
         """Forget a group that has ended."""
-        self._flights.discard(flight)
+        self._groups.discard(group)
 
     def to(self, topic: str, source: bytes) -> Any:
         """Topic to produce to; `source` becomes a header. Keep the object while it is used."""
@@ -244,7 +244,7 @@ class KafkaClient:
         to.source, to.source_length = held, len(source)
         return to, held
 
-    def produce(self, to: Any, flight: ProduceGroup, it: KafkaMessage, number: int) -> int:
+    def produce(self, to: Any, group: ProduceGroup, it: KafkaMessage, number: int) -> int:
         """Pass one message to the client.
 
         Returns 0, or the reason of the refusal: FULL, or another code of librdkafka.
@@ -257,12 +257,12 @@ class KafkaClient:
             setattr(message, field, held[-1])
             setattr(message, f"{field}_length", len(data))
         message.timestamp_ms = it.timestamp_ms
-        code = int(lib.rb_kafka_produce(to[0], flight.counts, flight.marks((number,)), message))
-        flight.handed_over += code == 0
+        code = int(lib.rb_kafka_produce(to[0], group.counts, group.marks((number,)), message))
+        group.handed_over += code == 0
         return code
 
     def produce_records(
-        self, to: Any, flight: ProduceGroup, marks: Any, batch: Batch, begin: int
+        self, to: Any, group: ProduceGroup, marks: Any, batch: Batch, begin: int
     ) -> tuple[int, int]:
         """Pass the records of a batch to the client, from the one at `begin` on, each with its mark.
 
@@ -272,9 +272,9 @@ class KafkaClient:
         positions = ffi.from_buffer("uint64_t[]", batch.positions)
         data = ffi.from_buffer("uint8_t[]", memory)
         end = lib.rb_kafka_produce_records(
-            to[0], flight.counts, marks, data, memory.nbytes, positions, begin, len(batch), error
+            to[0], group.counts, marks, data, memory.nbytes, positions, begin, len(batch), error
         )
-        flight.handed_over += end - begin
+        group.handed_over += end - begin
         return end, error[0]
 
     def poll(self, timeout_s: float) -> None:
@@ -318,7 +318,7 @@ class KafkaClient:
                 self._calls.rd_kafka_topic_destroy(topic)
             self._calls.rd_kafka_queue_destroy(self._queue)
             self._calls.rd_kafka_destroy(self._handle)
-        self._flights.clear()
+        self._groups.clear()
 
     def _topic(self, name: str) -> Any:
         with self._naming:

@@ -31,9 +31,9 @@ _range = drain._range
 
 
 def careless() -> None:
-    def put(self: FileDelivery, parcel: Shipment, built: Future[DrainedFile]) -> Sequence[Any]:
+    def put(self: FileDelivery, shipment: Shipment, built: Future[DrainedFile]) -> Sequence[Any]:
         try:
-            return _put(self, parcel, built)
+            return _put(self, shipment, built)
         except SinkError:
             return ()
 
@@ -62,8 +62,8 @@ def hopping() -> None:
 
 
 def dying() -> None:
-    def put(self: FileDelivery, parcel: Shipment, built: Future[DrainedFile]) -> Sequence[Any]:
-        _put(self, parcel, built)
+    def put(self: FileDelivery, shipment: Shipment, built: Future[DrainedFile]) -> Sequence[Any]:
+        _put(self, shipment, built)
         os.kill(os.getpid(), signal.SIGKILL)
         return ()
 

@@ -93,15 +93,15 @@ class Partition:
 
     def __init__(self) -> None:
         self.cursor = Cursor("default", 0, EPOCH, 0, 0, 0)
-        self.flights: list[WriteIntent] = []
+        self.intents: list[WriteIntent] = []
         self.end = 0
         self.told: set[int] = set()
 
     @property
     def reached(self) -> Cursor:
         cursor = self.cursor
-        for flight in self.flights:
-            cursor = cursor.after(flight)
+        for intent in self.intents:
+            cursor = cursor.after(intent)
         return cursor
 
     def decide(self, live: bool, count: int, gone: int = 0) -> bool:
@@ -115,18 +115,18 @@ class Partition:
         lost = tuple(union((*cursor.owed, *(((start, first - 1),) if gone else ()))))
         passed = start == cursor.next_offset and cursor.accounted_offset < cursor.next_offset
         skipped = ((cursor.accounted_offset, cursor.next_offset - 1),) if passed else ()
-        self.flights.append(WriteIntent(1, 0, "default", 0, EPOCH, 0, None, first, last, lost, skipped))
+        self.intents.append(WriteIntent(1, 0, "default", 0, EPOCH, 0, None, first, last, lost, skipped))
         return True
 
     def arrive(self) -> None:
-        intent = self.flights.pop(0)
+        intent = self.intents.pop(0)
         self.cursor = self.cursor.after(intent)
         for first, last in (*intent.lost, *intent.skipped, (intent.first_offset, intent.last_offset)):
             self.told.update(range(first, last + 1))
 
     def run_dry(self) -> None:
         for _ in range(1000):
-            while self.flights:
+            while self.intents:
                 self.arrive()
             if not self.decide(False, 7) and not self.decide(True, 7):
                 return
@@ -145,9 +145,9 @@ def test_each_offset_is_in_a_file_or_declared_whatever_is_told_when(acts: list[t
             partition.end += number
         elif what in {"live", "backlog"}:
             partition.decide(what == "live", number, gone=number // 8)
-        elif what == "arrive" and partition.flights:
+        elif what == "arrive" and partition.intents:
             partition.arrive()
-        elif what == "split" and not partition.flights:
+        elif what == "split" and not partition.intents:
             partition.cursor = partition.cursor.split(partition.end)
         elif what == "skip":
             partition.cursor = partition.cursor.passed(partition.end)
