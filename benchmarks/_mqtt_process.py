@@ -74,15 +74,8 @@ class Broker:
         return found
 
     def cpu_s(self) -> float:
-        """Processor time of all its threads so far."""
-        total = 0
-        for pid in self._pids():
-            for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-                try:
-                    total += int(task.read_text().split()[0])
-                except (OSError, IndexError):  # a thread that has ended meanwhile
-                    continue
-        return total / 1e9
+        """Processor time of all its threads so far, of those that have ended too."""
+        return sum(time.clock_gettime(_cpu_clock(pid)) for pid in self._pids())
 
     def _status_bytes(self, *fields: str) -> int:
         total = 0
@@ -108,6 +101,11 @@ class Broker:
             if now - before < 0.005:
                 return since
             before, since = now, time.monotonic()
+
+
+def _cpu_clock(pid: int) -> int:
+    """Clock of the processor time of a process, as clock_getcpuclockid(3) makes it."""
+    return ~pid << 3 | 2
 
 
 def free_port() -> int:

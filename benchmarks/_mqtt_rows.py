@@ -160,7 +160,7 @@ ROWS: dict[str, Row] = {
     ),
     "connects": _first("5,000 connections made, 50 pending", first.connects, first.CONNECTS),
     "tls_p50": _front(
-        "one publisher, one subscriber, 1 k/s by TLS: latency from when a message was due",
+        "1 publisher, 1 subscriber, 1 k/s by TLS: from the sending of a message to its delivery",
         tls.tls_p50,
         "tls",
         "us",
@@ -169,6 +169,12 @@ ROWS: dict[str, Row] = {
     "tls_handshakes": Row(
         "TLS handshakes with CONNECT, 16 pending, ECDSA P-256, no session resumed",
         lambda broker, size: tls.tls_handshakes(broker, size.count // HANDSHAKES_SHARE),
+        fresh=True,
+        listeners=frozenset({"tls"}),
+    ),
+    "tls_handshakes_per_cpu_s": Row(
+        "those in a second of the broker's processor",
+        lambda broker, size: tls.tls_handshakes_per_cpu_s(broker, size.count // HANDSHAKES_SHARE),
         fresh=True,
         listeners=frozenset({"tls"}),
     ),

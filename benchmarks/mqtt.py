@@ -101,10 +101,10 @@ def cell(rounds: list[Round], row: str, name: str) -> str:
 
 def table(rounds: list[Round], names: list[str], who: list[str], limits: dict[str, float]) -> None:
     """Medians by broker."""
-    print(f"{'':22}" + "".join(f"{name:>21}" for name in who) + f"{'generator':>14}")
+    print(f"{'':24}" + "".join(f"{name:>21}" for name in who) + f"{'generator':>14}")
     for row in names:
         limit = ROWS[row].text(limits[row]) if row in limits else "-"
-        print(f"{row:22}" + "".join(f"{cell(rounds, row, name):>21}" for name in who) + f"{limit:>14}")
+        print(f"{row:24}" + "".join(f"{cell(rounds, row, name):>21}" for name in who) + f"{limit:>14}")
     remarks = {
         (row, name, remark) for found in rounds for (row, name), it in found.items() for remark in it.remarks
     }
@@ -172,8 +172,8 @@ def summary(
 
 def rows_in_words() -> str:
     """Meaning of each row, for the help."""
-    lines = [f"  {name:22} {row.about}" for name, row in ROWS.items()]
-    lines += [f"  {name:22} Brim only: {about}" for name, about in own.OWN.items()]
+    lines = [f"  {name:24} {row.about}" for name, row in ROWS.items()]
+    lines += [f"  {name:24} Brim only: {about}" for name, about in own.OWN.items()]
     return "rows:\n" + "\n".join(lines)
 
 
