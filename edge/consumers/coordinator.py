@@ -14,7 +14,7 @@ Everything else is answered in its turn. An error of one request, fetch or parti
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -329,7 +329,7 @@ class Coordinator:
             text = f"group {group.name} has {len(group.members)} members, as many as members_max allows"
             raise NotDone(text, "full", "stop some, or raise consumers.members_max")
         now_s, session_s = self._clock(), request.session_ms / 1000
-        member = Member(secrets.token_hex(8), request.name, request.instance, session_s, now_s + session_s)
+        member = Member(os.urandom(8).hex(), request.name, request.instance, session_s, now_s + session_s)
         group.join(member)
         return Joined(
             request.id,

@@ -12,12 +12,14 @@ from __future__ import annotations
 import errno
 import logging
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edge.logging_setup import pairs
-from persistence.read.log_reader import Epoch
 from ringbuf import Range, Ring, bytes_of_records
 from ringbuf.errors import Corrupt, OffsetGone, Overrun
+
+if TYPE_CHECKING:
+    from persistence.read.log_reader import Epoch
 
 __all__ = ["ColdLog", "Overwritten", "RingRecords", "RingSource"]
 
@@ -141,6 +143,8 @@ class RingSource:
         """All readable epochs, ascending: those of the log, and the ring's own at the end."""
         records = [it for it in (self.cold.epochs(self.name) if self.cold else []) if it.epoch < self.epoch]
         ends = self.ring.extremes()
+        from persistence.read.log_reader import Epoch  # imports the log
+
         return [*records, Epoch(self.epoch, self.ring.first_offset, ends.end_offset)]
 
     def next_epoch(self, epoch: int) -> Epoch | None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import secrets
 import socket
 import stat
 import threading
@@ -58,7 +57,7 @@ class Gate:
 
     def __init__(self, table: str, endpoint: str, limits: GateLimits) -> None:
         self.endpoint = endpoint  # the bound endpoint, after open()
-        self.inner = f"brim-{secrets.token_hex(16)}"
+        self.inner = f"brim-{os.urandom(16).hex()}"
         self._setting = f"{table}.endpoint"
         self._table = table
         self._limits = limits

@@ -24,10 +24,12 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from edge.logging_setup import pairs
-from persistence.log.log import Log
+
+if TYPE_CHECKING:
+    from persistence.log.log import Log
 
 __all__ = ["DirectoryWatch", "Missing"]
 

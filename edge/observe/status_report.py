@@ -18,14 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.broker.counters import ClientRow, Counters
 from edge.config.schema import Config
 from edge.local.control_server import LocalEndpoint
 from edge.local.producers import Producers
 from edge.local.protocol import ANSWER_MAX_BYTES, Report
-from edge.local.zmq_publisher import ZmqPublisher
 from edge.observe.directory_watch import Missing
 from edge.rpc.protocol import encode
 from edge.session_store.spill_file import SpillReport
@@ -35,6 +34,9 @@ from edge.terminal_escape import escaped
 from edge.transport.listener import Listener
 from ringbuf import Ring, SlotInfo
 from ringbuf.errors import Corrupt
+
+if TYPE_CHECKING:
+    from edge.local.zmq_publisher import ZmqPublisher
 
 __all__ = ["Status", "StatusReporter"]
 

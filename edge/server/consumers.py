@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from edge.config.schema import Config, Durability, Stream
 from edge.consumers.append_log import Journal
@@ -18,11 +19,13 @@ from edge.consumers.ring_source import RingSource
 from edge.consumers.server import ConsumersEndpoint
 from edge.errors import EdgeError
 from edge.local.producers import ProducerRing, Producers
-from edge.log.log_set import LogSet
 from edge.streams.streams import Streams
 from edge.transport.listener import Listener
 from persistence.files import OsFiles
 from ringbuf import FLAG_EXPIRY, Ring
+
+if TYPE_CHECKING:
+    from edge.log.log_set import LogSet
 
 __all__ = ["consumers_endpoint"]
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge.config.schema import Config
-from edge.log.log_set import LogSet
 from edge.observe.directory_watch import DirectoryWatch, Missing
 from ringbuf.ring import ring_file
+
+if TYPE_CHECKING:
+    from edge.log.log_set import LogSet
 
 __all__ = ["watch_directories"]
 
