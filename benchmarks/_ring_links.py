@@ -21,8 +21,9 @@ from typing import Any
 
 PEERS = ("iceoryx2", "zenoh", "pyzmq", "pipe")
 SMALL = 64
-SIZES = (SMALL, 64 << 10, 4 << 20)
+SIZES = (SMALL, 4 << 10, 64 << 10, 4 << 20)
 BATCH = 256
+WRITERS = 32  # of merge_32
 HOUR_MS = 3_600_000
 
 
@@ -38,6 +39,13 @@ class Brim:
         self._rate = Ring.create(directory / f"{mine}-rate", capacity_bytes=2 << 20, epoch=1)
         self._writer = self._ring.writer(when_full="block", queue_timeout_ms=HOUR_MS)
         self._rate_writer = self._rate.writer(when_full="block", queue_timeout_ms=HOUR_MS)
+        self._merge = [
+            Ring.create(directory / f"merge-{number}", capacity_bytes=256 << 10, epoch=1)
+            for number in range(WRITERS if left else 0)
+        ]
+        self.merge_floods = [
+            ring.writer(when_full="block", queue_timeout_ms=HOUR_MS).publish for ring in self._merge
+        ]
 
     def connect(self) -> None:
         """Attach to the ring of the other side."""
@@ -48,11 +56,25 @@ class Brim:
         self._sleeper = self._other.reader(gating=False, spin_ns=0)
         self._rate_other = Ring.attach(self._directory / f"{self._theirs}-rate")
         self._rate_reader = self._rate_other.reader(gating=True)
+        self._merge_others = [
+            Ring.attach(self._directory / f"merge-{number}") for number in range(0 if self._left else WRITERS)
+        ]
+        self._merge_readers = [ring.reader(gating=True) for ring in self._merge_others]
         self.send = self._writer.publish
         self.poll = self._reader.poll
         self.wait = self._sleeper.__next__
         self.flood, self.drain = self._rate_writer.publish, self._rate_reader.poll
         self.flood_many, self.drain_many = self._rate_writer.publish_many, self._rate_reader.read_many
+
+    def drain_merge(self) -> int:
+        """Read a run of each ring."""
+        got = 0
+        for reader in self._merge_readers:
+            batch = reader.read_many(BATCH)
+            for _record in batch:
+                pass
+            got += len(batch)
+        return got
 
     def settle(self, waiting: bool) -> None:
         """Nothing to choose."""
@@ -80,10 +102,11 @@ class Brim:
 
     def close(self) -> None:
         """Remove both rings."""
-        for ring in (self._other, self._rate_other, self._ring, self._rate):
+        for ring in (self._other, self._rate_other, *self._merge_others):
             ring.close()
-        self._ring.unlink()
-        self._rate.unlink()
+        for ring in (self._ring, self._rate, *self._merge):
+            ring.close()
+            ring.unlink()
 
 
 class Iceoryx2:
@@ -292,6 +315,9 @@ class PyZmq:
         self._pair = self._socket(zmq.PAIR, "pair", left)
         self._push = self._socket(zmq.PUSH, "push", left) if left else None
         self._pull = None if left else self._socket(zmq.PULL, "push", left)
+        merge = [self._socket(zmq.PUSH, "merge", False) for _ in range(WRITERS if left else 0)]
+        self.merge_floods = [it.send for it in merge]
+        self._merge: Any = None if left else self._socket(zmq.PULL, "merge", True)
         self._buffers = {size: bytearray(size) for size in SIZES}
 
     def _socket(self, kind: int, name: str, bind: bool) -> Any:
@@ -307,6 +333,11 @@ class PyZmq:
             self._flood = self._push.send
         if self._pull is not None:
             self.drain = self._pull.recv
+
+    def drain_merge(self) -> int:
+        """One message: a PULL takes from its writers in turn."""
+        self._merge.recv()
+        return 1
 
     def flood(self, payload: bytes) -> bool:
         """Blocks at the high-water mark."""

@@ -8,10 +8,12 @@ for each measurement the ratio of Brim to each peer (in time or rate), and some 
 
     poll_64             round trip of 64 bytes copied in, both sides spinning, one core each
     wait_same_core_64   the same with both sides asleep when it comes, both on one core
-    inplace_64k, _4m    round trip of a message filled in place (first and last byte), both sides spinning
+    wait_two_cores_64   the same, one core each
+    inplace_4k, _64k, _4m   round trip of a message filled in place (first and last byte), both sides spinning
     rate_64             64 bytes one by one, one way, nothing lost
     rate_64_batch       Brim by 256, the peers as before: they have no call for many
-    inplace_4m_over_64  Brim's round trip in place of 4 MiB, over that of 64 bytes
+    merge_32            64 bytes one by one from 32 writers to one reader; only Brim and pyzmq
+    inplace_4m_over_64  Brim's round trip in place of 4 MiB, over that of 64 bytes; 4k_over_64k likewise
     publish_p99_over_p50_beside_busy_thread   of one publish, while another thread of the process computes
 
 A peer that does not spin well (zenoh, pyzmq, Pipe have threads or system calls behind them) is also
@@ -35,13 +37,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks._ring_links import BATCH, LINKS, PEERS, SMALL, pin
+from benchmarks._ring_links import BATCH, LINKS, PEERS, SMALL, WRITERS, pin
 
-LARGE = {"inplace_64": SMALL, "inplace_64k": 64 << 10, "inplace_4m": 4 << 20}
+LARGE = {"inplace_64": SMALL, "inplace_4k": 4 << 10, "inplace_64k": 64 << 10, "inplace_4m": 4 << 20}
+ASLEEP = ("wait_same_core_64", "wait_two_cores_64", "poll_64_asleep")
+RATES = ("rate_64", "rate_64_batch", "merge_32")
 TRIPS = {"brim": 20_000, "iceoryx2": 5_000, "zenoh": 400, "pyzmq": 1_000, "pipe": 2_000}
 LARGE_TRIPS = {"brim": 20_000, "iceoryx2": 5_000, "zenoh": 40, "pyzmq": 40, "pipe": 40}
 MESSAGES = {"brim": 2_000_000, "iceoryx2": 100_000, "zenoh": 100_000, "pyzmq": 200_000, "pipe": 60_000}
 BATCHED = 6_000_000
+MERGED = {"brim": 2_000_000, "pyzmq": 200_000}
 
 
 # ---- in the two processes of a library ----
@@ -77,7 +82,7 @@ def echo(
 
 def round_trip(link: Any, left: bool, case: str, count: int) -> dict[str, float]:
     """p50 and p99 in ns; empty for the right side."""
-    asleep = case in ("wait_same_core_64", "poll_64_asleep")
+    asleep = case in ASLEEP
     pin(0 if left or case == "wait_same_core_64" else 1)
     link.settle(asleep)
     size = LARGE.get(case, SMALL)
@@ -139,15 +144,40 @@ def drain_many(link: Any, count: int) -> float:
     return counted * 1e9 / (time.perf_counter_ns() - begun)
 
 
+def flood_merge(link: Any, count: int) -> None:
+    """Send one by one, from each writer in turn; all of them block."""
+    payload = bytes(SMALL)
+    for _ in range(count // WRITERS):
+        for send in link.merge_floods:
+            send(payload)
+
+
+def drain_merge(link: Any, count: int) -> float:
+    """Receive from all writers. Returns messages per second."""
+    read, left = link.drain_merge, count // WRITERS * WRITERS
+    while not (got := read()):
+        pass
+    begun = time.perf_counter_ns()
+    left -= got
+    counted = left
+    while left:
+        left -= read()
+    return float(counted * 1e9 / (time.perf_counter_ns() - begun))
+
+
 def rate(link: Any, left: bool, case: str, count: int) -> dict[str, float]:
     """Messages per second, as the right side measures them."""
     pin(0 if left else 1)
     link.settle(False)
-    many = case == "rate_64_batch"
+    send, receive = {
+        "rate_64": (flood, drain),
+        "rate_64_batch": (flood_many, drain_many),
+        "merge_32": (flood_merge, drain_merge),
+    }[case]
     if left:
-        (flood_many if many else flood)(link, count)
+        send(link, count)
         return {}
-    return {"rate": (drain_many if many else drain)(link, count)}
+    return {"rate": receive(link, count)}
 
 
 def serve(name: str, left: bool, directory: Path, orders: Connection) -> None:
@@ -159,7 +189,7 @@ def serve(name: str, left: bool, directory: Path, orders: Connection) -> None:
     orders.send("connected")
     while (order := orders.recv()) is not None:
         case, count = order
-        found = (rate if case.startswith("rate") else round_trip)(link, left, case, count)
+        found = (rate if case in RATES else round_trip)(link, left, case, count)
         if hasattr(link, "rest"):
             link.rest()
         orders.send(found)
@@ -224,13 +254,15 @@ def pairs(names: list[str]) -> Iterator[list[Pair]]:
 
 def cases_of(name: str) -> list[tuple[str, int]]:
     """Cases of a library, with the number of repetitions."""
-    cases = [("poll_64", TRIPS[name]), ("wait_same_core_64", TRIPS[name])]
+    cases = [(case, TRIPS[name]) for case in ("poll_64", "wait_same_core_64", "wait_two_cores_64")]
     if name not in ("brim", "iceoryx2"):
         cases.append(("poll_64_asleep", TRIPS[name]))
     cases += [(case, LARGE_TRIPS[name]) for case in LARGE if case != "inplace_64" or name == "brim"]
     cases.append(("rate_64", MESSAGES[name]))
     if name == "brim":
         cases.append(("rate_64_batch", BATCHED))
+    if name in MERGED:
+        cases.append(("merge_32", MERGED[name]))
     return cases
 
 
@@ -255,7 +287,7 @@ def better(found: Round, case: str, name: str) -> float:
     """Ratio of Brim to a peer, in one round."""
     if case == "rate_64_batch":
         return found[case, "brim"]["rate"] / found["rate_64", name]["rate"]
-    if case == "rate_64":
+    if case in RATES:
         return found[case, "brim"]["rate"] / found[case, name]["rate"]
     theirs = found[case, name]["p50"]
     if case == "poll_64" and ("poll_64_asleep", name) in found:
@@ -336,15 +368,15 @@ def told(value: float | None, case: str) -> str:
     """A figure as text: us, or thousands per second."""
     if value is None:
         return "-"
-    return f"{value / 1e6:.2f} M/s" if case.startswith("rate") else f"{value / 1000:.2f} us"
+    return f"{value / 1e6:.2f} M/s" if case in RATES else f"{value / 1000:.2f} us"
 
 
 def table(rounds: list[Round], names: list[str]) -> None:
     """Medians by library."""
-    cases = ["poll_64", "poll_64_asleep", "wait_same_core_64", *LARGE, "rate_64", "rate_64_batch"]
+    cases = ["poll_64", *reversed(ASLEEP), *LARGE, *RATES]
     print(f"{'':20}" + "".join(f"{name:>14}" for name in names))
     for case in cases:
-        what = "rate" if case.startswith("rate") else "p50"
+        what = "rate" if case in RATES else "p50"
         print(
             f"{case:20}" + "".join(f"{told(median_of(rounds, case, name, what), case):>14}" for name in names)
         )
@@ -356,18 +388,26 @@ def table(rounds: list[Round], names: list[str]) -> None:
 def summary(rounds: list[Round], peers: list[str], own: dict[str, float]) -> dict[str, Any]:
     """The last line."""
     whole: dict[str, Any] = {}
-    for case in ("poll_64", "wait_same_core_64", "inplace_64k", "inplace_4m", "rate_64", "rate_64_batch"):
-        ratios = {name: [better(found, case, name) for found in rounds] for name in peers}
+    compared = [case for case in ("poll_64", *ASLEEP, *LARGE, *RATES) if case != "inplace_64"]
+    for case in compared:
+        if case == "poll_64_asleep":  # counts as poll_64
+            continue
+        able = [name for name in peers if case != "merge_32" or name in MERGED]
+        ratios = {name: [better(found, case, name) for found in rounds] for name in able}
         whole[case] = {name: round(statistics.median(values), 2) for name, values in ratios.items()}
-    over = [found["inplace_4m", "brim"]["p50"] / found["inplace_64", "brim"]["p50"] for found in rounds]
-    whole["inplace_4m_over_64"] = round(statistics.median(over), 3)
+    for name, case, other in (
+        ("4m_over_64", "inplace_4m", "inplace_64"),
+        ("4k_over_64k", "inplace_4k", "inplace_64k"),
+    ):
+        over = [found[case, "brim"]["p50"] / found[other, "brim"]["p50"] for found in rounds]
+        whole[f"inplace_{name}"] = round(statistics.median(over), 3)
     whole["publish_p99_over_p50_beside_busy_thread"] = round(
         own["publish_busy_p99_ns"] / own["publish_busy_p50_ns"], 2
     )
-    for case in ("poll_64", "wait_same_core_64", *LARGE):
+    for case in ("poll_64", *ASLEEP[:2], *LARGE):
         for what in ("p50", "p99"):
             whole[f"brim_{case}_{what}_ns"] = median_of(rounds, case, "brim", what)
-    for case in ("rate_64", "rate_64_batch"):
+    for case in RATES:
         whole[f"brim_{case}_per_s"] = round(median_of(rounds, case, "brim", "rate") or 0)
     return {**whole, **own}
 
