@@ -30,6 +30,9 @@ def test_a_ring_can_begin_at_any_offset(runtime_directory) -> None:
         assert record.offset == 10**15
 
 
+CLOCK_ERROR_NS = 5000  # of ringbuf/c/base/wall_clock.h, with a margin for an adjustment of the clock
+
+
 def test_a_record_comes_out_as_it_went_in(ring: Ring) -> None:
     reader = ring.reader()
     before = time.time_ns()
@@ -40,6 +43,19 @@ def test_a_record_comes_out_as_it_went_in(ring: Ring) -> None:
     assert record.flags == FLAG_RETAIN | 1 | FLAG_PROPERTIES
     assert before <= record.timestamp_ns <= time.time_ns()
     assert len(record) == 4
+
+
+def test_timestamps_follow_the_wall_clock_and_never_step_back(ring: Ring) -> None:
+    writer, reader, last = ring.writer(), ring.reader(), 0
+    until = time.monotonic() + 0.2  # the clock is read again and again, and its rate is known by then
+    while time.monotonic() < until:
+        before = time.time_ns()
+        writer.publish(b"")
+        record = reader.poll()
+        assert record is not None
+        assert before - CLOCK_ERROR_NS <= record.timestamp_ns <= time.time_ns() + CLOCK_ERROR_NS
+        assert record.timestamp_ns >= last
+        last = record.timestamp_ns
 
 
 def test_a_payload_may_be_any_buffer_or_text(ring: Ring) -> None:

@@ -171,6 +171,26 @@ static Py_ssize_t records_in(const uint8_t *bytes, uint64_t length)
     return count;
 }
 
+/* Replacement of a ring for records in the bytes of a Python object; positions are indexes into the bytes. */
+static reader_object *reader_of_bytes(PyObject *bytes)
+{
+    static const rb_header nothing; /* granted is 0: all records count as valid */
+    allocfunc allocate = (allocfunc)PyType_GetSlot(reader_type, Py_tp_alloc);
+    reader_object *self = (reader_object *)allocate(reader_type, 0);
+    if (self == NULL)
+        return NULL;
+    if (PyObject_GetBuffer(bytes, &self->ring, PyBUF_SIMPLE) != 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->reader.header = &nothing;
+    self->reader.data = self->ring.buf;
+    self->reader.capacity = (uint64_t)self->ring.len;
+    self->reader.mask = UINT64_MAX;
+    self->forks = forks;
+    return self;
+}
+
 /* A run of records of one epoch.  Offsets are dense from `offset` on; if `end` is not 0, they rise below
  * it. */
 typedef struct run {

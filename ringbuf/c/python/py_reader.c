@@ -146,7 +146,7 @@ int reader_next(reader_object *self, rb_view *view)
     }
 }
 
-static PyObject *reader_poll(reader_object *self, PyObject *Py_UNUSED(ignored))
+static PyObject *next_record(reader_object *self)
 {
     rb_view view;
     uint64_t held = NO_LEASE;
@@ -161,6 +161,33 @@ static PyObject *reader_poll(reader_object *self, PyObject *Py_UNUSED(ignored))
     if (result == RB_OK)
         return record_new(self, NULL, &view, held);
     return result == RAISED ? NULL : reader_trouble(self, result);
+}
+
+#define PAUSES_ONE 2   /* after one record, which may be an answer */
+#define PAUSES_MOST 64 /* about 2 us */
+
+/* Pause before the next look at an empty ring.  A look takes the cache line in which the writer stores the
+ * next record.  After a run of records, the pause grows with its length: the writer gets ahead, and the
+ * reader then reads longer runs. */
+static void pause_poll(reader_object *self)
+{
+    unsigned pauses = self->run < 2 ? PAUSES_ONE : self->run < PAUSES_MOST / 8 ? 8 * self->run : PAUSES_MOST;
+    for (unsigned i = 0; i < pauses; i++)
+        RB_PAUSE();
+    self->run = 0;
+}
+
+/* A loop that polls other readers, too, does not pause: they may have records. */
+static PyObject *reader_poll(reader_object *self, PyObject *Py_UNUSED(ignored))
+{
+    static const reader_object *polled; /* only compared */
+    PyObject *record = next_record(self);
+    if (record != Py_None)
+        self->run++;
+    else if (polled == self)
+        pause_poll(self);
+    polled = self;
+    return record;
 }
 
 static PyObject *reader_read_many(reader_object *self, PyObject *const *args, Py_ssize_t count)
@@ -246,7 +273,7 @@ static PyObject *reader_iternext(PyObject *object)
 {
     reader_object *self = (reader_object *)object;
     for (;;) {
-        PyObject *record = reader_poll(self, NULL);
+        PyObject *record = next_record(self);
         if (record != Py_None)
             return record;
         Py_DECREF(record);
@@ -422,25 +449,6 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->forks = forks;
     self->open = true;
     return (PyObject *)self;
-}
-
-reader_object *reader_of_bytes(PyObject *bytes)
-{
-    static const rb_header nothing; /* granted is 0: all records count as valid */
-    allocfunc allocate = (allocfunc)PyType_GetSlot(reader_type, Py_tp_alloc);
-    reader_object *self = (reader_object *)allocate(reader_type, 0);
-    if (self == NULL)
-        return NULL;
-    if (PyObject_GetBuffer(bytes, &self->ring, PyBUF_SIMPLE) != 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    self->reader.header = &nothing;
-    self->reader.data = self->ring.buf;
-    self->reader.capacity = (uint64_t)self->ring.len;
-    self->reader.mask = UINT64_MAX;
-    self->forks = forks;
-    return self;
 }
 
 static int reader_clear(PyObject *object)

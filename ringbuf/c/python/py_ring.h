@@ -22,6 +22,7 @@
 
 #include "ring/ring.h"
 #include "base/clock.h"
+#include "base/wall_clock.h"
 
 typedef struct writer_object {
     PyObject_HEAD
@@ -29,6 +30,7 @@ typedef struct writer_object {
     Py_buffer ring, cursors, own; /* keep the memory mapped */
     PyObject *last_key;      /* key object of `last`, which caches its bytes and hash: devices repeat keys */
     rb_key last;
+    rb_wall_clock clock;
     int64_t queue_timeout_ns;
     int64_t full_since_ns;   /* 0: the last publish succeeded */
     PyObject *on_full;       /* frees the slots of dead readers */
@@ -62,6 +64,7 @@ typedef struct reader_object {
     uint64_t told_lost;                   /* part of reader.lost that an Overrun has reported */
     unsigned forks;
     uint64_t slice_bytes;                 /* bytes of work since other threads could run */
+    unsigned run;                         /* records polled since the ring was empty */
     unsigned waiting;                     /* threads that wait with it without the GIL */
     bool reading;                         /* a call moves its cursor; its filter may run Python */
     bool detached;                        /* the call has released the GIL */
@@ -109,8 +112,6 @@ void bytes_done(bytes_view *view);
 
 PyObject *record_new(reader_object *reader, batch_object *batch, const rb_view *view, uint64_t lease_number);
 PyObject *batch_new(reader_object *reader, Py_ssize_t limit);
-/* Replacement of a ring for records in the bytes of a Python object; positions are indexes into the bytes. */
-reader_object *reader_of_bytes(PyObject *bytes);
 int reader_next(reader_object *self, rb_view *view);
 PyObject *reader_trouble(reader_object *self, int result);
 /* Returns 0, or -1 with RingClosed or UsedAfterFork. */

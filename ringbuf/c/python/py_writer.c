@@ -39,7 +39,7 @@ static int writer_usable(const writer_object *self)
 /* Get the bytes of the argument `payload`. */
 static int payload_of(PyObject *payload, bytes_view *out)
 {
-    if (!PyUnicode_Check(payload) && !PyObject_CheckBuffer(payload)) {
+    if (!PyBytes_CheckExact(payload) && !PyUnicode_Check(payload) && !PyObject_CheckBuffer(payload)) {
         PyErr_Format(PyExc_TypeError, "payload must be bytes or str, not %R", (PyObject *)Py_TYPE(payload));
         return -1;
     }
@@ -173,7 +173,7 @@ static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_s
         flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3], &key) != 0 ||
         payload_of(given[0], &payload) != 0)
         return NULL;
-    uint64_t now = (uint64_t)rb_clock_ns(CLOCK_REALTIME);
+    uint64_t now = rb_wall_ns(&self->clock);
     int result = claim(self, &key, (uint64_t)payload.length, flags, now, &room);
     uint64_t offset = self->writer.offset;
     if (result == 0) {
@@ -203,7 +203,7 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
     Py_ssize_t length = PySequence_Size(given[0]), done = 0;
     if (length < 0)
         return NULL;
-    uint64_t now = (uint64_t)rb_clock_ns(CLOCK_REALTIME);
+    uint64_t now = rb_wall_ns(&self->clock);
     int result = 0;
     for (; done < length && result == 0; done++) {
         PyObject *item = list ? Py_XNewRef(PyList_GetItem(given[0], done))
@@ -253,7 +253,7 @@ static PyObject *writer_claim(writer_object *self, PyObject *const *args, Py_ssi
     unsigned long long length = PyLong_AsUnsignedLongLong(given[0]);
     if (length == (unsigned long long)-1 && PyErr_Occurred())
         return NULL;
-    int result = claim(self, &key, length, flags, (uint64_t)rb_clock_ns(CLOCK_REALTIME), &room);
+    int result = claim(self, &key, length, flags, rb_wall_ns(&self->clock), &room);
     if (result < 0)
         return NULL;
     claim_object *made = PyObject_New(claim_object, claim_type);

@@ -30,7 +30,7 @@ struct rb_writer {
     uint64_t permitted; /* permitted end, valid while the next three are unchanged */
     uint64_t joined, own_joined, heeded;
     uint64_t end_count;
-    uint64_t indexed; /* chunks below this have their index entry */
+    uint64_t indexed; /* chunks that begin below this position have their index entry */
     uint64_t newest_ns, plain_from; /* of the committed records: see rb_step */
     uint64_t claim_ns;              /* timestamp of the claim under way */
     uint32_t epoch, crc_seed;

@@ -251,9 +251,9 @@ static void leave_tail(rb_writer *writer)
 
 static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
 {
-    uint64_t chunk = writer->tail / writer->chunk, entries = writer->capacity / writer->chunk;
-    if (chunk < writer->indexed)
+    if (writer->tail < writer->indexed)
         return;
+    uint64_t chunk = writer->tail / writer->chunk, entries = writer->capacity / writer->chunk;
     rb_index_entry *entry = &writer->header->index[chunk & (entries - 1)];
     atomic_store_explicit(&entry->position, RB_NO_POSITION, memory_order_relaxed);
     /* pairs with the fence in index_read(): the old position is cleared before its fields change */
@@ -263,7 +263,7 @@ static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
     /* pairs with the acquire in index_read() */
     atomic_store_explicit(&entry->position, writer->tail, memory_order_release);
     leave_step(writer, chunk);
-    writer->indexed = chunk + 1;
+    writer->indexed = (chunk + 1) * writer->chunk;
 }
 
 /* Write the header (without length), key and properties, and zeros in all bytes that neither they nor the
@@ -398,7 +398,8 @@ static void recover_index(rb_writer *writer)
     uint64_t chunk = writer->tail / writer->chunk, entries = writer->capacity / writer->chunk;
     const rb_index_entry *entry = &writer->header->index[chunk & (entries - 1)];
     uint64_t position = atomic_load_explicit(&entry->position, memory_order_relaxed);
-    writer->indexed = position != RB_NO_POSITION && position / writer->chunk == chunk ? chunk + 1 : chunk;
+    bool has_entry = position != RB_NO_POSITION && position / writer->chunk == chunk;
+    writer->indexed = (chunk + has_entry) * writer->chunk;
 }
 
 int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursors, void *own)
