@@ -27,7 +27,7 @@ enum {
     RB_CAPACITY_MIN_BYTES = 65536,
     RB_CHUNK_MIN_BYTES = 4096,
     RB_KEY_MAX_BYTES = 65535,
-    RB_CHECKED_IN_PLACE_MAX_BYTES = 4096, /* a longer payload filled in place is committed unchecked */
+    RB_CHECKED_IN_PLACE_MAX_BYTES = 2048, /* a longer payload filled in place is committed unchecked */
     RB_NAME_MAX_BYTES = 63,
     RB_REFUSAL_AT = 768, /* position of `refusal` in the header: layout.h */
     RB_READER_NAME_MAX_BYTES = 31
