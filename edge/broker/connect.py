@@ -160,7 +160,7 @@ class ConnectHandler:
             refusal = Properties(reason_string=words)
             self.refuse(connection, packet, facts, ReasonCode.QUOTA_EXCEEDED, refusal)
         else:
-            self._accept(connection, packet, facts, data)
+            self._accept(connection, packet, facts, known, data)
 
     def _quota_exceeded(self, packet: Connect, facts: ClientInfo, known: Session | None) -> str | None:
         """Reason why the owner of a client may have no further connection or session; None if allowed.
@@ -217,11 +217,17 @@ class ConnectHandler:
 
     # ---- accepted ----
 
-    def _accept(self, connection: int, packet: Connect, facts: ClientInfo, data: bytes | None) -> None:
-        """Take over the connection and session of this client, if any [MQTT-3.1.4-3], and answer."""
-        known = self._sessions.get(facts.client_id)
+    def _accept(
+        self,
+        connection: int,
+        packet: Connect,
+        facts: ClientInfo,
+        known: Session | None,
+        data: bytes | None,
+    ) -> None:
+        """Take over the connection and `known` session of this client [MQTT-3.1.4-3], and answer."""
         ends = known is not None and known.kept  # the session may end: a power cut must not undo that either
-        session, present = self._take_over_session(packet, facts)
+        session, present = self._take_over_session(packet, facts, known)
         wanted = packet.properties
         answer = self._answer(packet, facts, session, present, data)
         most = wanted.maximum_packet_size_bytes or 0
@@ -248,9 +254,10 @@ class ConnectHandler:
         )
         self._clients.register(client)
 
-    def _take_over_session(self, packet: Connect, facts: ClientInfo) -> tuple[Session, bool]:
+    def _take_over_session(
+        self, packet: Connect, facts: ClientInfo, session: Session | None
+    ) -> tuple[Session, bool]:
         """Take over the session of this client, or open one; True if CONNACK reports a present session."""
-        session = self._sessions.get(facts.client_id)
         if session is not None and session.connection:
             log.info("session taken over %s", pairs(client=facts.client_id, peer=facts.address))
             self._clients.end(session.connection, will=True, reason=ReasonCode.SESSION_TAKEN_OVER)

@@ -43,8 +43,8 @@ def _cut(text: str | None) -> str | None:
 
 def author_of(facts: ClientInfo) -> bytes:
     """Encode the author of a client's messages."""
-    return _encode(
-        _Author(
+    return _encode(  # the fields of _Author, which is an array
+        (
             facts.client_id[:TEXT_MAX],
             _cut(facts.username),
             _cut(facts.identity),

@@ -422,9 +422,12 @@ def _kept_session(session: SessionView) -> KeptSession:
 
 def _longest_note_bytes(facts: ClientInfo) -> int:
     """Upper limit for the bytes of a note: a character takes up to 4, and the user name is in it twice."""
-    names = facts.client_id, facts.username or "", facts.username or "", facts.certificate or ""
-    certificate = facts.certificate_der or b""
-    return FACTS_HEAD_BYTES + 4 * (sum(map(len, names)) + len(facts.address)) + len(certificate)
+    characters = len(facts.client_id) + len(facts.address)
+    if facts.username is not None:
+        characters += 2 * len(facts.username)
+    if facts.certificate is not None:
+        characters += len(facts.certificate)
+    return FACTS_HEAD_BYTES + 4 * characters + len(facts.certificate_der or b"")
 
 
 def _number(handle: int) -> int:
