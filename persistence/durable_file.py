@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
-from persistence.files import FILE_MODE, IOV_MAX, Buffer, Files
+from persistence.files import IOV_MAX, Buffer, Files
 from ringbuf import crc32c
 
 __all__ = [
@@ -69,7 +69,7 @@ def read_file(files: Files, path: str, max_bytes: int | None = None) -> bytes:
 
 
 def write_all(files: Files, handle: int, parts: Iterable[Buffer], place: int) -> int:
-    """Write all parts, one behind the other, from `place` on. Returns the place behind. Raises OSError."""
+    """Write all parts in order from `place`. Return the position after the last byte. Raises OSError."""
     buffers = [part for part in parts if len(part)]
     for first in range(0, len(buffers), IOV_MAX):
         rest: Sequence[Buffer] = buffers[first : first + IOV_MAX]
@@ -92,18 +92,24 @@ def _rest(buffers: Sequence[Buffer], written: int) -> Sequence[Buffer]:
 def move_file(files: Files, source: str, target: str) -> None:
     """Rename the file, and put the new name on the disk. Raises OSError."""
     files.rename(source, target)
-    files.dirsync(os.path.dirname(target))
+    files.dirsync(os.path.dirname(target) or ".")
 
 
 def replace_file(
-    files: Files, path: str, parts: Iterable[Buffer], *, shared: bool = False, sync_name: bool = True
+    files: Files,
+    path: str,
+    parts: Iterable[Buffer],
+    *,
+    mode: int | None = None,
+    shared: bool = False,
+    sync_name: bool = True,
 ) -> None:
     """Replace the file by one with these parts. It survives a power cut when this returns.
 
-    `shared`: several processes may replace the file at the same time. `sync_name=False`: the caller syncs the
-    directory, or the file may be lost. Raises OSError.
+    `mode`: permissions, see Files.open(). `shared`: several processes may replace the file at the same time.
+    `sync_name=False`: the caller syncs the directory, or the file may be lost. Raises OSError.
     """
-    with NewFile(files, path, shared=shared) as new:
+    with NewFile(files, path, mode=mode, shared=shared) as new:
         new.write(*parts)
         new.publish(sync_name=sync_name)
 
@@ -119,11 +125,11 @@ class NewFile:
         files: Files,
         path: str,
         *,
-        mode: int = FILE_MODE,
+        mode: int | None = None,
         shared: bool = False,
         overwrites: bool = False,
     ) -> None:
-        """Create the file. `mode`: its permissions. `shared`: see replace_file().
+        """Create the file. `mode`: permissions, see Files.open(). `shared`: see replace_file().
 
         `overwrites`: a file with the temporary name keeps its space and is overwritten. Raises OSError.
         """

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol
@@ -55,10 +56,11 @@ class Files(Protocol):
     def lock(self, path: str) -> int:
         """A handle that holds the lock of this file until closed.  Raises BlockingIOError if it is taken."""
 
-    def open(self, path: str, *, create: bool = False, mode: int = FILE_MODE) -> int:
+    def open(self, path: str, *, create: bool = False, mode: int | None = None) -> int:
         """A handle for reading; with `create` also for writing, and a missing file is created empty.
 
-        `mode`: permissions of a new file.
+        `mode`: with `create`, the exact permissions, also of a file that exists.  None: 0640 less the umask,
+        and a file that exists keeps its permissions.
         """
 
     def close(self, handle: int) -> None:
@@ -142,10 +144,14 @@ class OsFiles:
             raise
         return handle
 
-    def open(self, path: str, *, create: bool = False, mode: int = FILE_MODE) -> int:
+    def open(self, path: str, *, create: bool = False, mode: int | None = None) -> int:
         """See Files."""
         flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
-        return os.open(path, flags | os.O_CLOEXEC, mode)
+        handle = os.open(path, flags | os.O_CLOEXEC, FILE_MODE if mode is None else mode)
+        if create and mode is not None and stat.S_IMODE(os.fstat(handle).st_mode) != mode:
+            with suppress(PermissionError):  # the file of another user
+                os.fchmod(handle, mode)
+        return handle
 
     def close(self, handle: int) -> None:
         """See Files."""
@@ -216,7 +222,7 @@ class OsFiles:
 class FreshFiles(OsFiles):
     """Files that are read from the disk instead of the page cache, and leave no pages there."""
 
-    def open(self, path: str, *, create: bool = False, mode: int = FILE_MODE) -> int:
+    def open(self, path: str, *, create: bool = False, mode: int | None = None) -> int:
         """See Files."""
         handle = super().open(path, create=create, mode=mode)
         self.advise(handle, 0, 0, "done")

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 from bridge.errors import BridgeError
 from bridge.format.lake_epoch import EPOCH_BITS, ring_epoch
 from persistence.durable_file import Envelope, read_file, replace_file
-from persistence.files import Files, OsFiles
+from persistence.files import FILE_MODE, Files, OsFiles
 
 __all__ = [
     "Holder",
@@ -286,4 +286,4 @@ def _created(files: Files, path: Path, identity: Identity) -> Identity:
 
 
 def _write(files: Files, path: Path, identity: Identity) -> None:
-    replace_file(files, str(path), [pack_identity(identity)], shared=True)
+    replace_file(files, str(path), [pack_identity(identity)], mode=FILE_MODE, shared=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -32,8 +33,8 @@ from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
 from edge.cli.status import TROUBLED, loss_lines
 from edge.config.directories import default_runtime_dir
+from edge.config.schema import NAME_PATTERN, NAME_RULE, Config
 from edge.config.schema import Bridge as BridgeConfig
-from edge.config.schema import Config
 from edge.errors import BrokerUnreachable, EdgeError
 from edge.local.protocol import Connection, Report, Status
 from edge.local.upstream_reporter import UpstreamReporter
@@ -157,7 +158,10 @@ def _stop(stopping: asyncio.Event, number: int) -> None:
 
 def _chosen(arguments: argparse.Namespace, config: Config) -> BridgeConfig:
     if arguments.to is not None:
-        return BridgeConfig(name=arguments.name or "bridge", to=arguments.to)
+        name = arguments.name or "bridge"
+        if not re.fullmatch(NAME_PATTERN, name):  # files and a socket get this name
+            raise EdgeError(f"invalid bridge name {name!r}", hint=NAME_RULE)
+        return BridgeConfig(name=name, to=arguments.to)
     names = [bridge.name for bridge in config.bridge]
     if arguments.name is None and len(names) == 1:
         return config.bridge[0]

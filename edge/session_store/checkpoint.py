@@ -91,8 +91,11 @@ def write_checkpoint(
     """Replace the file at `path`. Returns its size in bytes.
 
     With `uses_reserve` the file of `reserve` is overwritten, and the replaced file becomes the next reserve;
-    bytes after the end frame are ignored. Raises OSError; the old file is unchanged then.
+    bytes after the end frame are ignored. Only without `sync`: after a sync that failed, the reserve would be
+    the live file. Raises OSError; the old file is unchanged then.
     """
+    if sync and uses_reserve:
+        raise ValueError("a checkpoint that is synced cannot use the reserve; use one of the two")
     files, name = files or OsFiles(), str(path)
     lends = reserve is not None and uses_reserve
     reserved_bytes = reserve.lend(Path(f"{name}{TEMPORARY_SUFFIX}")) if reserve is not None and lends else 0

@@ -31,7 +31,7 @@ import msgspec
 from edge.errors import EdgeError
 from edge.logging_setup import pairs
 from persistence.durable_file import Envelope, read_file, replace_file
-from persistence.files import Files, OsFiles
+from persistence.files import FILE_MODE, Files, OsFiles
 
 __all__ = ["EPOCH_MARGIN", "EPOCH_MAX", "Epochs", "pack_epochs", "unpack_epochs"]
 
@@ -146,4 +146,4 @@ class Epochs:
     def _write(self) -> None:
         data = pack_epochs(self._last)
         for path in self._paths:
-            replace_file(self._files, str(path), [data], sync_name=path == self._paths[-1])
+            replace_file(self._files, str(path), [data], mode=FILE_MODE, sync_name=path == self._paths[-1])

@@ -172,15 +172,12 @@ class LogReader:
         archived = self.archive.first_offset(ring_name, epoch, offset)
         if archived != offset:
             ranges = self._in_segments(ring_name, epoch, offset, limit_bytes)
-            if ranges and (archived is None or ranges[0].offset <= archived):
+            if archived is None or (ranges and ranges[0].offset <= archived):
                 return ranges
-        if archived is None:
-            return []
         if found := self.archive.read(ring_name, epoch, offset, limit_bytes):
             return self._counted(found)
-        # The rest of the archives is damaged: segments behind them have more.
-        behind = max(offset, self.archive.end_offset(ring_name, epoch))
-        return self._in_segments(ring_name, epoch, behind, limit_bytes)
+        # The rest of the archives is damaged: segments between and behind them have more.
+        return self._in_segments(ring_name, epoch, offset, limit_bytes)
 
     def _in_segments(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
         for shelved in self._from(ring_name, epoch, offset):

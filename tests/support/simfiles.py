@@ -28,7 +28,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from persistence.files import FILE_MODE, Buffer
+from persistence.files import Buffer
 from tests.support.called_disk import CalledDisk
 
 SECTOR_BYTES = 512
@@ -227,7 +227,7 @@ class SimFiles:
         self._locked[handle] = path
         return handle
 
-    def open(self, path: str, *, create: bool = False, mode: int = FILE_MODE) -> int:
+    def open(self, path: str, *, create: bool = False, mode: int | None = None) -> int:
         if path not in self.names:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)

@@ -110,7 +110,9 @@ static uint64_t take_from(rb_log *log, rb_log_ring *ring, int64_t now, bool *mor
     if (share > log->inside->largest_share)
         log->inside->largest_share = share;
     ring->catches_up = ring->catches_up && count > 0;
-    *more = ring->catches_up || count == RB_LOG_RANGES_MAX || length >= log->extent_bytes;
+    /* The ranges also end in front of damage, which the next call reports. */
+    *more = ring->catches_up || (count > 0 && (rb_peek(ring->reader) != RB_EMPTY ||
+                                               rb_reader_is_stuck(ring->reader)));
     return length;
 }
 

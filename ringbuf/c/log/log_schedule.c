@@ -111,7 +111,7 @@ int rb_log_round(rb_log *log, int64_t now, int take, int sync)
     }
     if (log->troubles && (result == RB_LOG_DONE || result == RB_LOG_MOVED))
         return RB_LOG_TROUBLE;
-    return take && result == RB_LOG_DONE && idle_ns(log, now) <= 0 ? rb_log_prove(log, NULL, 0) : result;
+    return result == RB_LOG_DONE && idle_ns(log, now) <= 0 ? rb_log_prove(log, NULL, 0) : result;
 }
 
 /* ---- sleep ---- */

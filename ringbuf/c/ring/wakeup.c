@@ -70,7 +70,8 @@ void rb_wakeup_need_room(rb_wakeup *wakeup)
 
 void rb_wakeup_call(rb_wakeup *wakeup)
 {
-    atomic_store_explicit(&wakeup->called, 1, memory_order_seq_cst);
+    atomic_store_explicit(&wakeup->called, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* pairs with the fence in rb_prepare() */
     wake(wakeup);
 }
 

@@ -33,6 +33,7 @@ NOBODY: Peer = (0, 0, b"", 0)
 MIB = 1 << 20
 SUBSCRIBERS = 128
 MESSAGES = 150
+TURNS = 1_000  # a client without an answer by then has been refused
 ROUND_BYTES = 6 * MIB  # poll() flushes up to three times, 2 MiB each, about
 
 
@@ -75,10 +76,12 @@ class Rounds:
             expected += 4 + len(filters)
         here.setblocking(False)
         answers = b""
-        while len(answers) < expected:
+        for _ in range(TURNS):
             self.turn()
             answers += received(here)
-        return here
+            if len(answers) >= expected:
+                return here
+        raise AssertionError(f"client {name}: {answers!r} after {TURNS} rounds, {expected} bytes expected")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from persistence import LogWriter, Source
+from persistence.log.group_commit import PROVE_AFTER_NS
 from ringbuf import Ring
 from tests.support.log_desk import MS, Desk, count, durable, end
 from tests.support.logs import read_all, recovered
@@ -69,6 +70,28 @@ def test_a_disk_that_takes_nothing_is_read_only_until_it_does(desk: Desk, code: 
     assert not desk.writer.state.read_only
     assert durable(ring) == end(ring)
     assert count(desk.files, ring) == 2
+
+
+def test_a_log_that_was_killed_and_has_no_room_for_its_proof_is_read_only(desk: Desk) -> None:
+    desk.ring("disk").writer().publish(b"synced, not proven")
+    desk.writer.step()
+    log, _ = recovered(desk.files.crash(Random(0)))
+    log.floor = lambda total: total + 1
+    now = 0
+    writer = LogWriter(log, clock_ns=lambda: now)
+    now = PROVE_AFTER_NS
+    pauses = []
+    for _ in range(5):
+        now += (pause := writer.step())
+        pauses.append(pause)
+    assert writer.state.read_only
+    assert pauses[0] == 0
+    assert all(pauses[1:])
+    log.floor = lambda total: 0
+    writer.step()
+    assert not writer.state.failures
+    assert log.commit.is_proven
+    log.close()
 
 
 def published(desk: Desk, rings: list[Ring], number: int) -> None:

@@ -220,6 +220,21 @@ def test_damaged_records_of_a_ring_are_passed_over_and_its_publishers_served(
     assert (count(desk.files, bad), count(desk.files, good)) == (14, 10)
 
 
+def test_damage_behind_good_records_of_the_same_round_is_passed_over(desk: Desk) -> None:
+    ring = desk.ring("disk")
+    writer = ring.writer()
+    while ring.capacity_bytes - writer.end_position >= 2 * 160:
+        writer.publish(b"x" * 100, b"k")
+        desk.writer.step()
+    for payload in (b"last", b"damaged", b"first behind"):
+        writer.publish(payload * 10, b"k")
+    overwrite(ring.path, 16384 + 8, b"\xff" * 8)  # the first record after the wrap
+    assert desk.writer.finish()
+    assert durable(ring) == end(ring)
+    assert desk.writer.lost_records > 0
+    assert desk.writer.remove(ring.name)
+
+
 def test_a_ring_whose_end_is_damaged_too_is_left_and_the_others_go_on(desk: Desk) -> None:
     bad, good = desk.ring("disk"), desk.ring("disk")
     bad.writer().publish(b"x")

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from persistence import Log, LogLocked, LogReader
-from persistence.files import FILE_MODE
 from persistence.segment.clean_shutdown import CHECKPOINT_NAME
 from persistence.segment.format import FORMAT_VERSION, HEADER_PAGE_BYTES, READ_VERSIONS, SegmentHeader
 from persistence.segment.quarantine import quarantined
@@ -409,7 +408,7 @@ class FewFiles(SimFiles):
 
     left = 0
 
-    def open(self, path: str, *, create: bool = False, mode: int = FILE_MODE) -> int:
+    def open(self, path: str, *, create: bool = False, mode: int | None = None) -> int:
         if self.left <= 0:
             raise OSError(errno.EMFILE, "too many open files", path)
         self.left -= 1
