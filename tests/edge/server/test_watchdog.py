@@ -149,7 +149,7 @@ def test_a_thread_that_is_stuck_is_shown_and_the_process_ends(plant: Plant, mist
     """Also where no Python runs, because that thread keeps the interpreter's lock."""
     with plant.running(mistake) as child:
         with plant.client("sleeper") as client:
-            client.send(Publish("sleep/now", b"x", 1, packet_id=1))
+            client.send(Publish("$sleep/now", b"x", 1, packet_id=1))
             with pytest.raises((EOFError, ConnectionError)):
                 client.receive()
         status, _, log = child.wait()
@@ -161,7 +161,7 @@ def test_a_thread_that_is_stuck_is_shown_and_the_process_ends(plant: Plant, mist
 def test_a_thread_that_was_stuck_and_goes_on_is_counted(plant: Plant) -> None:
     with plant.running("nodding") as child:
         with plant.client("sleeper") as client:
-            client.send(Publish("sleep/now", b"x", 1, packet_id=1))
+            client.send(Publish("$sleep/now", b"x", 1, packet_id=1))
             assert isinstance(client.receive(), PubAck)
         wait_until(lambda: plant.status()["watchdog"]["stalls"] == 1)
         assert plant.status()["watchdog"]["last"].startswith("the MQTT thread was stuck")
