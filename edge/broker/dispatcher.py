@@ -73,7 +73,6 @@ from edge.mqtt import (
     decode_packet,
     disconnect_packet,
     encode,
-    subscribe_steps,
     unsubscribe_steps,
 )
 from edge.mqtt.packet_types import PacketType
@@ -275,7 +274,7 @@ class Broker:
         """Handle SUBSCRIBE or UNSUBSCRIBE in steps: decoding takes time in proportion to the filters."""
         version, packets = client.version, self.limits.packets
         if first_byte >> 4 == PacketType.SUBSCRIBE:
-            self._subscribing.subscribe(client, subscribe_steps(first_byte, body, version, packets))
+            self._subscribing.subscribe(client, first_byte, body)
         else:
             self._subscribing.unsubscribe(client, unsubscribe_steps(first_byte, body, version, packets))
 

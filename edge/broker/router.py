@@ -223,6 +223,20 @@ class Router:
         yield from self._add(session, topic_filter, terms, only_adds=_only_adds(known, terms))
         return known is None
 
+    def subscribe_plain(self, session: Session, filters: list[str], qos: bytes, more_bytes: int) -> list[str]:
+        """Add new subscriptions to plain filters (Engine.filters_add) of a session without marked ones, which
+        may receive all their topics. Returns the filters whose topic has a retained message.
+        """
+        retaining = self._engine.filters_add(filters, qos, session.handle)
+        session.subscriptions.update(zip(filters, qos, strict=True))
+        self._count_filters(session, len(filters), more_bytes)
+        self._targets[session.handle] = session
+        self._tree.note(filters)
+        if session.kept:
+            for topic_filter in filters:
+                self._journal.subscribed(session, topic_filter)
+        return retaining
+
     def _add(self, session: Session, topic_filter: str, terms: int, *, only_adds: bool) -> Steps[None]:
         """Make the routes of a subscription of `session`. `only_adds`: True if it takes no route away."""
         if (

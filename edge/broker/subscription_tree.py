@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from edge.broker.steps import Steps
@@ -56,12 +57,12 @@ class SubscriptionTree:
 
     def add(self, topic_filter: str, session: int, terms: int) -> None:
         """Add a subscription, or replace its terms."""
-        self._note(topic_filter)
+        self.note((topic_filter,))
         self._engine.filter_add(topic_filter.encode(), session, terms)
 
     def remove(self, topic_filter: str, session: int) -> bool:
         """Remove a subscription. True if it was there."""
-        self._note(topic_filter)
+        self.note((topic_filter,))
         return self._engine.filter_remove(topic_filter.encode(), session)
 
     def matching(self, topic: str, session: int = 0) -> Steps[Match]:
@@ -83,6 +84,7 @@ class SubscriptionTree:
         latest = itertools.islice(reversed(self._changed), new)
         return any(matches(topic_filter, topic) for topic_filter in latest)
 
-    def _note(self, topic_filter: str) -> None:
-        self.changes += 1
-        self._changed.append(topic_filter)
+    def note(self, topic_filters: Sequence[str]) -> None:
+        """Note filters that were added or removed without add() and remove()."""
+        self.changes += len(topic_filters)
+        self._changed.extend(topic_filters)

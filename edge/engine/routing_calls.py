@@ -5,7 +5,9 @@ from __future__ import annotations
 from array import array
 from typing import Protocol, TypeAlias
 
-__all__ = ["Match", "RoutingEngine"]
+__all__ = ["PLAIN_FILTERS_MAX", "Match", "RoutingEngine"]
+
+PLAIN_FILTERS_MAX = 512
 
 Match: TypeAlias = object  # a walk over the filters that match one name
 
@@ -17,6 +19,18 @@ class RoutingEngine(Protocol):
 
     def filter_add(self, topic_filter: bytes, session: int, terms: int, /) -> None:
         """Add a subscription to a valid filter, or replace its terms (edge.engine.subscription_options)."""
+
+    def plain_subscribe(self, body: bytes, version: int, most: int, /) -> tuple[int, list[str], bytes] | None:
+        """Packet identifier, filters and QoS of each, of the body of a SUBSCRIBE. None if it is not a plain
+        one: up to `most` filters (PLAIN_FILTERS_MAX at most) without wildcards, groups, reserved topics,
+        properties and options, within topic_limits(), and no error.
+        """
+
+    def filters_add(self, filters: list[str], qos: bytes, session: int, /) -> list[str]:
+        """Add subscriptions to plain filters, which the session does not have yet, and their routes. No other
+        subscription of the session may be no-local or have an identifier. Returns the filters whose topic has
+        a retained message.
+        """
 
     def filter_remove(self, topic_filter: bytes, session: int, /) -> bool:
         """Remove a subscription. True if it was there."""

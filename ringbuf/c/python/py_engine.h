@@ -152,6 +152,8 @@ PyObject *engine_topics_retaining(engine_object *self, PyObject *argument);
 /* py_routing.c */
 PyObject *engine_filter_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_filter_remove(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_plain_subscribe(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_filters_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topics_match(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_match_begin(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_match_step(engine_object *self, args_t args, Py_ssize_t count);

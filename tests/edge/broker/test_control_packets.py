@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from edge.auth.interfaces import ClientInfo
-from edge.broker import session_routes, subscription_tree
+from edge.broker import session_routes, subscribe, subscription_tree
 from edge.broker.limits import BrokerLimits, PacketLimits
 from edge.engine.engine import EngineLimits
 from edge.mqtt import (
@@ -136,6 +136,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     for limit in ("WALK_MAX", "MANY"):
         monkeypatch.setattr(session_routes, limit, 0)
     monkeypatch.setattr(subscription_tree, "WORK", 1)
+    monkeypatch.setattr(subscribe, "PLAIN_BODY_MAX_BYTES", 0)
     with Bench(by_rules=False) as bench:
         bench.broker._pending._clock = map(float, count()).__next__
         yield bench

@@ -77,8 +77,8 @@ static uint16_t source_of(const mq_engine *engine, const char *name, uint32_t le
     return 0;
 }
 
-/* True for a name that a client may publish to, within the limits [MQTT-3.3.2-2, MQTT-4.7.3]. */
-static bool is_valid(const mq_engine *engine, const char *name, uint32_t length)
+/* See [MQTT-3.3.2-2] and [MQTT-4.7.3]. */
+bool mq_name_is_ordinary(const mq_engine *engine, const char *name, uint32_t length)
 {
     uint32_t levels = 1;
     if (length == 0 || length > engine->topic_max_bytes || *name == '$')
@@ -109,7 +109,7 @@ static bool receives(const mq_engine *engine, const mq_match *match)
 mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,
                        bool *exceeds_quota)
 {
-    uint16_t source = is_valid(engine, name, length) ? source_of(engine, name, length) : 0;
+    uint16_t source = mq_name_is_ordinary(engine, name, length) ? source_of(engine, name, length) : 0;
     if (source == 0 || mq_journal_is_short(engine))
         return NULL;
     *exceeds_quota = !mq_owner_may(engine, session->owner, MQ_OWNED_TOPICS, 1);

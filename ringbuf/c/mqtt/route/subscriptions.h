@@ -17,6 +17,7 @@ typedef struct mq_subscription { /* its number: index + 1 */
     uint64_t terms;   /* MQ_TAG_* in the lower eight bits, Subscription Identifier above; 0: none */
 } mq_subscription;
 
+#define MQ_PLAIN_FILTERS_MAX 512u /* of a SUBSCRIBE that is served in one call */
 #define MQ_MATCH_WORK 1024u /* nodes and subscriptions that the parser examines for one topic */
 
 typedef struct mq_match_entry {

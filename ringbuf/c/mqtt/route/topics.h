@@ -53,6 +53,8 @@ mq_names_result mq_names_match(mq_engine *engine, const char *filter, uint32_t l
 /* Add a stream after the others, with its filters separated by NUL.  False: no memory. */
 bool mq_stream_add(mq_engine *engine, const char *filters, uint32_t length, uint32_t partitions);
 void mq_streams_free(mq_engine *engine);
+/* True for a valid name of a topic, not reserved and within the limits; also as a filter. */
+bool mq_name_is_ordinary(const mq_engine *engine, const char *name, uint32_t length);
 /* Make a topic that the client of `session` may publish to.  NULL: Python must decide, or its owner may have
  * no more topics. */
 mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,

@@ -1,0 +1,100 @@
+"""A SUBSCRIBE of plain filters is one call of the engine, with the result of one worked on in steps."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge.broker import subscribe
+from edge.broker.dispatcher import BrokerLimits
+from edge.engine.engine import EngineLimits
+from edge.mqtt import (
+    Publish,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    Version,
+    encode,
+)
+from tests.support.mqtt_bench import Bench
+
+FILTERS = st.sampled_from(
+    ["a", "a/b", "b", "/", "c/", "ä/ö", "a/#", "+", "$x", "$share/g/a", "x" * 70, "d/" * 9]
+)
+PACKETS = st.lists(
+    st.tuples(
+        st.booleans(), st.lists(st.tuples(FILTERS, st.integers(0, 2)), min_size=1, max_size=6, unique_by=None)
+    ),
+    min_size=1,
+    max_size=6,
+)
+LIMITS = BrokerLimits(subscriptions_max=8, subscriptions_max_bytes=1_400)
+
+
+def outcome(packets: list[tuple[bool, list[tuple[str, int]]]], version: Version, qos_max: int) -> list[Any]:
+    """All that a client receives, its subscriptions, and the routes of all topics."""
+    with Bench(limits=LIMITS, engine=EngineLimits(qos_max=qos_max)) as bench:
+        writer, client = bench.client("w"), bench.client("c", version=version)
+        writer.send(*(Publish(name, b"kept", retain=name < "b") for name in ("a", "a/b", "b", "/")))
+        seen: list[Any] = []
+        for number, (adds, wanted) in enumerate(packets, 1):
+            if adds:
+                client.send(Subscribe(number, tuple(Subscription(its, qos) for its, qos in wanted)))
+            else:
+                client.send(Unsubscribe(number, tuple(its for its, _ in wanted)))
+            seen.append(client.received())
+        session = bench.broker.sessions.get("c")
+        assert session is not None
+        topics = array("I", bench.engine.topics())
+        routes = {bench.engine.topic_name(topic): bench.engine.routes_of(topic) for topic in topics}
+        writer.send(*(Publish(name, b"new") for name in ("a", "a/b", "c/", "ä/ö")))
+        seen.append(client.received())
+        counts = session.filters_bytes, bench.broker.router.subscription_count
+        return [seen, session.subscriptions, counts, routes]
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
+@given(PACKETS, st.sampled_from([Version.V311, Version.V5]), st.integers(0, 2))
+def test_a_plain_subscribe_has_the_result_of_any_other(
+    packets: list[tuple[bool, list[tuple[str, int]]]], version: Version, qos_max: int
+) -> None:
+    quick = outcome(packets, version, qos_max)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subscribe, "PLAIN_BODY_MAX_BYTES", 0)
+        assert outcome(packets, version, qos_max) == quick
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0\1",
+        b"\0\0\0\1a\0",
+        b"\0\1\0\1a",
+        b"\0\1\0\2a\0",
+        b"\0\1\0\1a\3",
+        b"\0\1\0\1a\4",
+        b"\0\1\0\1+\0",
+        b"\0\1\0\1$\0",
+        b"\0\1\0\1\xff\0",
+        b"\0\1\0\1\0\0",
+        b"\0\1\0\0\0",
+        b"\0\1\0\1a\0\0",
+    ],
+)
+def test_other_packets_and_errors_are_left_to_python(body: bytes) -> None:
+    with Bench() as bench:
+        assert bench.engine.plain_subscribe(body, 4, 10) is None
+
+
+def test_a_plain_subscribe_is_decoded_as_python_does() -> None:
+    with Bench() as bench:
+        packet = Subscribe(7, (Subscription("a", 1), Subscription("ä/b", 2)))
+        body = encode(packet, Version.V5)[2:]
+        assert bench.engine.plain_subscribe(body, 5, 2) == (7, ["a", "ä/b"], b"\1\2")
+        assert bench.engine.plain_subscribe(body, 5, 1) is None
+        assert bench.engine.plain_subscribe(body, 4, 2) is None
