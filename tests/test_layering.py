@@ -139,6 +139,7 @@ MAKES_SYSTEM_CALLS = {
     "direct_io.c",
     "event_loop.c",
     "accept.c",
+    "linger.c",
     "layer.h",
     "watch.c",
     "spill_file.c",

@@ -24,8 +24,9 @@ RING = (
     "base/eventcount",
 )
 # Of the hot path all but sockets, and what needs an interpreter.
+_SOCKETS = {"mqtt/event_loop", "mqtt/accept", "mqtt/linger"}
 _PLAIN = (str(it.relative_to(CORE).with_suffix("")) for it in sorted((CORE / "mqtt").rglob("*.c")))
-MQTT = (*RING, "base/utf8", *(stem for stem in _PLAIN if stem not in {"mqtt/event_loop", "mqtt/accept"}))
+MQTT = (*RING, "base/utf8", *(stem for stem in _PLAIN if stem not in _SOCKETS))
 SCAN = (*_BASE, *(f"scan/{it.stem}" for it in sorted((CORE / "scan").glob("*.c"))))
 UNPACK = ("arrow/msgpack", "base/utf8")
 FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror")

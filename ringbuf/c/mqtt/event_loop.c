@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event loop: receives, sends, closes, and sleeps in between.  Only this file, accept.c, transport/,
- * spill_file.c and watch.c make system calls.
+ * Event loop: receives, sends, closes, and sleeps in between.  Only this file, accept.c, linger.c,
+ * transport/, spill_file.c and watch.c make system calls.
  *
  * One round: work without sockets (mq_engine_step), send, wait, then receive from ready sockets.
  *
@@ -230,6 +230,13 @@ static void socket_close(mq_engine *engine, int fd, uint32_t cause)
     close(fd);
 }
 
+/* True if the peer may still send, in answer to the end of the layer. */
+static bool may_linger(const mq_connection *connection)
+{
+    return connection->layer != NULL && connection->layer->is_open && connection->cause != MQ_CLOSE_PEER &&
+           connection->cause != MQ_CLOSE_RESET;
+}
+
 static void reap(mq_loop *loop)
 {
     mq_engine *engine = loop->engine;
@@ -250,8 +257,12 @@ static void reap(mq_loop *loop)
             engine->counters.bytes_out += length;
         if (connection->layer != NULL)
             connection->layer->calls->end(connection->layer, connection->fd);
-        socket_close(engine, connection->fd, connection->cause);
         mq_connection_over(engine, connection);
+        if (may_linger(connection)) {
+            mq_linger_begin(loop, connection);
+            continue;
+        }
+        socket_close(engine, connection->fd, connection->cause);
         mq_connection_forget(engine, connection);
     }
     engine->closing.count = kept;
@@ -331,6 +342,10 @@ static void receive(mq_loop *loop, mq_connection *connection)
 
 static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t events)
 {
+    if (connection->lingers) {
+        mq_linger_read(loop, connection);
+        return;
+    }
     if (connection->stop == MQ_STOP_CLOSING) { /* ready all the time, without a use */
         watch(loop, EPOLL_CTL_DEL, connection, 0);
         return;
@@ -382,10 +397,10 @@ static void serve_pending(mq_loop *loop)
     uint32_t count = loop->pending.count, kept = 0;
     for (uint32_t i = 0; i < count; i++) {
         mq_connection *connection = mq_slab_get(&loop->engine->connections, loop->pending.at[i]);
-        if (connection == NULL)
+        if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
             continue;
         connection->is_pending = false;
-        if (connection->stop != MQ_STOP_CLOSING && connection->layer->pending)
+        if (connection->layer->pending)
             serve_connection(loop, connection, EPOLLIN);
         if (connection->layer->pending && connection->interest & EPOLLIN)
             layers_used(loop, connection);
@@ -430,6 +445,7 @@ static void round_begin(mq_loop *loop)
     if (loop->read_paused.count > 0)
         resume_ready(loop);
     mq_pulse_waiting(engine, loop->unread + (engine->journal.stalled ? engine->touched.count : 0));
+    mq_linger_expire(loop);
     mq_accept_again(loop);
 }
 
@@ -438,6 +454,8 @@ static int wait_ms(const mq_loop *loop, uint64_t until_ms)
 {
     const mq_engine *engine = loop->engine;
     uint64_t due = loop->pending.count > 0 ? 0 : mq_engine_due(engine), at = until_ms;
+    if (loop->lingering.count > 0 && loop->linger_due_ms < at)
+        at = loop->linger_due_ms;
     for (int i = 0; i < MQ_LISTENERS_MAX; i++)
         if (loop->rest_until_ms[i] != 0 && loop->rest_until_ms[i] < at)
             at = loop->rest_until_ms[i];
@@ -529,6 +547,7 @@ void mq_loop_close(mq_loop *loop)
             close(fds[i]);
     free(loop->read_paused.at);
     free(loop->pending.at);
+    free(loop->lingering.at);
     free(loop);
 }
 

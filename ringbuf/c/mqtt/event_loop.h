@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * State of the event loop, which event_loop.c and accept.c share.
+ * State of the event loop, which event_loop.c, accept.c and linger.c share.
  */
 #ifndef BRIM_MQTT_EVENT_LOOP_H
 #define BRIM_MQTT_EVENT_LOOP_H
@@ -19,11 +19,21 @@ struct mq_loop {
     mq_list read_paused; /* connections removed from epoll's readable events */
     uint32_t unread; /* number of them that only the broker can resume */
     mq_list pending; /* connections with input in a layer */
+    mq_list lingering;      /* connections that have sent their last output, the oldest first */
+    uint64_t linger_due_ms; /* end of the first of them */
 };
 
 void mq_clock_read(mq_engine *engine);
 /* epoll_ctl() for `fd`.  0, or -1 with errno. */
 int mq_loop_watch(int epoll, int operation, int fd, uint32_t interest, uint64_t tag);
+
+/* linger.c */
+/* Close the output of a closing connection, after its last byte, and wait for the peer's end. */
+void mq_linger_begin(mq_loop *loop, mq_connection *connection);
+/* Ignore input of such a connection, or close it at the end. */
+void mq_linger_read(mq_loop *loop, mq_connection *connection);
+/* Close such connections whose time is over. */
+void mq_linger_expire(mq_loop *loop);
 
 /* accept.c */
 /* Accept connections of listener `number`.  `refuses`: refuse clients without a place; otherwise they stay in

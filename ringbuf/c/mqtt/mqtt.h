@@ -42,8 +42,8 @@
  *   watch.c                 watchdog: checks that the polling thread runs and that clients are served
  *   engine.c                memory, rings, sources, time
  *   keep_alive.c            end of silent connections
- *   event_loop.c            sockets; accept.c: new ones.  Only these files, transport/, spill_file.c and
- *                           watch.c make system calls
+ *   event_loop.c            sockets; accept.c: new ones; linger.c: ended ones.  Only these files, transport/,
+ *                           spill_file.c and watch.c make system calls
  *   transport/              layers between a socket and the parser
  *   peer.c                  addresses of clients
  *   py_engine.c             the Python type Engine
@@ -283,7 +283,7 @@ struct mq_connection {
     bool has_acks;       /* in engine->ack_waiters */
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
     bool upgrading;      /* WebSocket: its HTTP request is not answered */
-    bool opening;        /* in loop->opening: its layers are not open */
+    bool opening, lingers; /* in loop->opening: its layers are not open; in loop->lingering */
     bool is_pending;     /* in loop->pending */
     bool last_allowed;
     bool pinged;    /* in this turn */
@@ -291,7 +291,7 @@ struct mq_connection {
     bool waits_for_sync;    /* in engine->sync_waiters */
     uint32_t barrier_bytes; /* bytes of `out` that wait until the journal is durable up to barrier_at */
     uint64_t barrier_at;
-    uint32_t interest; /* events registered with epoll */
+    uint32_t interest, ignored_bytes; /* events registered with epoll; input after the last output */
     mq_layer *layer;   /* next to the parser; NULL: the socket */
     uint32_t last_generation;
     mq_topic *last_topic; /* topic of its last PUBLISH: devices repeat topics */

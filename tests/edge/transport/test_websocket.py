@@ -196,6 +196,34 @@ def test_the_broker_says_goodbye_in_both_languages(there: Transports) -> None:
         assert stream.code == 1000
 
 
+def test_input_after_the_close_frame_does_not_reset_the_connection() -> None:
+    with transports("ws") as there:
+        stream = opened(there)
+        stream.send(HELLO)
+        assert stream.recv(100) == encode(ConnAck())
+        stream.send_frame(Opcode.TEXT, b"x")
+        wait_until(lambda: there.there.stats.closed()["protocol"] == 1)
+        stream.socket.sendall(bytes(100_000))
+        answer = b""
+        while data := stream.socket.recv(100):
+            answer += data
+        assert answer == b"\x88\x02" + (1003).to_bytes(2)
+        assert there.limits("ws").connections == 1
+        stream.close()
+        wait_until(lambda: there.limits("ws").connections == 0)
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_client_that_does_not_close_is_closed(sends: bool) -> None:
+    with transports("ws") as there, opened(there) as stream:
+        stream.send_frame(Opcode.TEXT, b"x")
+        wait_until(lambda: there.there.stats.closed()["protocol"] == 1)
+        if sends:
+            with pytest.raises(ConnectionError):
+                stream.socket.sendall(bytes(100_000_000))
+        wait_until(lambda: there.limits("ws").connections == 0)
+
+
 def test_a_client_that_pings_and_does_not_read_delays_no_other(there: Transports) -> None:
     with opened(there) as stream, there.client("ws", "other") as other:
         stream.send(HELLO)
