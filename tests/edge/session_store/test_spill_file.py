@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -337,7 +338,8 @@ def long(golden: bytes) -> bytes:
 @pytest.fixture
 def known_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seed of an engine is in the file."""
-    monkeypatch.setattr("edge.engine.engine.secrets.token_bytes", lambda count: bytes(range(count)))
+    fixed = SimpleNamespace(urandom=lambda count: bytes(range(count)))
+    monkeypatch.setattr("edge.engine.engine.os", fixed)
 
 
 @pytest.mark.usefixtures("known_seed")
