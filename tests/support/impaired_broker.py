@@ -38,8 +38,7 @@ def loss(broker: Broker, on_its_thread: Callable[[Callable[[], object]], None]) 
     delivered = stats.totals()["published"]
     while stats.totals()["published"] < delivered + 20:  # of all topics, of which it has 15 percent
         time.sleep(0.001)
-    sessions, tags = zip(*routes, strict=True)
-    on_its_thread(lambda: engine.routes_new(topic, array("Q", sessions), array("I", tags)))
+    on_its_thread(lambda: [engine.routes_add(array("I", [topic]), *route) for route in routes])
 
 
 def leak(_broker: Broker, _on_its_thread: object) -> None:
