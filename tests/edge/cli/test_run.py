@@ -357,13 +357,13 @@ def told_what_to_do(site, lake: Path, capsys) -> None:
         assert main(["bridge", *words, "--runtime-dir", str(site.runtime_dir)]) == 0
         return str(capsys.readouterr().out)
 
-    assert "pauses" in tell("pause")
+    assert "paused" in tell("pause")
     there = drained(lake)
     asyncio.run(publish(site, "plant/1", 7))
     wait_until(lambda: "7 records behind" in tell("status"))
     assert drained(lake) == there
     assert "offsets 15 to 21 are skipped" in tell("skip", "lake", "--stream", "default")
-    assert "goes on" in tell("resume", "lake")
+    assert "resumed" in tell("resume", "lake")
     asyncio.run(publish(site, "plant/1", 1))
     wait_until(lambda: site.status()["bridges"][0]["totals"]["records"] == 6)  # a file is there before that
     assert "offsets 12 to 22 are drained again" in tell("backfill", "--stream", "default", "--from", "12")

@@ -314,8 +314,8 @@ def requests(member: str, generation: int) -> st.SearchStrategy[bytes]:
 def test_no_request_stops_the_service(tmp_path_factory, data):
     """One answer for each request, no exception that nobody expected, and a consumer is served afterwards."""
     numbers = itertools.count()
-    tokens = SimpleNamespace(token_hex=lambda _: f"member-{next(numbers)}")  # the same names in each run
-    with mock.patch.object(coordinator, "secrets", tokens), Desk(tmp_path_factory.mktemp("desk")) as desk:
+    tokens = SimpleNamespace(urandom=lambda size: next(numbers).to_bytes(size))  # the same names in each run
+    with mock.patch.object(coordinator, "os", tokens), Desk(tmp_path_factory.mktemp("desk")) as desk:
         desk.publish(*map(str, range(42)))
         joined = desk.ask(Join, Joined, "g", ("a/#",), start="oldest")
         desk.ask(Fetch, Fetched, "g", joined.member)
