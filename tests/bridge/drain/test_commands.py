@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bridge.drain.bridge import Bridge
@@ -138,6 +138,7 @@ ACTS = st.sampled_from(["publish", "live", "backlog", "arrive", "split", "skip",
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(ACTS, st.integers(1, 9)), max_size=40))
+@example([("publish", 1), ("split", 1), ("publish", 1), ("live", 1), ("skip", 1), ("back", 1)])
 def test_each_offset_is_in_a_file_or_declared_whatever_is_told_when(acts: list[tuple[str, int]]) -> None:
     partition = Partition()
     for what, number in acts:
