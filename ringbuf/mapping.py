@@ -54,7 +54,7 @@ class _Descriptor:
 
 
 class _Memory(mmap.mmap):
-    """Mapped pages of a file.  The guard (c/fault.c) is removed before the pages are unmapped."""
+    """Mapped pages of a file.  The guard (c/ring/sigbus_guard.c) is removed before the pages are unmapped."""
 
     guard: int | None = None
     file: _Descriptor | None = None

@@ -1,7 +1,7 @@
 """The compiled module with its types installed.  Other modules import the core only from here.
 
 `lib` and `ffi` are cffi's; their calls release the GIL (waits and whole batches).  The types come from
-c/calls.c; their methods keep the GIL (one call per message).
+c/python/; their methods keep the GIL (one call per message).
 """
 
 import importlib

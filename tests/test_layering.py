@@ -133,8 +133,8 @@ SYSTEM_HEADERS = re.compile(
 )
 MAKES_SYSTEM_CALLS = {
     "eventcount.c",
-    "futex.c",
-    "fault.c",
+    "wait.c",
+    "sigbus_guard.c",
     "buffered_io.c",
     "direct_io.c",
     "event_loop.c",

@@ -6,7 +6,8 @@ ring, and checks every record in it. The modules that read the records are notif
 `on_ring`.
 
 A producer of another user has the right to write its file, and so to shorten it. Its ring is then empty here
-(ringbuf/c/ring/fault.c), and the producer is refused until the next start; other clients are not affected.
+(ringbuf/c/ring/sigbus_guard.c), and the producer is refused until the next start; other clients are not
+affected.
 
 Rings outlive producers and brokers: a returning producer continues at its next offset, and a starting broker
 attaches existing rings. If the stream has a log, their records are logged too

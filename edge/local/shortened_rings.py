@@ -1,8 +1,8 @@
 """Shortened ring files: repairs and reports files of local rings that a process of another user has
 truncated.
 
-Owns the counts of the last messages. The guard of the mapped memory (ringbuf/c/ring/fault.c) keeps the broker
-alive. This module logs such events, and repairs a truncated file that no guard has noticed.
+Owns the counts of the last messages. The guard of the mapped memory (ringbuf/c/ring/sigbus_guard.c) keeps the
+broker alive. This module logs such events, and repairs a truncated file that no guard has noticed.
 """
 
 from __future__ import annotations

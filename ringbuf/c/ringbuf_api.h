@@ -178,7 +178,7 @@ void rb_check_lose(void *memory, rb_check *check);
 /* Correct, after RB_OK, the parts of the header that contradict the records. */
 void rb_check_end(void *memory, rb_check *check);
 
-/* ---- files that other users may shorten (fault.c) --------------------------------------------- */
+/* ---- files that other users may shorten (sigbus_guard.c) -------------------------------------- */
 
 enum { RB_GUARDS = 8192, RB_GUARD_PATCH_BYTES = 64 };
 
@@ -213,7 +213,7 @@ void rb_slot_free(void *cursors, int slot);
 int rb_writer_admit(rb_writer *writer, int slot);
 int rb_writer_evict(rb_writer *writer, int slot);
 
-/* ---- waiting (futex.c) --------------------------------------------------------------------------- */
+/* ---- waiting (wait.c) ---------------------------------------------------------------------------- */
 
 /* Sleep until one of `count` readers has a record, *doorbell differs from `seen`, the time is over, or a
  * signal comes.  Returns the index of the reader, `count` for the doorbell, RB_TIMEOUT, RB_INTERRUPTED.
@@ -225,7 +225,7 @@ void rb_doorbell_ring(uint32_t *doorbell);
  * the writing process. */
 int rb_durable_wait(void *memory, uint64_t position, int64_t timeout_ns);
 
-/* ---- wakeup (wakeup.c): one thread that sleeps on many rings of this process ------------------------- */
+/* ---- wakeup (log_wakeup.c): one thread that sleeps on many rings of this process --------------------- */
 
 /* Depth of a sleep: SLEEPS is ended by every ring, BACKOFF by urgent rings and writers without room, WAITS
  * only by rb_wakeup_call(). */

@@ -46,7 +46,7 @@ static void harvest(rb_log_inside *in)
 {
     for (uint32_t word = 0; word < WORDS; word++)
         in->pending[word] |= rb_wakeup_take(in->wakeup, word);
-    atomic_thread_fence(memory_order_seq_cst); /* wakeup.h: the rings are checked after this */
+    atomic_thread_fence(memory_order_seq_cst); /* log_wakeup.h: the rings are checked after this */
 }
 
 /* Update the time of the next sync for a ring with waiting records. */

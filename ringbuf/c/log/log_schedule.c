@@ -4,7 +4,7 @@
  *
  * Records that arrive during a sync form the next round, so a ring of durability `disk` needs no timer.  A
  * ring of durability `interval` is read after every backoff, some milliseconds, without a wake-up; the
- * writer wakes the log when it runs out of room (wakeup.h).  After a round with `disk` records the thread
+ * writer wakes the log when it runs out of room (log_wakeup.h).  After a round with `disk` records the thread
  * spins for spin_ns before it sleeps, because a publisher that got its acknowledgement often publishes next.
  */
 #include "log/log.h"

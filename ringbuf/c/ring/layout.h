@@ -7,7 +7,7 @@
  *   NAME.cursors   64 slots with the cursors of readers in other processes.  These may write it, so it is
  *                  hostile: every word is read once and clamped.  A slot can block only a writer that admits
  *                  it, and not longer than the queue timeout.  A file that was shortened gets its length back
- *                  (fault.c); its readers lose the content of their slots.
+ *                  (sigbus_guard.c); its readers lose the content of their slots.
  *
  * Readers in the writing process (log, ZeroMQ) have a third table, in private memory, with the layout of the
  * cursor file: no other process can change their cursors.

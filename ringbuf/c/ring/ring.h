@@ -2,7 +2,7 @@
  *
  * The writer and reader of one ring, for C.  Both are private memory of their process; only the structures of
  * layout.h are shared.  Neither allocates.  System calls only wake sleepers (base/eventcount.h) and, in
- * futex.c, wait.
+ * wait.c, sleep.
  *
  * Only one thread at a time may use a writer or a reader.  py_module.c ensures this by the GIL, the MQTT loop
  * by its thread.
@@ -13,7 +13,7 @@
 #include <stdbool.h>
 
 #include "base/eventcount.h"
-#include "ring/wakeup.h"
+#include "ring/log_wakeup.h"
 #include "ring/layout.h"
 #include "ring/commit_index.h"
 
@@ -179,7 +179,7 @@ void rb_writer_heed(rb_writer *writer, int only_listed);
 /* Evict every foreign gating reader that blocks the room of claim_need().  Returns their number. */
 int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix);
 
-/* futex.c.  Wait until `reader` has a record: spin for `spin_ns`, then sleep until `timeout_ns` from now.
+/* wait.c.  Wait until `reader` has a record: spin for `spin_ns`, then sleep until `timeout_ns` from now.
  * The ring is checked again at least once per second.  Returns RB_OK, RB_TIMEOUT, RB_INTERRUPTED, or an error
  * of rb_peek(). */
 int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns);

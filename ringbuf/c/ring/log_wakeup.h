@@ -13,8 +13,8 @@
  * Urgent rings wake a sleeper from RB_WAKEUP_BACKOFF.  Other rings wake it only from RB_WAKEUP_SLEEPS, or
  * if their writer has no room.
  */
-#ifndef BRIM_WAKEUP_H
-#define BRIM_WAKEUP_H
+#ifndef BRIM_LOG_WAKEUP_H
+#define BRIM_LOG_WAKEUP_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Wakeup: see wakeup.h.
+ * Wakeup: see log_wakeup.h.
  */
-#include "ring/wakeup.h"
+#include "ring/log_wakeup.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -108,5 +108,5 @@ void rb_wakeup_drain(rb_wakeup *wakeup)
 {
     for (uint32_t i = 0; i < WORDS; i++)
         rb_wakeup_take(wakeup, i);
-    atomic_thread_fence(memory_order_seq_cst); /* wakeup.h: the caller checks the rings after this */
+    atomic_thread_fence(memory_order_seq_cst); /* log_wakeup.h: the caller checks the rings after this */
 }
