@@ -141,7 +141,7 @@ MAKES_SYSTEM_CALLS = {
     "accept.c",
     "linger.c",
     "layer.h",
-    "watch.c",
+    "watchdog.c",
     "spill_file.c",
     "load_loop.c",
     "load_sink.c",

@@ -1,7 +1,7 @@
 """Watchdog: detects, reports and ends a state in which clients wait and none is served.
 
-Owns one thread, which checks once a second (ringbuf/c/mqtt/watch.c, without the GIL), and its results since
-the start. Touches no socket and nothing of the hot path.
+Owns one thread, which checks once a second (ringbuf/c/mqtt/watchdog.c, without the GIL), and its results
+since the start. Touches no socket and nothing of the hot path.
 
     stuck      the MQTT thread is in one round, in C or in Python, for Ticks.report. All stacks go to the log;
                after Ticks.exit the process ends with EXIT_STALLED. If the thread continues before, that is
@@ -14,7 +14,7 @@ Such an end is like kill -9: rings keep acknowledged records, the service manage
 next start finds them. A failing disk, which is reported, or a slow one is no reason to end: the next start
 would find the same disk.
 
-Time is counted in turns of the watchdog's thread: see watch.c for stopped or overloaded machines.
+Time is counted in turns of the watchdog's thread: see watchdog.c for stopped or overloaded machines.
 """
 
 from __future__ import annotations

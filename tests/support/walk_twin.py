@@ -1,5 +1,5 @@
-"""The walk of ringbuf/c/scan/extents.c once more, in plain Python: the oracle of its tests, and a place where
-a mistake can be planted.
+"""The walk of ringbuf/c/scan/verify_extents.c once more, in plain Python: the oracle of its tests, and a
+place where a mistake can be planted.
 
 Takes the place of `lib` in persistence.segment.scan_native; what it does not do itself, the compiled one
 does.

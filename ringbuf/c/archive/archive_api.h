@@ -7,7 +7,7 @@
  * record that differs from this is kept whole in one more column, "verbatim".
  */
 
-/* ---- extents into records (source.c) ------------------------------------------------------------ */
+/* ---- extents into records (segment_bodies.c) ---------------------------------------------------- */
 
 typedef struct rb_run { /* records without a gap in their offsets and ring positions */
     uint64_t first_offset, count, position, length;
@@ -27,7 +27,7 @@ typedef struct rb_bodies {
 int rb_bodies_copy(const struct rb_rows *rows, const uint8_t *bytes, uint64_t length, uint64_t begin,
                    uint32_t seed, rb_bodies *state);
 
-/* ---- records into columns (split.c) ------------------------------------------------------------- */
+/* ---- records kept verbatim (verbatim_records.c) ------------------------------------------------- */
 
 #define RB_TOPIC_FILTER_BYTES 1024
 
@@ -47,7 +47,7 @@ typedef struct rb_odd {
 int rb_archive_odd(const uint8_t *bytes, const struct rb_decode_sizes *sizes,
                    const struct rb_decode_columns *columns, rb_odd *out);
 
-/* ---- columns into records (join.c) --------------------------------------------------------------- */
+/* ---- columns into records (columns_to_records.c) ------------------------------------------------- */
 
 typedef struct rb_archive_rows {
     uint64_t rows;

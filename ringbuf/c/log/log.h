@@ -16,12 +16,12 @@
  * rb_log_end() puts the mark `written` back to `settled`, so the next segment gets every extent that is not
  * settled, from the memory of the rings.  No call is repeated on a file whose write or sync has failed.
  *
- *     collect.c       selection of rings with new records, and the records taken from them
- *     extents.c       headers and writes
- *     sync.c          syncs and their effects: durable positions
- *     log_schedule.c  times of writes, syncs and sleeps
- *     buffered_io.c   system calls for writes through the page cache, and for syncs
- *     direct_io.c     writes past the page cache
+ *     choose_rings.c   selection of rings with new records, and the records taken from them
+ *     write_extents.c  queue of extents, their headers, and the writes
+ *     sync.c           syncs and their effects: durable positions
+ *     log_schedule.c   times of writes, syncs and sleeps
+ *     buffered_io.c    system calls for writes through the page cache, and for syncs
+ *     direct_io.c      writes past the page cache
  *
  * Invariants
  *   1. Extents are in the order queued, written, settled: settled <= written <= queued.
@@ -109,7 +109,7 @@ static inline uint64_t extent_bytes(const rb_log_extent *extent)
     return EXTENT_HEADER_BYTES + extent->length;
 }
 
-/* collect.c.  Take up to about `limit` bytes.  Returns the number of bytes. */
+/* choose_rings.c.  Take up to about `limit` bytes.  Returns the number of bytes. */
 uint64_t rb_log_take(rb_log *log, int64_t now_ns, uint64_t limit);
 bool rb_log_pending(const rb_log *log);
 /* update ring and log after records up to the ring's `taken` were queued */
@@ -117,7 +117,7 @@ void rb_log_note_taken(rb_log *log, rb_log_ring *ring, int64_t now_ns);
 /* compute the time of the next sync from all waiting extents */
 void rb_log_note_dues(rb_log *log);
 
-/* extents.c */
+/* write_extents.c */
 bool rb_log_reserve(rb_log *log, uint64_t count); /* reserve room in the list; false: no memory */
 void rb_log_push(rb_log *log, rb_log_ring *ring, const rb_range *range);
 void rb_log_add_time(rb_log_times *times, int64_t took_ns);

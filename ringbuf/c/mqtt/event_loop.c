@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Event loop: receives, sends, closes, and sleeps in between.  Only this file, accept.c, linger.c,
- * transport/, spill_file.c and watch.c make system calls.
+ * transport/, spill_file.c and watchdog.c make system calls.
  *
  * One round: work without sockets (mq_engine_step), send, wait, then receive from ready sockets.
  *

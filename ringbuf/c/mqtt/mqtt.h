@@ -39,11 +39,11 @@
  *   owners.c                use of each shared table per user or address
  *   slab.c                  items that never move, and their handles
  *   events.c                events for Python, and requests with retries
- *   watch.c                 watchdog: checks that the polling thread runs and that clients are served
+ *   watchdog.c              watchdog: checks that the polling thread runs and that clients are served
  *   engine.c                memory, rings, sources, time
  *   keep_alive.c            end of silent connections
  *   event_loop.c            sockets; accept.c: new ones; linger.c: ended ones.  Only these files, transport/,
- *                           spill_file.c and watch.c make system calls
+ *                           spill_file.c and watchdog.c make system calls
  *   transport/              layers between a socket and the parser
  *   peer.c                  addresses of clients
  *   py_engine.c             the Python type Engine
@@ -382,7 +382,7 @@ typedef struct mq_event {
     uint32_t at, length; /* data, in connection->in or source->name */
 } mq_event;
 
-typedef struct mq_pulse { /* values that the watchdog's thread reads: watch.c */
+typedef struct mq_pulse { /* values that the watchdog's thread reads: watchdog.c */
     uint64_t beat;        /* odd while the loop sleeps; changes twice per round.  0: not begun */
     uint64_t waiting; /* connections not read or not sent to, for a cause that only the broker can end */
 } mq_pulse;
@@ -527,7 +527,7 @@ static inline bool mq_events_full(const mq_engine *engine)
     return engine->event_next - engine->event_done == MQ_EVENTS;
 }
 
-/* watch.c */
+/* watchdog.c */
 void mq_pulse_beat(mq_engine *engine);
 void mq_pulse_waiting(mq_engine *engine, uint64_t connections);
 

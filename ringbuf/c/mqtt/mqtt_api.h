@@ -237,7 +237,7 @@ int mq_loop_wake_fd(mq_loop *loop);
 /* An eventfd.  A write from any thread makes mq_loop_poll() return. */
 int mq_loop_call_fd(mq_loop *loop);
 
-/* ---- the watchdog (watch.c) ----------------------------------------------------------------------- */
+/* ---- the watchdog (watchdog.c) -------------------------------------------------------------------- */
 
 enum {
     MQ_WATCH_OVER = 0,

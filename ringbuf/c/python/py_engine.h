@@ -119,7 +119,7 @@ PyObject *engine_restore_refuse(engine_object *self, PyObject *argument);
 PyObject *engine_restore_resume(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_restore_end(engine_object *self, PyObject *argument);
 
-/* py_watch.c */
+/* py_engine_state.c */
 PyObject *engine_state(engine_object *self, PyObject *);
 
 /* py_durability.c */

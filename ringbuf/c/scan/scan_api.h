@@ -3,7 +3,7 @@
  * Conversion of log segments into tables (scan/), as Python sees it.  Declarations only, as in ringbuf_api.h.
  */
 
-/* ---- extents in bytes (extents.c) ----------------------------------------------------------------- */
+/* ---- extents in bytes (verify_extents.c) ---------------------------------------------------------- */
 
 /* One valid extent.  Its format is defined in persistence/segment/format.py. */
 typedef struct rb_extent {

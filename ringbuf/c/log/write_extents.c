@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Extents: from a run in a ring to bytes in the segment.  sync.c makes them durable.
+ * Writes of extents: from a run in a ring to bytes in the segment.  sync.c makes them durable.
  */
 #include "log/log.h"
 
