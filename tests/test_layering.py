@@ -41,7 +41,7 @@ edge.terminal_escape:
 edge.logging_setup: edge.terminal_escape msgspec
 edge.waiting:
 edge.rpc: EDGE msgspec
-edge.mqtt:
+edge.mqtt: msgspec
 edge.client: EDGE edge.mqtt edge.waiting
 edge.config: EDGE edge.mqtt persistence.files msgspec
 edge.auth: EDGE FILES edge.config edge.mqtt argon2 msgspec

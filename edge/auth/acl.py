@@ -84,6 +84,8 @@ class AccessRules:
         self.denies_all = True  # True if no rule permits anything
         self.names_users = False  # True if a pattern contains %u
         self.permits_anonymous = False  # True if some rule permits something to a client without a name
+        self._denied: set[str | None] = set()  # users with a rule that denies
+        self._patterns_deny = False
         for rule in rules:
             self.denies_all &= rule.access is Access.DENY
             self.names_users |= rule.is_pattern and "%u" in rule.topic_filter
@@ -91,6 +93,10 @@ class AccessRules:
                 self.permits_anonymous |= not (rule.is_pattern and "%u" in rule.topic_filter)
             tree = self._patterns if rule.is_pattern else self._users.setdefault(rule.user, _AclNode())
             tree.add(rule)
+            if rule.access & DENY and rule.is_pattern:
+                self._patterns_deny = True
+            elif rule.access & DENY:
+                self._denied.add(rule.user)
 
     @property
     def users(self) -> frozenset[str]:
@@ -107,8 +113,19 @@ class AccessRules:
 
     def publishes_all(self, client: ClientInfo) -> bool:
         """See edge.auth.interfaces.Surveyable."""
-        trees = self._trees(client)
-        return any(tree.writes_all() for tree in trees) and not any(tree.denies_some(["#"]) for tree in trees)
+        return bool(self._access_to_all(client) & WRITE)
+
+    def receives_all(self, client: ClientInfo) -> bool:
+        """See edge.auth.interfaces.Surveyable."""
+        return bool(self._access_to_all(client) & READ)
+
+    def _access_to_all(self, client: ClientInfo) -> int:
+        """Access that a client has to every topic which does not begin with $. Needs no walk: a client
+        connects.
+        """
+        if self._patterns_deny or client.identity in self._denied:
+            return int(Access.NONE)
+        return self._users.get(client.identity, _EMPTY).below | self._patterns.below
 
     def allowed_filters(self, client: ClientInfo, topic_filter: str) -> AllowedFilters | None:
         """See edge.auth.interfaces.Surveyable."""
@@ -224,10 +241,6 @@ class _Walk:
             text = self._filled(template)
             if text is not None and not (first and text.startswith("$")):
                 yield text, child
-
-    def writes_all(self) -> bool:
-        """True if one rule allows writing to every topic."""
-        return bool(self._root.below & WRITE)
 
     def denies_some(self, wanted: Sequence[str]) -> bool:
         """True if a rule may deny a topic of the filter `wanted`. Topics with $ are not distinguished."""

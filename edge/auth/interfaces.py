@@ -123,6 +123,9 @@ class Surveyable(AccessList, Protocol):
     def publishes_all(self, client: ClientInfo) -> bool:
         """True if may_publish() is True for every topic that does not begin with $."""
 
+    def receives_all(self, client: ClientInfo) -> bool:
+        """True if may_receive() is True for every topic that does not begin with $."""
+
     def allowed_filters(self, client: ClientInfo, topic_filter: str) -> AllowedFilters | None:
         """The part of `topic_filter` that `client` may receive, without `$share/group/`;
         None: too complex.

@@ -5,8 +5,6 @@ Owns none of their rules. $-topics belong to the server: clients never publish t
 
 from __future__ import annotations
 
-from socket import AF_INET, AF_INET6, inet_ntop
-
 from edge.auth.interfaces import (
     AccessList,
     AllowedFilters,
@@ -19,10 +17,12 @@ from edge.auth.interfaces import (
     TransportInfo,
 )
 from edge.broker.sessions import Session
-from edge.engine.engine import Engine, Peer
+from edge.engine.engine import Engine
 from edge.mqtt import split_share
 
 __all__ = ["Authorization"]
+
+_NO_PEER = (0, "")
 
 
 class Authorization:
@@ -55,11 +55,10 @@ class Authorization:
 
     def facts(self, connection: int, client_id: str, username: str | None) -> ClientInfo:
         """Facts of a client: its own claims, and the facts that its transport knows."""
-        peer = self._engine.peer(connection)
-        listener = peer[0] if peer is not None else 0
+        listener, address = self._engine.peer(connection) or _NO_PEER
         policy = self.policies.get(listener)
         transport = policy.transport if policy is not None else "tcp"
-        address, known = address_text(peer), self.transports.get(connection)
+        known = self.transports.get(connection)
         if policy is not None and policy.certificate_is_user:
             username = None if known is None else known.certificate
         if known is None:
@@ -130,25 +129,15 @@ class Authorization:
 
     def receives_all(self, session: Session) -> bool:
         """True if the client of `session` may receive every topic, except those that begin with $."""
-        if self.access is None:
-            return True
-        return self.allowed_filters(session, "#") == AllowedFilters(("#",), certain=True)
+        if self._survey is not None:
+            return self._survey.receives_all(session.facts)
+        return self._access is None
 
     def peer(self, connection: int) -> str:
         """Peer address for logs and rules: `127.0.0.1:50123`."""
-        return address_text(self._engine.peer(connection))
+        return (self._engine.peer(connection) or _NO_PEER)[1]
 
 
 def _survey_of(access: AccessList | None) -> Surveyable | None:
     """The access list, if it decides for many topics at once. Slow: the check compares the whole protocol."""
     return access if isinstance(access, Surveyable) else None
-
-
-def address_text(peer: Peer | None) -> str:
-    """Address and port of a client, or "" if they are not known."""
-    if peer is None:
-        return ""
-    _, family, address, port = peer
-    if family == AF_INET:
-        return f"{inet_ntop(AF_INET, address[:4])}:{port}"
-    return f"[{inet_ntop(AF_INET6, address)}]:{port}" if family == AF_INET6 else ""

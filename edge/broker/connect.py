@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 RECEIVE_MAXIMUM = 65_535  # the value when CONNECT has no Receive Maximum [MQTT-3.1.2.11.3]
 QOS_MAX = 2  # the value when CONNACK has no Maximum QoS
 ANSWERS_KEPT = 64
+# reading a member of an enumeration takes a function call
+_V5, _CONNECTIONS, _SESSIONS = Version.V5, int(Table.CONNECTIONS), int(Table.SESSIONS)
 
 
 class ConnectHandler:
@@ -75,9 +77,11 @@ class ConnectHandler:
             return
         answer = self._permissions.may_connect(facts, packet.password)
         if answer is True or answer is False:  # known at once: most clients
-            self._admit(connection, packet, facts, [answer])
+            self._admit(connection, packet, facts, answer)
         else:
-            self._pending.then(connection, [answer], False, partial(self._admit, connection, packet, facts))
+            self._pending.then(
+                connection, [answer], False, lambda allowed: self._admit(connection, packet, facts, *allowed)
+            )
 
     def facts(self, connection: int, packet: Connect) -> ClientInfo:
         """Facts of the client. A client without an identifier gets one [MQTT-3.1.3-6]."""
@@ -115,7 +119,7 @@ class ConnectHandler:
         Older clients are not refused for it: MQTT 3.1.1 has no such reason codes.
         """
         will = packet.will
-        if will is None or packet.version != Version.V5:
+        if will is None or packet.version != _V5:
             return None
         if will.retain and not self._engine_limits.retained_max:  # [MQTT-3.2.2-13]
             return ReasonCode.RETAIN_NOT_SUPPORTED, NO_PROPERTIES
@@ -123,8 +127,8 @@ class ConnectHandler:
             return ReasonCode.QOS_NOT_SUPPORTED, NO_PROPERTIES
         return None
 
-    def _admit(self, connection: int, packet: Connect, facts: ClientInfo, allowed: list[bool]) -> None:
-        if not all(allowed):
+    def _admit(self, connection: int, packet: Connect, facts: ClientInfo, allowed: bool) -> None:
+        if not allowed:
             named = facts.username is not None
             reason = ReasonCode.BAD_USER_NAME_OR_PASSWORD if named else ReasonCode.NOT_AUTHORIZED
             self.refuse(connection, packet, facts, reason)
@@ -143,16 +147,21 @@ class ConnectHandler:
         """
         will = packet.will
         if will is None:
-            self._accept_unless(connection, packet, facts, data, [])
+            self._accept_unless(connection, packet, facts, data, allowed=True)
             return
-        accept = partial(self._accept_unless, connection, packet, facts, data)
-        self._pending.then(connection, [self._permissions.may_publish(facts, will.topic)], False, accept)
+        answer = self._permissions.may_publish(facts, will.topic)
+        self._pending.then(
+            connection,
+            [answer],
+            False,
+            lambda allowed: self._accept_unless(connection, packet, facts, data, allowed=all(allowed)),
+        )
 
     def _accept_unless(
-        self, connection: int, packet: Connect, facts: ClientInfo, data: bytes | None, allowed: list[bool]
+        self, connection: int, packet: Connect, facts: ClientInfo, data: bytes | None, *, allowed: bool
     ) -> None:
         known = self._sessions.get(facts.client_id)
-        if not all(allowed):
+        if not allowed:
             self.refuse(connection, packet, facts, ReasonCode.NOT_AUTHORIZED)
         elif known is not None and known.facts.owner != facts.owner and not facts.may_replace(known.facts):
             self._refuse_identifier(connection, packet, facts, known.facts)
@@ -169,10 +178,10 @@ class ConnectHandler:
         """
         owner = key_of(facts)
         held = known if known is not None and key_of(known.facts) == owner else None
-        if not (held and held.connection) and not self._engine.owner_may(owner, Table.CONNECTIONS, 1):
+        if not (held and held.connection) and not self._engine.owner_may(owner, _CONNECTIONS, 1):
             return "too many connections of one user or address: see [quota]"
         lasts = self._sessions.allowed_s(_expiry_wanted_s(packet)) > 0
-        if lasts and not (held and held.expiry_s) and not self._engine.owner_may(owner, Table.SESSIONS, 1):
+        if lasts and not (held and held.expiry_s) and not self._engine.owner_may(owner, _SESSIONS, 1):
             return (
                 "too many sessions, or too many of one user or address: see limits.sessions_max and [quota]"
             )
@@ -291,7 +300,7 @@ class ConnectHandler:
         self, packet: Connect, facts: ClientInfo, session: Session, present: bool, data: bytes | None
     ) -> bytes:
         """CONNACK with each property that differs from the client's request or from the default of MQTT 5."""
-        if packet.version != Version.V5:
+        if packet.version != _V5:
             return _ACCEPTED[present]
         terms = (
             present,
@@ -327,7 +336,7 @@ class ConnectHandler:
     def _keep_alive_s(self, packet: Connect) -> int:
         """Keep Alive in effect: MQTT 5 clients can get a shorter one [MQTT-3.1.2-21], others keep theirs."""
         most = self._limits.keep_alive_max_s
-        if packet.version == Version.V5 and most and not 0 < packet.keep_alive_s <= most:
+        if packet.version == _V5 and most and not 0 < packet.keep_alive_s <= most:
             return most
         return packet.keep_alive_s
 
@@ -364,7 +373,7 @@ def _accepted_bytes(*terms: Any) -> bytes:
 
 
 def _expiry_wanted_s(packet: Connect) -> int:
-    if packet.version == Version.V5:
+    if packet.version == _V5:
         return packet.properties.session_expiry_interval_s or 0
     return 0 if packet.clean_start else NEVER_S  # up to the limit of the broker
 

@@ -54,6 +54,7 @@ from edge.broker.steps import Steps
 from edge.broker.subscribe import SubscribeHandler
 from edge.broker.sys_topics import SysTopics
 from edge.broker.wills import Wills, message_of
+from edge.engine.connect_calls import connect_of
 from edge.engine.engine import CloseCause, Engine, Event, EventKind, limits_of
 from edge.logging_setup import pairs
 from edge.mqtt import (
@@ -85,6 +86,9 @@ __all__ = ["Broker", "BrokerLimits"]
 log = logging.getLogger(__name__)
 
 _OF_SERVERS = {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
+
+# the kinds that come once per client or topic; reading a member of an enumeration takes a function call
+_PACKET, _TOPIC, _CLOSED = int(EventKind.PACKET), int(EventKind.TOPIC), int(EventKind.CLOSED)
 
 REST_S = 10.0  # the longest time between two checks of what the hot path has refused
 
@@ -214,11 +218,11 @@ class Broker:
             log.exception("connection not ended cleanly %s", pairs(connection=connection))
 
     def _handle(self, kind: int, connection: int, detail: int, data: bytes) -> None:
-        if kind == EventKind.PACKET:
+        if kind == _PACKET:
             self._packet(connection, data)
-        elif kind == EventKind.TOPIC:
+        elif kind == _TOPIC:
             self._topic(connection, data)
-        elif kind == EventKind.CLOSED:
+        elif kind == _CLOSED:
             self._closed(connection, detail)
         elif kind == EventKind.UPGRADE:
             self.on_upgrade(connection, data)
@@ -235,14 +239,15 @@ class Broker:
 
     def _packet(self, connection: int, data: bytes) -> None:
         client = self.clients.get(connection)
-        body = _body_of(data)
         if client is not None:
-            self._packet_of(client, data[0], body)
+            self._packet_of(client, data[0], _body_of(data))
         elif self._authenticating.is_under_way(connection):
-            packet = decode_packet(data[0], body, Version.V5, self.limits.packets)
+            packet = decode_packet(data[0], _body_of(data), Version.V5, self.limits.packets)
             self._authenticating.before_connack(connection, packet)
+        elif (plain := self._engine.plain_connect(data)) is not None:
+            self._connecting.connect(connection, connect_of(plain))
         else:
-            packet = decode_packet(data[0], body, limits=self.limits.packets)
+            packet = decode_packet(data[0], _body_of(data), limits=self.limits.packets)
             if not isinstance(packet, Connect):
                 raise ProtocolError(Rule.CONNECT_IS_FIRST, f"{type(packet).__name__} before CONNECT")
             if packet.properties.authentication_method is None:

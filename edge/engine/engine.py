@@ -20,6 +20,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from edge.engine.codes import CloseCause, DropCause, EventKind, Table
+from edge.engine.connect_calls import ConnectEngine
 from edge.engine.limits import EngineLimits
 from edge.engine.routing_calls import Match, RoutingEngine
 from edge.engine.spill_calls import SpillEngine
@@ -65,7 +66,7 @@ FULL: int = lib.RB_FULL
 # (kind, connection, detail, data): one decision for Python. `connection` is 0 for events of a source ring.
 Event: TypeAlias = tuple[int, int, int, bytes]
 
-# (listener, address family, 16 bytes of address, of which the family uses the first, port)
+# of Loop.adopt(): (listener, address family, 16 bytes of address, of which the family uses the first, port)
 Peer: TypeAlias = tuple[int, int, bytes, int]
 
 
@@ -78,7 +79,7 @@ class SessionStats(NamedTuple):
     dropped: tuple[int, ...]
 
 
-class Engine(RoutingEngine, SpillEngine, Protocol):
+class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     """The C type (ringbuf/c/python/py_engine.c). Short calls that keep the GIL; one thread at a time."""
 
     @property
@@ -160,8 +161,8 @@ class Engine(RoutingEngine, SpillEngine, Protocol):
     def converse(self, connection: int, /) -> bool:
         """Turn every packet before attach() into an event: CONNECT has arrived and AUTH packets follow."""
 
-    def peer(self, connection: int, /) -> Peer | None:
-        """Peer address of a connection."""
+    def peer(self, connection: int, /) -> tuple[int, str] | None:
+        """Listener and peer address of a connection: `127.0.0.1:50123`; "" for a socket without addresses."""
 
     def authorize(self, connection: int, topic: int, allowed: bool, /) -> bool:
         """Answer a TOPIC event. The answer holds for this connection until clear_acl_cache()."""
@@ -530,8 +531,8 @@ class Loop:
 
     def adopt(self, fd: int, number: int, peer: Peer, waited_ms: int = 0) -> int:
         """Serve `fd` as if listener `number` had accepted it `waited_ms` ago. On the loop's thread. `fd`, a
-        connected, non-blocking stream socket, belongs to the loop from now on. `peer` is as in Engine.peer();
-        its listener number is ignored. Returns the connection; 0: a limit was reached, and the socket is
+        connected, non-blocking stream socket, belongs to the loop from now on. The listener number of `peer`
+        is ignored. Returns the connection; 0: a limit was reached, and the socket is
         closed.
         """
         _, family, address, port = peer

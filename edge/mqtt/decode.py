@@ -21,7 +21,6 @@ __all__ = ["decode_packet", "subscribe_steps", "unsubscribe_steps"]
 T = TypeVar("T")
 _V5 = Version.V5
 _FILTERS = 64  # between two yields
-_CONNECT = 0x10  # first byte
 
 
 def decode_packet(
@@ -33,8 +32,6 @@ def decode_packet(
     of `body`; everything else is copied. Takes time in proportion to the length. Raises ProtocolError, with
     reason code 0x97 for a packet above one of `limits`.
     """
-    if first_byte == _CONNECT and (connect := _plain_connect(body)) is not None:
-        return connect
     packet_type = check_flags(first_byte, version)
     return _DECODERS[packet_type](first_byte, Body(body, version, limits=limits))
 
@@ -65,49 +62,6 @@ _PROTOCOLS = {  # name and level at the beginning of CONNECT
 }
 _NAMES = {"MQTT", "MQIsdp"}
 _LEVEL_AT = 6  # position of the level byte of MQTT
-
-
-# Name, level and flags of CONNECTs without a will -> version, clean start, True for a user name, a password.
-_PLAIN = {
-    name + bytes((clean_start | username | password,)): (version, bool(clean_start), username, password)
-    for name, version in _PROTOCOLS.items()
-    for clean_start in (0, _CLEAN_START)
-    for username, password in ((0, 0), (_USERNAME, 0), (_USERNAME, _PASSWORD))
-    if version != Version.V31
-}
-_PLAIN_BYTES = 8  # of a key; Keep Alive follows
-
-
-def _plain_connect(body: Buffer) -> p.Connect | None:
-    """The usual CONNECT, which has a client identifier, no will and no properties, in a third of the time.
-
-    None: another one, or an invalid one; _connect() decides.
-    """
-    if (known := _PLAIN.get(bytes(body[:_PLAIN_BYTES]))) is None:
-        return None
-    version, clean_start, has_username, has_password = known
-    username = password = None
-    try:
-        at = _PLAIN_BYTES + 2
-        if version is _V5:
-            if body[at]:
-                return None
-            at += 1
-        end = at + 2 + (body[at] << 8 | body[at + 1])
-        texts = client_id = str(body[at + 2 : end], "utf-8")
-        if has_username:
-            at, end = end, end + 2 + (body[end] << 8 | body[end + 1])
-            username = str(body[at + 2 : end], "utf-8")
-            texts += username
-        if has_password:
-            at, end = end, end + 2 + (body[end] << 8 | body[end + 1])
-            password = bytes(body[at + 2 : end])
-    except (IndexError, UnicodeDecodeError):
-        return None
-    if end != len(body) or not client_id or "\0" in texts:
-        return None
-    keep_alive_s = body[_PLAIN_BYTES] << 8 | body[_PLAIN_BYTES + 1]
-    return p.Connect(client_id, clean_start, keep_alive_s, username, password, None, version)
 
 
 def _connect(first_byte: int, body: Body) -> p.Connect:

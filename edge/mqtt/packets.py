@@ -26,6 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from edge.mqtt.errors import Version
 from edge.mqtt.primitives import Buffer
 from edge.mqtt.properties import NO_PROPERTIES, Properties
@@ -76,10 +78,10 @@ class Will:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(Struct, frozen=True):
     """The first packet of a connection.
 
+    A msgspec structure, because one is made for every connection: a frozen dataclass takes ten times as long.
     `clean_start` is Clean Session in 3.1.1. `keep_alive_s` 0 switches the keep-alive off; at most 65535.
     `version` is the protocol version of the connection.
     """

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from edge.broker.authorization import address_text
 from edge.config.listener import Listener as Settings
-from edge.engine.engine import Engine, Loop, Peer
+from edge.engine.engine import Engine, Loop
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.transport.host_names import HostNames
@@ -47,14 +46,13 @@ class Upgrades:
             return
         answer = self._rules[peer[0]].answer(request)
         if answer.refusal:
-            self._log_refusal(peer, answer)
+            self._log_refusal(*peer, answer)
         self._loop.upgrade(connection, answer.response, accepted=not answer.refusal)
 
-    def _log_refusal(self, peer: Peer, answer: UpgradeAnswer) -> None:
+    def _log_refusal(self, listener: int, peer: str, answer: UpgradeAnswer) -> None:
         """Log a refusal; as a warning if the operator can admit such clients."""
-        place = address_text(peer)
         if not answer.hint:
-            log.info("connection refused %s", pairs(peer=place, listener=peer[0], reason=answer.refusal))
+            log.info("connection refused %s", pairs(peer=peer, listener=listener, reason=answer.refusal))
         elif self._log_hint():
-            found = pairs(peer=place, listener=peer[0], reason=answer.refusal, hint=answer.hint)
+            found = pairs(peer=peer, listener=listener, reason=answer.refusal, hint=answer.hint)
             log.warning("connection refused %s", found)

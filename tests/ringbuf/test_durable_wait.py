@@ -22,7 +22,7 @@ INSTRUMENTED: Sequence[CHANGE] = (
     ),
     ("base/eventcount", SLEEP, f"    before_sleep();\n{SLEEP}"),
 )
-NEVER_LOOKS_ON: CHANGE = ("ring/futex", "#define LOOK_NS 250000ll", "#define LOOK_NS -1ll")
+NEVER_LOOKS_ON: CHANGE = ("ring/wait", "#define LOOK_NS 250000ll", "#define LOOK_NS -1ll")
 ALARM = -14
 
 
@@ -60,7 +60,7 @@ MISTAKES: dict[str, tuple[str, Sequence[CHANGE]]] = {
         "many",
         [
             (
-                "ring/futex",
+                "ring/wait",
                 "rb_prepare(&header->durable_wake, &header->durable_sleepers, 1);",
                 "header->durable_wake;",
             ),

@@ -19,7 +19,7 @@ from tests.support.house import ROOT
 CORE = ROOT / "ringbuf" / "c"
 _BASE = ("base/record", "base/crc32c")
 RING = (
-    *(f"ring/{stem}" for stem in ("writer", "reader", "ring", "futex", "wakeup", "commit_index")),
+    *(f"ring/{stem}" for stem in ("writer", "reader", "ring", "wait", "log_wakeup", "commit_index")),
     *_BASE,
     "base/eventcount",
 )

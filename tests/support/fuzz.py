@@ -120,8 +120,16 @@ def _seeds_of_websocket() -> list[bytes]:
     return [bytes((number % 256,)) + it for number, it in enumerate(frames + mixed + valid)]
 
 
+def _seeds_of_connect() -> list[bytes]:
+    """The golden packets that begin as a CONNECT does, and each with some bytes less or one more."""
+    whole = [it.frame for it in vectors() if it.frame[:1] == b"\x10" and len(it.frame) < 129]
+    ends = [it[:end] for it in whole for end in range(2, len(it))] + [it + b"x" for it in whole]
+    return whole + [it[:1] + bytes((len(it) - 2,)) + it[2:] for it in ends]
+
+
 SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
     "topics": _seeds_of_topics,
+    "connect": _seeds_of_connect,
     "mqtt": _seeds_of_mqtt,
     "sessions": _seeds_of_sessions,
     "scan": _seeds_of_scan,

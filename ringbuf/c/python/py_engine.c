@@ -281,18 +281,6 @@ static PyObject *resume_connection(engine_object *self, PyObject *handle)
     return PyBool_FromLong(paused);
 }
 
-static PyObject *peer(engine_object *self, PyObject *handle)
-{
-    mq_connection *connection;
-    if (connection_from(self, handle, &connection) != 0)
-        return NULL;
-    if (connection == NULL)
-        Py_RETURN_NONE;
-    return Py_BuildValue("(iiy#i)", connection->listener, connection->address_family,
-                         (const char *)connection->address, (Py_ssize_t)sizeof connection->address,
-                         connection->port);
-}
-
 static PyObject *authorize(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_connection *connection;
@@ -463,7 +451,8 @@ static PyMethodDef engine_methods[] = {
     {"pause", ONE(pause_connection), "(connection) -> bool"},
     {"resume", ONE(resume_connection), "(connection) -> bool"},
     {"converse", ONE(converse), "(connection) -> bool: hand over whatever comes before attach()"},
-    {"peer", ONE(peer), "(connection) -> (listener, family, address, port) | None"},
+    {"peer", ONE(engine_peer), "(connection) -> (listener, address) | None"},
+    {"plain_connect", ONE(engine_plain_connect), "(packet) -> content | None"},
     {"authorize", FAST(authorize), "(connection, topic, allowed) -> bool"},
     {"skip", FAST(skip), "(connection, reason) -> bool: drop the PUBLISH that was asked about"},
     {"clear_acl_cache", NONE(clear_acl_cache), "(): rules have changed"},

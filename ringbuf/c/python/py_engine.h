@@ -149,6 +149,10 @@ PyObject *engine_queue_topics(engine_object *self, PyObject *argument);
 PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topics_retaining(engine_object *self, PyObject *argument);
 
+/* py_connect.c */
+PyObject *engine_plain_connect(engine_object *self, PyObject *packet);
+PyObject *engine_peer(engine_object *self, PyObject *handle);
+
 /* py_routing.c */
 PyObject *engine_filter_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_filter_remove(engine_object *self, args_t args, Py_ssize_t count);

@@ -254,6 +254,7 @@ def test_what_may_be_received_is_said_by_filters_as_well(rules, topic_filter, cl
         assert (reached is received) if reach.certain else (reached or not received), topic
     if compiled.publishes_all(who):
         assert all(compiled.may_publish(who, topic) for topic in TOPICS if topic[0] != "$")
+    assert compiled.receives_all(who) is (compiled.allowed_filters(who, "#") == (("#",), True))
 
 
 def test_rules_without_denials_are_sure_of_their_reach():

@@ -3,6 +3,7 @@
  * Common parts of the files that read packets: the packet, the properties, and the functions of each file.
  *
  *   parser.c         bytes -> packets; passes each to its file, or to Python
+ *   connect.c        CONNECT -> its fields (connect.h)
  *   publish.c        PUBLISH -> record
  *   acl_cache.c      topic of a PUBLISH, and the permission of the client to publish to it
  *   topic_aliases.c  topic aliases of a client

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Methods of the Python type Engine for a CONNECT (see py_engine.c): its contents, and the peer that sent it.
+ */
+#include "mqtt/in/connect.h"
+#include "python/py_engine.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+
+#define PEER_BYTES (INET6_ADDRSTRLEN + sizeof "[]:65535")
+
+static PyObject *text_of(const mq_text *text)
+{
+    if (text->at == NULL)
+        Py_RETURN_NONE;
+    return PyUnicode_FromStringAndSize((const char *)text->at, text->length);
+}
+
+static PyObject *binary_of(const mq_text *text)
+{
+    if (text->at == NULL)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)text->at, text->length);
+}
+
+static PyObject *will_of(const mq_connect *connect)
+{
+    if (!(connect->flags & MQ_CONNECT_WILL))
+        Py_RETURN_NONE;
+    return Py_BuildValue("(NNiN)", text_of(&connect->will_topic), binary_of(&connect->will_payload),
+                         connect->flags >> 3 & 3,
+                         PyBool_FromLong(connect->flags & MQ_CONNECT_WILL_RETAIN));
+}
+
+static PyObject *properties_of(const mq_connect *connect)
+{
+    if (connect->present == 0)
+        Py_RETURN_NONE;
+    PyObject *values = PyTuple_New(MQ_CONNECT_PROPERTIES);
+    for (uint32_t i = 0; values != NULL && i < MQ_CONNECT_PROPERTIES; i++) {
+        PyObject *value = connect->present & 1u << i ? PyLong_FromUnsignedLong(connect->properties[i])
+                                                     : Py_NewRef(Py_None);
+        if (value == NULL || PyTuple_SetItem(values, (Py_ssize_t)i, value) != 0)
+            Py_CLEAR(values);
+    }
+    return values;
+}
+
+PyObject *engine_plain_connect(engine_object *Py_UNUSED(self), PyObject *packet)
+{
+    char *bytes;
+    Py_ssize_t length;
+    mq_connect connect;
+    if (PyBytes_AsStringAndSize(packet, &bytes, &length) != 0)
+        return NULL;
+    if (!mq_connect_decode((const uint8_t *)bytes, (uint32_t)length, &connect))
+        Py_RETURN_NONE;
+    return Py_BuildValue("(NNiNNNiN)", text_of(&connect.client_id),
+                         PyBool_FromLong(connect.flags & MQ_CONNECT_CLEAN), connect.keep_alive_s,
+                         text_of(&connect.username), binary_of(&connect.password), will_of(&connect),
+                         connect.version, properties_of(&connect));
+}
+
+PyObject *engine_peer(engine_object *self, PyObject *handle)
+{
+    char host[INET6_ADDRSTRLEN], text[PEER_BYTES];
+    mq_connection *connection;
+    if (connection_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection == NULL)
+        Py_RETURN_NONE;
+    int family = connection->address_family, length = 0;
+    if ((family == AF_INET || family == AF_INET6) &&
+        inet_ntop(family, connection->address, host, sizeof host) != NULL)
+        length = snprintf(text, sizeof text, family == AF_INET ? "%s:%u" : "[%s]:%u", host,
+                          (unsigned)connection->port);
+    return Py_BuildValue("(is#)", connection->listener, text, (Py_ssize_t)length);
+}
