@@ -435,8 +435,8 @@ def archive(directory: Path, records: int) -> Figures:
     """
     try:
         from persistence.archive import Archive, archive_segment
-        from persistence.archive.source import SegmentSource
-        from persistence.archive.writing import write_archive
+        from persistence.archive.archive_writer import write_archive
+        from persistence.archive.sealed_segment import SegmentSource
         from persistence.errors import ArchiveUnavailable
     except ImportError as missing:
         raise NotThere("persistence.archive") from missing

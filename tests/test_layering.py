@@ -80,7 +80,7 @@ bridge.spark.jobs: bridge.arrow bridge.errors bridge.rangeset bridge.spark msgpa
 edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.broker edge.config edge.consumers edge.engine edge.local
     edge.log edge.mqtt
-    edge.observe edge.recovery edge.session_store edge.streams edge.transport persistence.log
+    edge.observe edge.recovery edge.session_store edge.streams edge.transport persistence.maintenance
     persistence.read ringbuf msgspec
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.client edge.config edge.consumers edge.load

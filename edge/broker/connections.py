@@ -32,7 +32,7 @@ from edge.mqtt import (
     Will,
     encode,
 )
-from edge.session_store.journal import SessionJournal
+from edge.session_store.journal_writer import SessionJournal
 
 __all__ = ["ConnectedClient", "Connections", "encode_within"]
 

@@ -78,7 +78,7 @@ from edge.mqtt import (
 )
 from edge.mqtt.packet_types import PacketType
 from edge.mqtt.primitives import decode_variable_integer
-from edge.session_store.journal import JournalTarget, SessionJournal
+from edge.session_store.journal_writer import JournalTarget, SessionJournal
 from edge.session_store.views import BrokerView
 
 __all__ = ["Broker", "BrokerLimits"]

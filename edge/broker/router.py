@@ -29,7 +29,7 @@ from edge.config.schema import Durability
 from edge.engine.engine import NO_TOPIC, Engine, Match, Table, counters_of
 from edge.engine.subscription_options import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, is_plain, options_of, tags
 from edge.mqtt import Subscription, split_share
-from edge.session_store.journal import SessionJournal
+from edge.session_store.journal_writer import SessionJournal
 from ringbuf import Ring, Writer
 
 __all__ = ["PartitionLike", "Router", "StreamRules", "TopicLimits"]

@@ -22,7 +22,7 @@ from edge.broker.retained_authors import author_of
 from edge.engine.engine import Engine
 from edge.engine.timer_heap import TimerHeap
 from edge.mqtt import Will
-from edge.session_store.journal import SessionJournal
+from edge.session_store.journal_writer import SessionJournal
 
 __all__ = ["NEVER_S", "Session", "SessionLimits", "Sessions"]
 

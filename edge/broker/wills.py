@@ -23,7 +23,7 @@ from edge.auth.interfaces import ClientInfo
 from edge.engine.timer_heap import TimerHeap
 from edge.mqtt import Will
 from edge.mqtt.properties import record_properties
-from edge.session_store.journal import SessionJournal
+from edge.session_store.journal_writer import SessionJournal
 from ringbuf import FLAG_EXPIRY
 
 __all__ = ["WillLimits", "Wills", "message_of", "will_bytes"]

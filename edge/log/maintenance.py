@@ -19,9 +19,9 @@ from edge.config.schema import Config
 from edge.log.log_set import LogSet, disk_rules
 from edge.streams.ring_files import stream_of
 from persistence.log.log import Log
-from persistence.log.retention import Floor, StreamRules
 from persistence.maintenance.background_process import IdleProcess
 from persistence.maintenance.maintenance import Upkeep, UpkeepRules, UpkeepThread
+from persistence.maintenance.retention_rules import Floor, StreamRules
 
 __all__ = ["LogUpkeep"]
 

@@ -1,6 +1,7 @@
 """State files: the journal ring, the checkpoint files and the journal's part of the log, from start to stop.
 
-    runtime_dir/sessions.ring    the journal (edge/session_store/journal.py); older parts may be in its log
+    runtime_dir/sessions.ring    the journal (edge/session_store/journal_writer.py); its log may have older
+                                 parts
     runtime_dir/sessions.state   the checkpoint, if state need not survive a power cut; otherwise it is
     state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions
     .../sessions.state.copy      a second copy, in case the file is damaged
@@ -25,7 +26,7 @@ from edge.config.schema import Config, Durability
 from edge.logging_setup import pairs
 from edge.recovery.restore_sessions import PastLog, SavedState, find, restore
 from edge.recovery.retained_store import RetainedStore
-from edge.session_store.journal import JournalTarget, SessionJournal
+from edge.session_store.journal_writer import JournalTarget, SessionJournal
 from edge.session_store.reserve import Reserve
 from edge.session_store.spill_file import SpillFile
 from edge.streams.epochs import Epochs

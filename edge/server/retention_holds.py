@@ -23,7 +23,7 @@ from edge.config.schema import Bridge, Config
 from edge.logging_setup import pairs
 from edge.recovery.restore_sessions import NOTHING_WAITS
 from persistence.errors import LogError
-from persistence.log.retention import Floor
+from persistence.maintenance.retention_rules import Floor
 
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker

@@ -9,6 +9,6 @@ A restart reads the checkpoint, applies the journal, routes the records stored j
 with a new checkpoint (edge/recovery/restore_sessions.py).
 """
 
-from edge.session_store.journal import SessionJournal
+from edge.session_store.journal_writer import SessionJournal
 
 __all__ = ["SessionJournal"]

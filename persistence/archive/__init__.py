@@ -4,17 +4,17 @@
     archive = Archive(files, directory)
     archive.read("telemetry-0", epoch, offset, 1 << 20)  # the bytes of the ring
 
-Owns the format (layout.py, with the schema of the columns in columns.py), writing (writing.py) and reading
-(file.py, store.py).  Decides neither when a segment is archived (maintenance.py)
-nor when an archive is removed (retention.py).  pyarrow is loaded when a record is written or read
+Owns the format (layout.py, with the schema of the columns in columns.py), writing (archive_writer.py) and
+reading (archive_file.py, archive_reader.py).  Decides neither when a segment is archived (maintenance.py) nor
+when an archive is removed (retention_rules.py).  pyarrow is loaded when a record is written or read
 (library.py).
 """
 
-from persistence.archive.file import ArchiveFile
+from persistence.archive.archive_file import ArchiveFile
+from persistence.archive.archive_reader import Archive
+from persistence.archive.archive_writer import Archived, archive_segment
 from persistence.archive.layout import ARCHIVE_SUFFIX, archive_name, base_of_archive, earlier_name
 from persistence.archive.library import check_available, load
-from persistence.archive.store import Archive
-from persistence.archive.writing import Archived, archive_segment
 
 __all__ = [
     "ARCHIVE_SUFFIX",

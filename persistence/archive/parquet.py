@@ -1,8 +1,8 @@
 """Parquet by pyarrow: row groups to bytes, and bytes to row groups.
 
-columns.py has the schema; writing.py archives a segment with this module.  Imported only where records of an
-archive are written or read: it loads pyarrow.  Touches no file, and
-verifies no checksum: the caller does.
+columns.py has the schema; archive_writer.py archives a segment with this module.  Imported only where records
+of an archive are written or read: it loads pyarrow.  Touches no file, and verifies no checksum: the caller
+does.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Log: the writer of segments, group commit, retention and recovery."""
+"""Log: the writer of segments, group commit and recovery."""

@@ -43,12 +43,12 @@ from persistence.errors import LogClosed, LogLocked, NoDiskRoom
 from persistence.files import Files, OsFiles
 from persistence.log.native_commit import NativeCommit
 from persistence.log.recovery import RecoveryReport, recover
-from persistence.log.retention import SEGMENT_COSTS_BYTES
 from persistence.log.sealed_segments import Tended
 from persistence.read.log_reader import Epoch, LogReader, RingEnd
 from persistence.segment.clean_shutdown import write_checkpoint
 from persistence.segment.format import CatalogueEntry, SegmentHeader, ring_id_of
 from persistence.segment.scan import SegmentTable
+from persistence.segment.segment_facts import SEGMENT_COSTS_BYTES
 from persistence.segment.writer import ActiveSegment, Pending
 from persistence.stats import LiveStats, LogStats
 from ringbuf import Range

@@ -1,1 +1,1 @@
-"""Maintenance of sealed segments: archiving, scrubbing, ages, in the background."""
+"""Maintenance of sealed segments: retention, archiving, scrubbing, ages, in the background."""

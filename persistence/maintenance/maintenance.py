@@ -32,8 +32,8 @@ from persistence.archive import load as load_archives
 from persistence.errors import ArchiveUnavailable, LogError, NoDiskRoom
 from persistence.free_room import DiskRules, DiskStep, disk_step, floors
 from persistence.log.log import Log
-from persistence.log.retention import Floor, Removal, Retention, StreamRules
 from persistence.maintenance.background_process import Job, TaskFailed, Worker
+from persistence.maintenance.retention_rules import Floor, Removal, Retention, StreamRules
 from persistence.maintenance.scrub import Scrubbed, Turns
 from persistence.maintenance.segment_ages import Ages
 from persistence.segment.format import segment_name

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from persistence.archive.file import ArchiveFile
+from persistence.archive.archive_file import ArchiveFile
 from persistence.errors import FormatError, Stopped
 from persistence.files import Files
 from persistence.segment.format import segment_name

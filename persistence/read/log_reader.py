@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from persistence.archive.store import Archive
+from persistence.archive.archive_reader import Archive
 from persistence.files import Files
 from persistence.read.by_topic import of_topic, topic_by_footer
 from persistence.read.segment_index import Shelf, Shelved

@@ -8,7 +8,9 @@ from typing import Literal
 from persistence.segment.footer import Footer
 from persistence.segment.scan import DamagedRange, SegmentTable
 
-__all__ = ["RingInfo", "SegmentInfo", "SegmentState", "footer_facts", "ring_facts"]
+__all__ = ["SEGMENT_COSTS_BYTES", "RingInfo", "SegmentInfo", "SegmentState", "footer_facts", "ring_facts"]
+
+SEGMENT_COSTS_BYTES = 64 << 10  # smallest size counted for a file: repeated crashes create many small files
 
 SegmentState = Literal["active", "sealed", "flushed", "archived", "lost"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from edge.cli import main
 from edge.recovery import state_files
-from edge.session_store.journal import JournalTarget
+from edge.session_store.journal_writer import JournalTarget
 
 
 def hasty(ring: Any, writer: Any, files: Any, gates_output: bool, *bounds: Any) -> JournalTarget:

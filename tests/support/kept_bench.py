@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from edge.recovery.restore_sessions import Restored, SavedState, find, restore
-from edge.session_store.journal import JournalTarget
+from edge.session_store.journal_writer import JournalTarget
 from edge.session_store.spill_file import SpillFile
 from ringbuf import Ring
 from ringbuf.ring import ring_file

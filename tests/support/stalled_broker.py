@@ -22,8 +22,9 @@ from edge.broker.dispatcher import Broker
 from edge.cli import main
 from edge.engine.engine import EventKind
 from edge.server import watchdog
-from edge.session_store import journal
+from edge.session_store import journal_writer
 from edge.session_store.checkpoint import write_checkpoint
+from edge.session_store.journal_writer import SessionJournal
 
 TICKS = watchdog.Ticks(tick_ms=50, serve=5, report=10, exit=40)
 NOD_S = 1.2  # between Ticks.report and Ticks.exit
@@ -66,11 +67,11 @@ def plant(mistake: str) -> None:
     if mistake == "deaf":
         Broker._handle = deaf(Broker._handle)  # type: ignore[method-assign]
     elif mistake == "mute":
-        journal.SessionJournal.checkpoint = lambda self, *, at_once=False: None  # type: ignore[method-assign]
+        SessionJournal.checkpoint = lambda self, *, at_once=False: None  # type: ignore[method-assign]
     elif mistake in sleeps:
         Broker._topic = sleeping(Broker._topic, sleeps[mistake])  # type: ignore[method-assign]
     elif mistake == "no disk":
-        journal.write_checkpoint = failing(write_checkpoint)  # type: ignore[attr-defined]
+        journal_writer.write_checkpoint = failing(write_checkpoint)  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

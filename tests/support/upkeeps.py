@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from persistence.log.retention import Floor, StreamRules
 from persistence.maintenance.background_process import Here
 from persistence.maintenance.maintenance import Upkeep, UpkeepRules
+from persistence.maintenance.retention_rules import Floor, StreamRules
 from tests.support.logs import Written
 
 __all__ = ["SECOND_NS", "Clocks", "Kept", "stream_of"]

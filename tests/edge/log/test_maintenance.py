@@ -21,7 +21,7 @@ from edge.log.maintenance import LogUpkeep
 from edge.mqtt import PubAck, Publish, ReasonCode
 from edge.server.retention_holds import BridgeHolds, ConsumerHolds
 from persistence import LogReader, OsFiles
-from persistence.log.retention import Floor
+from persistence.maintenance.retention_rules import Floor
 from tests.support.children import ModuleChild
 from tests.support.mqtt_socket import SocketClient
 from tests.support.ports import free_port

@@ -16,7 +16,7 @@ from edge.mqtt import Connect, Disconnect, PubAck, Publish
 from edge.server import retention_holds as holds
 from edge.server.retention_holds import SessionHolds
 from persistence.errors import FormatError
-from persistence.log.retention import Floor
+from persistence.maintenance.retention_rules import Floor
 from tests.support.cold_log import ColdLog
 from tests.support.mqtt_bench import Bench
 

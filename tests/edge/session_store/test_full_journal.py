@@ -26,7 +26,7 @@ from edge.mqtt import (
     Version,
     Will,
 )
-from edge.session_store import journal
+from edge.session_store import journal_writer
 from edge.session_store.checkpoint import write_checkpoint
 from persistence import Log, LogWriter, Source
 from tests.support.kept_bench import Lives
@@ -83,7 +83,7 @@ def test_a_flood_waits_for_a_checkpoint_that_cannot_be_written(monkeypatch: pyte
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
         with monkeypatch.context() as patch:
-            patch.setattr(journal, "write_checkpoint", no_room)
+            patch.setattr(journal_writer, "write_checkpoint", no_room)
             sent, acknowledged = flood(publisher)
             assert publish(publisher, sent) == 0
             sent += BATCH
@@ -106,7 +106,7 @@ def test_subscriptions_leave_room_in_the_journal_for_messages(monkeypatch: pytes
         assert publish(publisher, 0) == BATCH  # a new topic is work, too, and would wait
         greedy = bench.client("greedy", clean_start=False)
         with monkeypatch.context() as patch:
-            patch.setattr(journal, "write_checkpoint", no_room)
+            patch.setattr(journal_writer, "write_checkpoint", no_room)
             greedy.send(*packets)
             answers = greedy.received()
             assert len(answers) < len(packets)
@@ -137,7 +137,7 @@ def test_what_is_acknowledged_while_the_journal_is_full_outlives_a_crash(
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
         with monkeypatch.context() as patch:
-            patch.setattr(journal, "write_checkpoint", no_room)
+            patch.setattr(journal_writer, "write_checkpoint", no_room)
             sent, acknowledged = flood(publisher)
             for _ in range(20):
                 bench.settle(100)
@@ -152,7 +152,7 @@ def test_a_client_is_told_of_nothing_that_could_not_be_written(monkeypatch: pyte
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
         with monkeypatch.context() as patch:
-            patch.setattr(journal, "write_checkpoint", no_room)
+            patch.setattr(journal_writer, "write_checkpoint", no_room)
             first = 0
             while publish(publisher, first) == BATCH:
                 first += BATCH
@@ -177,7 +177,7 @@ def test_no_checkpoint_is_written_on_the_thread_that_serves_clients(monkeypatch:
 
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
-        monkeypatch.setattr(journal, "write_checkpoint", written)
+        monkeypatch.setattr(journal_writer, "write_checkpoint", written)
         sent, _ = flood(publisher)
         late = bench.wire()
         late.send(Connect("late", clean_start=False))
@@ -224,7 +224,7 @@ def test_a_journal_that_has_a_log_waits_for_no_checkpoint(
         sent = acknowledged = 0
         with logged(lives, tmp_path) as log:
             with monkeypatch.context() as patch:
-                patch.setattr(journal, "write_checkpoint", no_room)
+                patch.setattr(journal_writer, "write_checkpoint", no_room)
                 while acknowledged == sent:
                     acknowledged += publish(publisher, sent)
                     sent += BATCH
@@ -280,7 +280,7 @@ def test_what_was_acknowledged_is_found_in_checkpoint_log_and_ring_after_any_cra
             publisher, begun = bench.client("publisher"), lives.journal_end()
             with logged(lives, tmp_path) as log, monkeypatch.context() as patch:
                 if life != random.randrange(4):
-                    patch.setattr(journal, "write_checkpoint", no_room)
+                    patch.setattr(journal_writer, "write_checkpoint", no_room)
                 for _ in range(random.randrange(150)):
                     ledger.publish(publisher)
                     if random.random() < 0.7:

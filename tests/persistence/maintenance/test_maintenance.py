@@ -11,9 +11,9 @@ import pytest
 
 from persistence import Log, LogThread, OsFiles, Source
 from persistence.archive import archive_name, earlier_name
-from persistence.log.retention import Floor
 from persistence.maintenance.background_process import Here, IdleProcess, Job, TaskFailed
 from persistence.maintenance.maintenance import LET_GO_BYTES, Upkeep, UpkeepRules, UpkeepThread
+from persistence.maintenance.retention_rules import Floor
 from persistence.maintenance.scrub import Paced, Scrubbed, Turns
 from persistence.segment.format import segment_name
 from persistence.segment.scan import DamagedRange

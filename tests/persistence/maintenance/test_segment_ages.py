@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from persistence.log.retention import Retention, StreamRules
+from persistence.maintenance.retention_rules import Retention, StreamRules
 from persistence.maintenance.segment_ages import CLOCK_SET_NS, Ages
 from persistence.segment.segment_facts import RingInfo, SegmentInfo
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+from persistence.archive.archive_file import ArchiveFile
 from persistence.archive.cache import Cache
-from persistence.archive.file import ArchiveFile
 from persistence.archive.layout import (
     ARCHIVE_SUFFIX,
     EARLIER_SUFFIX,

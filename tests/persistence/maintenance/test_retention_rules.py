@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from persistence.free_room import DiskRules, disk_step
-from persistence.log.retention import Floor, Retention, StreamRules
 from persistence.maintenance.maintenance import UpkeepRules
+from persistence.maintenance.retention_rules import Floor, Retention, StreamRules
 from persistence.segment.segment_facts import RingInfo, SegmentInfo
 from tests.support.logs import Written
 from tests.support.upkeeps import SECOND_NS, Clocks, Kept, stream_of

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from persistence.archive.file import ArchiveFile
+from persistence.archive.archive_file import ArchiveFile
 from persistence.archive.layout import (
     CRC_TEXT,
     GROUP_BYTES,
@@ -32,7 +32,7 @@ from persistence.archive.layout import (
 )
 from persistence.archive.library import load
 from persistence.archive.records import Run
-from persistence.archive.source import GroupRecords, GroupSource, SegmentSource
+from persistence.archive.sealed_segment import GroupRecords, GroupSource, SegmentSource
 from persistence.durable_file import TEMPORARY_SUFFIX, write_all
 from persistence.errors import FormatError, NotArchived, Stopped
 from persistence.files import Files, size_of

@@ -1,7 +1,7 @@
 """One archive: its catalogue in memory, and records out of it, by offset, ring position or topic.
 
 Owns what is read of one file.  Row groups that were decoded are kept by a Cache that the caller owns
-(store.py).  Never writes.
+(archive_reader.py).  Never writes.
 
 Invariant: every byte is checked against its checksum before it is used.  A damaged row group costs its
 records; the others are served, and `damage` names the range.

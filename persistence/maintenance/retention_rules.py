@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from persistence.segment.segment_facts import RingInfo, SegmentInfo
+from persistence.segment.segment_facts import SEGMENT_COSTS_BYTES, RingInfo, SegmentInfo
 
 __all__ = [
     "Floor",
@@ -37,7 +37,6 @@ __all__ = [
     "StreamRules",
 ]
 
-SEGMENT_COSTS_BYTES = 64 << 10  # smallest size counted for a file: repeated crashes create many small files
 ARCHIVE_COSTS_BYTES = 4 << 10
 HOLD_BYTES = 1 << 30
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
-from edge.session_store.journal import NOTE_HEAD_BYTES, _longest_note_bytes
 from edge.session_store.journal_records import SessionOpened, encode_record
+from edge.session_store.journal_writer import NOTE_HEAD_BYTES, _longest_note_bytes
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(
     ["\U0010ffff" * 70_000]
