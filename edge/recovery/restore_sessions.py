@@ -1,7 +1,6 @@
-"""Session recovery: applies the checkpoint and the journal of sessions after a restart.
+"""Session recovery: applies the checkpoint and the journal of sessions (read_journal.py) after a restart.
 
-    find()     reads both, and changes nothing: from memory after a crash, from the log after a power cut
-    restore()  creates sessions, subscriptions, queues and wills, before any client is served
+restore() creates sessions, subscriptions, queues and wills, before any client is served.
 
 Queues hold positions of records. Records that their ring has overwritten are in the spill file
 (edge/session_store/spill_file.py), or are read from the log when needed (edge/broker/log_backfill.py). For a
@@ -20,24 +19,20 @@ from __future__ import annotations
 import logging
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-import msgspec
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from edge.auth.interfaces import ClientInfo
 from edge.engine.subscription_options import subscription_of
 from edge.logging_setup import pairs
 from edge.mqtt import Connect, Version, Will, decode_packet
 from edge.mqtt.primitives import decode_variable_integer
-from edge.session_store.checkpoint import ENTRIES, NOTE, Frame, SessionCheckpoint, read_checkpoint
+from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog, SavedState, read_note
+from edge.session_store.checkpoint import ENTRIES, NOTE
 from edge.session_store.journal_records import (
     Connected,
     Disconnected,
     GroupOpened,
-    JournalRecord,
     SessionClosed,
     SessionOpened,
     Sources,
@@ -45,50 +40,21 @@ from edge.session_store.journal_records import (
     Unsubscribed,
     WillDone,
     WillWaits,
-    decode_record,
 )
-from ringbuf import RECORD_ALIGN, RECORD_HEADER_BYTES, Range, Ring, scan_records
-from ringbuf.record import RecordHeader, payload_position, span
+from ringbuf import RECORD_ALIGN
 
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
     from edge.broker.router import PartitionLike
     from edge.broker.sessions import Session
     from edge.engine.engine import Engine
-    from persistence import Epoch
 
-__all__ = ["NOTHING_WAITS", "PastLog", "Restored", "SavedState", "find", "restore"]
+__all__ = ["NOTHING_WAITS", "Restored", "restore"]
 
 log = logging.getLogger(__name__)
 
-RANGE_BYTES = 1 << 20  # read at a time
-NEVER_ENDS = 1 << 56  # a position that no ring reaches
 ALIGN_MASK = -RECORD_ALIGN
 NOTHING_WAITS = 0xFFFF_FFFF_FFFF_FFFF  # in Engine.sources_floors()
-
-
-class PastLog(Protocol):
-    """The part of the log's reader of all rings that recovery uses."""
-
-    def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int, /) -> Sequence[Range]:
-        """Runs of records from a ring position on."""
-
-    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int, /) -> Sequence[Range]:
-        """Runs of records from an offset on."""
-
-    def epochs(self, ring_name: str, /) -> Sequence[Epoch]:
-        """Epochs of a ring that the log has."""
-
-
-@dataclass(slots=True)
-class SavedState:
-    """The saved state, oldest first."""
-
-    frames: list[Frame] = field(default_factory=list)
-    alive_ns: int = 0  # time of the last journal entry
-    journal_epoch: int = 0  # epoch of the journal that the checkpoint belongs to
-    # name and epoch of each ring that the state refers to
-    rings: set[tuple[str, int]] = field(default_factory=set)
 
 
 class Restored(NamedTuple):
@@ -100,98 +66,6 @@ class Restored(NamedTuple):
     in_flight: int
     lost: int  # records that neither a ring nor the log nor the spill file has: their entries are given up
     duration_ms: float
-
-
-# ---- reading ----
-
-
-def find(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog | None) -> SavedState:
-    """Read the newest of the checkpoint files, and the journal behind it.
-
-    `places`: directories that may have a checkpoint, each as the names of its copies. The journal is `ring`,
-    if the checkpoint belongs to its epoch, together with what only the log has of that epoch or of an earlier
-    one.
-    """
-    checkpoints = [it for files in places for it in _copies(files)]
-    if not checkpoints:
-        return SavedState()
-    latest = max(checkpoints, key=lambda it: (it.origin.epoch == ring.epoch, it.origin.created_ns))
-    found = SavedState(list(latest.frames), latest.origin.created_ns, latest.origin.epoch)
-    expected = latest.origin.position
-    for run in _journal(ring, latest, past):
-        for position, timestamp_ns, kind, body in _records(run):
-            if position < expected:  # both the log and the ring have it
-                continue
-            if position > expected + ring.capacity_bytes:
-                log.error("session journal incomplete %s", pairs(expected=expected, at=position))
-            expected = position + 1
-            found.frames.append((kind, body))
-            found.alive_ns = max(found.alive_ns, timestamp_ns)
-    for kind, body in found.frames:
-        if kind == NOTE and isinstance(note := _record(body), Sources):
-            found.rings.update((name, epoch) for name, epoch, _ in note.rings.values())
-    return found
-
-
-def _copies(files: Iterable[Path]) -> list[SessionCheckpoint]:
-    """Valid checkpoints among the files of one directory."""
-    damaged: list[Path] = []
-    found = [it for it in (read_checkpoint(file, damaged) for file in files) if it is not None]
-    for file in damaged:
-        if found:
-            log.warning("session checkpoint damaged, its copy is used %s", pairs(file=file))
-        else:
-            log.error("session checkpoint damaged, sessions are lost %s", pairs(file=file))
-    return found
-
-
-def _journal(ring: Ring, latest: SessionCheckpoint, past: PastLog | None) -> Iterator[Range]:
-    position = latest.origin.position
-    if latest.origin.epoch != ring.epoch:
-        yield from _of_log(ring.name, latest.origin.epoch, position, NEVER_ENDS, past)
-        return
-    oldest = ring.extremes().oldest_position
-    if past is None and oldest > position:
-        log.error("session journal incomplete %s", pairs(expected=position, at=oldest))
-    yield from _of_log(ring.name, ring.epoch, position, oldest, past)
-    yield from _of_ring(ring)
-
-
-def _of_ring(ring: Ring) -> Iterator[Range]:
-    with ring.reader(name="sessions", own=True, start="oldest", overrun="count") as reader:
-        while runs := reader.ranges(RANGE_BYTES):
-            yield from runs
-
-
-def _of_log(name: str, epoch: int, position: int, end: int, past: PastLog | None) -> Iterator[Range]:
-    while past is not None and position < end and (runs := past.read_at(name, epoch, position, RANGE_BYTES)):
-        yield from runs
-        position = runs[-1].position + len(runs[-1].view)
-
-
-def _records(run: Range) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """Position, time, kind and body of each journal record in `run`, up to a wrong checksum."""
-    good = scan_records(run.view, run.epoch).good_bytes
-    at = 0
-    while at < good:
-        head = RecordHeader.of(run.view, at)
-        kind = bytes(run.view[at + RECORD_HEADER_BYTES :][: head.key_length])
-        body = bytes(run.view[at + payload_position(head.key_length, 0) : at + head.length])
-        yield run.position + at, head.timestamp_ns, kind, body
-        at += span(head.length)
-    if good < len(run.view):
-        log.error("session journal record damaged %s", pairs(position=run.position + good))
-
-
-def _record(body: bytes) -> JournalRecord | None:
-    try:
-        return decode_record(body)
-    except msgspec.DecodeError as error:
-        log.error("session journal record unreadable %s", pairs(reason=error))
-        return None
-
-
-# ---- restoring ----
 
 
 def restore(
@@ -261,7 +135,7 @@ class _Restart:
             if kind == ENTRIES:
                 if not self._engine.restore_batch(body):
                     log.error("session journal entries unreadable %s", pairs(bytes=len(body)))
-            elif kind == NOTE and (note := _record(body)) is not None:
+            elif kind == NOTE and (note := read_note(body)) is not None:
                 self._acts[type(note)](note)
 
     # ---- notes ----

@@ -33,7 +33,7 @@ import msgspec
 from edge.broker.retained import RetainedRecord
 from edge.engine.engine import counters_of
 from edge.logging_setup import pairs
-from edge.recovery.restore_sessions import NEVER_ENDS, RANGE_BYTES, PastLog
+from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog
 from persistence.durable_file import NewFile, frames_in, pack_frame, read_file, write_all
 from persistence.files import Files, OsFiles
 from persistence.free_room import require_room

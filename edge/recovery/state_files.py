@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 from edge.config.schema import Config, Durability
 from edge.logging_setup import pairs
-from edge.recovery.restore_sessions import PastLog, SavedState, find, restore
+from edge.recovery.read_journal import PastLog, SavedState, read_saved_state
+from edge.recovery.restore_sessions import restore
 from edge.recovery.retained_store import RetainedStore
 from edge.session_store.journal_writer import JournalTarget, SessionJournal
 from edge.session_store.reserve import Reserve
@@ -118,7 +119,7 @@ class StateFiles:
 
     def find(self, past: PastLog | None) -> SavedState:
         """Read the saved state, before anything is written."""
-        self._found = find(self._places, self.ring, past)
+        self._found = read_saved_state(self._places, self.ring, past)
         return self._found
 
     def knows(self, ring: Ring) -> bool:

@@ -2,11 +2,11 @@
 
     ring `sessions`       the journal: changes since the last checkpoint (ringbuf/c/mqtt/durable/journal.h)
     file sessions.state   the checkpoint: all state at one time (edge/session_store/checkpoint.py); and a copy
-    of it file retained.state   retained messages that the rings may have overwritten
-    (edge/recovery/retained_store.py)
+    file retained.state   retained messages that the rings may have overwritten
+                          (edge/recovery/retained_store.py)
 
-A restart reads the checkpoint, applies the journal, routes the records stored just before the end, and begins
-with a new checkpoint (edge/recovery/restore_sessions.py).
+A restart reads the checkpoint and the journal (edge/recovery/read_journal.py), applies them, routes the
+records stored just before the end, and begins with a new checkpoint (edge/recovery/restore_sessions.py).
 """
 
 from edge.session_store.journal_writer import SessionJournal

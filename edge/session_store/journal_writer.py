@@ -3,7 +3,7 @@
 Owns the journal ring and the checkpoint file while the broker runs, and decides which sessions are kept:
 those that outlast their connection. The engine writes its own entries (ringbuf/c/mqtt/durable/journal.c).
 This module writes the decisions of Python: sessions that begin, continue and end, subscriptions, wills. Never
-reads the journal back: restore_sessions.py does.
+reads the journal back: edge/recovery/read_journal.py does.
 
     change -> note in the journal -> answer to the client
 

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from edge.recovery.restore_sessions import Restored, SavedState, find, restore
+from edge.recovery.read_journal import SavedState, read_saved_state
+from edge.recovery.restore_sessions import Restored, restore
 from edge.session_store.journal_writer import JournalTarget
 from edge.session_store.spill_file import SpillFile
 from ringbuf import Ring
@@ -66,7 +67,7 @@ class Lives:
         bench = self.bench = Bench(directory=self.directory, now_ms=self.now_ms, **self._options)
         file = self.directory / "sessions.state"
         writer = ring.writer()
-        self.found = find([[file]], ring, self.past)
+        self.found = read_saved_state([[file]], ring, self.past)
         if self._spill:
             SpillFile(self.directory).open(
                 bench.engine, (ring.epoch, self.found.journal_epoch), fresh=not self.found.frames

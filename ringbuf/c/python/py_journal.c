@@ -133,7 +133,7 @@ PyObject *engine_add_past(engine_object *self, PyObject *logged)
     return key;
 }
 
-#define MQ_PAST_END ((uint64_t)1 << 56) /* as NEVER_ENDS of edge/recovery/restore_sessions.py */
+#define MQ_PAST_END ((uint64_t)1 << 56) /* as NEVER_ENDS of edge/recovery/read_journal.py */
 
 /* Position below which records have been routed.  Of a past source, the restart has routed all records. */
 PyObject *engine_source_position(engine_object *self, PyObject *object)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge.auth.interfaces import ClientInfo
-from edge.recovery.restore_sessions import find
+from edge.recovery.read_journal import read_saved_state
 from edge.recovery.state_files import FILE_NAMES
 from edge.session_store.checkpoint import ENTRIES, NOTE, Origin, read_checkpoint, write_checkpoint
 from edge.session_store.journal_records import (
@@ -88,9 +88,9 @@ def test_a_damaged_checkpoint_costs_nothing_while_its_copy_is_whole(
             data = bytearray(whole)
             data[at] ^= 1 << at % 8
             files[damaged].write_bytes(data)
-            assert find([files], ring, None).frames == FRAMES
+            assert read_saved_state([files], ring, None).frames == FRAMES
         assert "its copy is used" in caplog.text
         for file in files:
             file.write_bytes(b"")
-        assert find([files], ring, None).frames == []
+        assert read_saved_state([files], ring, None).frames == []
         assert "sessions are lost" in caplog.text
