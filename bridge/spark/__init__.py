@@ -7,10 +7,10 @@
     filters.py         conditions, by options or pushed down by Spark
     payload_schema.py  payload schema: formats by topic, in a small file
     payload_decode.py  payloads into typed columns; payload_msgpack.py in C, payload_formats.py by libraries;
-                       drift.py: values that do not fit, as text
+                       undecoded_text.py: values that do not fit, as text
     tables.py          tables of batches, with or without a Delta log; schema_evolution.py: their columns
                        over time
-    session.py         a Spark session on this machine; daemon.py: its workers, without tracebacks
+    session.py         a Spark session on this machine; quiet_workers.py: its workers, without tracebacks
     jobs/              bronze, silver, windows, gaps and more: each with main(argv)
 
 Never imported by the broker or the rest of the bridge. Executors need the wheel with the extra `spark`,

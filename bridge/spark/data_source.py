@@ -57,7 +57,7 @@ from bridge.arrow.schema import (
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.format.drained_file import PARQUET_SUFFIX
 from bridge.rangeset import subtract
-from bridge.spark import daemon, files_view
+from bridge.spark import files_view, quiet_workers
 from bridge.spark.landing_zone import Landing, StoredFile, matches, name_of
 from bridge.spark.named_files import refuse_unknown, warn_of_unknown
 from bridge.spark.options import SourceOptions
@@ -258,7 +258,7 @@ def _settle() -> None:
     40 ms, as long as reading 8 MB. Frozen objects are not scanned again.
     """
     gc.freeze()
-    daemon.settle()
+    quiet_workers.settle()
 
 
 class _BatchReader(DataSourceReader):

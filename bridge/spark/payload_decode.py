@@ -4,9 +4,9 @@ msgpack is unpacked by the compiled core (ringbuf/c/arrow/msgpack.c). JSON is re
 converted by it, both a batch at a time. A batch with an invalid payload is halved until that payload is
 isolated, so it costs its neighbours little. CBOR and Sparkplug are decoded one by one, by their libraries.
 
-A value that does not fit its column leaves that column null, and goes to `_undecoded` (drift.py). The other
-fields of the payload keep their values. A payload that is not in its format is not decoded at all. Only the
-requested columns are decoded and checked.
+A value that does not fit its column leaves that column null, and goes to `_undecoded` (undecoded_text.py).
+The other fields of the payload keep their values. A payload that is not in its format is not decoded at all.
+Only the requested columns are decoded and checked.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from bridge.spark.drift import Pairs, entry
 from bridge.spark.payload_rows import NO_MAP, BadPayload, Fields, Typed, decode_rows
 from bridge.spark.payload_schema import KINDS, NO_RULE, RAW, UNDECODED, Field, PayloadRule, Payloads
+from bridge.spark.undecoded_text import Pairs, entry
 
 __all__ = ["decode_payloads", "typed_columns"]
 

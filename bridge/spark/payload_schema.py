@@ -19,8 +19,9 @@ the name of a metric, or "#7" for the metric with the alias 7.
 Columns in addition to those of the fields:
 
     _undecoded  string  the values that do not fit their columns, with the name of each column and the reason
-                        (form: drift.py); these columns are null, the other fields keep their values.  Or the
-                        reason why nothing of this payload could be decoded.  Null: every value fits
+                        (form: undecoded_text.py); these columns are null, the other fields keep their
+                        values.  Or the reason why nothing of this payload could be decoded.  Null: every
+                        value fits
     _raw        binary  the payload, if nothing of it could be decoded; otherwise null
 
 Owns the file and the entry of each topic; payload_decode.py decodes. Plain values that can be pickled.

@@ -62,7 +62,7 @@ def _cast(column: Column, given: DataType, wanted: DataType) -> tuple[Column, Co
 
 
 def _shown(column: Column, given: DataType) -> Column:
-    """The text of a value, in the form of drift.py."""
+    """The text of a value, in the form of undecoded_text.py."""
     if given == BinaryType():
         return f.concat(f.lit("0x"), f.lower(f.hex(column)))
     if given != StringType():

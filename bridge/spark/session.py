@@ -37,7 +37,7 @@ LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.daemon.module": "bridge.spark.daemon",
+    "spark.python.daemon.module": "bridge.spark.quiet_workers",
     "spark.sql.python.filterPushdown.enabled": "true",  # needed by option pushDown
     "spark.sql.shuffle.partitions": "4",  # for one machine; Spark's default is 200
     "spark.ui.showConsoleProgress": "false",

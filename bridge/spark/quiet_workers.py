@@ -4,10 +4,12 @@ limit(), show() and take() need few rows: Spark closes the socket of a worker th
 session stops, Spark closes the sockets of idle workers.  In both cases the worker ends, as it should, and
 PySpark's daemon (the process that forks the workers) prints a traceback of a broken pipe.
 
-    python -m bridge.spark.daemon    that daemon without this traceback, for the workers of tasks:
-                                     spark.python.daemon.module = bridge.spark.daemon; session.py sets it
-    settle()                         the same for a worker of PySpark's own daemon, from its next task on:
-                                     Spark starts the workers that plan a query under no other daemon
+    python -m bridge.spark.quiet_workers
+        that daemon without this traceback, for the workers of tasks: session.py sets
+        spark.python.daemon.module = bridge.spark.quiet_workers
+    settle()
+        the same for a worker of PySpark's own daemon, from its next task on: Spark starts the workers that
+        plan a query under no other daemon
 
 Only the last flush of a worker fails in this way.  The error of a task is caught earlier and sent to Spark,
 which reports it.  All other errors of a worker are printed as before.

@@ -20,11 +20,11 @@ from tests.support.drained_files import store, unit_of
 from tests.support.house import ROOT
 
 TASKS = """
-import bridge.spark.daemon
+import bridge.spark.quiet_workers
 
 def main(infile, outfile):
     idle = infile.read(1)
-    bridge.spark.daemon.settle()
+    bridge.spark.quiet_workers.settle()
     outfile.write(b"x" if idle else b"the error, for Spark")
 """
 FAILING = """
@@ -77,11 +77,11 @@ def await_end(process: int) -> None:
 
 def test_a_worker_whose_socket_spark_closes_prints_no_traceback(runtime_directory: Path) -> None:
     assert "BrokenPipeError" in after_tasks("pyspark.daemon", "pyspark.worker", runtime_directory)
-    assert after_tasks("bridge.spark.daemon", "pyspark.worker", runtime_directory) == ""
+    assert after_tasks("bridge.spark.quiet_workers", "pyspark.worker", runtime_directory) == ""
 
 
 def test_a_planning_worker_prints_no_traceback_when_the_session_stops(runtime_directory: Path) -> None:
-    for name, text in ("plain", TASKS.replace("bridge.spark.daemon.settle()", "")), ("settled", TASKS):
+    for name, text in ("plain", TASKS.replace("bridge.spark.quiet_workers.settle()", "")), ("settled", TASKS):
         (runtime_directory / f"pyspark_{name}.py").write_text(text)
     assert "BrokenPipeError" in after_tasks("pyspark.daemon", "pyspark_plain", runtime_directory, tasks=2)
     assert after_tasks("pyspark.daemon", "pyspark_settled", runtime_directory, tasks=2) == ""
@@ -89,7 +89,7 @@ def test_a_planning_worker_prints_no_traceback_when_the_session_stops(runtime_di
 
 def test_an_error_of_a_worker_is_printed(runtime_directory: Path) -> None:
     (runtime_directory / "pyspark_failing.py").write_text(FAILING)
-    said = after_tasks("bridge.spark.daemon", "pyspark_failing", runtime_directory)
+    said = after_tasks("bridge.spark.quiet_workers", "pyspark_failing", runtime_directory)
     assert re.search(r"^ValueError: a mistake in a worker$", said, re.MULTILINE)
 
 
