@@ -1,7 +1,7 @@
 """Server: starts the parts of a broker in order, and stops them in the opposite order.
 
-    core.py       clients are served
-    services.py   bridges, log maintenance, ZeroMQ, consumers, control socket, metrics
+    mqtt_startup.py  clients are served
+    services.py      bridges, log maintenance, ZeroMQ, consumers, control socket, metrics
 
 The modules of this folder are the only ones where edge, persistence and bridge meet. Owns the order and
 nothing else. Clients are served before services.py is imported, and asyncio with it: that takes longer than
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from edge.config.schema import Config
 from edge.server.bridge_settings import bridge_settings
-from edge.server.core import BrokerCore
+from edge.server.mqtt_startup import BrokerCore
 from edge.transport.listener import Listener
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from edge.logging_setup import pairs
 from edge.observe.status_report import StatusReporter
 from edge.recovery.state_files import SESSIONS_RING
 from edge.server.bridge_settings import foreign_bridge
-from edge.server.core import BrokerCore
+from edge.server.mqtt_startup import BrokerCore
 from edge.server.watchdog import Watchdog
 from edge.transport.refusals import Refusals
 from ringbuf import Ring
@@ -163,7 +163,7 @@ class Services:
 
     def _watch_directories(self) -> Callable[[], Sequence[Missing]]:
         core = self._core
-        from edge.server.directory_watching import watch_directories
+        from edge.server.directory_watch_setup import watch_directories
 
         rings = [partition.ring.path for partition in core.streams.all()]
         watch = watch_directories(core.config, rings, core.logs, self._refuse_consumers)

@@ -31,7 +31,7 @@ from edge.local.producers import ProducerRing, Producers
 from edge.logging_setup import pairs
 from edge.recovery.retained_store import retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
-from edge.server.limits import broker_limits, engine_limits, logged_rings
+from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
 from edge.server.producer_feed import ProducerFeed
 from edge.streams.epochs import Epochs
 from edge.streams.ring_sizes import fitted
