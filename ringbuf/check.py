@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.errors import NotARing
-from ringbuf.mapping import Mapping
 from ringbuf.native import ffi, lib
+from ringbuf.shared_mapping import Mapping
 
 __all__ = ["Check", "Damage", "Restore", "checked"]
 

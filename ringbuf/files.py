@@ -10,8 +10,8 @@ from typing import Any
 
 from ringbuf.constants import CURSORS_BYTES, FORMAT_VERSION, HEADER_BYTES
 from ringbuf.errors import NotARing, WriterAlive, WrongAbi, WrongLength, WrongVersion
-from ringbuf.mapping import Mapping
 from ringbuf.native import ffi, lib
+from ringbuf.shared_mapping import Mapping
 
 WRITER_LOCK_BYTE = 0
 CURSORS_PATCH_BYTES = 32  # from the magic to the identity

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.errors import RingClosed
-from ringbuf.mapping import Mapping
 from ringbuf.native import Batch, CReader, Record, ffi, lib
 from ringbuf.reader_slots import Seat, Unseated
+from ringbuf.shared_mapping import Mapping
 from ringbuf.wakeup import WakeupThread
 
 RANGES_MAX = 1024  # the limit of one pwritev (IOV_MAX)

@@ -19,8 +19,8 @@ from typing import Any
 
 from ringbuf.constants import READER_NAME_MAX_BYTES
 from ringbuf.errors import RegistryFull, RingClosed
-from ringbuf.mapping import Mapping, PrivateMemory
 from ringbuf.native import ffi, lib
+from ringbuf.shared_mapping import Mapping, PrivateMemory
 
 
 class Seat:

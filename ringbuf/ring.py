@@ -47,10 +47,10 @@ from ringbuf.files import (
     opened_cursors,
     ring_file,
 )
-from ringbuf.mapping import Mapping, PrivateMemory
 from ringbuf.native import Writer, ffi, lib
 from ringbuf.reader import Reader
 from ringbuf.reader_slots import Registry, Unseated
+from ringbuf.shared_mapping import Mapping, PrivateMemory
 
 __all__ = ["Extremes", "Ring", "SlotInfo", "cursor_file", "epoch_in", "ring_file"]
 

@@ -3,9 +3,9 @@
 Owns the paused connections. A paused connection is not read, so that packets after the one in question are
 handled after it. Decides nothing.
 
-Steps (edge.broker.steps) run in slices: up to SLICE_S for all clients together, each time the broker's thread
-has polled. Clients with unfinished steps take turns of TURN_S each. While the journal of sessions is half
-full no step runs, not even for new topics: the rest of the journal is for messages of known topics.
+Steps (edge.broker.sliced_work) run in slices: up to SLICE_S for all clients together, each time the broker's
+thread has polled. Clients with unfinished steps take turns of TURN_S each. While the journal of sessions is
+half full no step runs, not even for new topics: the rest of the journal is for messages of known topics.
 
 Invariants: a connection is paused once, however many answers it waits for, and resumes after the last of
 them. Answers are used on the broker's thread only. An answer that fails is a refusal. Steps of one owner
@@ -22,7 +22,7 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import TypeVar, cast
 
-from edge.broker.steps import Steps, at_once
+from edge.broker.sliced_work import Steps, at_once
 from edge.engine.engine import Engine
 
 __all__ = ["Call", "DeferredDecisions", "RunGuarded"]

@@ -46,11 +46,11 @@ from edge.broker.internal_publisher import RETRY_S, InternalPublisher
 from edge.broker.limits import BrokerLimits
 from edge.broker.log_backfill import LogBackfill
 from edge.broker.owners import Owners, key_of
-from edge.broker.retained import Retained
 from edge.broker.retained_authors import author_of
+from edge.broker.retained_delivery import Retained
 from edge.broker.router import PartitionLike, Router, StreamRules
 from edge.broker.sessions import Sessions
-from edge.broker.steps import Steps
+from edge.broker.sliced_work import Steps
 from edge.broker.subscribe import SubscribeHandler
 from edge.broker.sys_topics import SysTopics
 from edge.broker.wills import Wills, message_of

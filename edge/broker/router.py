@@ -23,7 +23,7 @@ from edge.auth.interfaces import AllowedFilters
 from edge.broker.durability import RingDurability
 from edge.broker.session_routes import SessionRoutes
 from edge.broker.sessions import Session, SessionLimits
-from edge.broker.steps import Steps, at_once
+from edge.broker.sliced_work import Steps, at_once
 from edge.broker.subscription_tree import SubscriptionTree, is_share
 from edge.config.schema import Durability
 from edge.engine.engine import NO_TOPIC, Engine, Match, Table, counters_of

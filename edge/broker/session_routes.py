@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeGuard
 
 from edge.auth.interfaces import AllowedFilters
 from edge.broker.sessions import Session
-from edge.broker.steps import Steps, at_once
+from edge.broker.sliced_work import Steps, at_once
 from edge.broker.subscription_tree import has_wildcard, is_share, overlap
 from edge.engine.engine import NO_TOPIC, TAG_IDS_SHIFT, Engine, Match, counters_of
 from edge.engine.subscription_options import SubscriptionOptions, combined, tags

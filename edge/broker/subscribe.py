@@ -5,8 +5,8 @@ has decided on each of its filters. Retained messages follow the SUBACK.
 
 A packet with only plain filters, the usual one, is one call of the engine. All others are handled as follows.
 A packet may have many filters, and a filter many topics. All work is therefore done in steps
-(edge.broker.steps); other clients are served between two steps. Equal filters of one packet are one piece of
-work: the options of the last hold [MQTT-3.8.4-3].
+(edge.broker.sliced_work); other clients are served between two steps. Equal filters of one packet are one
+piece of work: the options of the last hold [MQTT-3.8.4-3].
 
 Invariant: subscriptions and the routes of topics always agree. Steps of a session therefore run to their end
 even if its connection ends.
@@ -23,9 +23,9 @@ from edge.broker.authorization import Authorization
 from edge.broker.connections import ConnectedClient, Connections
 from edge.broker.deferred import DeferredDecisions
 from edge.broker.limits import BrokerLimits
-from edge.broker.retained import Retained
+from edge.broker.retained_delivery import Retained
 from edge.broker.router import LEVEL_BYTES, Router, filter_bytes
-from edge.broker.steps import Steps
+from edge.broker.sliced_work import Steps
 from edge.engine.engine import Engine, Table, limits_of
 from edge.engine.routing_calls import PLAIN_FILTERS_MAX
 from edge.mqtt import (

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from edge.broker.steps import Steps
+from edge.broker.sliced_work import Steps
 from edge.engine.engine import Engine, Match
 from edge.mqtt.topic_filters import matches, split_share
 

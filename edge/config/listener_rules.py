@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edge.config.listener import Listener, is_loopback
 from edge.config.schema import Config
-from edge.config.toml_reader import Problems
+from edge.config.setting_reader import Problems
 
 if TYPE_CHECKING:
     from edge.config.toml_positions import Path

@@ -1,7 +1,7 @@
 """Loader of the configuration: file, text or values in, a checked Config or every mistake out.
 
 Owns the order: read TOML, fill the structs of edge/config/schema.py, apply the rules of
-edge/config/setting_rules.py. toml_reader.py refuses unknown keys. The environment gives only default
+edge/config/setting_rules.py. setting_reader.py refuses unknown keys. The environment gives only default
 directories (directories.py). Never changes a value that was given. ConfigError names file, line and key of
 every mistake.
 """
@@ -17,8 +17,8 @@ import msgspec
 from edge.config.directories import StrPath
 from edge.config.listener import Listener
 from edge.config.schema import DEFAULT_STREAM, Config, Stream
+from edge.config.setting_reader import Problems, read_struct, read_toml, read_values
 from edge.config.setting_rules import RULES
-from edge.config.toml_reader import Problems, read_struct, read_toml, read_values
 from edge.errors import ConfigError
 
 __all__ = ["checked", "load", "overridden", "parse"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from edge.config.listener import Listener, is_loopback
 from edge.config.listener_rules import listeners_are_safe, listeners_make_sense
 from edge.config.schema import RECORD_OVERHEAD_BYTES, RECORDS_PER_RING, RING_SHARE, Config, Durability
-from edge.config.toml_reader import Problems, shown
+from edge.config.setting_reader import Problems, shown
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from edge.broker.retained import RetainedRecord
+from edge.broker.retained_delivery import RetainedRecord
 from edge.engine.engine import counters_of
 from edge.logging_setup import pairs
 from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog

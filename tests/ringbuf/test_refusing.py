@@ -118,7 +118,7 @@ def test_who_may_not_write_the_file_is_told(
     ring: Ring, broker: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.refuse(0)  # nothing is to be changed, so nobody asks
-    monkeypatch.setattr("ringbuf.mapping.os.open", _read_only)
+    monkeypatch.setattr("ringbuf.shared_mapping.os.open", _read_only)
     with pytest.raises(PermissionError):
         broker.refuse(REFUSAL_NO_ROOM)
 

@@ -19,7 +19,8 @@ struct mq_owner {
     uint64_t used[MQ_OWNED];
 };
 
-/* Publisher of retained messages: facts of a client, as encoded by Python (edge/broker/retained.py). */
+/* Publisher of retained messages: facts of a client, as encoded by Python
+ * (edge/broker/retained_authors.py). */
 struct mq_author {
     uint32_t references, length;
     mq_owner *owner; /* charged for its retained messages; NULL: none */

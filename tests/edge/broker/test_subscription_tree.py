@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.broker.steps import at_once
+from edge.broker.sliced_work import at_once
 from edge.broker.subscription_tree import SubscriptionTree, overlap
 from edge.engine.engine import Engine, EngineLimits, Match, engine_of
 from edge.engine.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, tags

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from edge.broker.deferred import SLICE_S, DeferredDecisions
-from edge.broker.steps import Steps, at_once
+from edge.broker.sliced_work import Steps, at_once
 from edge.engine.engine import Loop, Peer, counters_of
 from edge.mqtt import (
     Connect,

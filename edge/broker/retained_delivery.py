@@ -22,7 +22,7 @@ from edge.broker.owners import NO_OWNER, key_of
 from edge.broker.retained_authors import NO_AUTHOR, facts_of
 from edge.broker.router import Router
 from edge.broker.sessions import Session
-from edge.broker.steps import Steps
+from edge.broker.sliced_work import Steps
 from edge.broker.subscription_tree import is_share
 from edge.engine.engine import DropCause, Engine, counters_of, limits_of
 from edge.log_throttle import LogThrottle

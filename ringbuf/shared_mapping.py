@@ -1,4 +1,4 @@
-"""Mapping: one file in shared memory, and the locks on its bytes.
+"""Shared mapping: one file in shared memory, and the locks on its bytes.
 
 Owns the descriptor and the mapping.  Never interprets the content of the file.
 
