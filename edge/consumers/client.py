@@ -26,7 +26,7 @@ from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult
 from edge.consumers.client_socket import Asker, Curve, unreachable
 from edge.consumers.client_state import ConsumerBatch
-from edge.consumers.membership import SLICE_S, Membership
+from edge.consumers.consumer_connection import SLICE_S, ConsumerConnection
 from edge.consumers.protocol import VERSION, Acknowledgement, Letter, Publish, Published
 from edge.mqtt import check_name, payload_bytes
 from ringbuf import Record
@@ -36,7 +36,7 @@ __all__ = ["Consumer", "publish"]
 LEAVE_MS = 500
 
 
-class Consumer(Membership[AckResult]):
+class Consumer(ConsumerConnection[AckResult]):
     """A member of `group`, which gets the records of the topics that `filters` match.
 
     Iterate with `for` inside `with`; iteration does not end. All members have the same `mode` and filters.

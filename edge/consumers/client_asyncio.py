@@ -20,7 +20,7 @@ from edge.consumers.ack_result import AckResult
 from edge.consumers.client import LEAVE_MS
 from edge.consumers.client_socket import unreachable
 from edge.consumers.client_state import ConsumerBatch
-from edge.consumers.membership import Membership
+from edge.consumers.consumer_connection import ConsumerConnection
 from edge.consumers.protocol import Acknowledgement
 from edge.errors import NotOpen
 from edge.waiting import within
@@ -29,7 +29,7 @@ from ringbuf import Record
 __all__ = ["Consumer"]
 
 
-class Consumer(Membership[Coroutine[Any, Any, AckResult]]):
+class Consumer(ConsumerConnection[Coroutine[Any, Any, AckResult]]):
     """A member of a group: client.Consumer for asyncio, with the same arguments.
 
     Iterate with `async for` inside `async with`. Entering raises BrokerUnreachable, or Refused: the group has

@@ -28,7 +28,8 @@ from edge.consumers.admin import GroupAdmin, answer_of
 from edge.consumers.dead_letters import DeadLetterPublisher, Fate, Outgoing, Outlet
 from edge.consumers.faults import Faults
 from edge.consumers.fetch import FetchReader, LogReadThread
-from edge.consumers.groups import ConsumerGroup, GroupPartition, Member
+from edge.consumers.group_partition import GroupPartition
+from edge.consumers.groups import ConsumerGroup, Member
 from edge.consumers.outbox import Outbox
 from edge.consumers.protocol import (
     PROTOCOL,

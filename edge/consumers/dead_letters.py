@@ -23,7 +23,8 @@ from typing import Literal, Protocol
 from edge.consumers.ack_tracker import Span
 from edge.consumers.faults import Faults
 from edge.consumers.fetch import RETRY_S, LogReadThread
-from edge.consumers.groups import ConsumerGroup, GroupPartition
+from edge.consumers.group_partition import GroupPartition
+from edge.consumers.groups import ConsumerGroup
 from edge.consumers.registry import GroupRegistry
 from edge.consumers.ring_source import Overwritten, RingRecords
 from edge.logging_setup import pairs

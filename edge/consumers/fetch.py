@@ -23,7 +23,8 @@ from typing import Final, Literal
 
 from edge.consumers.ack_tracker import Offer
 from edge.consumers.faults import Faults
-from edge.consumers.groups import ConsumerGroup, GroupPartition, LogAnswer
+from edge.consumers.group_partition import GroupPartition, LogAnswer
+from edge.consumers.groups import ConsumerGroup
 from edge.consumers.protocol import BatchInfo
 from edge.consumers.registry import GroupRegistry
 from edge.consumers.ring_source import Overwritten, RingRecords, RingSource

@@ -21,7 +21,8 @@ from pyroaring import BitMap64
 
 from edge.config.schema import Durability
 from edge.consumers.ack_tracker import AckTracker, Rules, Tried
-from edge.consumers.groups import ConsumerGroup, GroupPartition, Mode
+from edge.consumers.group_partition import GroupPartition
+from edge.consumers.groups import ConsumerGroup, Mode
 from edge.consumers.offset_store import OffsetPlace, OffsetStore
 from edge.consumers.protocol import FILTERS_MAX_BYTES, NotDone
 from edge.consumers.ring_source import RingSource

@@ -1,4 +1,4 @@
-"""Membership: state and requests that both forms of a consumer share.  Opens the socket and never waits."""
+"""Connection of a consumer: state and requests that both forms share.  Opens the socket and never waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edge.errors import InvalidArgument, NotOpen
 from edge.local.filters import checked_filters
 from ringbuf import Record
 
-__all__ = ["SLICE_S", "Membership"]
+__all__ = ["SLICE_S", "ConsumerConnection"]
 
 SLICE_S = 0.1  # the longest sleep: then the connection is looked at
 
@@ -27,7 +27,7 @@ SLICE_S = 0.1  # the longest sleep: then the connection is looked at
 Result = TypeVar("Result")  # AckResult, or a coroutine of it
 
 
-class Membership(ABC, Generic[Result]):
+class ConsumerConnection(ABC, Generic[Result]):
     """A member of a consumer group.  Arguments: see client.Consumer."""
 
     def __init__(

@@ -1,0 +1,62 @@
+"""Assignment of the partitions of an ordered group to its members: a fair share each. No I/O, no clock.
+
+A partition that moves first stops delivering new records to its owner. It changes hands when the owner has
+acknowledged its records, or their leases have expired, or the owner has gone. So moving records are not
+delivered twice, and two members never have records of one key at the same time.
+
+Invariants: each partition has an owner while there are members. The numbers of partitions that members have,
+or will have, differ by one at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from edge.consumers.group_partition import GroupPartition
+
+__all__ = ["complete_moves", "plan_moves"]
+
+
+def plan_moves(partitions: Mapping[str, GroupPartition], members: Collection[str]) -> None:
+    """Distribute the partitions again: name a successor for each that has to move, and for no other."""
+    wanted = _assign(partitions, members)
+    for ring, partition in partitions.items():
+        member = wanted.get(ring)
+        if partition.owner not in members:
+            partition.owner, partition.successor = None, member
+        else:
+            partition.successor = None if member == partition.owner else member
+
+
+def complete_moves(partitions: Iterable[GroupPartition], generation: int) -> int:
+    """Complete the moves of partitions without records in flight at their owner; return the generation."""
+    moving = [
+        it
+        for it in partitions
+        if it.successor is not None and (it.owner is None or not it.tracker.has_in_flight(it.owner))
+    ]
+    if moving:
+        generation += 1
+    for it in moving:
+        it.owner, it.successor, it.since = it.successor, None, generation
+    return generation
+
+
+def _assign(partitions: Mapping[str, GroupPartition], members: Collection[str]) -> dict[str, str]:
+    """Owner of each partition; owners keep theirs up to a fair share."""
+    if not members:
+        return {}
+    has: dict[str, list[str]] = {member: [] for member in members}
+    loose = []
+    for ring, partition in partitions.items():
+        member = partition.successor or partition.owner
+        has[member].append(ring) if member in has else loose.append(ring)
+    each, more = divmod(len(partitions), len(has))
+    for place, member in enumerate(sorted(has, key=lambda it: -len(has[it]))):
+        keeps = each + (place < more)
+        loose += has[member][keeps:]
+        del has[member][keeps:]
+    for ring in loose:
+        member = min(has, key=lambda it: len(has[it]))
+        has[member].append(ring)
+    return {ring: member for member, rings in has.items() for ring in rings}
