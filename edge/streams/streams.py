@@ -93,13 +93,18 @@ class Streams:
         return [(list(stream.topics), partitions) for stream, partitions in self._groups]
 
     def partition_of(self, topic: str) -> Partition:
-        """Partition of a topic: always the same one while the configuration of streams stays the same."""
+        """Partition of a topic: always the same one while the configuration of streams stays the same.
+
+        ringbuf/c/mqtt/route/streams.c has the same rule.
+        """
+        partitions = self._partitions_for(topic)
+        return partitions[crc32c(topic.encode()) % len(partitions)]
+
+    def _partitions_for(self, topic: str) -> list[Partition]:
         for stream, partitions in self._groups[:-1]:
             if any(matches(topic_filter, topic) for topic_filter in stream.topics):
-                return partitions[crc32c(topic.encode()) % len(partitions)]
-        # the default stream takes the rest, including topics that begin with $
-        _, partitions = self._groups[-1]
-        return partitions[crc32c(topic.encode()) % len(partitions)]
+                return partitions
+        return self._groups[-1][1]  # the default stream takes the rest, including topics that begin with $
 
     def close(self) -> None:
         """Close all rings; those with records stay for the next start. May be called twice."""

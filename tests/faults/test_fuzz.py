@@ -92,7 +92,7 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
     [
         (
             "topics",
-            "mqtt/route/topics",
+            "mqtt/route/filter",
             "return f == f_end || (f_end - f == 2 && f[0] == '/' && f[1] == '#');",
             "return f == f_end;",
         ),

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "mqtt/in/packets.h"
-#include "mqtt/route/topics.h"
+#include "mqtt/route/filter.h"
 
 static bool matches(const rb_selection *selection, const uint8_t *key, uint32_t length)
 {

@@ -9,11 +9,11 @@
  *   publish.c               PUBLISH -> record; with acl_cache.c, acks.c, rate_limit.c, properties.c, utf8.c:
  *                           see packets.h
  *   topics.c                topic table: names -> topics
- *   new_topics.c            topics that clients use for the first time: their rings and routes, by rules of
- *                           Python
+ *   new_topics.c            topics that clients use for the first time, by rules of Python
+ *   streams.c               partition of a topic, by the filters of streams
  *   trie.c                  trie of the levels of names and filters
- *   names.c                 known names that a filter matches
- *   subscriptions.c         filters -> subscriptions, and the match of a name
+ *   match_names.c           known names that a filter matches
+ *   subscriptions.c         filters -> subscriptions; match.c: those that match a name
  *   match_routes.c          routes of a new topic by its match
  *   append.c                append of a message to the ring of its topic
  *   producer_rings.c        reading of rings that other processes write
@@ -92,10 +92,10 @@
 #define MQ_ALIASES_OUT_MAX 128u /* topic aliases towards one client, even if it accepts more */
 #define MQ_NEVER UINT64_MAX
 
-#include "mqtt/slab.h"
-
 typedef struct mq_engine mq_engine;
 typedef struct mq_topic mq_topic;
+#include "mqtt/route/match.h"
+#include "mqtt/route/streams.h"
 #include "mqtt/route/subscriptions.h"
 
 /* ---- session state ---- */
@@ -224,7 +224,7 @@ struct mq_session {
     uint64_t dropped[MQ_DROP_CAUSES];
 };
 
-#include "mqtt/route/topic.h"
+#include "mqtt/route/topic_types.h"
 
 /* ---- connections ---- */
 

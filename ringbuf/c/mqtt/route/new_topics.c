@@ -2,9 +2,8 @@
  *
  * New topics: the ring and the routes of a topic that a client publishes to for the first time.
  *
- * Python hands over the rules once: the filters of each stream in the order of the configuration, the number
- * of its partitions, and the limits of names.  The ring of a partition is known after its first topic, which
- * Python makes.  With these rules the parser makes topics without Python.
+ * Python hands over the rules once: the streams (streams.c) and the limits of names.  With these rules the
+ * parser makes topics without Python.
  *
  * Python still decides about a topic if its name is invalid, reserved or exceeds a limit, if the table is
  * full, if access rules decide about the client or a subscriber, if very many filters match, and while the
@@ -12,70 +11,9 @@
  */
 #include "mqtt/in/packets.h"
 
-#include <stdlib.h>
-
 /* In messages: a new topic takes this much of a connection's turn, and more if its name is long. */
 #define NEW_TOPIC_WORK 8u
 #define LEVEL_BYTES_MIN 4u
-
-/* ---- rules ---- */
-
-void mq_streams_free(mq_engine *engine)
-{
-    for (uint32_t i = 0; i < engine->stream_count; i++) {
-        free(engine->streams[i].filters);
-        free(engine->streams[i].sources);
-    }
-    free(engine->streams);
-    engine->streams = NULL;
-    engine->stream_count = 0;
-}
-
-bool mq_stream_add(mq_engine *engine, const char *filters, uint32_t length, uint32_t partitions)
-{
-    mq_stream *streams = realloc(engine->streams, (engine->stream_count + 1) * sizeof *streams);
-    if (streams == NULL)
-        return false;
-    engine->streams = streams;
-    mq_stream stream = {.filters = malloc(length + 1),
-                        .sources = calloc(partitions, sizeof *stream.sources),
-                        .length = length,
-                        .partitions = partitions};
-    if (stream.filters == NULL || stream.sources == NULL) {
-        free(stream.filters);
-        free(stream.sources);
-        return false;
-    }
-    memcpy(stream.filters, filters, length);
-    streams[engine->stream_count++] = stream;
-    return true;
-}
-
-/* Filters are separated by NUL, which no filter contains.  The last stream takes all topics. */
-static bool takes(const mq_stream *stream, const char *name, uint32_t length)
-{
-    for (const char *at = stream->filters, *end = at + stream->length; at < end;) {
-        const char *stop = memchr(at, 0, (size_t)(end - at));
-        uint32_t filter_length = (uint32_t)((stop == NULL ? end : stop) - at);
-        if (mq_filter_matches(at, filter_length, name, length))
-            return true;
-        at += filter_length + 1;
-    }
-    return false;
-}
-
-/* Ring of a topic; 0: not known. */
-static uint16_t source_of(const mq_engine *engine, const char *name, uint32_t length)
-{
-    for (uint32_t i = 0; i < engine->stream_count; i++) {
-        const mq_stream *stream = &engine->streams[i];
-        if (i + 1 < engine->stream_count && !takes(stream, name, length))
-            continue;
-        uint32_t partition = stream->partitions == 1 ? 0 : rb_crc32c(0, name, length) % stream->partitions;
-        return stream->sources[partition];
-    }
-    return 0;
-}
 
 /* See [MQTT-3.3.2-2] and [MQTT-4.7.3]. */
 bool mq_name_is_ordinary(const mq_engine *engine, const char *name, uint32_t length)
@@ -109,7 +47,8 @@ static bool receives(const mq_engine *engine, const mq_match *match)
 mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,
                        bool *exceeds_quota)
 {
-    uint16_t source = mq_name_is_ordinary(engine, name, length) ? source_of(engine, name, length) : 0;
+    uint16_t source = mq_name_is_ordinary(engine, name, length) ? mq_partition_source(engine, name, length)
+                                                                : 0;
     if (source == 0 || mq_journal_is_short(engine))
         return NULL;
     *exceeds_quota = !mq_owner_may(engine, session->owner, MQ_OWNED_TOPICS, 1);

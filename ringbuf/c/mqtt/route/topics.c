@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Topics: the table of topics by name.  Filters of subscriptions are matched in subscriptions.c, once per
- * topic.  mq_filter_matches() serves streams, retained_delivery.c, consumer groups (consumers/select.c) and
- * Python (py_topics.c).
+ * Topics: the table of topics by name.
  *
  * The table uses open addressing with linear probing over {upper half of the hash, index + 1}, and is at most
  * three quarters full.  A removal shifts back the entries after it, so there are no tombstones.  Names come
@@ -157,32 +155,6 @@ void mq_topic_free(mq_engine *engine, mq_topic *topic)
     free(topic->name);
     mq_slab_give(&engine->topics, &topic->item);
     engine->counters.topics = engine->topics.live;
-}
-
-/* True if a valid filter matches a valid name, as defined by edge.mqtt.topic_filters.matches(). */
-bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *name, uint32_t name_length)
-{
-    const char *f = filter, *f_end = filter + filter_length, *n = name, *n_end = name + name_length;
-    if (name_length > 0 && *n == '$' && filter_length > 0 && (*f == '+' || *f == '#')) /* 4.7.2-1 */
-        return false;
-    for (;;) { /* one level of each per round */
-        if (f < f_end && *f == '#')
-            return true;
-        if (f < f_end && *f == '+') {
-            f++;
-            while (n < n_end && *n != '/')
-                n++;
-        } else {
-            while (f < f_end && n < n_end && *f != '/' && *f == *n)
-                f++, n++;
-        }
-        if (n == n_end) /* `a/#` also matches `a` */
-            return f == f_end || (f_end - f == 2 && f[0] == '/' && f[1] == '#');
-        if (f == f_end || *f != '/' || *n != '/')
-            return false;
-        f++;
-        n++;
-    }
 }
 
 /* Advance the clock hand by at most `steps`.  A topic used since its last visit is spared once. */

@@ -7,6 +7,7 @@
 #define BRIM_MQTT_TOPICS_H
 
 #include "mqtt/mqtt.h"
+#include "mqtt/route/filter.h"
 
 /* subscription_ids.c */
 /* Number of these Subscription Identifier properties, for a group or 0.  The caller holds a
@@ -31,7 +32,6 @@ void mq_share_return(mq_engine *engine, mq_session *session);
 /* topics.c */
 mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length);
 mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved);
-bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *name, uint32_t name_length);
 void mq_topic_free(mq_engine *engine, mq_topic *topic);
 void mq_topic_owned(mq_engine *engine, mq_topic *topic, mq_owner *owner); /* charge it to `owner` */
 mq_topic *
@@ -42,7 +42,7 @@ void mq_topics_trim(mq_engine *engine);
 uint64_t mq_hash(const mq_engine *engine, const void *bytes,
                  uint32_t length); /* keyed, so that hostile input may be hashed */
 
-/* names.c */
+/* match_names.c */
 typedef enum mq_names_result { MQ_NAMES_FOUND, MQ_NAMES_MANY, MQ_NAMES_NO_MEMORY } mq_names_result;
 /* Indexes of the topics that a valid filter matches; the caller frees them.  MQ_NAMES_MANY: that would need
  * more than `most` branches. */
@@ -50,9 +50,6 @@ mq_names_result mq_names_match(mq_engine *engine, const char *filter, uint32_t l
                                uint32_t **topics, uint32_t *count);
 
 /* new_topics.c */
-/* Add a stream after the others, with its filters separated by NUL.  False: no memory. */
-bool mq_stream_add(mq_engine *engine, const char *filters, uint32_t length, uint32_t partitions);
-void mq_streams_free(mq_engine *engine);
 /* True for a valid name of a topic, not reserved and within the limits; also as a filter. */
 bool mq_name_is_ordinary(const mq_engine *engine, const char *name, uint32_t length);
 /* Make a topic that the client of `session` may publish to.  NULL: Python must decide, or its owner may have

@@ -2,8 +2,8 @@
  *
  * Types: topics, their routes to sessions, and subscription ids.  Part of mqtt.h.
  */
-#ifndef BRIM_MQTT_TOPIC_H
-#define BRIM_MQTT_TOPIC_H
+#ifndef BRIM_MQTT_TOPIC_TYPES_H
+#define BRIM_MQTT_TOPIC_TYPES_H
 
 /* ---- subscription ids ---- */
 
