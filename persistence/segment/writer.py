@@ -30,7 +30,6 @@ from ringbuf import Range
 __all__ = ["ActiveSegment", "Pending"]
 
 EXTENTS_MAX = (IOV_MAX - 1) // 2  # per pwritev: header and body each, then zeros
-WRITE_MOST_BYTES = 8 << 20  # per pwritev: bounds the delay of an acknowledgement
 
 _TERMINATOR = bytes(EXTENT_HEADER_BYTES)
 

@@ -260,9 +260,6 @@ int rb_wakeup_called(rb_wakeup *wakeup);
  * that has already happened. */
 void rb_wakeup_sleep(rb_wakeup *wakeup, uint32_t how, int64_t timeout_ns);
 
-/* Clear all bits, before a check of all rings. */
-void rb_wakeup_drain(rb_wakeup *wakeup);
-
 /* ---- whole batches: ranges of ring memory, and records in bytes ------------------------------- */
 
 /* A run of complete records, contiguous in ring memory and without padding: either all checked, or one

@@ -103,10 +103,3 @@ void rb_wakeup_sleep(rb_wakeup *wakeup, uint32_t how, int64_t timeout_ns)
         (void)rb_wait(&wakeup->word, seen, timeout_ns);
     atomic_store_explicit(&wakeup->asleep, RB_WAKEUP_AWAKE, memory_order_seq_cst);
 }
-
-void rb_wakeup_drain(rb_wakeup *wakeup)
-{
-    for (uint32_t i = 0; i < WORDS; i++)
-        rb_wakeup_take(wakeup, i);
-    atomic_thread_fence(memory_order_seq_cst); /* log_wakeup.h: the caller checks the rings after this */
-}
