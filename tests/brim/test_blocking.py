@@ -9,7 +9,7 @@ import brim
 from brim import errors
 from tests.support.brim_process import BrimProcess
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 def url(broker: BrimProcess) -> str:
@@ -24,7 +24,7 @@ def test_messages_come_in_order_and_iteration_ends_with_the_client(broker: BrimP
         assert messages.read() is None
         delivered = [client.submit(f"a/{number}", str(number)) for number in range(1_000)]
         for future in delivered:
-            future.result(20)
+            future.result(PATIENCE_S)
         taken = [next(messages) for _ in range(1_000)]
         assert [message.payload for message in taken] == [str(number).encode() for number in range(1_000)]
         assert {message.qos for message in taken} == {1}

@@ -8,6 +8,7 @@ import pytest
 
 from edge import logging_setup
 from edge.logging_setup import pairs
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -109,5 +110,5 @@ def test_nobody_who_logs_waits_for_who_reads(output):
             emptying.start()
         logging.getLogger().handlers.clear()
         stream.close()
-        emptying.join(20)
+        emptying.join(PATIENCE_S)
     assert text.endswith("a line n=0\n")

@@ -24,7 +24,7 @@ from tests.support.children import ModuleChild
 from tests.support.house import ROOT
 from tests.support.mqtt_served import RawClient
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 STORED = {ReasonCode.SUCCESS, ReasonCode.NO_MATCHING_SUBSCRIBERS}
 LEVELS = ("process", "interval", "disk")
@@ -79,7 +79,7 @@ class Site:
 
     def missing(self) -> int:
         """As the metrics have it."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=PATIENCE_S) as answer:
             lines = answer.read().decode().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("brim_missing_files "))
 

@@ -7,6 +7,7 @@ from amqtt.broker import Broker
 
 import edge.client
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -23,7 +24,7 @@ async def test_what_is_published_is_received(qos: int) -> None:
         ):
             for number in range(20):
                 await client.publish(f"plant/{number}/temp", str(number), qos)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 received = [await anext(messages) for _ in range(20)]
         assert [message.text for message in received] == [str(number) for number in range(20)]
         assert {message.qos for message in received} == {qos}

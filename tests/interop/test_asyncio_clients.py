@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from edge.mqtt import Version
-from tests.support.mqtt_served import PATIENCE_S, Served
+from tests.support.mqtt_served import Served
+from tests.support.waiting import PATIENCE_S
 
 BOTH = pytest.mark.parametrize("version", [Version.V311, Version.V5])
 

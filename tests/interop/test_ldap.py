@@ -14,7 +14,7 @@ from edge.auth.amqtt_compat.adapter import PluginAdapter
 from edge.auth.interfaces import ClientInfo
 from tests.support.amqtt_plugins import access, client, login, plugins, said
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 SLAPD = shutil.which("slapd", path="/usr/sbin:/usr/local/sbin:/usr/libexec") or ""
 MISSING = [
@@ -82,7 +82,7 @@ class Directory:
         config = directory / "slapd.conf"
         config.write_text(SERVER.format(directory=directory, base=BASE, bind=bind))
         add = [SLAPD, "-T", "add", "-f", str(config)]
-        subprocess.run(add, input=ENTRIES, text=True, check=True, capture_output=True, timeout=20)
+        subprocess.run(add, input=ENTRIES, text=True, check=True, capture_output=True, timeout=PATIENCE_S)
         self.url = f"ldap://127.0.0.1:{free_port()}"
         command = [SLAPD, "-d", "0", "-f", str(config), "-h", self.url]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -10,7 +10,8 @@ from functools import partial
 import pytest
 
 from edge.mqtt import Properties, Publish, Subscribe, Subscription, Version
-from tests.support.mqtt_served import PATIENCE_S, Served
+from tests.support.mqtt_served import Served
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.mosquitto
 

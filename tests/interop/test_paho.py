@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from edge.mqtt import PingReq, PingResp, Subscribe, Subscription, Version
-from tests.support.mqtt_served import PATIENCE_S, Served
+from tests.support.mqtt_served import Served
 from tests.support.paho_client import Paho
+from tests.support.waiting import PATIENCE_S
 
 Pahos = Callable[..., Paho]
 

@@ -13,8 +13,8 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from tests.support.house import ROOT
-from tests.support.mqtt_served import PATIENCE_S
 from tests.support.mqtt_transports import Transports, authority, transports
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from ringbuf.constants import CURSORS_BYTES, FOREIGN_SLOTS, HEADER_BYTES, OWN_SL
 from ringbuf.ring import POPULATE_BYTES, cursor_file, ring_file
 from tests.support.children import Child
 from tests.support.rings import CAPACITY_BYTES, drained, new_ring, overwrite, payload_of, ring_bytes
+from tests.support.waiting import PATIENCE_S
 
 MAGIC, VERSION, ABI, CAPACITY = 0, 8, 12, 24  # bytes of the geometry; see c/layout.h
 COPY = 0x3000  # where the header has the geometry again
@@ -445,10 +446,10 @@ def test_who_waits_for_durability_is_woken_when_it_is_there(ring: Ring) -> None:
     with ThreadPoolExecutor(3) as pool:
         waits = [pool.submit(ring.wait_durable, position, 20.0) for position in (32, 64, 96)]
         ring.durable(64)
-        assert waits[0].result(20)
-        assert waits[1].result(20)
+        assert waits[0].result(PATIENCE_S)
+        assert waits[1].result(PATIENCE_S)
         ring.durable(96)
-        assert waits[2].result(20)
+        assert waits[2].result(PATIENCE_S)
     assert ring.wait_durable(96, 0.0)
     assert not ring.wait_durable(97, 0.001)
 

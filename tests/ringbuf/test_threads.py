@@ -21,7 +21,7 @@ from ringbuf import KeyFilter, Reader, Ring, WakeupThread
 from ringbuf.errors import ClaimPending, ReaderBusy, RingClosed
 from tests.support.children import Child
 from tests.support.rings import drained, new_ring, payload_of
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 ROUNDS, THREADS = 1_000, 4
 CALLS = 50_000  # of which one at least would let the other thread run
@@ -136,7 +136,7 @@ with ThreadPoolExecutor(4) as pool:
         barrier.wait()
         ring.close()
         for it in done:
-            it.result(30)
+            it.result(PATIENCE_S)
 """
     with Child(code, runtime_directory / "own", rounds) as child:
         status, _, error = child.wait(600)
@@ -251,12 +251,12 @@ async def test_closing_a_reader_ends_the_task_that_awaits_it(ring: Ring, silent_
         task = await asleep(closed)
         closed.close()
         with pytest.raises(RingClosed, match="reader is closed"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await task
         closed = ring.reader()
     new = await asleep(closed)
     ring.writer().publish(b"x")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(waiting, new)
     assert drained(stays) == drained(closed) == [b"x"]
 
@@ -264,7 +264,7 @@ async def test_closing_a_reader_ends_the_task_that_awaits_it(ring: Ring, silent_
 async def test_a_task_that_awaits_a_closed_reader_is_told_at_once(ring: Ring, silent_bell: None) -> None:
     reader = ring.reader()
     reader.close()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(RingClosed, match="reader is closed"):
             await reader.arrival()
         with pytest.raises(RingClosed, match="reader is closed"):
@@ -275,7 +275,7 @@ async def test_closing_the_ring_ends_every_task_that_awaits_it(ring: Ring, silen
     tasks = [asyncio.ensure_future(anext(ring.reader().batches())) for _ in range(20)]
     await until(lambda: len(WakeupThread.of_process()._asleep) == 20)
     ring.close()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         for error in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(error, RingClosed)
 
@@ -287,7 +287,7 @@ async def test_two_tasks_that_await_one_reader_are_both_woken(ring: Ring, silent
     tasks.pop().cancel()
     await asyncio.sleep(0)
     ring.writer().publish(b"x")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*tasks)
 
 
@@ -306,7 +306,7 @@ async def test_the_wake_up_thread_outlives_a_callback_that_raises(
     caplog.clear()  # A traceback holds what it was about.
     task = await asleep(reader)
     ring.writer().publish(b"x")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await task
 
 
@@ -326,7 +326,7 @@ async def test_a_wake_up_thread_that_ends_is_reported_and_replaced(
     assert "wake-up thread failed" in caplog.text
     caplog.clear()
     ring.writer().publish(b"x")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await task
     assert wakeup._thread is not first
 
@@ -340,5 +340,5 @@ def test_a_bell_that_is_closed_and_used_again_has_one_thread(ring: Ring) -> None
     wakeup.watch(reader, rung.release)
     assert threading.active_count() == before + 1
     ring.writer().publish(b"x")
-    assert rung.acquire(timeout=20)
+    assert rung.acquire(timeout=PATIENCE_S)
     wakeup.close()

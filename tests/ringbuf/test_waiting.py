@@ -13,6 +13,7 @@ from ringbuf.errors import Overrun, RingClosed
 from ringbuf.wakeup import Sleeper
 from tests.support.children import Child
 from tests.support.rings import drained, payload_of, publish_to_lap
+from tests.support.waiting import PATIENCE_S
 
 
 def test_a_wait_ends_at_its_deadline(ring: Ring) -> None:
@@ -269,7 +270,7 @@ def test_a_bell_calls_once_for_each_watch(ring: Ring) -> None:
         for i in range(20):
             wakeup.watch(reader, rung.release)
             writer.publish(payload_of(i))
-            assert rung.acquire(timeout=30)
+            assert rung.acquire(timeout=PATIENCE_S)
             assert drained(reader) == [payload_of(i)]
         writer.publish(b"nobody watches")
         assert not rung.acquire(blocking=False)
@@ -330,11 +331,11 @@ def test_a_sleeper_wakes_for_a_record_a_ring_and_the_end_of_its_time(ring: Ring)
         for i in range(20):
             asleep = pool.submit(sleeper.sleep, [reader], 30.0)
             writer.publish(payload_of(i))
-            assert asleep.result(30)
+            assert asleep.result(PATIENCE_S)
             assert drained(reader) == [payload_of(i)]
             asleep = pool.submit(sleeper.sleep, [reader] * (i % 2), 30.0)
             sleeper.ring()
-            assert asleep.result(30)
+            assert asleep.result(PATIENCE_S)
     assert not sleeper.sleep([], 0.001)
 
 
@@ -355,10 +356,10 @@ def test_a_sleeper_sleeps_for_more_readers_than_the_kernel_waits_for(ring: Ring)
         with ThreadPoolExecutor(1) as pool:
             asleep = pool.submit(sleeper.sleep, readers, 30.0)
             sleeper.ring()
-            assert asleep.result(30)
+            assert asleep.result(PATIENCE_S)
             asleep = pool.submit(sleeper.sleep, readers, 30.0)
             writer.publish(payload_of(count))
-            assert asleep.result(30)
+            assert asleep.result(PATIENCE_S)
         drained(idle), drained(busy)
     assert not sleeper.sleep([idle] * 300, 0.001)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from edge.auth.amqtt_compat.adapter import PluginAdapter
 from edge.auth.interfaces import AccessList, Authenticator, ClientInfo
+from tests.support.waiting import PATIENCE_S
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def client(name="ann", client_id="c", address="127.0.0.1:5000"):
 
 
 def said(answer):
-    return answer.result(10) if isinstance(answer, Future) else answer
+    return answer.result(PATIENCE_S) if isinstance(answer, Future) else answer
 
 
 def login(made: PluginAdapter, who: ClientInfo, password: bytes | None) -> bool:

@@ -22,6 +22,7 @@ from bridge.source.partition_source import RecordLog
 from edge.config.schema import Bridge
 from edge.server.bridge_settings import copied_settings
 from ringbuf import Ring
+from tests.support.waiting import PATIENCE_S
 
 EPOCH = 1_700_000_000
 RING_BYTES = 1 << 16
@@ -74,9 +75,9 @@ def commanded(bridge: RunningBridge) -> Iterator[ControlSocket]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        asyncio.run_coroutine_threadsafe(control.start(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(control.start(), loop).result(PATIENCE_S)
         yield control
-        asyncio.run_coroutine_threadsafe(control.stop(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(control.stop(), loop).result(PATIENCE_S)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

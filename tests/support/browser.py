@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mqtt_served import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 __all__ = ["run_page"]
 

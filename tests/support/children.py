@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.house import ROOT
-
-PATIENCE_S = 20.0  # for a line that should come at once; a machine under load may take seconds
+from tests.support.waiting import PATIENCE_S
 
 STEP_S = 0.005
 LOGGED_BYTES = 8_000  # of the log of a process, shown when the test has failed

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from persistence import Log, LogWriter, Source
 from tests.support.mqtt_bench import Bench, OwnPartition
+from tests.support.waiting import PATIENCE_S
 
 __all__ = ["ColdLog"]
-
-PATIENCE_S = 20.0
 
 
 class ColdLog:

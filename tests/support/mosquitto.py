@@ -14,10 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_S
 
 BINARY = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-START_S = 5.0
-LOG_S = 10.0
 
 
 class Mosquitto:
@@ -39,7 +38,7 @@ class Mosquitto:
 
     def wait_for_log(self, text: str, count: int) -> None:
         """Returns when its log has `text` so many times.  Fails after a while."""
-        deadline = time.monotonic() + LOG_S
+        deadline = time.monotonic() + PATIENCE_S
         while self.log.count(text) < count:
             assert time.monotonic() < deadline, f"not {count} times {text!r} in\n{self.log}"
             time.sleep(0.02)
@@ -50,7 +49,7 @@ class Mosquitto:
         with (self._directory / "mosquitto.log").open("ab") as log:
             command = [BINARY, "-v", "-c", str(self._directory / "mosquitto.conf")]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         while not self._listens():
             assert self._process.poll() is None, f"mosquitto did not start:\n{self.log}"
             assert time.monotonic() < deadline, "mosquitto does not listen"
@@ -74,7 +73,7 @@ class Mosquitto:
             if how is not signal.SIGKILL:  # which needs nobody awake, and one that wakes would still answer
                 self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(how)
-            self._process.wait(START_S)
+            self._process.wait(PATIENCE_S)
             self._process = None
 
     def pause(self) -> None:

@@ -19,13 +19,12 @@ from edge.transport.listener import Listener
 from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import OwnPartition
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.support.mqtt_transports import Stream
 
-__all__ = ["PATIENCE_S", "RawClient", "Served", "served"]
-
-PATIENCE_S = 20.0  # for what should come at once; a machine under load may take seconds
+__all__ = ["RawClient", "Served", "served"]
 
 
 class Served:

@@ -37,7 +37,8 @@ from edge.config.listener import Tls
 from edge.engine.engine import listener_of
 from edge.mqtt import ConnAck, Connect
 from tests.support.directories import memory_directory
-from tests.support.mqtt_served import PATIENCE_S, RawClient, Served, served
+from tests.support.mqtt_served import RawClient, Served, served
+from tests.support.waiting import PATIENCE_S
 
 __all__ = ["KINDS", "Authority", "Stream", "Transports", "WebSocketStream", "authority", "transports"]
 

@@ -6,7 +6,7 @@ import queue
 from typing import Any
 
 from edge.mqtt import Version
-from tests.support.mqtt_served import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 __all__ = ["Paho"]
 

@@ -27,8 +27,7 @@ from edge.mqtt import (
     Version,
 )
 from edge.mqtt.properties import NO_PROPERTIES
-
-PATIENCE_S = 10.0
+from tests.support.waiting import PATIENCE_S
 
 _Packet = TypeVar("_Packet")
 

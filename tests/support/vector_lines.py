@@ -11,10 +11,9 @@ from edge.engine.engine import EngineLimits
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_transports import Stream, Transports
 from tests.support.vector_run import Line, Silence
+from tests.support.waiting import PATIENCE_S
 
 __all__ = ["ENGINE", "BenchLine", "StreamLine", "TcpLine", "bench_lines", "stream_dial", "tcp_dial"]
-
-PATIENCE_S = 10.0
 
 # What the vectors suppose of the broker.  Receive and topic alias maximum are Mosquitto's defaults.
 ENGINE = EngineLimits(receive_max=20, alias_max=10)

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 20.0  # a machine under load may take seconds for what takes microseconds
+PATIENCE_S = 60.0  # a machine under load may take seconds for what takes microseconds
 STEP_S = 0.002
 STEP_MAX_S = 0.1  # a condition that takes long is looked at half of the time at most
 

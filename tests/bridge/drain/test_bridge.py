@@ -24,7 +24,7 @@ from persistence.read.log_reader import Epoch
 from ringbuf import Range
 from tests.support.bridges import EPOCH, FailingSink, publish, ring, settings
 from tests.support.drained_files import offsets_drained
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def test_who_looks_at_a_bridge_that_is_paused_from_its_start_sees_what_waits(
 ) -> None:
     chosen = settings(runtime_directory, tmp_path)
     with running(chosen) as bridge:
-        bridge.pause().result(20)
+        bridge.pause().result(PATIENCE_S)
     with ring(runtime_directory) as made, running(chosen) as bridge:
         publish(made, 10)
         wait_until(lambda: bridge.state().lag_records == 10)

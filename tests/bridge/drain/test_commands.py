@@ -16,7 +16,7 @@ from bridge.rangeset import union
 from tests.support import bridges
 from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry
 from tests.support.drained_files import footers, offsets_drained
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 DOWN = SinkUnavailable("down")
 
@@ -76,7 +76,7 @@ def test_a_bridge_whose_sink_is_away_does_as_it_is_told(runtime_directory: Path,
         try:
             wait_until(lambda: bridge.state().condition == "retrying")
             publish(made, 5)
-            assert bridge.skip().result(20) == ["default-0: offsets 10 to 14 are skipped"]
+            assert bridge.skip().result(PATIENCE_S) == ["default-0: offsets 10 to 14 are skipped"]
             sink.before = []
             assert bridge.flush(20)
         finally:

@@ -27,7 +27,7 @@ from bridge.errors import (
 from bridge.format.record_batch import Rejected, SinkBatch
 from bridge.format.record_batch import SinkRecord as AnyMessage
 from tests.support.bridges import EPOCH, commanded, drain, publish, ring, run_dry, settings
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 class Queue:
@@ -353,8 +353,8 @@ def test_an_order_that_fails_by_a_mistake_of_ours_ends_nobody(
         publish(made, 10)
         wait_until(lambda: bridge.state().totals.records == 10)
         with pytest.raises(InvalidCommand, match="the command failed: TypeError"):
-            bridge.backfill("default", 0, "nine").result(20)  # type: ignore[arg-type]
-        assert bridge.resume().result(20) == ["bridge lake resumed"]
+            bridge.backfill("default", 0, "nine").result(PATIENCE_S)  # type: ignore[arg-type]
+        assert bridge.resume().result(PATIENCE_S) == ["bridge lake resumed"]
 
 
 def test_a_pause_outlives_the_process(runtime_directory: Path, tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_a_pause_outlives_the_process(runtime_directory: Path, tmp_path: Path) -
     for told in ("pause", "resume"):
         made = Bridge(chosen, sink=Queue())
         made.start()
-        assert getattr(made, told)().result(20)
+        assert getattr(made, told)().result(PATIENCE_S)
         assert made.stop(20)
         again = Bridge(chosen, sink=Queue())
         again.start()

@@ -10,7 +10,7 @@ from edge.auth.password_file import change_user, delete_user
 from edge.auth.password_hash import make_hash
 from edge.cli import main
 from tests.support.children import ModuleChild
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.mosquitto
 
@@ -48,7 +48,7 @@ class Site:
 
     def run(self, tool: str, who: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [tool, "-p", str(self.port), *_names(who), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def _names(who: str) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from edge.auth.fair_executor import FairExecutor, origin
+from tests.support.waiting import PATIENCE_S
 
 
 class Bench:
@@ -43,7 +44,7 @@ def bench() -> Iterator[Bench]:
 def test_addresses_take_turns_each_in_its_own_order(bench):
     waiting = [bench.submit(name[0], name)[0] for name in ("a1", "a2", "a3", "b1", "c1")]
     bench.go.set()
-    assert all(one.result(10) for one in waiting)
+    assert all(one.result(PATIENCE_S) for one in waiting)
     assert bench.done == ["a1", "b1", "c1", "a2", "a3"]
 
 
@@ -60,8 +61,8 @@ def test_when_it_is_full_who_has_most_waiting_makes_room(bench):
     assert bench.submit("e")[1] == "b"
     assert bench.submit("f") == (None, "f")  # nobody has more than one
     bench.go.set()
-    assert b.result(10)
-    assert [one.result(10) for one in a] == [True, False, False, False, False]
+    assert b.result(PATIENCE_S)
+    assert [one.result(PATIENCE_S) for one in a] == [True, False, False, False, False]
 
 
 def test_what_has_not_begun_at_the_end_is_given_up_and_nothing_is_taken_any_more(bench):
@@ -80,9 +81,9 @@ def test_what_fails_is_the_affair_of_who_waits_for_it(bench):
     failing, _ = bench.turns.submit("a", lambda: 1 // 0 == 0)
     after, _ = bench.submit("a")
     bench.go.set()
-    assert after.result(10)
+    assert after.result(PATIENCE_S)
     with pytest.raises(ZeroDivisionError):
-        failing.result(10)
+        failing.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from edge.auth.password_file import User, parse_users
 from edge.auth.password_hash import make_hash
 from edge.mqtt import ConnAck, Connect, ReasonCode
 from tests.support.mqtt_bench import Bench
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Turnstile:
     wrong: threading.Semaphore = field(default_factory=partial(threading.Semaphore, 0))
 
     def fits(self, password: bytes) -> bool:
-        return password == b"secret" or not self.wrong.acquire(timeout=20)
+        return password == b"secret" or not self.wrong.acquire(timeout=PATIENCE_S)
 
 
 def facts(username: str | None, address: str = "") -> ClientInfo:
@@ -45,7 +45,7 @@ def facts(username: str | None, address: str = "") -> ClientInfo:
 
 def verdict(passwords: PasswordChecker, username: str | None, password: bytes | None) -> bool:
     found = passwords.authenticate(facts(username), password)
-    return found if isinstance(found, bool) else found.result(10)
+    return found if isinstance(found, bool) else found.result(PATIENCE_S)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_what_was_right_is_remembered_for_a_minute_and_what_was_wrong_is_not(pas
     passwords.test_clock[0] += REMEMBER_S + 1
     later = passwords.authenticate(facts("ann"), b"secret")
     assert isinstance(later, Future)
-    assert later.result(10)
+    assert later.result(PATIENCE_S)
     assert lock.checked >= before + 1
 
 
@@ -108,7 +108,7 @@ def test_new_users_end_what_was_remembered_and_what_is_being_checked(passwords, 
     wait_until(lambda: lock.checked == 1)
     passwords.replace({"ann": User(lock)})
     lock.opened.set()
-    assert late.result(10)  # it was right when it was asked
+    assert late.result(PATIENCE_S)  # it was right when it was asked
     assert isinstance(passwords.authenticate(facts("ann"), b"secret"), Future)
 
 
@@ -122,7 +122,7 @@ def test_a_storm_of_passwords_is_refused_beyond_the_queue_but_not_those_remember
     assert passwords.refused_busy == {"": 50}
     assert caplog.text.count("password check queue full") == 1
     lock.opened.set()
-    assert [one.result(10) for one in waiting if isinstance(one, Future)] == [False] * 3
+    assert [one.result(PATIENCE_S) for one in waiting if isinstance(one, Future)] == [False] * 3
     wait_until(lambda: isinstance(passwords.authenticate(facts("ann"), b"wrong"), Future))
     passwords.close()
 
@@ -138,9 +138,9 @@ def test_an_address_that_floods_is_refused_itself_and_others_are_checked_before_
     assert isinstance(right, Future)
     assert passwords.refused_busy == {"192.0.2.66": 401}  # whose last check has made room
     turnstile.wrong.release(2)  # both threads had one, and one was next
-    assert right.result(10)
+    assert right.result(PATIENCE_S)
     turnstile.wrong.release(len(flood))
-    assert not any(one.result(10) for one in flood if isinstance(one, Future))
+    assert not any(one.result(PATIENCE_S) for one in flood if isinstance(one, Future))
     assert "address=192.0.2.66" in caplog.text
     passwords.close()
 

@@ -25,7 +25,7 @@ from edge.server.sd_notify import notify, watchdog_interval_s
 from edge.server.server import BrokerServer
 from ringbuf import WakeupThread
 from tests.support.children import Child, ModuleChild
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -260,7 +260,7 @@ async def test_a_local_producers_records_reach_mqtt_clients(site):
             with producer("cam", runtime_dir=site.runtime_dir) as writer:
                 for number in range(3):
                     writer.publish(f"frame {number}", key="cam/1")
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     got = [await anext(messages) for _ in range(3)]
         assert [(message.topic, bytes(message.payload)) for message in got] == [
             ("cam/1", f"frame {number}".encode()) for number in range(3)
@@ -291,7 +291,7 @@ async def test_a_producer_that_is_too_fast_waits_for_the_broker_instead_of_losin
     with site.broker(RELIABLE) as broker:
         async with site.client() as client, client.subscribe("cam/#") as messages:
             writing = asyncio.create_task(asyncio.to_thread(write_frames, site, count))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 got = [int(bytes((await anext(messages)).payload[:8])) for _ in range(count)]
             assert await writing == count
         assert got == list(range(count))
@@ -435,7 +435,7 @@ class Manager:
         self.path = path
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(path))
-        self.socket.settimeout(20)
+        self.socket.settimeout(PATIENCE_S)
 
     def heard(self) -> str:
         return self.socket.recv(4096).decode()
@@ -479,7 +479,7 @@ def quiet(manager: Manager) -> bool:
     except TimeoutError:
         return True
     finally:
-        manager.socket.settimeout(20)
+        manager.socket.settimeout(PATIENCE_S)
     return False
 
 

@@ -9,6 +9,7 @@ import edge.client
 from edge.client import ConnectionLost, Message
 from edge.mqtt import Properties, ProtocolError, Version, Will
 from tests.support.mosquitto import BINARY, Mosquitto, running
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="needs mosquitto: apt-get install mosquitto")
 
@@ -22,7 +23,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
 
 
 async def take(subscription: edge.client.Subscription, count: int) -> list[Message]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         return [await anext(subscription) for _ in range(count)]
 
 

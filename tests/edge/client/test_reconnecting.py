@@ -38,6 +38,7 @@ from edge.mqtt import (
 )
 from tests.support.mosquitto import BINARY, Mosquitto
 from tests.support.scripted_broker import Peer, ScriptedBroker, scripted
+from tests.support.waiting import PATIENCE_S
 
 SOON = Reconnect(first_s=0.01, max_s=0.02)
 
@@ -63,7 +64,7 @@ async def grant(peer: Peer, code: ReasonCode = ReasonCode.GRANTED_QOS_1) -> Subs
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  There is no event to wait for.
             await asyncio.sleep(0.001)
 
@@ -450,7 +451,7 @@ async def test_nothing_acknowledged_is_lost_while_a_real_broker_goes_and_comes(t
                     broker.start()
                 await sender.publish("n", str(number), qos=1)
             seen: set[int] = set()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(seen) < 300:
                     seen.add(int((await anext(messages)).text))
             assert sender.reconnects == 2

@@ -10,6 +10,7 @@ from edge.client.options import NEVER_S
 from edge.mqtt import Connect, Properties, Version
 from tests.support.brim_process import BrimProcess
 from tests.support.scripted_broker import connect_packet, scripted
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("number", [3, 4, 5])
@@ -69,7 +70,7 @@ async def test_a_session_of_mqtt_5_loses_nothing_when_its_client_is_cut_off(
         def session() -> edge.client.Client:
             return edge.client.connect(url, version=5, client_id="plc", clean_start=False)
 
-        async with asyncio.timeout(30), edge.client.connect(url) as sender:
+        async with asyncio.timeout(PATIENCE_S), edge.client.connect(url) as sender:
             received: list[str] = []
             async with session() as client:
                 await client.subscribe("line/#", qos=qos).start()

@@ -20,6 +20,7 @@ from edge.local.protocol import Connection
 from ringbuf import WakeupThread
 from ringbuf.errors import InvalidTopic
 from tests.support.brim_process import BrimProcess
+from tests.support.waiting import PATIENCE_S
 
 GROUP = "people"
 
@@ -53,7 +54,7 @@ async def test_every_local_function_takes_a_runtime_directory_as_text_or_path(br
     for kind in KINDS:
         where = kind(broker.runtime_dir)
         Connection(where).close()
-        async with asyncio.timeout(20), async_subscribe_shm("a/#", runtime_dir=where) as memory:
+        async with asyncio.timeout(PATIENCE_S), async_subscribe_shm("a/#", runtime_dir=where) as memory:
             async with async_subscribe_zmq("a/#", runtime_dir=where):
                 pass
             async with async_consumer(GROUP, "a/#", runtime_dir=where) as records:

@@ -34,7 +34,7 @@ from edge.rpc.protocol import encode
 from ringbuf import Batch, Ring
 from tests.support.brim_process import BrimProcess
 from tests.support.consumer_desk import endpoint_over
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_a_record_wakes_who_waits_for_it(endpoint, ring):
     async with async_consumer("g", "a/#", endpoint=endpoint.endpoint) as records:
         for number in range(20):
             ring.writer().publish(str(number), key="a/1")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 batch = await anext(records)
             assert [bytes(it) for it in batch] == [str(number).encode()]
             assert (await records.ack(batch)).accepted == 1
@@ -242,7 +242,7 @@ async def test_a_consumer_finds_its_broker_again_and_goes_on(runtime_directory, 
             for life in range(2):
                 payload = str(life).encode()
                 await asyncio.to_thread(publish, [(Letter("a/1"), payload)], runtime_dir=runtime_directory)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     batch = await anext(records)
                     while bytes(batch[-1]) != payload:
                         batch = await anext(records)

@@ -29,7 +29,7 @@ from tests.support.brim_process import BrimProcess
 from tests.support.children import Child
 from tests.support.house import ROOT
 from tests.support.local_broker import LocalBroker, small_config
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def raw(config) -> socket.socket:
 async def heard(peer: socket.socket) -> list[bytes]:
     """All that comes until the broker ends the connection."""
     found = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while data := await asyncio.get_running_loop().sock_recv(peer, 1 << 20):
             found.append(data)
     return found

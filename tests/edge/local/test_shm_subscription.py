@@ -15,7 +15,7 @@ from edge.errors import BrokerUnreachable, EdgeError, Refused
 from ringbuf import WakeupThread
 from tests.support.children import Child, ModuleChild
 from tests.support.local_broker import LocalBroker, small_config
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 BROKER = "tests.support.local_broker"
 
@@ -34,7 +34,7 @@ def config(runtime_directory, tmp_path):
 async def take(subscription, count: int) -> list[bytes]:
     """The next `count` payloads."""
     found: list[bytes] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         async for batch in subscription:
             found += [bytes(record) for record in batch]
             if len(found) >= count:

@@ -18,12 +18,11 @@ from edge.local import zmq_gate
 from edge.local.zmq_gate import Gate, GateLimits
 from edge.local.zmq_server_socket import ZmqServer
 from tests.support.children import Child
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 PART = b"\1\1x"  # of a message that goes on
 LIMITS = GateLimits(parts_max=4, message_max_bytes=1 << 16)
-PATIENCE_S = 20.0
 
 
 def frame(body: bytes, *, more: bool = False, command: bool = False, long: bool = False) -> bytes:

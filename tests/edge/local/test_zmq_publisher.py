@@ -22,7 +22,7 @@ from edge.local.zmq_subscription_asyncio import ZmqSubscription
 from ringbuf import Ring
 from tests.support.children import ModuleChild
 from tests.support.local_broker import LocalBroker, small_config
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def sent(broker: LocalBroker, count: int) -> None:
 
 async def take(subscription: ZmqSubscription, count: int) -> list[tuple[str, Header, bytes]]:
     found: list[tuple[str, Header, bytes]] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
             found.append(await anext(subscription))
     return found
@@ -175,7 +175,7 @@ async def test_a_producers_ring_is_published_too_and_garbage_in_it_ends_only_tha
                 file.write(b"\xff\xff\xff\x7f" * 16)
             writer.publish(b"wakes the reader", key="a/cam")
         broker.publish("b", "goes on")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while (await anext(sub))[2] != b"goes on":
                 pass
 
@@ -263,7 +263,7 @@ async def test_off_loopback_only_those_with_a_key_of_ours_are_served(config, tmp
                 stranger = client(context, publisher.endpoint, server_key, tmp_path / "stranger.key_secret")
                 await until(lambda: publisher.stats.prefixes)
                 ring.writer().publish(b"secret", key="b")
-                assert decode(await asyncio.wait_for(friend.recv_multipart(), 20))[2] == b"secret"
+                assert decode(await asyncio.wait_for(friend.recv_multipart(), PATIENCE_S))[2] == b"secret"
                 assert not await stranger.poll(200)
                 friend.close(0)
                 stranger.close(0)

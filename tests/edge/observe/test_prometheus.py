@@ -25,7 +25,7 @@ from edge.observe.prometheus import page
 from edge.observe.status_report import _ring_row
 from ringbuf import Ring
 from tests.support.children import ModuleChild
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 families = pytest.importorskip("prometheus_client.parser").text_string_to_metric_families
 
@@ -307,7 +307,7 @@ def test_a_broker_serves_its_numbers(runtime_directory: Path, tmp_path: Path) ->
             assert publisher.wait()[0] == 0
         with ModuleChild("edge", "status", "--json", "--runtime-dir", runtime_directory) as asked:
             told = json.loads(asked.wait()[1])
-        with urllib.request.urlopen(told["metrics"], timeout=20) as answer:
+        with urllib.request.urlopen(told["metrics"], timeout=PATIENCE_S) as answer:
             found = samples(answer.read().decode())
         broker.stop()
     assert found["brim_mqtt_messages_received_total", ()] == told["mqtt"]["published"] == 5
@@ -316,7 +316,7 @@ def test_a_broker_serves_its_numbers(runtime_directory: Path, tmp_path: Path) ->
     assert 1 <= found["brim_log_commit_seconds_count", where] <= 5  # several records may share a sync
     assert found["brim_log_disk_used_bytes", ()] > 0
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(told["metrics"], timeout=20)
+        urllib.request.urlopen(told["metrics"], timeout=PATIENCE_S)
 
 
 UPKEEP = {

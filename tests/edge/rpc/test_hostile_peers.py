@@ -30,7 +30,7 @@ from ringbuf import Ring
 from tests.support.bridges import commanded, settings
 from tests.support.consumer_desk import endpoint_over
 from tests.support.local_broker import LocalBroker, small_config
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 class Socket:
@@ -58,7 +58,7 @@ class Socket:
     def stranger(self) -> Iterator[Stranger]:
         if self._context is None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as plain:
-                plain.settimeout(20)
+                plain.settimeout(PATIENCE_S)
                 plain.connect(str(self.path))
                 yield Stranger(plain.send, lambda: plain.recv(1 << 20))
             return
@@ -74,7 +74,7 @@ class Socket:
         kind = socket.SOCK_STREAM if self.is_zmq else socket.SOCK_SEQPACKET
         with socket.socket(socket.AF_UNIX, kind) as bare:
             bare.connect(str(self.path))  # waits, while the queue of the listening socket is full
-            bare.settimeout(20)
+            bare.settimeout(PATIENCE_S)
             yield bare
 
     def close(self) -> None:
@@ -99,8 +99,8 @@ def broker_socket(runtime: Path, root: Path) -> Iterator[Socket]:
     async def made() -> LocalBroker:
         return LocalBroker(config)
 
-    broker = asyncio.run_coroutine_threadsafe(made(), loop).result(20)
-    asyncio.run_coroutine_threadsafe(broker.__aenter__(), loop).result(20)
+    broker = asyncio.run_coroutine_threadsafe(made(), loop).result(PATIENCE_S)
+    asyncio.run_coroutine_threadsafe(broker.__aenter__(), loop).result(PATIENCE_S)
 
     def ask() -> None:
         with Connection(runtime) as connection:
@@ -110,7 +110,7 @@ def broker_socket(runtime: Path, root: Path) -> Iterator[Socket]:
         counts = broker.local.counts.__getitem__
         yield Socket(runtime / "control.sock", control.PROTOCOL, Status(), ask, counts, "cut_garbage")
     finally:
-        asyncio.run_coroutine_threadsafe(broker.__aexit__(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(broker.__aexit__(), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

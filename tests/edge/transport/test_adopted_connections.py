@@ -14,7 +14,7 @@ from edge.engine.engine import EngineLimits, listener_of
 from edge.mqtt import ConnAck, Connect, Publish, Subscribe, Subscription, Will, encode
 from tests.support.clerk import Clerk
 from tests.support.mqtt_served import RawClient, Served, served
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 FACTS = TransportInfo("tls", "press-7")
 PEER = (0, socket.AF_INET6, socket.inet_pton(socket.AF_INET6, "2001:db8::7"), 4711)
@@ -24,7 +24,7 @@ def adopted(there: Served, *, ago_s: float = 0.0) -> socket.socket:
     """Our end of a socket whose other end was handed over."""
     ours, theirs = socket.socketpair()
     there.listener.adopt(theirs, 0, PEER, FACTS, time.monotonic() - ago_s)
-    ours.settimeout(20.0)
+    ours.settimeout(PATIENCE_S)
     return ours
 
 

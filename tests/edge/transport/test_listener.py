@@ -39,7 +39,8 @@ from edge.transport.refusals import Refusals
 from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import OwnPartition
-from tests.support.mqtt_served import PATIENCE_S, RawClient, served
+from tests.support.mqtt_served import RawClient, served
+from tests.support.waiting import PATIENCE_S
 
 
 def subscribe(client: RawClient, topic_filter: str, qos: int = 0) -> None:

@@ -10,8 +10,7 @@ import pytest
 import trustme
 
 from edge.transport.relay_connection import RelayConnection
-
-PATIENCE_S = 30.0
+from tests.support.waiting import PATIENCE_S
 
 
 async def readable(end: socket.socket) -> None:

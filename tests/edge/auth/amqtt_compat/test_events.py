@@ -11,7 +11,7 @@ from edge.auth.amqtt_compat.events import PluginEvents
 from edge.auth.interfaces import ClientInfo
 from edge.mqtt import Connect, Unsubscribe
 from tests.support.mqtt_bench import Bench
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 HERE = "tests.edge.auth.some_plugins"
 EVENT_LOGGER = "amqtt.plugins.logging_amqtt.EventLoggerPlugin"
@@ -103,7 +103,7 @@ def test_what_is_too_much_is_dropped_and_counted_and_nobody_waits_for_it(caplog)
     assert events.dropped == 7
     assert caplog.text.count("event queue full, events dropped waiting_max=3") == 1
     loop.call_soon_threadsafe(go.set)
-    asyncio.run_coroutine_threadsafe(events.finish(10), loop).result(10)
+    asyncio.run_coroutine_threadsafe(events.finish(10), loop).result(PATIENCE_S)
     assert heard == ["0", "1", "2", "3"]
     events.unsubscribed(who, "11")  # nobody is there any more
     loop.call_soon_threadsafe(loop.stop)
