@@ -4,6 +4,7 @@ No test touches the user's own broker: the directories that Brim takes from the 
 own.  Tests for which this machine lacks something are skipped, and the reason says what to install.
 """
 
+import gc
 import importlib.util
 import logging
 import os
@@ -109,6 +110,12 @@ def runtime_directory() -> Iterator[Path]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with Spark come last: its threads, and what it sets for its workers, stay in the process."""
     items.sort(key=lambda item: item.get_closest_marker("java") is not None)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end: the search for garbage after each test passes them over."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

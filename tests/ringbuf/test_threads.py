@@ -136,7 +136,7 @@ with ThreadPoolExecutor(4) as pool:
         barrier.wait()
         ring.close()
         for it in done:
-            it.result(PATIENCE_S)
+            it.result(60)
 """
     with Child(code, runtime_directory / "own", rounds) as child:
         status, _, error = child.wait(600)

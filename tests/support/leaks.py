@@ -45,12 +45,12 @@ class Holdings:
 
 def left_since(before: Holdings, *, only_outside: bool = False) -> list[str]:
     """What was not there before, and stays: garbage is collected first, and GRACE_S given."""
-    left = Holdings.now().since(before, only_outside=only_outside)
     deadline = time.monotonic() + GRACE_S
-    while left and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.01)
-        left = Holdings.now().since(before, only_outside=only_outside)
+    while left := Holdings.now().since(before, only_outside=only_outside):
+        if time.monotonic() >= deadline:
+            break
+        if gc.collect() == 0:  # it is not garbage: it may still go away by itself
+            time.sleep(0.01)
     return left
 
 
@@ -67,6 +67,10 @@ def _descriptors() -> Iterator[str]:
 
 def _children() -> Iterator[str]:
     """Processes that this one started, the dead but not yet waited for among them."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # There are none: nothing of /proc need be read.
+        return
     tracker = getattr(multiprocessing.resource_tracker._resource_tracker, "_pid", None)
     for listing in Path("/proc/self/task").glob("*/children"):
         try:
