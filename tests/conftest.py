@@ -106,10 +106,16 @@ def runtime_directory() -> Iterator[Path]:
         yield path
 
 
+# Files with the longest tests: they begin first, so that the processes end at about the same time.
+LONG = ("tests/faults/", "tests/simulation/", "tests/ringbuf/test_sanitizers.py", "tests/test_wheel.py")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with Spark come last: its threads, and what it sets for its workers, stay in the process."""
-    items.sort(key=lambda item: item.get_closest_marker("java") is not None)
+    items.sort(
+        key=lambda item: (item.get_closest_marker("java") is not None, not item.nodeid.startswith(LONG))
+    )
 
 
 def pytest_collection_finish() -> None:

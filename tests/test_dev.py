@@ -158,7 +158,8 @@ def test_what_fails_beside_others_is_run_once_more_alone_and_told(
     told: str | None,
     marks: tuple[str, str],
 ) -> None:
-    (tmp_path / "test_a.py").write_text(
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text(
         "from pathlib import Path\n"
         "import pytest\n"
         f"@pytest.mark.{marks[1]}\n"
