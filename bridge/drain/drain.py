@@ -34,6 +34,7 @@ from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.clock import SYSTEM, DrainClock
 from bridge.drain.dead_letters import DeadLetters
 from bridge.drain.in_flight import InFlightFile, InFlightWindow
+from bridge.drain.losses import Losses
 from bridge.drain.partitions import TICK_S, Partitions
 from bridge.drain.past_streams import note_streams, streams_left
 from bridge.drain.reconcile import is_there, reconcile
@@ -89,7 +90,8 @@ class Drain:
     """Drain of the rings of `settings` into `sink`. Belongs to one thread.
 
     `cold`: the log, if any. `moved` is called after the sink has taken a unit, and for each partition before
-    the first unit. `settled` is called on any thread after an answer of the sink: then step() has work.
+    the first unit of this process and of an epoch. `settled` is called on any thread after an answer of the
+    sink: then step() has work.
     """
 
     def __init__(
@@ -248,8 +250,7 @@ class Drain:
             self._window.files = [InFlightFile(intent) for intent in self.checkpoint.intents]
         self._begun = True
         for cursor in self.checkpoint.cursors.values():
-            if not cursor.owed:
-                self._report(cursor, ())
+            self._report_all(cursor)
 
     def _first_offset_of(self, name: RingName, epoch: int) -> int | None:
         self.partitions.scan(self.is_busy)
@@ -275,7 +276,7 @@ class Drain:
         # One unit while the sink has nothing to do; several while it has.
         room = min(self._most, len(self._window) + (window if self._window.outstanding else 1))
         while len(self._window) < room and self._has_room():
-            found = self.partitions.demands(self.checkpoint.move)
+            found = self.partitions.demands(self._move_to_epoch)
             wants = [it for it in found if (it.name, it.live) not in left_out]
             if not (wants := self._without(wants)):
                 break
@@ -417,6 +418,10 @@ class Drain:
         found = [(it[0], *part) for it in ranges for part in source.damaged_in(*it)]
         return {"damaged": tuple(found), "logged": source.is_logged()}
 
+    def _move_to_epoch(self, cursor: Cursor) -> None:
+        self.checkpoint.move(cursor)
+        self._report_all(cursor)
+
     def _next_epoch(self, source: PartitionSource, cursor: Cursor) -> bool:
         """Continue with the next epoch; that of the cursor was read to its end. False: no next epoch."""
         epochs = source.epochs()
@@ -433,7 +438,7 @@ class Drain:
             source.read_to_its_end()
             return False
         epoch, first = later[0]
-        self.checkpoint.move(cursor.next_epoch(epoch, first, source.end_of(cursor.epoch)))
+        self._move_to_epoch(cursor.next_epoch(epoch, first, source.end_of(cursor.epoch)))
         source.forget_before(epoch)
         log.info("epoch begun stream=%s partition=%d epoch=%d after=%d", *source.name, epoch, cursor.epoch)
         return True
@@ -532,6 +537,12 @@ class Drain:
             ranges = [*intent.earlier_lost, *intent.lost]
             log.warning("records declared lost unit=%s lost=%s", intent.drain_seq, ranges)
         log.debug("drained drain_seq=%d", intent.drain_seq)
+
+    def _report_all(self, cursor: Cursor) -> None:
+        """Report the progress and all known losses, which a broker that was killed may not know."""
+        losses = self.checkpoint.losses.get((cursor.stream, cursor.partition), Losses())
+        lost = [(first, last) for epoch, first, last in losses.lost if epoch == cursor.epoch]
+        self._report(cursor, (*lost, *cursor.owed))
 
     def _report(self, cursor: Cursor, lost: Lost) -> None:
         if self._moved is not None:

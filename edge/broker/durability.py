@@ -66,8 +66,8 @@ class RingDurability:
         self._sources[ring_name] = source
         if reason := self._refusals.get(ring_name):
             self._engine.refuse(source, reason)
-        if offset := self._upstream.get(ring_name):
-            self._engine.upstream(source, offset, 0, 0)
+        if (offset := self._upstream.get(ring_name)) is not None:
+            self._engine.upstream(source, offset)
 
     def refuse(self, ring_name: str, reason: int) -> None:
         """Refuse publishers to the ring with this MQTT 5 reason code; 0: accept them again."""
@@ -77,15 +77,20 @@ class RingDurability:
         if ring_name in self._sources:
             self._engine.refuse(self._sources[ring_name], reason)
 
-    def upstream(self, ring_name: str, offset: int, lost: Lost) -> None:
-        """Record that all sinks have the ring's records below `offset`, except those that are lost."""
-        self._upstream[ring_name] = max(offset, self._upstream.get(ring_name, 0))
+    def upstream(self, ring_name: str, offset: int | None, lost: Lost) -> None:
+        """Record that all sinks have the ring's records below `offset`, except those that are lost.
+
+        None: not all bridges have reported their progress yet.
+        """
+        if offset is not None:
+            self._upstream[ring_name] = max(offset, self._upstream.get(ring_name, 0))
         source = self._sources.get(ring_name)
         if source is None:
-            return  # no message was published to the ring since the start
+            return  # no client waits for records of the ring
         for first, last in lost:
-            self._engine.upstream(source, 0, first, last + 1)
-        self._engine.upstream(source, offset, 0, 0)
+            self._engine.upstream_lost(source, first, last + 1)
+        if offset is not None:
+            self._engine.upstream(source, offset)
 
 
 class Progress(NamedTuple):
@@ -142,18 +147,19 @@ class Upstream:
     def _row(self, ring_name: str, bridge: str) -> dict[str, float | None]:
         known = self._known.get(ring_name, {}).get(bridge)
         report_age_s = None if known is None else round(time.monotonic() - known.reported_at, 1)
-        return {"offset": self._offset(ring_name, bridge), "report_age_s": report_age_s}
+        return {"offset": self._offset(ring_name, bridge) or 0, "report_age_s": report_age_s}
 
     def _apply_progress(self, bridge: str, ring_name: str, progress: Progress, lost: Lost) -> None:
-        self._known.setdefault(ring_name, {})[bridge] = progress
+        reports = self._known.setdefault(ring_name, {})
         if lost:
-            log.error(
-                "records lost by the sink, not acknowledged %s",
-                pairs(bridge=bridge, ring=ring_name, offsets=list(lost)),
-            )
-        bridges = self._bridges[stream_of(ring_name)]
-        self._rings.upstream(ring_name, min(self._offset(ring_name, it) for it in bridges), lost)
+            level = logging.ERROR if bridge in reports else logging.INFO  # the first repeats earlier losses
+            facts = pairs(bridge=bridge, ring=ring_name, offsets=list(lost))
+            log.log(level, "records lost by the sink, not acknowledged %s", facts)
+        reports[bridge] = progress
+        offsets = [self._offset(ring_name, it) for it in self._bridges[stream_of(ring_name)]]
+        known = [it for it in offsets if it is not None]
+        self._rings.upstream(ring_name, min(known) if len(known) == len(offsets) else None, lost)
 
-    def _offset(self, ring_name: str, bridge: str) -> int:
+    def _offset(self, ring_name: str, bridge: str) -> int | None:
         known = self._known.get(ring_name, {}).get(bridge)
-        return known.offset if known is not None and known.epoch == self._epochs[ring_name] else 0
+        return known.offset if known is not None else None

@@ -106,8 +106,11 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def refuse(self, source: int, reason: int, /) -> None:
         """Refuse publishers with this reason code after queue_timeout_ms: the log fails; 0: accept them."""
 
-    def upstream(self, source: int, offset: int, lost_from: int, lost_to: int, /) -> None:
-        """All sinks have every record below `offset`, except the offsets lost_from to lost_to - 1."""
+    def upstream(self, source: int, offset: int, /) -> None:
+        """Store that all sinks have every record below `offset`, except those reported as lost."""
+
+    def upstream_lost(self, source: int, first: int, end: int, /) -> None:
+        """Store that a sink will never have the records of these offsets; `end` is not included."""
 
     def add_reader(self, reader: Reader, /) -> int:
         """Add a source that another process writes: its records are routed as they arrive."""

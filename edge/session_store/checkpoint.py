@@ -55,6 +55,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MAGIC = b"BRIMSESS"
+_VERSIONS = (1, STATE_VERSION)  # that are read
 NOTE, ENTRIES, END = b"n", b"h", b"."
 
 _HEADER = struct.Struct("<8sIIQQ")
@@ -151,8 +152,8 @@ def parse_checkpoint(data: memoryview) -> SessionCheckpoint:
         raise ValueError(f"{len(data)} bytes have no header")
     magic, version, epoch, position, created_ns = _HEADER.unpack_from(data)
     (seed,) = _CRC.unpack_from(data, _HEADER.size)
-    if magic != MAGIC or version != STATE_VERSION or seed != crc32c(data[: _HEADER.size]):
-        raise ValueError(f"no header of {MAGIC!r}, version {STATE_VERSION}: {magic!r}, version {version}")
+    if magic != MAGIC or version not in _VERSIONS or seed != crc32c(data[: _HEADER.size]):
+        raise ValueError(f"no header of {MAGIC!r}, version {_VERSIONS}: {magic!r}, version {version}")
     frames: list[Frame] = []
     for kind, body, _ in frames_in(data, _HEADER.size + _CRC.size, seed):
         if kind == END:

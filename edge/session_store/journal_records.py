@@ -33,7 +33,7 @@ __all__ = [
     "encode_record",
 ]
 
-STATE_VERSION = 1
+STATE_VERSION = 2  # 1: without RECEIPT entries of the engine
 
 
 class SessionOpened(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -11,7 +11,7 @@ from bridge.drain.bridge import Bridge as RunningBridge
 from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.clock import SYSTEM, DrainClock
 from bridge.drain.control_socket import ControlSocket
-from bridge.drain.drain import Drain
+from bridge.drain.drain import Drain, Moved
 from bridge.drain.lag import LagMeter
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import SinkError
@@ -98,11 +98,12 @@ def drain(
     sink: Sink | None = None,
     cold: RecordLog | None = None,
     clock: DrainClock = SYSTEM,
+    moved: Moved | None = None,
 ) -> Iterator[SteppedDrain]:
     """A drain that the test steps itself; at the end it is gone as a process is: nothing is saved."""
     target = sink or DirectorySink(chosen.state_dir.parent / "lake")
     checkpoint = Checkpoint.open(chosen.checkpoint_path, chosen.edge_id, target.url)
-    made = SteppedDrain(chosen, target, checkpoint, cold, clock=clock)
+    made = SteppedDrain(chosen, target, checkpoint, cold, moved, clock=clock)
     try:
         yield made
     finally:

@@ -25,7 +25,7 @@
  *   retained_delivery.c     delivery of retained messages to new subscriptions
  *   purge.c                 removal of queued messages that the session may not receive any more
  *   queue.c                 queues of positions
- *   ack_gate.c              durability: acknowledgements that wait for the log or for a sink
+ *   ack_gate.c, receipts.c  durability: acknowledgements and QoS 2 messages that wait for the log or a sink
  *   spill.c                 copies of records that rings are about to overwrite; spill_file.c, spill_index.c
  *                           and spill_compact.c: the file with these copies
  *   log_backfill.c          backfill of records from the log
@@ -74,8 +74,7 @@
 #define MQ_CARRY_BYTES 65536u       /* longest rest of a packet that stays in the shared buffer */
 #define MQ_INPUT_MIN 4096u          /* input memory that each connection may always use */
 #define MQ_READ_BYTES (256u * 1024) /* most bytes read from one connection in its turn */
-/* Packets and deliveries that one connection may cause in its turn. */
-#define MQ_TURN_WORK 8192u
+#define MQ_TURN_WORK 8192u /* packets and deliveries that one connection may cause in its turn */
 #define MQ_LAG_WORK 64u /* limit while some connections are not yet flushed in this round */
 #define MQ_FLUSH_BYTES (512u * 1024)   /* most bytes sent to one connection in its turn */
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements that pause reading from a client */
@@ -210,6 +209,7 @@ struct mq_session {
     uint8_t *received; /* QoS 2 identifiers not yet freed by PUBREL: 8 KiB of bits; NULL: few */
     uint32_t received_count; /* number of these identifiers */
     uint16_t received_few[MQ_RECEIVED_FEW];
+    mq_receipts *receipts; /* of those whose record the sinks may not have; NULL: none */
     mq_replay *replays; /* retained messages that must still be sent */
     mq_group *group;    /* group whose queue this is; NULL: the session of a client */
     mq_list shares;     /* its groups: handles of their queues */
@@ -241,8 +241,7 @@ typedef enum mq_stop { /* reason why parsing of a connection has stopped */
 } mq_stop;
 
 typedef struct mq_ack { /* an acknowledgement that waits */
-    /* position (disk) or offset (upstream) that the gate must reach; 0: no wait of its own */
-    uint64_t waits_for;
+    uint64_t waits_for; /* position (disk), 1 + offset (upstream); 0: no wait of its own; MQ_NEVER: lost */
     uint16_t source, identifier;
     uint8_t first;  /* byte of the packet: PUBACK or PUBREC */
     uint8_t reason; /* MQTT 5 reason code */
@@ -408,8 +407,7 @@ struct mq_engine {
     uint32_t *ids_table;                 /* number of subscription ids, by hash; chained by `next` */
     uint32_t ids_room;
     uint64_t retained_number;                   /* of the message that was retained last */
-    /* part of retained_bytes that only queue entries still reference */
-    uint64_t replaced_bytes;
+    uint64_t replaced_bytes; /* part of retained_bytes that only queue entries still reference */
     uint64_t promised_retained, promised_bytes; /* room for messages not shown yet */
     mq_list retained_changed;                   /* topics changed since the begin of the last sweep */
     mq_list retained_sweeping;                  /* topics that the sweep must still return */
@@ -439,6 +437,7 @@ struct mq_engine {
     bool sources_moved;
     bool sources_asking;        /* true if a source may wait for Python and is not reported */
     bool sources_waiting;       /* true if a source may wait for Python */
+    mq_receipts *receipts;      /* of the first session that has receipts */
     uint32_t blocked_sources;   /* number of sources with blocked_for not 0 */
     bool visible_when_durable;  /* some source's are: mq_make_durable_visible() must check */
     bool visible_pending;       /* more records became durable than one turn could make visible */
@@ -563,6 +562,7 @@ void mq_rate_begin(const mq_engine *engine, mq_connection *connection); /* CONNE
 
 /* acks.c */
 void mq_acks_release(mq_engine *engine);
+void mq_acks_lost(mq_engine *engine, uint32_t source, uint64_t from, uint64_t to);
 
 #include "mqtt/owners.h"
 #include "mqtt/route/topics.h"

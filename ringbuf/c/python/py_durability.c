@@ -5,6 +5,8 @@
  */
 #include "python/py_engine.h"
 
+#define OFFSET_MAX (UINT64_MAX >> 1) /* a gate adds to it */
+
 static int own_source_from(const engine_object *self, PyObject *object, uint32_t *out)
 {
     unsigned long long index;
@@ -35,11 +37,21 @@ PyObject *engine_refuse(engine_object *self, args_t args, Py_ssize_t count)
 PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count)
 {
     uint32_t source;
-    unsigned long long offset, lost_from, lost_to;
-    if (take(count, 4) != 0 || own_source_from(self, args[0], &source) != 0 ||
-        unsigned_of(args[1], UINT64_MAX, &offset) != 0 || unsigned_of(args[2], UINT64_MAX, &lost_from) != 0 ||
-        unsigned_of(args[3], UINT64_MAX, &lost_to) != 0)
+    unsigned long long offset;
+    if (take(count, 2) != 0 || own_source_from(self, args[0], &source) != 0 ||
+        unsigned_of(args[1], OFFSET_MAX, &offset) != 0)
         return NULL;
-    mq_upstream_moved(self->engine, source, offset, lost_from, lost_to);
+    mq_upstream_moved(self->engine, source, offset);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_upstream_lost(engine_object *self, args_t args, Py_ssize_t count)
+{
+    uint32_t source;
+    unsigned long long from, to;
+    if (take(count, 3) != 0 || own_source_from(self, args[0], &source) != 0 ||
+        unsigned_of(args[1], OFFSET_MAX, &from) != 0 || unsigned_of(args[2], OFFSET_MAX, &to) != 0)
+        return NULL;
+    mq_upstream_lost(self->engine, source, from, to);
     Py_RETURN_NONE;
 }

@@ -431,7 +431,8 @@ static PyObject *limits_address(engine_object *self, void *Py_UNUSED(closure))
 static PyMethodDef engine_methods[] = {
     {"add_ring", FAST(add_ring), "(writer, gate, logged) -> source"},
     {"refuse", FAST(engine_refuse), "(source, reason): its log takes no records; 0: it does again"},
-    {"upstream", FAST(engine_upstream), "(source, offset, lost_from, lost_to): what the sinks have"},
+    {"upstream", FAST(engine_upstream), "(source, offset): all sinks have the records below"},
+    {"upstream_lost", FAST(engine_upstream_lost), "(source, first, end): a sink will never have these"},
     {"add_reader", ONE(add_reader), "(reader) -> source"},
     {"remove_source", ONE(remove_source), "(source)"},
     {"resume_source", ONE(resume_source), "(source): the topic that was asked for is known now"},

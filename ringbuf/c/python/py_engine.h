@@ -125,6 +125,7 @@ PyObject *engine_state(engine_object *self, PyObject *);
 /* py_durability.c */
 PyObject *engine_refuse(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_upstream_lost(engine_object *self, args_t args, Py_ssize_t count);
 
 /* py_owners.c */
 /* Owner with an added reference.  NULL without an exception: the key is empty, or memory is short. */

@@ -80,3 +80,18 @@ def test_a_footer_keeps_what_it_says_of_earlier_epochs_and_is_as_before_without(
     assert FileFooter.unpack(more.pack()) == more
     with pytest.raises(DrainedFileError, match="earlier_lost"):
         FileFooter.unpack(replace(more, earlier_lost=((1, 9, 5),)).pack())
+
+
+def test_an_epoch_without_records_is_reported(runtime_directory: Path, tmp_path: Path) -> None:
+    """To publishers of durability "upstream": the sink has all records of the epochs before."""
+    told: list[tuple[int, int]] = []
+    chosen = settings(runtime_directory, tmp_path)
+    with drain(chosen, moved=lambda name, epoch, offset, lost: told.append((epoch, offset))) as drained:
+        with ring(runtime_directory) as made:
+            run_dry(drained)
+            publish(made, 3)
+            run_dry(drained)
+            made.unlink()
+        with ring(runtime_directory, epoch=EPOCH + 1):
+            run_dry(drained)
+    assert told == [(EPOCH, 0), (EPOCH, 3), (EPOCH + 1, 0)]

@@ -99,3 +99,20 @@ def test_a_bridge_that_does_not_run_or_has_more_to_drain_is_not_complete() -> No
     assert BridgeState("lake", "", "idle").verdict == "complete"
     assert BridgeState("lake", "", "draining", lag_records=1).verdict == "waiting"
     assert {BridgeState("lake", "", it).verdict for it in ("starting", "stopped", "failed")} == {"unknown"}
+
+
+def test_losses_are_reported_again_at_each_start(runtime_directory: Path, tmp_path: Path) -> None:
+    """To publishers of durability "upstream": the broker may have been killed before it knew of them."""
+    chosen = settings(runtime_directory, tmp_path)
+    told: list[tuple[str, int, int, tuple[tuple[int, int], ...]]] = []
+    with ring(runtime_directory) as made:
+        publish(made, 5)
+        with drain(chosen) as drained:
+            run_dry(drained)
+        publish(made, 5000)
+        with drain(chosen) as drained:
+            run_dry(drained)
+        oldest = made.extremes().oldest_offset
+        with drain(chosen, moved=lambda *it: told.append((*it[:3], tuple(it[3])))) as drained:
+            run_dry(drained)
+    assert told == [("default-0", EPOCH, 5005, ((5, oldest - 1),))]

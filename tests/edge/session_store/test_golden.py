@@ -9,7 +9,7 @@ import pytest
 from edge.auth.interfaces import ClientInfo
 from edge.recovery.read_journal import read_saved_state
 from edge.recovery.state_files import FILE_NAMES
-from edge.session_store.checkpoint import ENTRIES, NOTE, Origin, read_checkpoint, write_checkpoint
+from edge.session_store.checkpoint import ENTRIES, NOTE, Frame, Origin, read_checkpoint, write_checkpoint
 from edge.session_store.journal_records import (
     Connected,
     Disconnected,
@@ -28,7 +28,7 @@ from edge.session_store.journal_records import (
 from ringbuf import Ring
 from tests.support.house import ROOT
 
-GOLDEN = ROOT / "tests" / "golden" / "state" / "sessions-v1.state"
+GOLDEN_1, GOLDEN = (ROOT / "tests" / "golden" / "state" / f"sessions-v{it}.state" for it in (1, 2))
 FACTS = ClientInfo("dev", "anna", "127.0.0.1", 0, identity="anna", verified=True)
 NOTES: list[JournalRecord] = [
     Sources({1: ("default-0", 1_700_000_000, 4096)}),
@@ -44,19 +44,21 @@ NOTES: list[JournalRecord] = [
 ]
 ORIGIN = Origin(1_700_000_001, 8192, 1_700_000_002_000_000_000)
 FRAMES = [*((NOTE, encode_record(note)) for note in NOTES), (ENTRIES, bytes.fromhex("0300000501000000"))]
+RECEIPT = (ENTRIES, bytes.fromhex("0300000d2a0000000000100007000000"))
 
 
 def test_what_is_written_are_the_golden_bytes(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "it", ORIGIN, FRAMES, sync=False)
+    write_checkpoint(tmp_path / "it", ORIGIN, [*FRAMES, RECEIPT], sync=False)
     assert (tmp_path / "it").read_bytes() == GOLDEN.read_bytes()
 
 
-def test_the_golden_bytes_are_read() -> None:
-    found = read_checkpoint(GOLDEN)
+@pytest.mark.parametrize(("golden", "last"), [(GOLDEN_1, FRAMES[-1]), (GOLDEN, RECEIPT)])
+def test_the_golden_bytes_are_read(golden: Path, last: Frame) -> None:
+    found = read_checkpoint(golden)
     assert found is not None
     assert found.origin == ORIGIN
     assert [decode_record(body) for kind, body in found.frames if kind == NOTE] == NOTES
-    assert found.frames[-1] == FRAMES[-1]
+    assert found.frames[-1] == last
 
 
 @pytest.mark.parametrize("at", [0, 9, 40, 60, -1])
@@ -88,7 +90,7 @@ def test_a_damaged_checkpoint_costs_nothing_while_its_copy_is_whole(
             data = bytearray(whole)
             data[at] ^= 1 << at % 8
             files[damaged].write_bytes(data)
-            assert read_saved_state([files], ring, None).frames == FRAMES
+            assert read_saved_state([files], ring, None).frames == [*FRAMES, RECEIPT]
         assert "its copy is used" in caplog.text
         for file in files:
             file.write_bytes(b"")

@@ -5,9 +5,10 @@
  *
  *   committed   in the ring: delivered to subscribers, unless the ring shows only durable records
  *   durable     synced by the log: a position in the ring's header, stored by the log's thread
- *   upstream    in the sinks: an offset reported by Python, with the offsets lost in transit
+ *   upstream    in the sinks: an offset reported by Python.  Offsets lost in transit are reported before
  *
- * A gate selects the point that PUBACK and PUBREC wait for.  A record lost in transit is never acknowledged.
+ * A gate selects the point that PUBACK and PUBREC wait for.  A record lost in transit is never acknowledged:
+ * not by an acknowledgement that waits, and not when its client repeats the message (receipts.c).
  *
  * A ring that shows only durable records: they are retained and routed when durable, in the order of commits.
  * Until then each record's position and publisher are remembered.  The log gates the ring up to the durable
@@ -36,7 +37,7 @@ uint8_t mq_refusal(const mq_engine *engine, const mq_ring *source)
 
 uint64_t mq_ack_waits_for(const mq_ring *source)
 {
-    return source->ack_gate.event == MQ_GATE_UPSTREAM ? source->writer->offset : source->writer->tail;
+    return source->ack_gate.event == MQ_GATE_UPSTREAM ? 1 + source->writer->offset : source->writer->tail;
 }
 
 static uint64_t durable_of(const mq_ring *source)
@@ -49,9 +50,9 @@ mq_ack_status mq_ack_status_of(const mq_engine *engine, const mq_ring *source, u
 {
     const mq_ack_gate *gate = &source->ack_gate;
     if (gate->event == MQ_GATE_UPSTREAM) {
-        if (gate->upstream < waits_for)
-            return MQ_ACK_WAITS;
-        return gate->lost_from < waits_for && waits_for <= gate->lost_to ? MQ_ACK_LOST : MQ_ACK_DONE;
+        if (waits_for == MQ_NEVER)
+            return MQ_ACK_LOST;
+        return gate->upstream < waits_for ? MQ_ACK_WAITS : MQ_ACK_DONE;
     }
     if (durable_of(source) >= waits_for)
         return MQ_ACK_DONE;
@@ -69,21 +70,19 @@ void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason)
     source->ack_gate.refusal = reason;
 }
 
-/* Two lost ranges become the range that covers both, until no acknowledgement waits.  Sending a record again
- * that had arrived does no harm. */
-void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset, uint64_t lost_from,
-                       uint64_t lost_to)
+void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset)
 {
     mq_ack_gate *gate = &engine->sources[index]->ack_gate;
-    if (engine->ack_waiters.count == 0)
-        gate->lost_from = gate->lost_to = 0;
-    if (lost_to > lost_from) {
-        bool first = gate->lost_to == gate->lost_from;
-        gate->lost_from = first || lost_from < gate->lost_from ? lost_from : gate->lost_from;
-        gate->lost_to = first || lost_to > gate->lost_to ? lost_to : gate->lost_to;
-    }
-    if (offset > gate->upstream)
-        gate->upstream = offset;
+    if (offset < gate->upstream)
+        return;
+    gate->upstream = 1 + offset;
+    mq_receipts_settle(engine, index);
+}
+
+void mq_upstream_lost(mq_engine *engine, uint32_t index, uint64_t from, uint64_t to)
+{
+    mq_acks_lost(engine, index, from, to);
+    mq_receipts_lost(engine, index, from, to);
 }
 
 /* ---- hidden records ---- */

@@ -23,8 +23,7 @@ typedef struct mq_ack_gate {
     uint8_t refusal; /* reason code for publishers while its log takes no records; 0: none */
     bool visible_when_durable; /* records are routed when durable, not when committed */
     uint64_t refused_since_ms;
-    uint64_t upstream;           /* sinks have, or reported as lost, all records below this offset */
-    uint64_t lost_from, lost_to; /* lost offsets, among those that publishers still wait for */
+    uint64_t upstream; /* 1 + offset: sinks have, or reported as lost, all records below it; 0: no report */
     mq_pending_record *pending_visibility; /* circular buffer of pending_room, a power of two; NULL: none */
     uint32_t pending_first, pending_count, pending_room;
 } mq_ack_gate;
@@ -36,20 +35,51 @@ typedef enum mq_ack_status { /* state of a record whose acknowledgement waits */
     MQ_ACK_LOST     /* the publisher must send it again */
 } mq_ack_status;
 
+struct mq_ack;
+struct mq_connection;
 struct mq_ring;
 struct mq_message;
+struct mq_session;
 struct mq_topic;
 
 /* Reason code for refusing publishers to `source` now; 0: they are not refused. */
 uint8_t mq_refusal(const mq_engine *engine, const struct mq_ring *source);
 void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason); /* reason 0 ends the refusal */
-/* Store that the sinks have all records below `offset`, except the offsets lost_from .. lost_to - 1. */
-void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset, uint64_t lost_from,
-                       uint64_t lost_to);
-/* Value of mq_ack.waits_for for the last appended record. */
+/* Store that the sinks have all records below `offset`, except those reported as lost. */
+void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset);
+/* Store that the sinks will never have the records from offset `from` to `to` - 1. */
+void mq_upstream_lost(mq_engine *engine, uint32_t index, uint64_t from, uint64_t to);
+/* True if waits_for is the value for a record with an offset from `from` to `to` - 1. */
+static inline bool mq_is_lost(uint64_t waits_for, uint64_t from, uint64_t to)
+{
+    return from + 1 < waits_for && waits_for <= to + 1;
+}
+/* Value of mq_ack.waits_for for a record that waits for all records in the ring now. */
 uint64_t mq_ack_waits_for(const struct mq_ring *source);
 mq_ack_status mq_ack_status_of(const mq_engine *engine, const struct mq_ring *source,
                                uint64_t waits_for);
+
+/* receipts.c */
+typedef struct mq_receipt { /* a QoS 2 message that a client sent, and the sinks may not have */
+    uint64_t waits_for;     /* as in mq_ack */
+    uint16_t source, identifier;
+} mq_receipt;
+typedef struct mq_receipts mq_receipts; /* of one session */
+struct mq_receipts {
+    struct mq_session *session;
+    mq_receipts *next, **link; /* list of all sessions with receipts; `link` points here */
+    uint32_t count, room;
+    mq_receipt at[]; /* in the order of their PUBLISHes */
+};
+
+bool mq_receipt_add(mq_engine *engine, struct mq_session *session, mq_receipt receipt); /* false: no memory */
+const mq_receipt *mq_receipt_find(const struct mq_session *session, uint16_t identifier); /* NULL: none */
+void mq_receipt_drop(struct mq_session *session, uint16_t identifier);
+void mq_receipts_forget(struct mq_session *session, uint32_t source); /* 0: all */
+/* Drop the receipts of records that the sinks have. */
+void mq_receipts_settle(mq_engine *engine, uint32_t source);
+/* Free the identifiers of lost records. */
+void mq_receipts_lost(mq_engine *engine, uint32_t source, uint64_t from, uint64_t to);
 
 /* Prepare the append of a record, which overwrites at most `room` bytes, to a source that hides records.
  * RB_OK: the record can be remembered, and no hidden record is overwritten; RB_FULL. */

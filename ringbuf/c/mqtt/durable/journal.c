@@ -17,8 +17,9 @@
 #define LOG_PATIENCE_MS 5000u /* time without a sync after which a checkpoint must make room */
 #define ROUTED_BYTES 12u
 #define ITEM_BYTES 12u /* where, options */
+#define IDENTIFIER_BYTES 16u /* of RECEIVED and RECEIPT */
 
-_Static_assert(MQ_J_QUEUED < 256, "a kind has eight bits");
+_Static_assert(MQ_J_RECEIPT < 256, "a kind has eight bits");
 
 /* ---- collection of entries ---- */
 
@@ -167,15 +168,31 @@ void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entr
         mq_journal_gone(engine, entry); /* the message stays with this session [MQTT-4.8.2-5] */
 }
 
-bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier)
+static uint8_t *put_identifier(uint8_t *to, uint32_t kind, const mq_session *session, uint64_t where,
+                               uint16_t identifier)
+{
+    to = put_word(to, head(kind, session->item.index));
+    return put_word(put_long(to, where), identifier);
+}
+
+static uint8_t *put_receipt(uint8_t *to, const mq_session *session, const mq_receipt *receipt)
+{
+    uint64_t offset = receipt->waits_for - 2; /* 1 + offset of the next record */
+    return put_identifier(to, MQ_J_RECEIPT, session, (uint64_t)receipt->source << MQ_SOURCE_SHIFT | offset,
+                          receipt->identifier);
+}
+
+bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier,
+                         const mq_receipt *receipt)
 {
     if (engine->journal.writer == NULL)
         return true;
-    uint8_t *to = collect(&engine->journal, 16);
+    uint8_t *to = collect(&engine->journal, receipt == NULL ? IDENTIFIER_BYTES : 2 * IDENTIFIER_BYTES);
     if (to == NULL)
         return false;
-    to = put_word(to, head(MQ_J_RECEIVED, session->item.index));
-    put_word(put_long(to, where), identifier);
+    to = put_identifier(to, MQ_J_RECEIVED, session, where, identifier);
+    if (receipt != NULL)
+        put_receipt(to, session, receipt);
     return mq_journal_flush(engine);
 }
 
@@ -217,8 +234,11 @@ uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left)
         bytes = 12;
         break;
     case MQ_J_SENT_ELSE:
-    case MQ_J_RECEIVED:
         bytes = 16;
+        break;
+    case MQ_J_RECEIVED:
+    case MQ_J_RECEIPT:
+        bytes = IDENTIFIER_BYTES;
         break;
     case MQ_J_WINDOW:
         sent = words[3] - words[1]; /* lower words are enough: a window is short */
@@ -344,7 +364,9 @@ static uint8_t *put_item(uint8_t *to, uint64_t where, uint32_t tag)
 
 static uint64_t window_bytes(const mq_session *session)
 {
-    return 28 + ITEM_BYTES * (session->sent_next - session->sent_first) + 4ull * session->received_count;
+    uint64_t receipts = session->receipts == NULL ? 0 : session->receipts->count;
+    return 28 + ITEM_BYTES * (session->sent_next - session->sent_first) + 4ull * session->received_count +
+           IDENTIFIER_BYTES * receipts;
 }
 
 static uint8_t *put_received(uint8_t *to, const mq_session *session)
@@ -372,7 +394,10 @@ static uint8_t *put_window(uint8_t *to, const mq_session *session)
         bool groups = entry->tag & MQ_TAG_SHARED && (entry->tag & MQ_TAG_QOS) == 1;
         to = groups ? put_item(to, MQ_NOWHERE, 0) : put_item(to, entry->where, entry->tag);
     }
-    return put_received(to, session);
+    to = put_received(to, session);
+    for (uint32_t i = 0; session->receipts != NULL && i < session->receipts->count; i++)
+        to = put_receipt(to, session, &session->receipts->at[i]);
+    return to;
 }
 
 /* True if a restart restores the entry to this queue. */

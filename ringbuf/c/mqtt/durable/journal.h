@@ -27,6 +27,8 @@
  *                       then for each QoS 2 identifier received: a word.
  *                       Resets the session
  *   QUEUED     session  count; then for each: where, options.  Queued after the existing entries
+ *   RECEIPT    session  source << 52 | offset of the record, two words; identifier: after RECEIVED or WINDOW,
+ *                       of QoS 2, as long as the sinks may lose its record (receipts.c)
  *
  * Order.  Entries are in the order of the events.  They are collected, and appended before any dependent
  * output is sent.  RECEIVED is appended before its record.  A record without an entry was therefore stored
@@ -56,7 +58,8 @@ enum {
     MQ_J_MARK,
     MQ_J_GONE,
     MQ_J_WINDOW,
-    MQ_J_QUEUED
+    MQ_J_QUEUED,
+    MQ_J_RECEIPT
 };
 
 typedef struct mq_journal {
@@ -87,8 +90,9 @@ void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entr
 void mq_journal_word(mq_engine *engine, uint32_t kind, const mq_session *session, uint32_t word);
 /* of a member's entry, tagged MQ_TAG_SHARED */
 void mq_journal_gone(mq_engine *engine, const mq_entry *entry);
-/* False: the entry could not be written, and its record must not be stored. */
-bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier);
+/* False: the entries could not be written, and their record must not be stored.  `receipt` NULL: none. */
+bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier,
+                         const mq_receipt *receipt);
 void mq_journal_mark(mq_engine *engine, uint32_t source);
 /* Append the collected entries.  False: no room now, and no output may be sent. */
 bool mq_journal_flush(mq_engine *engine);

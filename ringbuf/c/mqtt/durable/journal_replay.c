@@ -215,6 +215,23 @@ static void on_received(const mq_restoring *restoring, mq_session *session, cons
         mq_received_mark(session, (uint16_t)identifier, &again);
 }
 
+/* Restore a receipt.  Without one, as for a record of an earlier epoch, a repeated message waits for all
+ * records of the ring. */
+static void on_receipt(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+                       const uint8_t *at)
+{
+    uint32_t source = restoring->sources[long_at(at, 1) >> MQ_SOURCE_SHIFT], identifier = word_at(at, 3);
+    uint64_t offset = long_at(at, 1) & (((uint64_t)1 << MQ_SOURCE_SHIFT) - 1);
+    if (identifier > 65535 || !mq_received_has(session, (uint16_t)identifier) || source == 0 ||
+        engine->sources[source]->kind != MQ_SOURCE_OWN)
+        return;
+    mq_receipt_drop(session, (uint16_t)identifier);
+    mq_receipt_add(engine, session,
+                   (mq_receipt){.waits_for = offset + 2,
+                                .source = (uint16_t)source,
+                                .identifier = (uint16_t)identifier});
+}
+
 /* Search from the oldest entry: a finished one is usually near the front. */
 static void on_gone(mq_engine *engine, mq_session *group, uint64_t where)
 {
@@ -299,6 +316,8 @@ static void replay(mq_engine *engine, mq_restoring *restoring, const uint8_t *at
         on_sent_else(engine, restoring, session, at);
     else if (kind == MQ_J_RECEIVED)
         on_received(restoring, session, at);
+    else if (kind == MQ_J_RECEIPT)
+        on_receipt(engine, restoring, session, at);
     else if (kind == MQ_J_GONE)
         on_gone(engine, session, where_now(restoring, long_at(at, 1)));
     else if (kind == MQ_J_WINDOW)

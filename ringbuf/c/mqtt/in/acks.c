@@ -28,6 +28,12 @@ static void put_ack(mq_engine *engine, mq_connection *connection, uint8_t first,
 
 /* ---- waiting acknowledgements, in the order of their PUBLISHes ---- */
 
+/* The waiting acknowledgement `number`, from 0 on. */
+static mq_ack *ack_at(const mq_connection *connection, uint32_t number)
+{
+    return &connection->acks[(connection->acks_first + number) & (connection->acks_space - 1)];
+}
+
 static bool acks_grow(mq_connection *connection)
 {
     uint32_t room = connection->acks_space ? connection->acks_space * 2 : 16;
@@ -35,7 +41,7 @@ static bool acks_grow(mq_connection *connection)
     if (acks == NULL)
         return false;
     for (uint32_t i = 0; i < connection->acks_count; i++)
-        acks[i] = connection->acks[(connection->acks_first + i) & (connection->acks_space - 1)];
+        acks[i] = *ack_at(connection, i);
     free(connection->acks);
     connection->acks = acks;
     connection->acks_first = 0;
@@ -43,10 +49,9 @@ static bool acks_grow(mq_connection *connection)
     return true;
 }
 
-/* Number of waiting acknowledgements at which reading from the client pauses.  An MQTT 5 client knows its
- * Receive Maximum and is not paused within it.  Twice as many are reached only by repeating the same
- * packets. */
-static uint32_t acks_max(const mq_engine *engine, const mq_connection *connection)
+/* An MQTT 5 client knows its Receive Maximum and is not paused within it.  Twice as many are reached only by
+ * repeating the same packets. */
+uint32_t mq_acks_max(const mq_engine *engine, const mq_connection *connection)
 {
     return engine->limits.receive_max * (connection->version == 5 ? 2 : 1);
 }
@@ -55,6 +60,20 @@ static uint32_t acks_max(const mq_engine *engine, const mq_connection *connectio
 static bool ends(const mq_ack *ack)
 {
     return ack->first == MQ_PUBACK << 4 || ack->reason >= MQ_REASON_UNSPECIFIED_ERROR;
+}
+
+static void wait_for_release(mq_engine *engine, mq_connection *connection)
+{
+    if (connection->has_acks)
+        return;
+    connection->has_acks = true;
+    mq_list_add(&engine->ack_waiters, mq_handle(&connection->item));
+}
+
+void mq_acks_retry(mq_engine *engine, mq_connection *connection)
+{
+    if (connection->stop == MQ_STOP_ACKS)
+        wait_for_release(engine, connection);
 }
 
 static void queue_ack(mq_engine *engine, mq_connection *connection, mq_ack ack)
@@ -67,16 +86,13 @@ static void queue_ack(mq_engine *engine, mq_connection *connection, mq_ack ack)
     connection->acks[at] = ack;
     connection->unfinished += ends(&ack);
     engine->counters.acks_waiting++;
-    if (connection->acks_count >= acks_max(engine, connection) && connection->stop == MQ_RUN)
+    if (connection->acks_count >= mq_acks_max(engine, connection) && connection->stop == MQ_RUN)
         connection->stop = MQ_STOP_ACKS;
-    if (!connection->has_acks) {
-        connection->has_acks = true;
-        mq_list_add(&engine->ack_waiters, mq_handle(&connection->item));
-    }
+    wait_for_release(engine, connection);
 }
 
-/* State of the acknowledged record.  A refusal is stored as the reason if the client's version has
- * reasons. */
+/* State of the acknowledged record.  A refusal or a loss is stored as the reason if the client's version has
+ * reasons.  A client without reasons waits while publishers are refused. */
 static mq_ack_status status_of(const mq_engine *engine, const mq_connection *connection, mq_ack *ack)
 {
     const mq_ring *source = engine->sources[ack->source];
@@ -89,7 +105,7 @@ static mq_ack_status status_of(const mq_engine *engine, const mq_connection *con
         return status == MQ_ACK_LOST ? status : MQ_ACK_WAITS;
     ack->reason = status == MQ_ACK_LOST ? MQ_REASON_IMPLEMENTATION_SPECIFIC_ERROR
                                         : mq_refusal(engine, source);
-    return MQ_ACK_REFUSED;
+    return status;
 }
 
 static void release(mq_engine *engine, mq_connection *connection)
@@ -101,7 +117,7 @@ static void release(mq_engine *engine, mq_connection *connection)
         mq_ack_status status = status_of(engine, connection, &ack);
         if (status == MQ_ACK_WAITS)
             break;
-        if (status == MQ_ACK_LOST) { /* MQTT 3.1.1 has no reason: the client sends again after a reconnect */
+        if (status == MQ_ACK_LOST && connection->version != 5) { /* no reason: it sends again */
             mq_connection_close(engine, connection, MQ_CLOSE_FULL);
             return;
         }
@@ -113,11 +129,9 @@ static void release(mq_engine *engine, mq_connection *connection)
             mq_exchange_end(engine, connection, ack.identifier);
         put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
     }
-    if (connection->acks_count > 0) {
-        connection->has_acks = true;
-        mq_list_add(&engine->ack_waiters, mq_handle(&connection->item));
-    }
-    if (connection->stop == MQ_STOP_ACKS && connection->acks_count < acks_max(engine, connection)) {
+    if (connection->acks_count > 0)
+        wait_for_release(engine, connection);
+    if (connection->stop == MQ_STOP_ACKS && connection->acks_count < mq_acks_max(engine, connection)) {
         connection->stop = MQ_RUN;
         connection->last_seen_ms = engine->now_ms;
         mq_connection_ready(engine, connection);
@@ -138,11 +152,23 @@ void mq_acks_release(mq_engine *engine)
     engine->passing = walked;
 }
 
+/* Find the acknowledgements of lost records.  Those of QoS 2 have receipts (mq_received_lost). */
+void mq_acks_lost(mq_engine *engine, uint32_t source, uint64_t from, uint64_t to)
+{
+    for (uint32_t i = 0; i < engine->ack_waiters.count; i++) {
+        mq_connection *connection = mq_slab_get(&engine->connections, engine->ack_waiters.at[i]);
+        for (uint32_t j = 0; connection != NULL && j < connection->acks_count; j++) {
+            mq_ack *ack = ack_at(connection, j);
+            if (ack->source == source && ack->first == MQ_PUBACK << 4 && mq_is_lost(ack->waits_for, from, to))
+                ack->waits_for = MQ_NEVER;
+        }
+    }
+}
+
 bool mq_ack_waits(const mq_connection *connection, uint16_t identifier)
 {
     for (uint32_t i = 0; i < connection->acks_count; i++)
-        if (connection->acks[(connection->acks_first + i) & (connection->acks_space - 1)].identifier ==
-            identifier)
+        if (ack_at(connection, i)->identifier == identifier)
             return true;
     return false;
 }
@@ -168,6 +194,23 @@ bool mq_exchange_end(mq_engine *engine, mq_connection *connection, uint16_t iden
     }
     connection->unfinished -= open && connection->unfinished > 0;
     return open;
+}
+
+void mq_received_lost(mq_engine *engine, mq_session *session, uint16_t identifier)
+{
+    mq_connection *connection = session->connection;
+    if (connection == NULL) {
+        if (mq_received_free(session, identifier) && session->kept)
+            mq_journal_word(engine, MQ_J_FREED, session, identifier);
+        return;
+    }
+    mq_exchange_end(engine, connection, identifier);
+    mq_acks_retry(engine, connection);
+    for (uint32_t i = 0; i < connection->acks_count; i++) {
+        mq_ack *ack = ack_at(connection, i);
+        if (ack->identifier == identifier && ack->first == MQ_PUBREC << 4)
+            ack->waits_for = MQ_NEVER;
+    }
 }
 
 /* ---- from a client ---- */

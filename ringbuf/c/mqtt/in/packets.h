@@ -69,8 +69,14 @@ bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const m
 void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack);
 /* True if `identifier` waits for its PUBACK or PUBREC. */
 bool mq_ack_waits(const mq_connection *connection, uint16_t identifier);
+/* Number of waiting acknowledgements at which reading from the client pauses. */
+uint32_t mq_acks_max(const mq_engine *engine, const mq_connection *connection);
+/* Continue a connection that is paused for its waiting acknowledgements, if it may continue now. */
+void mq_acks_retry(mq_engine *engine, mq_connection *connection);
 /* Free a QoS 2 identifier.  False if it was already free. */
 bool mq_exchange_end(mq_engine *engine, mq_connection *connection, uint16_t identifier);
+/* Free the identifier of a lost record, which the client must send again. */
+void mq_received_lost(mq_engine *engine, mq_session *session, uint16_t identifier);
 
 /* acl_cache.c */
 /* True if `topic` is the one for which connection->last_allowed was computed. */

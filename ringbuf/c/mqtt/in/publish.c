@@ -149,14 +149,27 @@ static bool append_failed(mq_engine *engine, mq_connection *connection, const mq
 
 /* ---- storing ---- */
 
+/* True if the sinks must report a loss of the topic's records: then a receipt is needed. */
+static bool needs_receipt(const mq_engine *engine, const mq_topic *topic)
+{
+    return engine->sources[topic->source]->ack_gate.event == MQ_GATE_UPSTREAM;
+}
+
 /* For a kept session, the journal gets the identifier and the future position before the ring gets the
  * message.  After a crash between the two, one without the other has no effect. */
-static int append_once(mq_engine *engine, const mq_session *session, mq_topic *topic, const publish *publish,
+static int append_once(mq_engine *engine, mq_session *session, mq_topic *topic, const publish *publish,
                        uint64_t *waits_for)
 {
-    uint64_t where = mq_where(topic->source, engine->sources[topic->source]->writer->tail);
+    const mq_ring *source = engine->sources[topic->source];
+    uint64_t where = mq_where(topic->source, source->writer->tail);
+    mq_receipt receipt = {.waits_for = 1 + mq_ack_waits_for(source),
+                          .source = (uint16_t)topic->source,
+                          .identifier = publish->identifier};
+    bool has_receipt = needs_receipt(engine, topic);
+    if (has_receipt && !mq_receipt_add(engine, session, receipt))
+        return RB_FULL;
     if (session->kept) {
-        if (!mq_journal_received(engine, session, where, publish->identifier))
+        if (!mq_journal_received(engine, session, where, publish->identifier, has_receipt ? &receipt : NULL))
             return RB_FULL;
         mq_block_log(engine, engine->sources[topic->source]);
     }
@@ -176,25 +189,49 @@ static void forget_once(mq_engine *engine, mq_connection *connection, const mq_t
     mq_output_barrier(engine, connection);
 }
 
-/* Store a QoS 2 message once; a repeated one is only acknowledged again.  The position of the first copy is
- * unknown.  The acknowledgement waits until everything now in the ring is durable.  PUBREC may report that
- * there are no subscribers; as in Mosquitto, it does not. */
+/* Acknowledge a repeated QoS 2 message.  Without a receipt, the position of its record is unknown: the
+ * acknowledgement waits until everything now in the ring is durable. */
+static void acknowledge_again(mq_engine *engine, mq_connection *connection, const mq_topic *topic,
+                              const publish *publish)
+{
+    const mq_receipt *receipt = mq_receipt_find(connection->session, publish->identifier);
+    uint16_t source = receipt == NULL ? topic->source : receipt->source;
+    uint64_t waits_for = receipt == NULL ? mq_ack_waits_for(engine->sources[source]) : receipt->waits_for;
+    answer(engine, connection, publish, source, waits_for, MQ_REASON_SUCCESS);
+}
+
+/* True if a new QoS 2 message must wait: the session has the maximum of receipts, from earlier connections,
+ * too. */
+static bool exceeds_receipts(const mq_engine *engine, const mq_connection *connection, const mq_topic *topic,
+                             const publish *publish)
+{
+    const mq_receipts *receipts = connection->session->receipts;
+    return receipts != NULL && receipts->count >= mq_acks_max(engine, connection) &&
+           needs_receipt(engine, topic) && !mq_received_has(connection->session, publish->identifier);
+}
+
+/* Store a QoS 2 message once; a repeated one is only acknowledged again.  PUBREC may report that there are no
+ * subscribers; as in Mosquitto, it does not. */
 static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
 {
     bool again;
     uint64_t waits_for = 0;
+    if (exceeds_receipts(engine, connection, topic, publish)) {
+        connection->stop = MQ_STOP_ACKS;
+        return false;
+    }
     if (!mq_received_mark(connection->session, publish->identifier, &again))
         return mq_refuse(engine, connection, MQ_CLOSE_MEMORY);
     if (again) {
-        waits_for = mq_ack_waits_for(engine->sources[topic->source]);
-    } else {
-        int result = append_once(engine, connection->session, topic, publish, &waits_for);
-        if (result != RB_OK) {
-            forget_once(engine, connection, topic, publish->identifier);
-            return append_failed(engine, connection, topic, publish, result);
-        }
-        connection->unfinished++;
+        acknowledge_again(engine, connection, topic, publish);
+        return true;
     }
+    int result = append_once(engine, connection->session, topic, publish, &waits_for);
+    if (result != RB_OK) {
+        forget_once(engine, connection, topic, publish->identifier);
+        return append_failed(engine, connection, topic, publish, result);
+    }
+    connection->unfinished++;
     answer(engine, connection, publish, topic->source, waits_for, MQ_REASON_SUCCESS);
     return true;
 }

@@ -63,6 +63,7 @@ bool mq_received_free(mq_session *session, uint16_t identifier)
 {
     if (!mq_received_has(session, identifier))
         return false;
+    mq_receipt_drop(session, identifier);
     uint32_t at = few_find(session, identifier);
     session->received_count--;
     if (session->received == NULL) {

@@ -130,6 +130,7 @@ void mq_session_return(mq_session *session)
  * cannot be sent again.  Queued entries are counted as overrun in their turn. */
 void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source)
 {
+    mq_receipts_forget(session, source);
     mq_walk walk = {0};
     while (mq_queue_next(session, &walk))
         if (mq_where_source(mq_entry_at(walk.at).where) == source)
@@ -159,6 +160,7 @@ void mq_session_clear(mq_engine *engine, mq_session *session)
     free(session->sent);
     free(session->sent_bytes);
     free(session->received);
+    mq_receipts_forget(session, 0);
     session->sent_bytes = NULL;
     session->sent = NULL;
     session->received = NULL;
