@@ -17,35 +17,15 @@ rules that begin with $.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import IntFlag
 
+from edge.auth.access_rule import NAMES, Access, AccessRule, filled, names_of
 from edge.auth.interfaces import AllowedFilters, ClientInfo
+from edge.auth.publish_rules import PublishRules
 from edge.mqtt.topic_filters import split_share
 
 __all__ = ["Access", "AccessRule", "AccessRules"]
-
-
-class Access(IntFlag):
-    """Access of a rule. Trees store plain ints, which combine in a tenth of the time."""
-
-    NONE = 0
-    READ = 1
-    WRITE = 2
-    READWRITE = 3
-    DENY = 4
-
-
-@dataclass(frozen=True, slots=True)
-class AccessRule:
-    """One line of an ACL file. `user` is None for clients without a name; patterns have no user."""
-
-    access: Access
-    topic_filter: str
-    user: str | None = None
-    is_pattern: bool = False
 
 
 @dataclass(slots=True)
@@ -63,7 +43,7 @@ class _AclNode:
             if level == "#":
                 node.below |= int(rule.access)
                 return
-            has_name = rule.is_pattern and _NAMES.search(level)
+            has_name = rule.is_pattern and NAMES.search(level)
             node = (node.templates if has_name else node.children).setdefault(level, _AclNode())
         node.here |= int(rule.access)
 
@@ -71,7 +51,6 @@ class _AclNode:
 READ, WRITE, DENY = int(Access.READ), int(Access.WRITE), int(Access.DENY)
 ALLOWED_FILTERS_MAX = 64  # filters in the answer of allowed_filters() at most
 NO_TOPIC = ("",)  # one empty level: `+` and `/#` have only that in common, and no topic is empty
-_NAMES = re.compile("%[cu]")
 _EMPTY = _AclNode()
 
 
@@ -86,6 +65,7 @@ class AccessRules:
         self.permits_anonymous = False  # True if some rule permits something to a client without a name
         self._denied: set[str | None] = set()  # users with a rule that denies
         self._patterns_deny = False
+        self._publish_rules = PublishRules()
         for rule in rules:
             self.denies_all &= rule.access is Access.DENY
             self.names_users |= rule.is_pattern and "%u" in rule.topic_filter
@@ -93,6 +73,7 @@ class AccessRules:
                 self.permits_anonymous |= not (rule.is_pattern and "%u" in rule.topic_filter)
             tree = self._patterns if rule.is_pattern else self._users.setdefault(rule.user, _AclNode())
             tree.add(rule)
+            self._publish_rules.add(rule)
             if rule.access & DENY and rule.is_pattern:
                 self._patterns_deny = True
             elif rule.access & DENY:
@@ -118,6 +99,10 @@ class AccessRules:
     def receives_all(self, client: ClientInfo) -> bool:
         """See edge.auth.interfaces.Surveyable."""
         return bool(self._access_to_all(client) & READ)
+
+    def publish_rules(self, client: ClientInfo) -> bytes | None:
+        """See edge.auth.interfaces.Surveyable."""
+        return self._publish_rules.of(client)
 
     def _access_to_all(self, client: ClientInfo) -> int:
         """Access that a client has to every topic which does not begin with $. Needs no walk: a client
@@ -161,7 +146,7 @@ class AccessRules:
         return bool(found & wanted) and not found & DENY
 
     def _trees(self, client: ClientInfo) -> tuple[_Walk, _Walk]:
-        names = {"%c": client.client_id, "%u": client.identity or ""}
+        names = names_of(client)
         own = self._users.get(client.identity, _EMPTY)
         return _Walk(own, names), _Walk(self._patterns, names)
 
@@ -200,17 +185,9 @@ class _Walk:
         if child := node.children.get("+"):
             yield child, strict
         for template, child in node.templates.items():
-            text = self._filled(template)
+            text = filled(template, self._names)
             if text is None or text == level:
                 yield child, strict or text is None
-
-    def _filled(self, template: str) -> str | None:
-        """The level with the client's names filled in; None if a name is missing or invalid there."""
-        for name in _NAMES.findall(template):
-            value = self._names[name]
-            if not value or any(char in value for char in "+#/"):
-                return None
-        return _NAMES.sub(lambda match: self._names[match.group()], template)
 
     # ---- filters ----
 
@@ -238,7 +215,7 @@ class _Walk:
     def _readable_children(self, node: _AclNode, *, first: bool) -> Iterator[tuple[str, _AclNode]]:
         yield from node.children.items()
         for template, child in node.templates.items():
-            text = self._filled(template)
+            text = filled(template, self._names)
             if text is not None and not (first and text.startswith("$")):
                 yield text, child
 
@@ -280,7 +257,7 @@ class _Walk:
         if dollar:
             return
         for template, child in node.templates.items():
-            yield self._filled(template) or "+", child
+            yield filled(template, self._names) or "+", child
 
 
 def _both(wanted: str, level: str, *, first: bool) -> str | None:

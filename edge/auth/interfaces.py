@@ -126,6 +126,9 @@ class Surveyable(AccessList, Protocol):
     def receives_all(self, client: ClientInfo) -> bool:
         """True if may_receive() is True for every topic that does not begin with $."""
 
+    def publish_rules(self, client: ClientInfo) -> bytes | None:
+        """Rules that decide as may_publish(), for the engine (edge.auth.publish_rules); None: too many."""
+
     def allowed_filters(self, client: ClientInfo, topic_filter: str) -> AllowedFilters | None:
         """The part of `topic_filter` that `client` may receive, without `$share/group/`;
         None: too complex.

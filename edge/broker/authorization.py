@@ -114,6 +114,10 @@ class Authorization:
             return self._survey.publishes_all(facts)
         return self._access is None
 
+    def publish_rules(self, facts: ClientInfo) -> bytes | None:
+        """Rules by which the engine decides about messages of the client; None: the access list decides."""
+        return None if self._survey is None else self._survey.publish_rules(facts)
+
     def may_subscribe(self, facts: ClientInfo, topic_filter: str) -> Answer:
         """True if the client may have this subscription; for a shared one the inner filter counts."""
         return self.access is None or self.access.may_subscribe(facts, split_share(topic_filter)[1])

@@ -282,17 +282,21 @@ class ConnectHandler:
 
     def _attach(self, connection: int, packet: Connect, session: Session) -> bool:
         wanted, limits = packet.properties, self._limits
+        publishes_all = self._permissions.publishes_all(session.facts)
         self._engine.session_receives(session.handle, self._permissions.receives_all(session))
-        return self._engine.attach(
+        attached = self._engine.attach(
             connection,
             session.handle,
             packet.version,
             self._keep_alive_s(packet) * 1500 or limits.keep_alive_max_s * 1000,  # [MQTT-3.1.2-22]
-            self._permissions.publishes_all(session.facts),
+            publishes_all,
             min(limits.sessions.in_flight_max, wanted.receive_maximum or RECEIVE_MAXIMUM),
             wanted.maximum_packet_size_bytes or 0,
             min(limits.topic_alias_max, wanted.topic_alias_maximum or 0),
         )
+        if attached and not publishes_all:
+            self._engine.publish_rules(connection, self._permissions.publish_rules(session.facts))
+        return attached
 
     # ---- CONNACK ----
 

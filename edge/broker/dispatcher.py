@@ -378,6 +378,9 @@ class Broker:
             if not self._permissions.is_still_authorized(client.facts):
                 log.info("client disconnected: no longer authorized %s", pairs(client=client.facts.client_id))
                 self._end(client.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
+            else:
+                rules = self._permissions.publish_rules(client.facts)
+                self._engine.publish_rules(client.connection, rules)
         for session in self.sessions:
             self.engine.session_receives(session.handle, self._permissions.receives_all(session))
         self.router.acl_changed(self.sessions)

@@ -170,6 +170,11 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def authorize(self, connection: int, topic: int, allowed: bool, /) -> bool:
         """Answer a TOPIC event. The answer holds for this connection until clear_acl_cache()."""
 
+    def publish_rules(self, connection: int, rules: bytes | None, /) -> bool:
+        """Decide about the topics of a connection by these rules (edge.auth.publish_rules) until
+        clear_acl_cache(), and not by TOPIC events. None: by events. Raises ValueError if they are malformed.
+        """
+
     def skip(self, connection: int, reason: int, /) -> bool:
         """Answer a TOPIC event: drop the PUBLISH and count it. `reason`, 0x80..0xFF, is the reason code for
         an MQTT 5 client; others get a plain acknowledgement. Topic Name Invalid is remembered for the topic

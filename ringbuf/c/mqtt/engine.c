@@ -151,6 +151,8 @@ static void connection_release(mq_engine *engine, mq_connection *connection)
     connection->acl_count = connection->acl_room = 0;
     free(connection->acks);
     free(connection->acl_cache);
+    free(connection->acl_rules);
+    connection->acl_rules = NULL;
     mq_aliases_free(connection);
     free(connection->aliases_out);
     connection->aliases_out = NULL;

@@ -312,6 +312,7 @@ struct mq_connection {
     uint32_t policy;                    /* engine->policy of the answers in the cache */
     uint32_t acl_count, acl_room;
     mq_acl_entry *acl_cache;
+    struct mq_acl_rules *acl_rules; /* of `policy`; NULL: Python decides about each topic */
     mq_ack *acks; /* that wait for a sync or a sink: circular buffer of acks_space */
     uint32_t acks_first, acks_count, acks_space;
     uint32_t unfinished; /* unfinished QoS 1 and 2 exchanges that the client began */
@@ -320,8 +321,7 @@ struct mq_connection {
     uint32_t publish_rate_max;          /* messages per second; 0: any */
     uint64_t rate_credit, rate_seen_ms; /* messages it may send at once, in thousandths, at that time */
     mq_owner *owner;                    /* charged for the connection in the table `owned_as`; NULL: none */
-    uint8_t owned_as;
-    uint8_t listener;
+    uint8_t owned_as, listener;
     uint8_t address_family; /* AF_*; 0: none */
     uint16_t port;
     uint8_t address[16];

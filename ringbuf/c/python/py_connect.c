@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of the Python type Engine for a CONNECT (see py_engine.c): its contents, and the peer that sent it.
+ * Methods of the Python type Engine for a CONNECT (see py_engine.c): its contents, the peer that sent it, and
+ * the rules for what that client may publish.
  */
+#include "mqtt/in/acl_rules.h"
 #include "mqtt/in/connect.h"
 #include "python/py_engine.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define PEER_BYTES (INET6_ADDRSTRLEN + sizeof "[]:65535")
 
@@ -76,4 +79,25 @@ PyObject *engine_peer(engine_object *self, PyObject *handle)
         length = snprintf(text, sizeof text, family == AF_INET ? "%s:%u" : "[%s]:%u", host,
                           (unsigned)connection->port);
     return Py_BuildValue("(is#)", connection->listener, text, (Py_ssize_t)length);
+}
+
+PyObject *engine_publish_rules(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    char *packed;
+    Py_ssize_t length;
+    mq_acl_rules *rules = NULL;
+    if (take(count, 2) != 0 || live_from(self, args[0], &connection) != 0)
+        return NULL;
+    if (args[1] != Py_None) {
+        if (PyBytes_AsStringAndSize(args[1], &packed, &length) != 0)
+            return NULL;
+        if ((rules = mq_acl_rules_new((const uint8_t *)packed, (uint32_t)length)) == NULL)
+            return PyErr_Format(PyExc_ValueError, "the rules are malformed, or there is no memory for them");
+    }
+    if (connection == NULL)
+        free(rules);
+    else
+        mq_acl_rules_set(self->engine, connection, rules);
+    return PyBool_FromLong(connection != NULL);
 }

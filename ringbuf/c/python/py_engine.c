@@ -455,6 +455,7 @@ static PyMethodDef engine_methods[] = {
     {"peer", ONE(engine_peer), "(connection) -> (listener, address) | None"},
     {"plain_connect", ONE(engine_plain_connect), "(packet) -> content | None"},
     {"authorize", FAST(authorize), "(connection, topic, allowed) -> bool"},
+    {"publish_rules", FAST(engine_publish_rules), "(connection, rules | None) -> bool"},
     {"skip", FAST(skip), "(connection, reason) -> bool: drop the PUBLISH that was asked about"},
     {"clear_acl_cache", NONE(clear_acl_cache), "(): rules have changed"},
     {"session_open", FAST(engine_session_open), "(queue_max, drop_newest, owner) -> session"},

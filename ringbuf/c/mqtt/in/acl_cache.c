@@ -2,16 +2,19 @@
  *
  * Topic of a PUBLISH, and the permission of the client to publish to it (ACL cache).
  *
- * Python decides once for each topic and client.  Its answer is cached in a table of the connection until the
- * rules change, keyed by the topic's index and generation.  A device that repeats its topic, or uses aliases,
- * needs no hash.  Indexes are given in the order of new topics, so a client can choose them; their hash is
- * therefore keyed, as that of names.
+ * Python, or the rules of the connection (acl_rules.h), decide once for each topic and client.  The answer is
+ * cached in a table of the connection until the rules change, keyed by the topic's index and generation.  A
+ * device that repeats its topic, or uses aliases, needs no hash.  Indexes are given in the order of new
+ * topics, so a client can choose them; their hash is therefore keyed, as that of names.
  */
 #include "base/hash.h"
+#include "mqtt/in/acl_rules.h"
 #include "mqtt/in/packets.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define RULES_PER_MESSAGE 8u /* rules that are examined in the time of a message */
 
 static mq_acl_entry *acl_place(const mq_engine *engine, const mq_connection *connection, uint32_t topic)
 {
@@ -22,10 +25,14 @@ static mq_acl_entry *acl_place(const mq_engine *engine, const mq_connection *con
     return &connection->acl_cache[at];
 }
 
-/* Forget all cached answers after a change of the rules, including `trusted`. */
+/* Forget all cached answers; after a change of the rules also the rules, including `trusted`. */
 static void acl_cache_clear(mq_engine *engine, mq_connection *connection)
 {
-    connection->trusted &= connection->policy == engine->policy;
+    if (connection->policy != engine->policy) {
+        connection->trusted = false;
+        free(connection->acl_rules);
+        connection->acl_rules = NULL;
+    }
     free(connection->acl_cache);
     connection->acl_cache = NULL;
     connection->acl_count = connection->acl_room = 0;
@@ -64,14 +71,8 @@ static mq_topic *last_set(mq_connection *connection, mq_topic *topic, bool allow
 }
 
 /* Without memory the answer is only not cached. */
-void mq_authorize(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed)
+static void cache(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed)
 {
-    connection->answered = true;
-    if (connection->policy != engine->policy)
-        acl_cache_clear(engine, connection);
-    last_set(connection, mq_slab_at(&engine->topics, topic->item.index), allowed);
-    if (connection->trusted)
-        return;
     if (connection->acl_count >= connection->acl_room / 4 * 3 && !acl_cache_grow(engine, connection))
         return;
     mq_acl_entry *place = acl_place(engine, connection, topic->item.index);
@@ -80,22 +81,54 @@ void mq_authorize(mq_engine *engine, mq_connection *connection, const mq_topic *
                             .generation = (topic->item.generation & ~1u) | allowed};
 }
 
-bool mq_is_trusted(mq_engine *engine, mq_connection *connection)
+static void follow_policy(mq_engine *engine, mq_connection *connection)
 {
     if (connection->policy != engine->policy)
         acl_cache_clear(engine, connection);
-    return connection->trusted;
+}
+
+void mq_authorize(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed)
+{
+    connection->answered = true;
+    follow_policy(engine, connection);
+    last_set(connection, mq_slab_at(&engine->topics, topic->item.index), allowed);
+    if (!connection->trusted)
+        cache(engine, connection, topic, allowed);
+}
+
+void mq_acl_rules_set(mq_engine *engine, mq_connection *connection, mq_acl_rules *rules)
+{
+    follow_policy(engine, connection);
+    free(connection->acl_rules);
+    connection->acl_rules = rules;
+}
+
+bool mq_decides_permission(mq_engine *engine, mq_connection *connection)
+{
+    follow_policy(engine, connection);
+    return connection->trusted || connection->acl_rules != NULL;
+}
+
+/* Decide by the rules of the connection, and cache the answer. */
+static mq_topic *decide(mq_engine *engine, mq_connection *connection, mq_topic *topic)
+{
+    const mq_acl_rules *rules = connection->acl_rules;
+    bool allowed = mq_acl_rules_allow(rules, topic->name, topic->length);
+    engine->turn_work += 1 + rules->count / RULES_PER_MESSAGE;
+    cache(engine, connection, topic, allowed);
+    return last_set(connection, topic, allowed);
 }
 
 /* Returns `topic` with connection->last_allowed set; NULL: not yet authorized for this client. */
 mq_topic *mq_topic_admit(mq_engine *engine, mq_connection *connection, mq_topic *topic)
 {
-    if (mq_is_trusted(engine, connection))
+    follow_policy(engine, connection);
+    if (connection->trusted)
         return last_set(connection, topic, true);
     const mq_acl_entry *entry = connection->acl_room ? acl_place(engine, connection, topic->item.index)
                                                      : NULL;
     if (entry == NULL || entry->topic == 0 || (entry->generation | 1) != topic->item.generation)
-        return NULL;
+        return connection->acl_rules == NULL ? NULL : decide(engine, connection, topic);
     return last_set(connection, topic, entry->generation & 1);
 }
 

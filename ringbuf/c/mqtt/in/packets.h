@@ -6,6 +6,7 @@
  *   connect.c        CONNECT -> its fields (connect.h)
  *   publish.c        PUBLISH -> record
  *   acl_cache.c      topic of a PUBLISH, and the permission of the client to publish to it
+ *   acl_rules.c      rules for that permission (acl_rules.h)
  *   topic_aliases.c  topic aliases of a client
  *   acks.c           acknowledgements of both directions
  *   rate_limit.c     publish rate limit of a client
@@ -85,8 +86,8 @@ static inline bool mq_is_last(const mq_engine *engine, const mq_connection *conn
     return topic != NULL && topic == connection->last_topic &&
            topic->item.generation == connection->last_generation && connection->policy == engine->policy;
 }
-/* True if the client may publish to any topic that is not reserved. */
-bool mq_is_trusted(mq_engine *engine, mq_connection *connection);
+/* True if the client's permission for a topic needs no Python. */
+bool mq_decides_permission(mq_engine *engine, mq_connection *connection);
 /* Find the topic `name` and set connection->last_allowed.  NULL: Python must decide. */
 mq_topic *mq_topic_named(mq_engine *engine, mq_connection *connection, const uint8_t *name, uint32_t length);
 /* The topic, if the client may publish to it by the cached answers; NULL: Python must decide. */

@@ -291,15 +291,15 @@ static bool skip(mq_engine *engine, mq_connection *connection, const publish *pu
                 reason == MQ_REASON_TOPIC_NAME_INVALID ? MQ_DROP_TOPIC_NAME : MQ_DROP_TOPICS, reason);
 }
 
-/* Make a topic without Python, for a client that may publish to any topic.  NULL: Python must decide, or the
- * message must be dropped (connection->skip_reason). */
+/* Make a topic without Python, for a client whose permission needs no Python.  NULL: Python must decide, or
+ * the message must be dropped (connection->skip_reason). */
 static mq_topic *make_topic(mq_engine *engine, mq_connection *connection, mq_alias *alias,
                             const publish *publish)
 {
     bool exceeds_quota = false;
     const uint8_t *name = alias == NULL ? publish->name : alias->name;
     uint32_t length = alias == NULL ? publish->name_length : alias->length;
-    if (!mq_is_trusted(engine, connection) ||
+    if (!mq_decides_permission(engine, connection) ||
         mq_topic_new(engine, connection->session, name, length, &exceeds_quota) == NULL) {
         connection->skip_reason = exceeds_quota ? MQ_REASON_QUOTA_EXCEEDED : 0;
         return NULL;
