@@ -3,10 +3,10 @@
     ./dev bench abuse [--only NAME] [--clients 50] [--rate 1000]
 
 Starts a broker with the default limits, and honest clients in a process of their own, which publish and
-subscribe on schedule at QoS 1 (tests/support/honest.py). Then the abuses of tests/support/abuse.py run one
-after another, at the size of an attack. Prints for each its duration, p50, p99 and worst latency of the
-honest clients, and memory of the broker: before, maximum, and after the end of the abuse. The last line is
-JSON.
+subscribe on schedule at QoS 1 (tests/support/honest_clients.py). Then the abuses of tests/support/abuse.py
+run one after another, at the size of an attack. Prints for each its duration, p50, p99 and worst latency of
+the honest clients, and memory of the broker: before, maximum, and after the end of the abuse. The last line
+is JSON.
 
 The abuser has the lowest priority: in a plant it has a machine of its own. It still shares the cores with the
 broker and the honest clients, and the kernel works for the abuser's sockets on them.
@@ -131,7 +131,7 @@ def main() -> int:
         memory_directory() as runtime,
         tempfile.TemporaryDirectory(prefix="brim-abuse-") as directory,
         BrimProcess(runtime, Path(directory)) as broker,
-        ModuleChild("tests.support.honest", broker.port, chosen.clients, chosen.rate) as honest,
+        ModuleChild("tests.support.honest_clients", broker.port, chosen.clients, chosen.rate) as honest,
     ):
         honest.lines_until("ready")
         os.nice(LOWEST_PRIORITY)

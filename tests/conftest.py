@@ -19,9 +19,9 @@ import zmq
 from hypothesis import settings
 
 from tests.support.directories import memory_directory
-from tests.support.house import dev
 from tests.support.leaks import Holdings, left_since
 from tests.support.mqtt_bench import Bench
+from tests.support.project import dev
 
 # Bytecode is kept even where the environment refuses it: otherwise each of a thousand processes compiles all
 # of Brim again, and pytest rewrites every test file again.

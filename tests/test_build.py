@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 API = "int twice(int number);\nenum { LIMIT = 7 };\n"
 HEADER = '#ifndef OWNER_H\n#define OWNER_H\n#include "ringbuf_api.h"\n#endif\n'

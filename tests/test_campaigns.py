@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 from tests.support.waiting import wait_until
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.house import ROOT, dev
+from tests.support.project import ROOT, dev
 
 FILES = ["pyproject.toml", "locks/core.txt"]
 

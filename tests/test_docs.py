@@ -15,7 +15,7 @@ from edge.config.schema import Config, Listener, Plugin, Producer, Stream, Tls
 from edge.observe.metric_families import METRICS
 from tests.support import documents
 from tests.support.documents import ARCHITECTURE, DOCUMENTS, PAGES, README, Block, blocks, prose, short
-from tests.support.house import ROOT, dev
+from tests.support.project import ROOT, dev
 from tests.test_words import PATTERNS
 
 README_WORDS = 900

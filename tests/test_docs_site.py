@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import PAGES
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 # Resources that a browser loads without a click.
 LOADS = re.compile(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.house import PACKAGES, ROOT
+from tests.support.project import PACKAGES, ROOT
 
 # The rooms of the packages, the lowest first, and the rooms and libraries that each may import, together with
 # itself and the standard library. A room is a folder, or a file directly in a package; ringbuf and brim are

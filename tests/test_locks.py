@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.house import ROOT, dev
+from tests.support.project import ROOT, dev
 
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
 

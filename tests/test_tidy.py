@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.house import PACKAGES, ROOT
+from tests.support.project import PACKAGES, ROOT
 
 LINE_CHARACTERS = 110
 FUNCTION_LINES = 70

@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.support.children import Child
-from tests.support.house import PACKAGES, ROOT
+from tests.support.project import PACKAGES, ROOT
 
 BASE_PACKAGES_MAX = 14  # Brim and what it needs without an extra
 COMMANDS = {"brim", "cffi-gen-src", "markdown-it", "pygmentize", "websockets"}  # on PATH after an install

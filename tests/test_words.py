@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 FINISHED = (
     "benchmarks", "bridge", "brim", "build.py", "docs", "edge", "examples", "persistence", "ringbuf",

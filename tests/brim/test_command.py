@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.house import PACKAGES, ROOT
+from tests.support.project import PACKAGES, ROOT
 
 RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from brim._command import main; sys.exit(main())"
 

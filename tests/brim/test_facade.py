@@ -14,7 +14,7 @@ import brim
 import brim.asyncio
 import brim.errors
 from tests.support.brim_process import BrimProcess
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 MODULES = [brim, brim.asyncio, brim.errors]
 PAIRS = ["Client", "Consumer", "MessageSubscription", "Subscription", "ZmqSubscription"]

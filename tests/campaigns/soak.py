@@ -8,7 +8,7 @@
     lake       a bridge to a directory
     work       a consumer group whose members join and leave (soak_member.py, processes)
     honest     clients with an exact schedule: the longest time from a PUBLISH that was due to its delivery is
-               the longest pause of service (honest.py, a process)
+               the longest pause of service (honest_clients.py, a process)
 
 In the end everything that was acknowledged has arrived, and QoS 2 once; memory and descriptors are as they
 were; the broker has logged no error.  The campaign also judges the pause and the pace, which need a machine
@@ -40,11 +40,11 @@ from typing import NamedTuple, Self
 from tests.campaigns.running import Campaign, Outcome
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
-from tests.support.dense import Dense
+from tests.support.dense_number_set import DenseNumberSet
 from tests.support.directories import memory_directory
 from tests.support.drained_files import payloads_drained
-from tests.support.house import ROOT
 from tests.support.outside_client import Lost, number_of
+from tests.support.project import ROOT
 from tests.support.soak_clients import PacedPublisher, SlowSubscriber, SteadySubscriber
 from tests.support.waiting import PATIENCE_S
 
@@ -202,7 +202,7 @@ class Soak:
             it.connect(port)
         self._work_until(lambda: all(it.subscribed for it in self.subscribers), "no SUBACK")
         self._guests = self._child("tests.support.soak_guests", port, 4, self.terms.guests, self._seed)
-        self._honest = self._child("tests.support.honest", port, 10, self.terms.honest)
+        self._honest = self._child("tests.support.honest_clients", port, 10, self.terms.honest)
         for child in (self._guests, self._honest):
             child.lines_until("ready")
         place = self.broker.runtime_dir
@@ -323,13 +323,13 @@ class Soak:
     def _publisher(self, topic: str) -> PacedPublisher:
         return next(it for it in self.publishers if it.topic == topic)
 
-    def _compare(self, topic: str, wanted: Dense, found: Dense, where: str) -> None:
+    def _compare(self, topic: str, wanted: DenseNumberSet, found: DenseNumberSet, where: str) -> None:
         if missing := found.lacks(wanted):
             text = f"{topic}: {len(missing)} acknowledged did not reach the {where}"
             self.wrong.append(f"{text}: {missing[0]} to {missing[-1]}")
 
-    def _settle_group(self, wanted: Dense) -> None:
-        found, at = Dense(), [0] * MEMBERS
+    def _settle_group(self, wanted: DenseNumberSet) -> None:
+        found, at = DenseNumberSet(), [0] * MEMBERS
 
         def has_all() -> bool:
             for index, ledger in enumerate(self._ledgers):
@@ -400,7 +400,7 @@ class Soak:
 
     def _judge_lake(self) -> None:
         """After a clean stop, which drains what there is; the next start drains the rest."""
-        wanted, publisher = Dense(), self._publisher("lake/a")
+        wanted, publisher = DenseNumberSet(), self._publisher("lake/a")
         for payload in payloads_drained(self._disk / "lake"):
             wanted.add(number_of(payload))
         self.counts["drained"] = len(wanted)

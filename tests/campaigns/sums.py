@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.campaigns.ledger import show
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 __all__ = ["add", "next_seed", "show_sums"]
 

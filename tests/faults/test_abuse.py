@@ -77,7 +77,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrimProcess]:
 @pytest.fixture(scope="module")
 def honest(broker: BrimProcess) -> Iterator[ModuleChild]:
     """Honest clients that publish and subscribe through all abuses."""
-    with ModuleChild("tests.support.honest", broker.port, 10, 200) as process:
+    with ModuleChild("tests.support.honest_clients", broker.port, 10, 200) as process:
         process.lines_until("ready")
         yield process
 

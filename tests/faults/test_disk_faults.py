@@ -23,7 +23,7 @@ def test_a_broker_lives_through_every_fault_of_its_disk_and_says_so(runtime_dire
 def test_a_broker_that_syncs_again_after_a_sync_has_failed_is_caught(runtime_directory: Path) -> None:
     with (
         LossyMount() as mount,
-        FaultyDisk(runtime_directory, mount, SEED, module="tests.support.stubborn_broker") as campaign,
+        FaultyDisk(runtime_directory, mount, SEED, module="tests.support.second_sync_broker") as campaign,
         pytest.raises(Lost),
     ):
         for _ in range(TRIES):

@@ -21,8 +21,8 @@ from edge.errors import EdgeError
 from edge.mqtt import ConnAck, Connect, PubAck, Publish, ReasonCode, SubAck, Subscribe, Subscription, encode
 from edge.transport.descriptors import METRICS, OF_RING, PEERS, budget
 from tests.support.brim_process import LIMITED, BrimProcess
-from tests.support.house import ROOT
 from tests.support.mqtt_socket import SocketClient
+from tests.support.project import ROOT
 from tests.support.waiting import wait_until
 
 FEW = 72

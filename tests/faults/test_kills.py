@@ -30,4 +30,4 @@ def test_what_was_acknowledged_survives_kill_9_at_every_level(runtime_directory:
 def test_a_broker_that_forgets_its_rings_is_caught(runtime_directory: Path) -> None:
     """So the ledger would see it."""
     with pytest.raises(Lost):
-        cycles(runtime_directory, 10, "tests.support.forgetful_broker")
+        cycles(runtime_directory, 10, "tests.support.new_rings_broker")

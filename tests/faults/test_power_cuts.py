@@ -36,12 +36,12 @@ def test_what_was_acknowledged_or_shown_at_disk_survives_power_cuts(runtime_dire
 
 def test_a_broker_that_acknowledges_before_it_has_synced_is_caught(runtime_directory: Path) -> None:
     with pytest.raises(Lost):
-        cycles(runtime_directory, 3, "tests.support.hasty_broker")
+        cycles(runtime_directory, 3, "tests.support.unsynced_log_broker")
 
 
 def test_a_broker_that_tells_of_sessions_before_they_are_synced_is_caught(runtime_directory: Path) -> None:
     with pytest.raises(Lost):
-        cycles(runtime_directory, 12, "tests.support.glib_broker")
+        cycles(runtime_directory, 12, "tests.support.unsynced_journal_broker")
 
 
 @pytest.mark.campaign
@@ -49,7 +49,7 @@ def test_a_broker_that_tells_of_sessions_before_they_are_synced_is_caught(runtim
 def test_a_broker_that_takes_for_durable_what_has_survived_a_kill_is_caught(runtime_directory: Path) -> None:
     """Some cycles cut when nothing is at stake, so it takes as many as it takes."""
     with pytest.raises(Lost):
-        cycles(runtime_directory, 60, "tests.support.trusting_broker", killed_first=1.0)
+        cycles(runtime_directory, 60, "tests.support.trusted_ring_broker", killed_first=1.0)
 
 
 def test_a_state_directory_is_on_the_disk_before_anything_is_promised_in_it() -> None:

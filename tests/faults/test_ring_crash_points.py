@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.c_programs import compiled, only_on_x86_64
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 STEP = ROOT / "tests" / "c" / "step.c"
 SCENARIOS = ("first", "one", "many", "claim", "wrap", "reserve", "gate", "wake", "takeover")

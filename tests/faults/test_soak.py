@@ -7,7 +7,7 @@ from brim import Letter, publish
 from tests.campaigns.soak import GROWTH_MAX_KIB_PER_MINUTE, Sample, Terms, growth_of, run_soak
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
-from tests.support.dense import Dense
+from tests.support.dense_number_set import DenseNumberSet
 from tests.support.outside_client import payload_of
 from tests.support.waiting import wait_until
 
@@ -38,7 +38,7 @@ def test_a_member_of_the_group_notes_what_the_broker_accepted(
 
 
 def test_the_ledger_sees_what_is_missing() -> None:
-    sent, arrived = Dense(), Dense()
+    sent, arrived = DenseNumberSet(), DenseNumberSet()
     for number in range(1_000):
         assert sent.add(number)
         assert number in (3, 500, 999) or arrived.add(number)

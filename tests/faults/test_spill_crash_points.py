@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.c_programs import compiled
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 STEP = ROOT / "tests" / "c" / "step_spill.c"
 SCENARIOS = ("first", "few", "unit", "large", "large ends", "reuse", "moves")

@@ -12,8 +12,8 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from tests.support.house import ROOT
 from tests.support.mqtt_transports import Transports, authority, transports
+from tests.support.project import ROOT
 from tests.support.waiting import PATIENCE_S
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.c_programs import compiled
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 MAIN = ROOT / "tests" / "c" / "durable_wait.c"
 SLEEP = "    long result = syscall("

@@ -26,7 +26,7 @@ from ringbuf.errors import Corrupt, WrongVersion
 from ringbuf.record import decode, encode
 from ringbuf.ring import cursor_file, ring_file
 from tests.support.c_programs import compiled
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 from tests.support.rings import records_of
 
 GOLDEN = ROOT / "tests" / "golden" / "ringbuf"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 SHORT = {"kill_writer": 30, "kill_reader": 30, "hostile_cursors": 1_000_000, "random_bytes": 100}
 LONG = {"kill_writer": 1000, "kill_reader": 1000, "hostile_cursors": 10_000_000, "random_bytes": 3000}

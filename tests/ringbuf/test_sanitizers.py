@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.support.c_programs import compiled, compiler_or_skip
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 C = ROOT / "tests" / "c"
 ADDRESS = (

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 FREE_THREADED = (
     "import sys, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; "

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 CORE = ROOT / "ringbuf" / "c"
 _BASE = ("base/record", "base/crc32c")

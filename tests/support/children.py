@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 from tests.support.waiting import PATIENCE_S
 
 STEP_S = 0.005

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support.children import Child, ModuleChild
 from tests.support.documents import block_of, commands
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 TALKS_MQTT = {"pub", "sub", "bench"}
 PLACES = ("/srv/", "/tmp/brim-", "/run/brim", "/var/lib/")

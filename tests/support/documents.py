@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge.cli import VERBS
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 README = ROOT / "README.md"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"

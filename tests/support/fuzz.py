@@ -25,8 +25,8 @@ from persistence.segment.format import pack_extent
 from ringbuf.record import encode
 from tests.support.c_programs import MQTT, SCAN, UNPACK, compiled
 from tests.support.fuzz_control import campaign
-from tests.support.house import ROOT
 from tests.support.mqtt_vectors import vectors
+from tests.support.project import ROOT
 
 __all__ = ["CORPUS", "TARGETS", "expanded", "program"]
 

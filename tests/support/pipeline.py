@@ -24,7 +24,6 @@ from bridge.drain.control_socket import state_of
 from bridge.errors import BridgeUnreachable
 from brim import producer
 from tests.support.children import ModuleChild
-from tests.support.house import ROOT
 from tests.support.lake_ledger import (
     Missing,
     check_complete,
@@ -36,6 +35,7 @@ from tests.support.lake_ledger import (
 from tests.support.mass_publisher import Ledger, MassProducer, MassPublisher
 from tests.support.outside_client import drain, pump
 from tests.support.ports import free_port
+from tests.support.project import ROOT
 from tests.support.upstreams import Upstream
 
 __all__ = ["AGAIN", "Form", "Pipeline", "Stuck", "check"]

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 
-from tests.support.dense import Dense
+from tests.support.dense_number_set import DenseNumberSet
 from tests.support.outside_client import Lost, OutsideClient, number_of, packet, payload_of, string
 
 __all__ = ["PacedPublisher", "SlowSubscriber", "SteadySubscriber"]
@@ -29,7 +29,7 @@ class PacedPublisher(OutsideClient):
         super().__init__(f"paced-{topic}", kept=qos > 0)
         self.topic, self.qos, self.rate = topic, qos, rate
         self.sent = 0  # the next number
-        self.acked = Dense()
+        self.acked = DenseNumberSet()
         self.skipped = 0  # the pace allowed them, and the broker did not take them in time
         self._head = string(topic.encode())
         self._under_way: dict[int, int] = {}  # number by packet identifier
@@ -115,7 +115,7 @@ class SteadySubscriber(OutsideClient):
     def __init__(self, topic: str, qos: int, *, name: str = "steady") -> None:
         super().__init__(f"{name}-{topic}", kept=qos > 0)
         self.topic, self.qos = topic, qos
-        self.arrived = Dense()
+        self.arrived = DenseNumberSet()
         self.count = self.again = 0
         self.subscribed = False
         self._taken: set[int] = set()  # identifiers of QoS 2 that wait for PUBREL

@@ -17,8 +17,8 @@ from bridge.drain.checkpoint import cursors_in
 from bridge.errors import SinkUnavailable
 from bridge.format.record_batch import Rejected, SinkBatch
 from tests.support.bridges import SteppedDrain, drain, publish, ring, settings
-from tests.support.house import ROOT
 from tests.support.mosquitto import BINARY, running
+from tests.support.project import ROOT
 from tests.support.watch import Watch
 
 RECORDS, WINDOW, KILLS = 9_000, 800, 3

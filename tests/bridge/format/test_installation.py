@@ -19,7 +19,7 @@ from bridge.format.installation import (
 )
 from bridge.format.lake_epoch import ring_epoch
 from bridge.sinks.directory import DirectorySink
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "state" / "installation-v1.bin"
 IDENTITY = Identity("0123456789abcdef" * 2, (Life(1, (1 << 30) + 5), Life(77, (1 << 31) - 1)))

@@ -17,7 +17,7 @@ from edge.cli import main as brim
 from edge.cli.spark import JOBS
 from tests.support.documents import block_of
 from tests.support.drained_files import store, unit_of
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 Said = pytest.CaptureFixture[str]
 

@@ -24,7 +24,7 @@ from bridge.errors import SourceOptionError
 from bridge.spark.jobs import bronze, gaps, windows
 from bridge.spark.tables import FORMATS, DeltaLog
 from tests.support.drained_files import store, unit_of
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 

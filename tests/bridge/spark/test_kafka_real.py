@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.support.bridges import publish, ring
-from tests.support.house import ROOT
 from tests.support.kafka_broker import KafkaBroker, kafka_broker
 from tests.support.kafka_connector import conf, why_not
 from tests.support.kafka_mock import messages
+from tests.support.project import ROOT
 
 pytestmark = [  # a minute and a half, of which most is Java
     pytest.mark.campaign,

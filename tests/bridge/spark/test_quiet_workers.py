@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[
 
 from tests.support.documents import block_of
 from tests.support.drained_files import store, unit_of
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 TASKS = """
 import bridge.spark.quiet_workers

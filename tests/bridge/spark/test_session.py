@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import SparkUnavailable
 from bridge.spark.session import INSTALL_JAVA, check_java
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 ADD_ONE = """
 from bridge.spark.session import session

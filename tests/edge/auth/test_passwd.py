@@ -12,7 +12,7 @@ import pytest
 from edge.auth.password_file import read_users
 from edge.auth.password_hash import make_hash
 from edge.cli import main
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 
 def fits(file, password):

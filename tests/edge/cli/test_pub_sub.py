@@ -20,9 +20,9 @@ from edge.cli import pub, sub
 from edge.cli.exit_status import Exit
 from edge.mqtt import ReasonCode, Version
 from edge.terminal_escape import escaped, escaped_payload
-from tests.support.house import ROOT
 from tests.support.mosquitto import BINARY, Mosquitto, running
 from tests.support.ports import free_port
+from tests.support.project import ROOT
 from tests.support.scripted_broker import scripted
 
 needs_mosquitto = pytest.mark.skipif(BINARY is None, reason="needs mosquitto: apt-get install mosquitto")

@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 
-from tests.support.house import ROOT
 from tests.support.mqtt_served import served
+from tests.support.project import ROOT
 from tests.support.waiting import wait_until
 
 BRIM = [sys.executable, "-m", "edge"]

@@ -22,8 +22,8 @@ from edge.log.offline_reader import LogPlace
 from edge.mqtt import Properties, Version
 from ringbuf import FLAG_RETAIN
 from tests.support.children import ModuleChild
-from tests.support.house import ROOT
 from tests.support.kept_logs import Kept, keep
+from tests.support.project import ROOT
 
 TIMEOUT_S = 30
 SETTINGS = """

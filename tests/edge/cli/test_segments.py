@@ -19,8 +19,8 @@ from edge.cli import main, segments_export
 from persistence import Log, LogReader, OsFiles
 from persistence.segment.format import HEADER_PAGE_BYTES, segment_name
 from tests.support.children import ModuleChild
-from tests.support.house import ROOT
 from tests.support.kept_logs import Kept, keep
+from tests.support.project import ROOT
 
 PAYLOAD = b"x" * 600
 SEGMENT_BYTES = 12_288  # some 14 records each

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 TIMEOUT_S = 30
 BRIM = (sys.executable, "-m", "edge")

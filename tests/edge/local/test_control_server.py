@@ -27,8 +27,8 @@ from ringbuf import Ring
 from ringbuf.errors import Evicted
 from tests.support.brim_process import BrimProcess
 from tests.support.children import Child
-from tests.support.house import ROOT
 from tests.support.local_broker import LocalBroker, small_config
+from tests.support.project import ROOT
 from tests.support.waiting import PATIENCE_S, until
 
 

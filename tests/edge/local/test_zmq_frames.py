@@ -18,7 +18,7 @@ from edge.local.zmq_frames import (
     prefix_of,
 )
 from edge.mqtt.topic_filters import matches
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "zeromq"
 

@@ -3,7 +3,7 @@
 import re
 
 from edge.mqtt.reason_codes import ReasonCode
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 MQTT = ROOT / "ringbuf" / "c" / "mqtt" / "in"
 CODE = re.compile(r"^    MQ_REASON_(\w+) = (0x[0-9a-f]{2}),?$", re.MULTILINE)

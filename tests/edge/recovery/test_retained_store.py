@@ -17,8 +17,8 @@ from ringbuf import Ring
 from ringbuf.ring import cursor_file, ring_file
 from tests.support.cold_log import ColdLog
 from tests.support.directories import memory_directory
-from tests.support.house import ROOT
 from tests.support.mqtt_bench import Bench
+from tests.support.project import ROOT
 from tests.support.waiting import wait_until
 
 RING_BYTES = 1 << 16

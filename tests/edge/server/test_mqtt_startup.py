@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 # Modules that the default configuration needs later, or not at all.
 LATE = """

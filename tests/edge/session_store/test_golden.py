@@ -26,7 +26,7 @@ from edge.session_store.journal_records import (
     encode_record,
 )
 from ringbuf import Ring
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 GOLDEN_1, GOLDEN = (ROOT / "tests" / "golden" / "state" / f"sessions-v{it}.state" for it in (1, 2))
 FACTS = ClientInfo("dev", "anna", "127.0.0.1", 0, identity="anna", verified=True)

@@ -14,9 +14,9 @@ import pytest
 from edge.engine.engine import EngineLimits
 from edge.mqtt import Connect, Disconnect, PubAck, Publish, PubRec, PubRel, Subscribe, Subscription
 from edge.session_store.spill_file import SPILL_NAME, SpillReport
-from tests.support.house import ROOT
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.project import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "state" / "sessions-v2.spill"
 RING_BYTES = 64 << 10

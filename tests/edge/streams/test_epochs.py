@@ -18,7 +18,7 @@ from edge.session_store.journal_records import Sources, encode_record
 from edge.streams.epochs import EPOCH_MARGIN, Epochs, pack_epochs, unpack_epochs
 from persistence.files import OsFiles
 from ringbuf import Ring
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "state"
 EPOCHS = {"default-0": 1_700_000_000, "press@camera": 1_700_000_123, "sessions": 7}

@@ -16,7 +16,7 @@ from edge.streams.streams import Streams
 from ringbuf import Ring
 from ringbuf.ring import ring_file
 from tests.support.children import Child
-from tests.support.house import ROOT
+from tests.support.project import ROOT
 
 RING_BYTES = 1 << 16
 

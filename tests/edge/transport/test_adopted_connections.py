@@ -12,8 +12,8 @@ import pytest
 from edge.auth.interfaces import TransportInfo
 from edge.engine.engine import EngineLimits, listener_of
 from edge.mqtt import ConnAck, Connect, Publish, Subscribe, Subscription, Will, encode
-from tests.support.clerk import Clerk
 from tests.support.mqtt_served import RawClient, Served, served
+from tests.support.recording_authenticator import RecordingAuthenticator
 from tests.support.waiting import PATIENCE_S, wait_until
 
 FACTS = TransportInfo("tls", "press-7")
@@ -46,11 +46,11 @@ def test_a_socket_that_was_handed_over_is_served(there: Served) -> None:
 
 
 def test_the_broker_knows_where_it_comes_from_and_what_its_certificate_says() -> None:
-    clerk = Clerk()
-    with served(authenticator=clerk) as there, closing(adopted(there)) as client:
+    recorder = RecordingAuthenticator()
+    with served(authenticator=recorder) as there, closing(adopted(there)) as client:
         client.sendall(encode(Connect("c", username="u")))
         assert client.recv(100) == encode(ConnAck())
-        (facts,) = clerk.seen
+        (facts,) = recorder.seen
         assert facts.address == "[2001:db8::7]:4711"
         assert (facts.transport, facts.certificate, facts.username) == ("tls", "press-7", "u")
 

@@ -13,9 +13,9 @@ from edge.config.listener import Listener
 from edge.errors import EdgeError, PortTaken
 from edge.mqtt import ConnAck, Connect, encode
 from edge.transport.listen_sockets import bind, remove_socket
-from tests.support.clerk import Clerk
 from tests.support.mqtt_served import served
 from tests.support.mqtt_transports import transports
+from tests.support.recording_authenticator import RecordingAuthenticator
 
 
 def test_a_unix_socket_is_for_user_and_group_and_goes_with_the_broker() -> None:
@@ -67,11 +67,11 @@ def test_every_address_means_ipv4_as_well() -> None:
 
 
 def test_an_ipv4_client_of_both_has_its_own_address() -> None:
-    clerk = Clerk()
+    recorder = RecordingAuthenticator()
     both = Listener(host="::", port=0, allow_anonymous=True)
-    with served(listeners=(both,), authenticator=clerk) as there:
+    with served(listeners=(both,), authenticator=recorder) as there:
         place = ("127.0.0.1", there.listener.addresses[1].port)
         with closing(socket.create_connection(place, 20.0)) as client:
             client.sendall(encode(Connect("c", username="u")))
             assert client.recv(100) == encode(ConnAck())
-            assert clerk.seen[0].address == f"127.0.0.1:{client.getsockname()[1]}"
+            assert recorder.seen[0].address == f"127.0.0.1:{client.getsockname()[1]}"

@@ -18,8 +18,8 @@ from edge.mqtt import ConnAck, Connect, PingReq, PingResp, encode
 from edge.transport.errors import HandshakeError
 from edge.transport.proxy_protocol import HEADER_MAX_BYTES, SIGNATURE, ProxiedAddress, ProxyHeader
 from ringbuf import crc32c
-from tests.support.clerk import Clerk
 from tests.support.mqtt_transports import PROXY_HEADER, Transports, transports
+from tests.support.recording_authenticator import RecordingAuthenticator
 from tests.support.waiting import wait_until
 
 V4 = bytes([192, 0, 2, 7, 127, 0, 0, 1]) + struct.pack(">HH", 4711, 1883)
@@ -133,7 +133,7 @@ def test_no_bytes_do_harm_or_are_wanted_beyond_the_limit(noise: bytes, body: byt
 # ---- on a port ----
 
 
-CLERK = Clerk()
+CLERK = RecordingAuthenticator()
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,11 @@ from edge.config.listener import Tls
 from edge.errors import EdgeError
 from edge.mqtt import ConnAck, Connect, encode
 from edge.transport.tls import Certificates, certificate_name
-from tests.support.clerk import Clerk
 from tests.support.mqtt_transports import Transports, authority, transports
+from tests.support.recording_authenticator import RecordingAuthenticator
 from tests.support.waiting import wait_until
 
-CLERK = Clerk()
+CLERK = RecordingAuthenticator()
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from ringbuf import Ring
 from ringbuf.record import decode
 from tests.support.called_disk import CalledFiles
 from tests.support.children import Child
-from tests.support.house import ROOT
 from tests.support.logs import payloads
+from tests.support.project import ROOT
 from tests.support.waiting import PATIENCE_S, wait_until
 
 

@@ -23,7 +23,7 @@ from tests.support.archives import path_of
 from tests.support.cached_files import cached_bytes, forgets
 from tests.support.log_simulation import run_of
 from tests.support.logs import DIRECTORY, Written, read_all, recovered
-from tests.support.upkeeps import Kept
+from tests.support.simulated_upkeep import Kept
 from tests.support.waiting import PATIENCE_S, wait_until
 
 NO_SCRUB = UpkeepRules(archive=True, scrub_bytes_per_s=0)

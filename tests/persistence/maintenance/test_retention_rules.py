@@ -10,7 +10,7 @@ from persistence.maintenance.maintenance import UpkeepRules
 from persistence.maintenance.retention_rules import Floor, Retention, StreamRules
 from persistence.segment.segment_facts import RingInfo, SegmentInfo
 from tests.support.logs import Written
-from tests.support.upkeeps import SECOND_NS, Clocks, Kept, stream_of
+from tests.support.simulated_upkeep import SECOND_NS, Clocks, Kept, stream_of
 
 NOW_S = 100_000
 MIB = 1 << 20

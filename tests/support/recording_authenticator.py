@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from edge.auth.interfaces import ClientInfo
 
-__all__ = ["Clerk"]
+__all__ = ["RecordingAuthenticator"]
 
 
-class Clerk:
+class RecordingAuthenticator:
     """`seen`: who has come, in order."""
 
     def __init__(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["Dense"]
+__all__ = ["DenseNumberSet"]
 
 
-class Dense:
+class DenseNumberSet:
     """Numbers that came, mostly in order.  Ten million take a few bytes."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Dense:
     def __len__(self) -> int:
         return self.next + len(self._beyond)
 
-    def lacks(self, other: Dense) -> list[int]:
+    def lacks(self, other: DenseNumberSet) -> list[int]:
         """The numbers of `other` that are not in it, lowest first."""
         dense = [number for number in range(self.next, other.next) if number not in self._beyond]
         return dense + sorted(number for number in other._beyond if number not in self)

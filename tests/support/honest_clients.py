@@ -1,6 +1,6 @@
 """Honest clients, as a process of their own: is each of their messages delivered, and how soon?
 
-    python -m tests.support.honest PORT CLIENTS RATE
+    python -m tests.support.honest_clients PORT CLIENTS RATE
 
 Each client subscribes to a topic of its own and publishes to it, QoS 1.  RATE messages a second in all leave
 on schedule, whether or not earlier ones have arrived, so that a stall is seen in all that it delays.  Says
