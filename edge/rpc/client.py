@@ -51,7 +51,8 @@ class RpcClient:
         self._timeout_s = timeout_s
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
-            connect_us = int(min(CONNECT_MAX_MS / 1_000, timeout_s) * 1_000_000)
+            connect_s = min(CONNECT_MAX_MS / 1_000, timeout_s)
+            connect_us = max(int(connect_s * 1_000_000), 1)  # 0 would be no limit
             timeval = struct.pack("ll", *divmod(connect_us, 1_000_000))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             self._socket.connect(str(path))

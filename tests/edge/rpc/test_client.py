@@ -52,3 +52,24 @@ def test_a_server_that_accepts_nothing_is_not_taken_for_none(
 
 def test_the_credentials_of_a_peer_are_read_as_the_kernel_lays_them_out() -> None:
     assert client._CREDENTIALS.size == struct.calcsize("3i")
+
+
+@pytest.mark.parametrize("timeout_s", [0.001, 0])
+def test_the_timeout_of_a_client_limits_its_connect_too(
+    listening: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_s: float
+) -> None:
+    monkeypatch.setattr(client, "CONNECT_MAX_MS", 600_000)
+    refused = threading.Event()
+
+    def accept_at_last() -> None:
+        if not refused.wait(5):
+            listening.accept()
+
+    accepting = threading.Thread(target=accept_at_last)
+    accepting.start()
+    try:
+        with pytest.raises(NoAnswer, match="the broker accepts no connection now"):
+            RpcClient(PROTOCOL, tmp_path / "some.sock", timeout_s=timeout_s)
+    finally:
+        refused.set()
+        accepting.join()

@@ -34,7 +34,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 
 class Socket:
-    """One of the three: its protocol, a good request, and how an honest client asks."""
+    """One of the three: its protocol, a good request, and a request of an honest client."""
 
     def __init__(
         self,
