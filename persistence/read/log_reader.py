@@ -174,10 +174,14 @@ class LogReader:
             ranges = self._in_segments(ring_name, epoch, offset, limit_bytes)
             if archived is None or (ranges and ranges[0].offset <= archived):
                 return ranges
-        if found := self.archive.read(ring_name, epoch, offset, limit_bytes):
+        found = self.archive.read(ring_name, epoch, offset, limit_bytes)
+        if found and found[0].offset == archived:
             return self._counted(found)
-        # The rest of the archives is damaged: segments between and behind them have more.
-        return self._in_segments(ring_name, epoch, offset, limit_bytes)
+        # The archive is damaged at this offset: segments between and behind the archives may have the next.
+        ranges = self._in_segments(ring_name, epoch, offset, limit_bytes)
+        if not found or (ranges and ranges[0].offset < found[0].offset):
+            return ranges
+        return self._counted(found)
 
     def _in_segments(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
         for shelved in self._from(ring_name, epoch, offset):

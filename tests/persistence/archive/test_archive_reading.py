@@ -153,3 +153,32 @@ def test_records_behind_damaged_archives_are_still_read() -> None:
     assert group.end_offset < len(its)
     assert read_all(log, "a-0", 7) == {offset: data for offset, data in its.items() if offset not in lost}
     assert after.read("a-0", 7, lost[0], 1)[0].offset == group.end_offset
+
+
+@pytest.mark.parametrize("limit_bytes", [1, 1 << 16])
+def test_records_of_a_segment_between_two_damaged_archives_are_read(limit_bytes: int) -> None:
+    """The first and the third segment are archived, and both archives are damaged next to the second."""
+    written = Written.empty(segment_bytes=20_000)
+    for _ in range(24):
+        written.add("a-0", 7, [bytes(800)] * 3)
+        written.sync()
+    written.log.close()
+    ends = ends_of(written.files)
+    first, middle, third, *_ = ends
+    for base in (first, third):
+        archive_segment(written.files, DIRECTORY, base, ends[base], group_bytes=1)
+        written.files.unlink(f"{DIRECTORY}/{segment_name(base)}")
+    reader = LogReader(written.files, DIRECTORY)
+    reader.refresh()
+    assert reader.bases()[0] == middle
+    before, after = reader.archive.all()
+    groups = before.groups("a-0", 7)[-1], after.groups("a-0", 7)[0]
+    for archive, group in zip((before, after), groups, strict=True):
+        written.files.flip(archive.path, 8 * (group.place + group.length // 2))
+    lost = {offset for it in groups for offset in range(it.first_offset, it.end_offset)}
+    its = {offset: data for offset, data in written.records["a-0", 7].items() if offset not in lost}
+    assert len(after.groups("a-0", 7)) > 1, "the second archive has undamaged records"
+    assert any(groups[0].end_offset <= offset < groups[1].first_offset for offset in its)
+    assert read_all(reader, "a-0", 7, limit_bytes) == its
+    assert reader.read("a-0", 7, groups[0].first_offset, 1)[0].offset == groups[0].end_offset
+    assert reader.read("a-0", 7, groups[1].first_offset, 1)[0].offset == groups[1].end_offset
