@@ -32,6 +32,7 @@ from edge.logging_setup import pairs
 from edge.recovery.retained_store import retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
 from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
+from edge.server.leftovers import remove_leftovers
 from edge.server.producer_feed import ProducerFeed
 from edge.streams.epochs import Epochs
 from edge.streams.ring_sizes import fitted
@@ -74,6 +75,7 @@ class BrokerCore:
     def start(self) -> None:
         """Start every part; the last one serves clients. After an error the caller closes `down`."""
         self._lock_directories()
+        remove_leftovers(self.config)
         self.config = config = fitted(self.config)
         allowed = descriptors.allow(config)
         descriptors.make_table(config, allowed)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from edge.cli import main
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 
@@ -45,3 +47,24 @@ def test_only_the_broker_may_read_the_journal_of_its_sessions(
             journal.chmod(0o640)
             broker.start()
         assert journal.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_the_files_of_the_state_directory_have_exact_permissions(
+    runtime_directory: Path, tmp_path: Path, umask: int
+) -> None:
+    """A group that reads logs and rings also reads these two; retained payloads are only for the broker."""
+    before = os.umask(umask)
+    try:
+        with BrimProcess(runtime_directory, tmp_path, bridge=False) as broker:
+            assert main(["pub", "a", "x", "--retain", "-p", str(broker.port)]) == 0
+            broker.stop()
+    finally:
+        os.umask(before)
+    found = {
+        path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir() if path.is_file()
+    }
+    shared = ("epochs", "epochs.copy", "installation", "installation.copy")
+    assert {name: found[name] for name in shared} == dict.fromkeys(shared, 0o640)
+    assert (runtime_directory / "installation").stat().st_mode & 0o777 == 0o640
+    assert found["retained.state"] == 0o600

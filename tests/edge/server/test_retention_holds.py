@@ -1,4 +1,4 @@
-"""Retention waits for MQTT sessions whose records have left the ring, and for nobody else's."""
+"""Retention waits for MQTT sessions whose records have left the ring, and for no others."""
 
 from __future__ import annotations
 
