@@ -14,7 +14,7 @@ from edge.recovery.retained_store import _read, _Written
 from edge.session_store.checkpoint import NOTE, Origin, read_checkpoint, write_checkpoint
 from edge.streams.epochs import Epochs
 from persistence.durable_file import TEMPORARY_SUFFIX, Envelope, read_file, replace_file
-from persistence.files import Files
+from persistence.files import Files, OsFiles
 from ringbuf import FLAG_RETAIN
 from ringbuf.record import encode
 from tests.support.simfiles import PowerCut, SimFiles
@@ -190,3 +190,20 @@ def test_a_flipped_bit_in_an_envelope_is_found() -> None:
         data[at // 8] ^= 1 << at % 8
         with pytest.raises(ValueError, match=r"header|magic|checksum"):
             ENVELOPE.body(bytes(data))
+
+
+def test_a_relative_path_is_replaced_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    replace_file(OsFiles(), "file", [b"old"])
+    replace_file(OsFiles(), "file", [b"new"])
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_name_of_a_relative_path_survives_a_power_cut() -> None:
+    files, synced = SimFiles(Random(1)), list[str]()
+    files.hook = lambda operation, path: synced.append(path) if operation == "dirsync" else None
+    replace_file(files, "file", [b"new"])
+    assert synced == ["."]

@@ -81,7 +81,7 @@ def test_what_is_no_place_is_refused(text):
 
 
 def test_a_socket_that_is_another_users_is_told_apart_from_none(runtime_directory, capsys, monkeypatch):
-    """As root may talk to everybody, the endpoint is one that nobody may."""
+    """Root may connect to every socket, so the endpoint is one that no user may open."""
     monkeypatch.setattr("edge.consumers.client_socket.CONNECT_TIMEOUT_S", 0.1)
     monkeypatch.setattr("edge.consumers.client_socket.os.access", lambda path, mode: mode == os.F_OK)
     status, _, error = brim(capsys, "ls", "--runtime-dir", runtime_directory)

@@ -68,3 +68,18 @@ def test_a_wrong_value_of_a_verb_is_a_usage_error(
         main(words)
     assert ended.value.code == Exit.USAGE
     assert "usage: brim" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../..", "..", ".", "a/b", "/tmp/a", "A", "a\nb", "a" * 200])
+def test_the_name_of_a_bridge_without_a_configuration_is_no_path(
+    directories: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """The checkpoint and the socket get this name."""
+    monkeypatch.setattr("bridge.drain.bridge.Bridge", lambda *_, **__: pytest.fail("a bridge was created"))
+    assert main(["bridge", "run", name, "--to", f"file://{tmp_path}/lake", *directories]) == Exit.USAGE
+    assert "invalid bridge name" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

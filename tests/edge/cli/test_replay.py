@@ -42,7 +42,7 @@ def replay(*arguments: object) -> subprocess.CompletedProcess[bytes]:
 
 
 def lines(*arguments: object) -> list[dict[str, Any]]:
-    """What a replay that is without fault prints."""
+    """Lines that a successful replay prints."""
     done = replay(*arguments)
     assert (done.returncode, done.stderr) == (0, b"")
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -141,7 +141,7 @@ def test_a_replay_takes_no_endpoint_from_another(tmp_path, runtime_directory):
         done = replay(*at)
         assert done.returncode == 2
         assert b"replay.sock is in use" in done.stderr
-    killed = ModuleChild("edge", "replay", *at)  # the file that one leaves behind is nobody's
+    killed = ModuleChild("edge", "replay", *at)  # no process owns the file that a killed one leaves behind
     with killed as second:
         second.log_until("waiting for a subscriber")
 

@@ -238,7 +238,7 @@ DURABLE = '[[stream]]\nname = "safe"\ntopics = ["safe/#"]\ndurability = "disk"\n
 
 
 async def test_what_was_acknowledged_on_disk_survives_the_loss_of_memory(site):
-    """Kill -9, and the runtime directory is gone, as after a power cut: the log knows where to go on."""
+    """Kill -9, and the runtime directory is gone, as after a power cut: the log has the next offset."""
     with site.broker(DURABLE) as broker:
         await publish(site, "safe/1", 20)
         before = next(ring for ring in site.status()["rings"] if ring["name"] == "safe-0")
@@ -300,7 +300,7 @@ async def test_a_producer_that_is_too_fast_waits_for_the_broker_instead_of_losin
 
 
 def write_frames(site: Site, count: int) -> int:
-    """How many went in."""
+    """Write frames; return the number of those that were accepted."""
     with producer("one", "cam", runtime_dir=site.runtime_dir) as writer:
         return sum(
             writer.publish(f"{number:8}" + "x" * 1000, key="cam/1") is not None for number in range(count)
@@ -351,7 +351,7 @@ def drained(lake: Path) -> list[str]:
 
 
 def told_what_to_do(site, lake: Path, capsys) -> None:
-    """A bridge in another process is told by the same words as one in the broker."""
+    """A bridge in another process takes the same commands as one in the broker."""
 
     def tell(*words: str) -> str:
         assert main(["bridge", *words, "--runtime-dir", str(site.runtime_dir)]) == 0
@@ -429,7 +429,7 @@ def test_a_bridge_to_nowhere_is_a_mistake_of_the_configuration(site):
 
 
 class Manager:
-    """What systemd is to a service: a datagram socket, named in the environment."""
+    """Stand-in for systemd: a datagram socket, named in the environment."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

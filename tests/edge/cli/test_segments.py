@@ -1,4 +1,4 @@
-"""`brim segments` over real logs, damaged and whole, beside a broker that writes and without one."""
+"""`brim segments` over real logs, damaged and whole, with and without a broker that writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`brim sub` beside a broker of ours: over MQTT, from shared memory and from ZeroMQ the same messages."""
+"""`brim sub` on the machine of the broker: the same messages over MQTT, shared memory and ZeroMQ."""
 
 import json
 import re
@@ -37,7 +37,7 @@ class Broker:
 
     @contextmanager
     def publishing(self, *arguments: object) -> Iterator[None]:
-        """Again and again, so that whoever subscribes gets some: nobody need know when that is."""
+        """Publish again and again, so that each subscriber gets some, at whatever time it subscribes."""
         line = [*BRIM, "pub", *arguments, "--repeat", 0, "--rate", 50, "--port", self.port]
         with subprocess.Popen(list(map(str, line)), cwd=ROOT) as publisher:
             try:
