@@ -4,7 +4,7 @@
 
 A process of its own makes handshakes and prints their seconds, so that its threads delay no other client of
 the benchmark. Bulk data are blocks of prepared packets, which OpenSSL encrypts at more than a gigabyte a
-second. A paced message costs this side about 10 us more than the generator in C, for each broker alike. A
+second. A paced message costs this side more than it costs the generator in C, for each broker alike. A
 handshake costs a client 1.7 times what it costs a broker in OpenSSL itself, so two cores bound tls_handshakes
 on both sides; tls_handshakes_per_cpu_s is of the broker only.
 """
