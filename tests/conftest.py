@@ -1,4 +1,4 @@
-"""What every test of Brim gets: directories of its own, and a guard against leaks.
+"""Fixtures of every test: temporary directories, and a guard against leaks.
 
 No test touches the user's own broker: the directories that Brim takes from the environment are the test run's
 own.  Tests for which this machine lacks something are skipped, and the reason says what to install.
@@ -31,7 +31,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("brim", deadline=None, print_blob=True)  # a busy machine is no failure
 settings.load_profile("brim")
 
-# Whoever runs the tests behind a shell's "&" has them ignore Ctrl-C, and with them every process of a test.
+# Tests that a shell runs with "&" ignore Ctrl-C, and with them every process of a test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -81,7 +81,7 @@ def nothing_leaks(own_directories: None, request: pytest.FixtureRequest) -> Iter
 
 @pytest.fixture(autouse=True)
 def environment_stays() -> Iterator[None]:
-    """What a test, or Spark started by it, sets in the environment ends with the test."""
+    """Undo changes of the environment by a test, or by Spark that it started."""
     before = dict(os.environ)
     yield
     if before != dict(os.environ):

@@ -1,6 +1,6 @@
 """build.py compiles what changed, all of it and nothing more, and says what is wrong where something is.
 
-Each test works on a small project of its own, with build.py beside it as in the real one.
+Each test works on a small project of its own, with its own build.py, as in the real one.
 """
 
 import os
@@ -57,7 +57,7 @@ def test_without_the_core_the_command_that_makes_it_is_named(tmp_path: Path) -> 
 
 
 def ask(project: Path, expression: str) -> str:
-    """What the compiled module says."""
+    """Value of an expression in the compiled module."""
     run = python(project, "-c", f"from ringbuf._ringbuf import lib; print({expression})")
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()

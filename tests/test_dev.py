@@ -1,6 +1,6 @@
 """The `dev` script knows what is done already, names what is missing, and shows no address.
 
-That it makes a working .venv is seen by whoever runs it, first of all continuous integration.
+Continuous integration, first of all, shows that it makes a working .venv.
 """
 
 import ast

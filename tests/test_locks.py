@@ -9,7 +9,7 @@ from tests.support.project import ROOT, dev
 
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
 
-# What may follow a requirement: markers, hashes and line ends.  An option, a URL or a path is none of these.
+# Text after a requirement: markers, hashes and line ends.  An option, a URL or a path is not among these.
 PINNED = re.compile(r"([a-z0-9-]+)==([\w.]+)(?: ; ([\w .'\"<>!=()]+))? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 

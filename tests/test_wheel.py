@@ -1,4 +1,4 @@
-"""What is released works without the checkout: the source archive builds a wheel, and the wheel runs."""
+"""Released files without the checkout: the source archive builds a wheel, and the wheel runs."""
 
 import email
 import os

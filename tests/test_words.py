@@ -1,9 +1,7 @@
-"""Plain words: texts of finished folders use neither the openers nor the words that the house rules ban.
+"""Plain words: texts use neither the openers nor the words that the house rules ban.
 
 The scanner reads docstrings, comments, headings of Markdown documents, help texts, log lines and errors.
-FINISHED lists the folders that are clean and stay clean, each with everything below it, or as `folder/*` with
-its own files only. OPEN lists the others with the reason. A folder moves from OPEN to FINISHED, never back; a
-part of an open folder may be finished before the rest.
+FOLDERS lists the folders and files of the root, each with everything below it.
 """
 
 import ast
@@ -19,14 +17,10 @@ import pytest
 
 from tests.support.project import ROOT
 
-FINISHED = (
-    "benchmarks", "bridge", "brim", "build.py", "docs", "edge", "examples", "persistence", "ringbuf",
+FOLDERS = (
+    "benchmarks", "bridge", "brim", "build.py", "docs", "edge", "examples", "persistence", "ringbuf", "tests",
     "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md",
 )  # fmt: skip
-
-OPEN = {
-    "tests": "descriptions of single tests and their support: rewritten with the test that they describe",
-}
 
 OPENER = re.compile(r"\W*(What|Who|Whose|Whom|Where|When|Whether|How)\b(?! -)")
 OPENER_REMEDY = "begin with a noun phrase or an imperative; Booleans: 'True if ...'"
@@ -172,8 +166,6 @@ def files() -> dict[str, Path]:
 
 
 def covers(folder: str, name: str) -> bool:
-    if folder.endswith("/*"):
-        return name.rpartition("/")[0] == folder.removesuffix("/*")
     return name == folder or name.startswith(folder + "/")
 
 
@@ -186,26 +178,15 @@ def complaints(name: str) -> Iterator[str]:
             yield f"{name}:{line}: {found!r} in a {kind}: {lines[line - 1].strip()!r}; write {remedy}"
 
 
-@pytest.mark.parametrize("folder", FINISHED)
-def test_a_finished_folder_stays_in_plain_words(folder: str) -> None:
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_stays_in_plain_words(folder: str) -> None:
     names = [name for name in files() if covers(folder, name)]
     assert names, f"{folder} is no longer there: name the folder that its files moved to"
     assert [line for name in names for line in complaints(name)] == []
 
 
-def test_each_file_is_in_a_folder_that_is_finished_or_open() -> None:
-    listed = [*FINISHED, *OPEN]
-    assert [name for name in files() if not any(covers(folder, name) for folder in listed)] == []
-    assert not OPEN.keys() & {*FINISHED}
-
-
-@pytest.mark.parametrize("folder", OPEN)
-def test_an_open_folder_has_something_left_to_rewrite(folder: str) -> None:
-    """Otherwise the folder belongs in FINISHED."""
-    names = [name for name in files() if covers(folder, name)]
-    left = [name for name in names if not any(covers(finished, name) for finished in FINISHED)]
-    found = any(True for name in left for _ in complaints(name))
-    assert found or not left, f"move {folder} to FINISHED"
+def test_each_file_is_in_a_folder_of_the_list() -> None:
+    assert [name for name in files() if not any(covers(folder, name) for folder in FOLDERS)] == []
 
 
 PYTHON = '''"""{}"""

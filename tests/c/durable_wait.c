@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who waits for the disk is always woken: threads in rb_durable_wait(), and one that moves the durable word.
+ * Wake-ups for the disk: threads in rb_durable_wait() and a thread that moves the durable word get each one.
  *
  *     durable_wait between    everything becomes durable between a waiter's look and its sleep
  *     durable_wait many N     N steps, three waiters, who look on or sleep, as their last waits took

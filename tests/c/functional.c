@@ -13,7 +13,7 @@
 
 #include "ring/ring.h"
 
-/* Once more, to be asked for the ways of making a checksum that this machine does not choose. */
+/* A second copy, for the ways of making a checksum that this machine does not choose. */
 #define rb_crc32c way_crc32c
 #define rb_crc32c_copy way_crc32c_copy
 #define rb_crc32c_of way_crc32c_of
@@ -119,7 +119,7 @@ static void read_every_kind(uint8_t *from)
     CHECK(rb_read(&reader, &view) == RB_EMPTY && rb_peek(&reader) == RB_EMPTY);
 }
 
-/* Laps, padding, seeks; and what a reader that was lapped is told. */
+/* Laps, padding, seeks; and the losses reported to a reader that was overtaken. */
 static void go_round(void)
 {
     rb_reader reader;
@@ -207,7 +207,7 @@ static void checksum(void)
         CHECK(rb_crc32c(rb_crc32c(0, bytes, split), bytes + split, sizeof bytes - split) == slow);
 }
 
-/* Copied to and from any place in a line, with nothing written beside it: the same sum, by any way. */
+/* Copied to and from any place in a line, with nothing written outside of it: the same sum, by any way. */
 static void checksum_of_a_copy(void)
 {
     static uint8_t from[9000], to[9100];

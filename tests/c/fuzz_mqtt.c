@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a hostile client can do to the hot path: any bytes, in any pieces, in any version.  For libFuzzer.
+ * Hostile client against the hot path: any bytes, in any pieces, in any version.  For libFuzzer.
  *
  *   input   byte 0: protocol level (3, 4, 5) and whether the client is trusted; byte 1: how long pieces are;
  *           the rest: what the client sends after its CONNECT was accepted
  *
- * Python's part is played here: each topic that is asked about becomes known, or is denied or skipped, and
+ * Python's part is played here: each unknown topic becomes known, or is denied or skipped, and
  * both the sender and a second client subscribe to it.  What is received is kept at the very end of memory
  * that may be read, so that AddressSanitizer sees one byte too many.
  */
@@ -67,7 +67,7 @@ static void skip(mq_connection *connection, uint8_t reason)
     connection->skip_reason = reason;
 }
 
-/* What Python would say about a topic; every seventh is denied, every eleventh skipped. */
+/* Answer of Python about a topic: every seventh is denied, every eleventh skipped. */
 static void answer_topic(play *play, mq_connection *connection, const mq_event *event)
 {
     const uint8_t *name = connection->in.at + connection->in.start + event->at;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What clients do to what they have in common: sessions that come and go, groups, retained messages, rings
+ * Clients that share state: sessions that come and go, groups, retained messages, rings
  * that lap, a log.  For libFuzzer; fuzz_mqtt.c is about their bytes.
  *
  *   input   operations, four bytes each: which, of which client, and two arguments
  *
  * Four clients, two rings (one whose records the log has, once overwritten), six topics, two groups, a spill
  * file that is soon full; two of the clients have sessions that are kept, which must lose nothing by that.
- * After each operation: what sessions count is what is there, and nobody who could be sent something is
+ * After each operation: the counts of sessions equal their content, and no client with data to send is
  * forgotten. At the end all go, and nothing may be left: no bytes of queues, copies, retained messages, no
  * grant.
  */
@@ -279,13 +279,13 @@ static void step(world *world, uint64_t ms, int64_t ns)
     mq_events_resume(world->engine);
     world->engine->heard_ms = world->engine->now_ms;
     mq_engine_step(world->engine);
-    world->engine->touched.count = 0; /* whoever is listed is known by that */
+    world->engine->touched.count = 0; /* a listed client is found by that */
     for (uint32_t i = 0; i < CLIENTS; i++)
         if (world->clients[i].connection != NULL && world->clients[i].connection->stop == MQ_STOP_CLOSING)
             away(world, &world->clients[i], MQ_CLOSE_RESET);
 }
 
-/* What a session waits for comes from the log: a piece of it, or the log has it no more. */
+/* Give a session a piece of the log that it waits for, or report that the log has removed it. */
 static void thaw(world *world, const client *client, uint8_t how)
 {
     uint64_t where, wanted;
@@ -383,7 +383,7 @@ static void play(world *world, const uint8_t *operation)
 
 /* ---- what must hold ---- */
 
-/* What a session says of its window and queue is what is there. */
+/* Compare the counts of a session with its in-flight window and queue. */
 static void count(const mq_session *session)
 {
     uint32_t in_flight = 0, unsent = 0, queued = 0;
@@ -411,7 +411,7 @@ static bool has_room(const mq_session *session)
            session->resend == session->sent_next;
 }
 
-/* Whoever has been served and is not listed has nothing that it could be sent. */
+/* A client that was served and is not listed has nothing that it could be sent. */
 static void nobody_is_forgotten(const world *world)
 {
     for (uint32_t i = 0; i < CLIENTS; i++) {

@@ -187,7 +187,7 @@ static void tree_run(const uint8_t *data, size_t size)
     must(model != NULL && engine != NULL, "there is memory");
     for (uint32_t i = 0; i < SESSIONS; i++)
         model->sessions[i] = mq_handle(mq_slab_take(&engine->sessions));
-    mq_match match = {0}; /* goes on while filters change */
+    mq_match match = {0}; /* continues while filters change */
     mq_match_begin(engine, &match, "a/b/a", 5);
     for (size_t i = 0; i + 2 < size; i += 3) {
         char filter[32];

@@ -25,7 +25,7 @@ static void must(bool condition, const char *what)
     abort();
 }
 
-/* What must hold of a column, whatever the payloads are. */
+/* Check the invariants of a column; they hold for any payloads. */
 static void check(const rb_unpack_field *field, uint64_t rows, const uint16_t *outcomes)
 {
     for (uint64_t row = 0; row < rows; row++) {

@@ -254,7 +254,7 @@ static void check_end(uint64_t committed)
               (unsigned long long)offset);
 }
 
-/* Whoever holds a record from before and is told that it still stands, must find it so. */
+/* A reader that holds an earlier record, and learns that it still stands, must find it intact. */
 static void check_held(const rb_reader *holder, const rb_view *held)
 {
     if (rb_reader_holds(holder, held->position)) {
@@ -320,7 +320,7 @@ static void heed_few(rb_writer *writer)
     rb_writer_admit(writer, 63);
 }
 
-/* Where the last point is. */
+/* The last step: the program ends here. */
 __attribute__((noinline, noreturn)) static void through(void)
 {
     _exit(0);

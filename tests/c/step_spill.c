@@ -8,7 +8,7 @@
  * A child with an engine works on a file in shared memory, single-stepped by ptrace.  Whenever a byte of the
  * file has changed, the parent copies the file and starts an engine with the copy, as after a kill at that
  * instruction.  Each copy of a record is a function of its number; a ledger in shared memory has the numbers
- * that were committed, and those that nobody needs any more.  What was committed and is needed must be found,
+ * that were committed, and those that no session needs any more.  Each needed one must be found,
  * and whatever is found must be true.
  */
 #include <fcntl.h>

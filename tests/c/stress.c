@@ -65,7 +65,7 @@ static void *write_all(void *unused)
     return unused;
 }
 
-/* Whether the record is as it should be; a plain reader asks afterwards whether it still was there. */
+/* True if the record is intact; a plain reader checks afterwards that it was not overwritten. */
 static bool judge(const rb_reader *reader, const rb_view *view)
 {
     uint8_t expected[PAYLOAD_MAX];

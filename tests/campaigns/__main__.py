@@ -28,7 +28,7 @@ CAMPAIGNS = (CRASHES, FLIPS, STATE_FLIPS, KILLS, SPILL, CUTS, FAULTS, PIPELINE, 
 
 
 def main() -> int:
-    """Runs what was asked for; the exit status says whether all held."""
+    """Run the requested campaigns; the exit status reports if all promises held."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
         signal.signal(number, signal.default_int_handler)
     parser = argparse.ArgumentParser(prog="./dev simulate", description=__doc__)

@@ -1,5 +1,5 @@
 """A disk that fails under the broker while it is busy: nothing is acknowledged that is not safe, `brim
-status` says what is wrong, and all goes on by itself once the disk works again.
+status` reports the fault, and all continues by itself once the disk works again.
 
     full        no room for more: ENOSPC, until there is
     write       some writes fail with EIO
@@ -37,7 +37,7 @@ REASONS = {"full": "ENOSPC", "write": "EIO", "read-only": "EROFS", "files": "EMF
 
 
 class Stuck(AssertionError):
-    """The broker does not say what is wrong, or does not go on."""
+    """The broker does not report the fault, or does not continue."""
 
 
 class FaultyDisk(PowerCuts):
@@ -59,7 +59,7 @@ class FaultyDisk(PowerCuts):
         self.broker.start()
 
     def suffer(self, fault: str) -> None:
-        """Load, the fault, the load goes on, the disk works again, the load goes on.  Raises Stuck."""
+        """Load, the fault, more load, the disk works again, more load.  Raises Stuck."""
         for it in self.publishers:
             if not it.connected:
                 it.connect(self.broker.port)

@@ -1,8 +1,8 @@
 """The broker killed with -9 at random moments, under load: what it acknowledged is there after the restart.
 
-A stream of each level with a publisher of QoS 1, and two with a publisher of QoS 2, whose session goes on;
+A stream of each level with a publisher of QoS 1, and two with a publisher of QoS 2, whose session is kept;
 two subscribers with sessions that are kept, one that is there when the broker dies and one that comes
-afterwards.  All of them are another process than the broker, and their ledgers die with nobody.  In each
+afterwards.  All of them are another process than the broker, and their ledgers survive it.  In each
 cycle they publish for a moment, the broker is killed, also while it starts, and started again.  Then every
 number that was ever acknowledged must have been found in the rings, once and in order, and what is in the
 rings must reach both subscribers, exactly once if it is of QoS 2; and at the end, after a clean stop, it must

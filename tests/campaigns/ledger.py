@@ -1,4 +1,4 @@
-"""How far a campaign is, and what it found: a line that moves, and a table at the end."""
+"""Progress and results of a campaign: a line that moves, and a table at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-LINE_EVERY_S = 15.0  # where nobody watches
+LINE_EVERY_S = 15.0  # without a terminal
 
 
 class Progress:

@@ -2,7 +2,7 @@
 ledger says whether each record is there exactly once, or declared lost to the offset.
 
 `pipeline`: the log keeps what waits.  Publishers by MQTT at QoS 1, some of which lose their connection and
-repeat, and one by shared memory, go on all the time.  The bridge lives for a moment each time, often while it
+repeat, and one by shared memory, publish always.  The bridge lives for a moment each time, often while it
 starts; the upstream is cut in each of the ways of cut_line.py and upstreams.py; the bronze job reads the lake
 as it grows, and is killed while it writes.  In the end everything acknowledged is in the table once, by its
 number and by its offset, and the report of gaps names nothing.
@@ -12,7 +12,7 @@ ledger alone.
 
 `overflow`: rings and log are too small for a cut.  The report must name exactly the offsets that are missing.
 What it leaves out is what drain.py says is not covered: a put that the store carries out after it has said
-that there is no such name, when the records are gone; so what is on its way ends with the bridge.
+that there is no such name, when the records are gone; so files in flight end with the bridge.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 def each(call: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Iterator[Result]:
-    """`call` of every item, in the order in which they are done; an item is asked for when it is begun."""
+    """`call` of every item, in the order of completion; an item is taken when it is begun."""
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _give_way)
     coming = iter(items)
     running: set[Future[Result]] = set()

@@ -23,7 +23,7 @@ Outcome = tuple[Counter[str], list[str]]  # what was done, and what was wrong
 
 
 class Campaign(NamedTuple):
-    """What there is to try: `run_seed` is called in processes of their own."""
+    """Kinds of seeds to run: `run_seed` is called in separate processes."""
 
     name: str
     what: str
@@ -36,7 +36,7 @@ class Campaign(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """How much of it."""
+    """Amount of work."""
 
     count: int  # of units, at least
     seconds: float  # after which no seed is begun

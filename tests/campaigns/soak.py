@@ -118,13 +118,13 @@ class Terms(NamedTuple):
     tick_s: float = 0.005  # between two looks at the steady clients
     sample_s: float = SAMPLE_S
     settle_s: float = SETTLE_S
-    noise_kib: int = 2 << 10  # growth in all that is none: of a short soak the warm-up is not over
+    noise_kib: int = 2 << 10  # total growth that is permitted: of a short soak the warm-up is not over
     judged: bool = True
     module: str = "edge"  # of the broker
 
 
 class Sample(NamedTuple):
-    """What the broker's process has."""
+    """Resources of the broker's process at one moment."""
 
     at_s: float  # of the monotonic clock
     memory_kib: int  # its own; not rings, which are as large as they are
@@ -246,7 +246,7 @@ class Soak:
             it.work(now_s)
 
     def _lose(self) -> None:
-        """The connection of one; of QoS 0 that would lose messages, which nobody has promised."""
+        """The connection of one; of QoS 0 that would lose messages, which are not promised."""
         lasting: list[PacedPublisher | SteadySubscriber] = [*self.publishers, *self.subscribers]
         client = self._random.choice(lasting)
         if client.qos and client.connected:

@@ -3,7 +3,7 @@
     {"at": "2026-01-31T12:00:00", "commit": "1a2b3c4", "campaign": "log", "seeds": [0, 800], "seconds": 100,
      "wrong": [], "counts": {"states": 100000}}
 
-`seeds` are the first one and the one behind the last.  A commit that ends with "+" had changes beside it.
+`seeds` are the first one and the one behind the last.  A commit that ends with "+" had uncommitted changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What clients send and must get, byte by byte: the vectors of tests/golden/mqtt/vectors.
+"""Vectors of tests/golden/mqtt/vectors: bytes that clients send, and bytes that they must receive.
 
 Each test runs one file of them, or all, and reports every vector that does not hold.
 """
@@ -19,7 +19,7 @@ FILES = sorted(path.name for path in VECTORS.glob("*.txt"))
 
 
 def impatient(seconds):
-    raise AssertionError(f"nobody waits {seconds} s here")
+    raise AssertionError(f"a test slept {seconds} s; it must not wait")
 
 
 def works(bench: Bench) -> None:

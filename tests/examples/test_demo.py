@@ -51,7 +51,7 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the demo makes its working directory."""
+    """Parent of the demo's working directory."""
     directory = tmp_path / "temporary"
     directory.mkdir()
     monkeypatch.setenv("TMPDIR", str(directory))

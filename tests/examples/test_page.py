@@ -1,4 +1,4 @@
-"""What a run leaves for people: made from small numbers, and looked at as a browser would, offline."""
+"""The page of a run: made from small numbers, and opened in a browser, offline."""
 
 import re
 from html.parser import HTMLParser

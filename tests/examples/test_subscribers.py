@@ -1,4 +1,4 @@
-"""What a subscriber does about a gap: the records have addresses, and the ring still holds them."""
+"""Gaps of a subscriber: the records have addresses, and the ring still holds them."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What this machine says about itself, as devices."""
+"""Measurements of this machine, as devices."""
 
 import psutil
 

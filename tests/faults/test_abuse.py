@@ -1,4 +1,4 @@
-"""Clients that mean no good, while honest ones go on: all honest messages arrive, memory is bounded.
+"""Hostile clients together with honest ones: all honest messages arrive, memory is bounded.
 
 Sizes are small here; benchmarks/abuse.py has those of a real attack, and says what honest clients felt.
 """
@@ -83,7 +83,7 @@ def honest(broker: BrimProcess) -> Iterator[ModuleChild]:
 
 
 def report(honest: ModuleChild) -> dict[str, float]:
-    """What honest clients felt, of at least fifty messages."""
+    """Latencies of honest clients, of at least fifty messages."""
     total: dict[str, float] = {"sent": 0, "lost": 0, "max_ms": 0}
     while total["sent"] < 50:
         honest.say("report")

@@ -1,4 +1,4 @@
-"""The line that tests cut keeps nothing of what it was asked for as it was cut."""
+"""The line that tests cut: it keeps no request that was open at the cut."""
 
 import asyncio
 import gc

@@ -16,7 +16,7 @@ RUNS = 3_000
 
 
 def fuzzed(target: Path, corpus: Path, runs: int = RUNS) -> subprocess.CompletedProcess[str]:
-    """What came of the whole corpus, and of new inputs until there were `runs` in all."""
+    """Result of the whole corpus, and of new inputs up to `runs` in all."""
     options = [f"-runs={runs}", "-seed=1", "-max_len=512", f"-artifact_prefix={corpus}/"]
     return subprocess.run(
         [str(target), *options, str(corpus)], capture_output=True, text=True, errors="replace", check=False

@@ -25,7 +25,7 @@ KILLS = 2
 
 
 def is_synced(runtime_directory: Path) -> bool:
-    """Whether the log has all."""
+    """True if the log has all records."""
     for name in ("safe-0", "sessions"):
         with Ring.attach(runtime_directory / name) as ring:
             extremes = ring.extremes()
@@ -90,7 +90,7 @@ def test_a_client_of_mqtt_5_finds_its_session(runtime_directory: Path, tmp_path:
 def test_at_interval_sessions_outlive_the_memory_of_the_machine(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
-    """What a power cut leaves is the state directory; here the runtime directory goes after a kill."""
+    """A power cut leaves only the state directory; here the runtime directory is removed after a kill."""
     with BrimProcess(runtime_directory, tmp_path, INTERVAL) as broker:
         reader = persistent(broker, "reader", topic="t/#")
         publisher = Paho(broker.port, "p")

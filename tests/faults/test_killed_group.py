@@ -121,7 +121,7 @@ class Campaign:
 
 
 def violations(events: list[tuple[int, str, str, int, int]], *, ordered: bool) -> Iterator[str]:
-    """What must not have happened."""
+    """Violations of the promises to a group."""
     done: dict[str, set[int]] = {}
     last_end: dict[str, int] = {}
     for at, what, ring, first, count in events:

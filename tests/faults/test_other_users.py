@@ -93,7 +93,7 @@ def served(broker: BrimProcess, payload: bytes) -> None:
 
 
 def report(broker: BrimProcess) -> dict[str, Any]:
-    """What `brim status` shows."""
+    """Report of `brim status`."""
     with Connection(broker.runtime_dir) as connection:
         return connection.ask(Status(), Report).report
 
@@ -105,7 +105,7 @@ def vandal(broker: BrimProcess) -> Iterator[Child]:
 
 
 def does(vandal: Child, path: Path, length: int, junk: bool = False) -> bool:
-    """Whether it could."""
+    """True if the other user could change the file."""
     vandal.say(f"{path} {length} {'junk' if junk else 'cut'}")
     return vandal.line() == "done"
 

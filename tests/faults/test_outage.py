@@ -1,5 +1,5 @@
 """Seven days without the lake, in virtual time: the disk stays bounded, what waited is drained in its order,
-and what comes in meanwhile goes beside it.
+and new records are drained at the same time.
 
 Ring, log, drain and lake are real; the clock is not, and the way to the lake takes as long as it would.
 """

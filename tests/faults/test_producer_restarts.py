@@ -87,7 +87,7 @@ def read_by_offset(directory: Path, ring: str, offset: int) -> list[int]:
 def test_producers_go_on_over_a_restart_and_their_log_has_no_gap(
     broker: BrimProcess, tmp_path: Path, end: Callable[[BrimProcess], None]
 ) -> None:
-    """One that lives on, and publishes while nobody is there; one that comes back with the broker."""
+    """One that lives on, and publishes while no broker runs; one that comes back with the broker."""
     with broker, producer("cam", "t", runtime_dir=broker.runtime_dir) as writer:
         publish(writer, 0, MANY)
         with producer("bell", "t", runtime_dir=broker.runtime_dir) as short:

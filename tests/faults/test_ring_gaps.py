@@ -25,7 +25,7 @@ SPAN = 128
 
 
 def damaged(path: Path) -> None:
-    """Damage the records of a ring that nobody has open."""
+    """Damage the records of a ring that no process has open."""
     for offset in range(FIRST, END):
         overwrite(path, HEADER_BYTES + offset * SPAN + 50, b"\xff\xfe")
 

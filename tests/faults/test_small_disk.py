@@ -25,7 +25,7 @@ DISKS = [64 * MIB, 256 * MIB, 1 << 30, 100 << 30]
 
 
 class Disk:
-    """Files of a disk of that size, of which only the size is asked."""
+    """Files of a disk of that size; only the size is simulated."""
 
     def __init__(self, free_bytes: int, total_bytes: int) -> None:
         self.disk = lambda _: (free_bytes, total_bytes)

@@ -26,5 +26,5 @@ def paho(there: Served) -> Iterator[Callable[..., Paho]]:
         return made[-1]
 
     yield connect
-    while made:  # what is let go of closes its last sockets
+    while made:  # objects that are freed close their last sockets
         made.pop().stop()

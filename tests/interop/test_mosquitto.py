@@ -93,7 +93,7 @@ def test_mosquitto_sends_many_lines_and_all_arrive(there: Served) -> None:
 
 
 def run(*command: str) -> str:
-    """What it prints."""
+    """Standard output of a command."""
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
     return done.stdout
 

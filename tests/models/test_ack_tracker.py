@@ -189,7 +189,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule()
     def it_is_stored_and_loaded(self) -> None:
-        """What is done is done in the next life, too; all else comes again, with its tries."""
+        """Finished records stay finished in the next life; all others come again, with their attempts."""
         fresh = AckTracker(self.tracker.floor, self.limits, self.tracker.done, self.tracker.tried)
         for it in self.model:
             if it.state in {"flight", "waiting"}:

@@ -48,7 +48,7 @@ Message = tuple[str, bytes, int]  # topic, payload, QoS of the delivery
 
 @dataclass
 class ModelSession:
-    """What is to be delivered, and what was and is not acknowledged."""
+    """Messages to deliver, with and without an acknowledgement."""
 
     clean: bool
     filters: dict[str, int] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(client=CLIENTS, topic_filter=FILTERS, qos=QOS)
     def subscribe(self, client: str, topic_filter: str, qos: int) -> None:
-        """Subscribe, or subscribe anew: what is retained comes behind the answer, in any order."""
+        """Subscribe for the first time or again: retained messages follow the answer, in any order."""
         if client not in self.wires:
             self.come(client, False)
         self.sees(client)
@@ -229,7 +229,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self) -> None:
-        """What the engine counts is what there is."""
+        """The counts of the engine equal its content."""
         if not hasattr(self, "bench"):
             return
         now = self.bench.stats.gauges()

@@ -32,7 +32,7 @@ Route = tuple[int, int, bytes]  # session, options, identifiers
 
 @dataclass
 class Subscribed:
-    """One subscription, as it was asked for."""
+    """One subscription, as the client requested it."""
 
     asked: Subscription
     identifier: int
@@ -114,7 +114,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(twice=st.booleans())
     def wait(self, twice: bool) -> None:
-        """Topics that nobody uses meanwhile are forgotten, and their memory is given back."""
+        """Topics without use are forgotten, and their memory is freed."""
         for _ in range(2 * 256 if twice else 1):  # twice around the smallest table
             self.now_s += 2 * self.router.limits.topics_idle_s
             self.router.age(self.now_s)

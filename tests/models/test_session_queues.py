@@ -1,6 +1,6 @@
 """Sessions against a model, with rings so small that what they wait for is overwritten all the time.
 
-Two rings take turns, one client wants QoS 1 and one QoS 2; they come, leave, and acknowledge some of what
+Two rings take turns, one client has QoS 1 and one QoS 2; they come, leave, and acknowledge some of what
 they have.  What the rings overwrite is copied out, or read back from a log, or (no room for copies) lost:
 then the losses are exactly what was counted.
 """
@@ -34,7 +34,7 @@ Keep = Literal["copies", "log", "nothing"]
 
 @dataclass
 class Subscriber:
-    """What a client has seen, and how far it has acknowledged it."""
+    """Messages that a client has seen, and the last one that it has acknowledged."""
 
     qos: int
     wire: Wire | None = None

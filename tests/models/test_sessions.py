@@ -68,7 +68,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.passed()
 
     def passed(self) -> None:
-        """What is due by now."""
+        """Events due by now."""
         for client, session in list(self.sessions.items()):
             if session.ends_s is None:
                 continue

@@ -1,4 +1,4 @@
-"""What the log says of its work: durations by bounds, disk that it takes, and what it read back."""
+"""Statistics of a log: durations by bounds, disk space, and bytes read back."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The check of a ring that is taken over: every record is true, or declared lost, and the ring goes on."""
+"""The check of a ring that is taken over: every record is true, or declared lost, and the ring continues."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def written(directory: Path, laps: float, seed: int, largest: int = 3000) -> Wri
 
 
 def seen(path: Path, end: int) -> Written:
-    """What readers find in the ring at `path`."""
+    """Records that readers find in the ring at `path`."""
     payloads, places = {}, {}
     with Ring.reattach(path) as ring, ring.reader(start="oldest") as reader:
         while (record := reader.poll()) is not None:
@@ -75,7 +75,7 @@ def damaged(image: bytes, kind: str, rng: random.Random, first: int = 0) -> tupl
 
 
 def found_in(ring: Ring) -> dict[int, bytes]:
-    """What a reader finds, from the oldest record on."""
+    """Records that a reader finds, from the oldest one on."""
     found = {}
     with ring.reader(start="oldest", overrun="count") as reader:
         while (record := reader.poll()) is not None:

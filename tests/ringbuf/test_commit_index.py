@@ -115,7 +115,7 @@ def test_a_run_ends_about_where_it_was_asked_to(ring: Ring) -> None:
 
 
 def test_only_who_gates_follows(ring: Ring) -> None:
-    """The writer goes over the steps of whoever does not."""
+    """The writer skips the steps of readers that do not block it."""
     reader = ring.reader()
     ring.followed_by(reader)
     writer = ring.writer()

@@ -1,4 +1,4 @@
-"""Waiting for the disk, by looking on or asleep: no wake-up is lost, at whatever moment the log says it."""
+"""Wait for the disk, by polling or asleep: no wake-up is lost, at any moment of the sync."""
 
 from __future__ import annotations
 

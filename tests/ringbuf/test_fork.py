@@ -1,4 +1,4 @@
-"""What was made before a fork is refused in the child, and the parent notices nothing."""
+"""Objects made before a fork: refused in the child, without an effect on the parent."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tests.support.rings import drained, new_ring, payload_of
 
 
 def in_child(work: Callable[[], object]) -> str:
-    """What `work` raises or returns in a forked child, as text."""
+    """Result or error of `work` in a forked child, as text."""
     end, begin = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""What a gating reader promises and may ask: never lapped while heeded, and never in the way for long."""
+"""Blocking readers: never overtaken while the writer heeds them, and never a block for long."""
 
 import signal
 import threading
@@ -272,7 +272,7 @@ def test_a_blocking_writer_behind_an_own_reader_gives_up_in_the_end(ring: Ring) 
 
 
 def test_a_blocked_writer_goes_on_when_room_comes(ring: Ring) -> None:
-    """The reader sleeps when the batch begins: to be woken it must be told before the batch is over."""
+    """The reader sleeps when the batch begins: the writer must wake it before the batch is over."""
     reader = ring.reader(own=True, gating=True, spin_ns=0)
     writer = ring.writer(when_full="block", queue_timeout_ms=60_000)
     seen: list[bytes] = []

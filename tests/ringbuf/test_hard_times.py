@@ -15,7 +15,7 @@ LONG = {"kill_writer": 1000, "kill_reader": 1000, "hostile_cursors": 10_000_000,
 
 
 def survived(simulation: str, count: int) -> str:
-    """What it says at its end, which comes only if all went well."""
+    """Last line of a simulation, which comes only after success."""
     command = [sys.executable, "-m", f"tests.simulation.{simulation}", "--count", str(count)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr[-2000:]}"

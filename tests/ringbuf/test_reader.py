@@ -1,4 +1,4 @@
-"""What a plain reader promises: order, views without a copy, seeks, and to know what it lost."""
+"""Plain readers: order, views without a copy, seeks, and the count of lost records."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""A writer that is told to take no more records, by a process that only reads its ring."""
+"""A writer that must refuse records, by request of a process that only reads its ring."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_ring_that_was_closed_refuses_nothing_more(ring: Ring) -> None:
 def test_who_may_not_write_the_file_is_told(
     ring: Ring, broker: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.refuse(0)  # nothing is to be changed, so nobody asks
+    broker.refuse(0)  # no request is needed
     monkeypatch.setattr("ringbuf.shared_mapping.os.open", _read_only)
     with pytest.raises(PermissionError):
         broker.refuse(REFUSAL_NO_ROOM)

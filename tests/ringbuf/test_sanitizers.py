@@ -29,7 +29,7 @@ THREAD = ("-O1", "-fsanitize=thread", "-Wno-error")
 
 
 def run(program: Path, *arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """What it says, with addresses that sanitizers can live with."""
+    """Run a program with addresses that sanitizers support."""
     command = [str(program), *map(str, arguments)]
     if shutil.which("setarch"):  # ThreadSanitizer of older compilers knows only some layouts
         command = ["setarch", os.uname().machine, "-R", *command]

@@ -86,7 +86,7 @@ def test_a_reader_survives_a_cursor_file_that_is_shortened(runtime_directory: Pa
 
 
 def test_a_cursor_file_that_is_shortened_for_ever_is_given_up(runtime_directory: Path) -> None:
-    """Its memory is private by then.  The ring goes on; whoever has it attached reads on."""
+    """Its memory is private by then.  The ring continues; attached readers continue to read."""
     path = runtime_directory / "r"
     with servant_of(path) as writer:
         for i in range(100):
@@ -119,7 +119,7 @@ def test_a_reader_survives_a_ring_that_is_shortened(runtime_directory: Path, len
 
 
 def test_a_writer_whose_ring_is_shortened_is_refused(runtime_directory: Path) -> None:
-    """What it published would be seen by no reader."""
+    """No reader would see the records that it published."""
     path = runtime_directory / "r"
     new_ring(runtime_directory, name="r").close()
     ring_file(path).chmod(0o660)

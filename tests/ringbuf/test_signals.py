@@ -76,7 +76,7 @@ def test_a_handler_may_end_a_long_wait(ring: Ring, name: str) -> None:
 
 
 def test_signals_do_not_shorten_a_wait(ring: Ring) -> None:
-    """A handler that returns lets it go on to its end, or to what it waits for."""
+    """A handler that returns lets it continue to its end, or to what it waits for."""
     sleeper, ran_before = Sleeper(), 0
     with ticking(1_000_000) as ran:
         while len(ran) < 3:

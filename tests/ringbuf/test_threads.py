@@ -37,7 +37,7 @@ def hasty_threads() -> Iterator[None]:
 
 
 def together(pool: ThreadPoolExecutor, *works: Callable[[], Any]) -> list[Any]:
-    """What each of `works` returns, all begun at the same time."""
+    """Results of all `works`, begun at the same time."""
     barrier = threading.Barrier(len(works))
 
     def run(work: Callable[[], Any]) -> Any:
@@ -244,7 +244,7 @@ async def asleep(reader: Reader) -> asyncio.Task[None]:
 
 
 async def test_closing_a_reader_ends_the_task_that_awaits_it(ring: Ring, silent_bell: None) -> None:
-    """And nobody else's: a hundred times, beside a task that stays and one that is new."""
+    """And only those: a hundred times, with a task that stays and a new one."""
     closed, stays = ring.reader(), ring.reader()
     waiting = await asleep(stays)
     for _ in range(100):

@@ -1,6 +1,6 @@
 """The C types under calls that come back into Python: filters, sequences, buffers, finalizers.
 
-Whatever such a call does with the object that made it, the process goes on, and nothing leaks.  Several tests
+Whatever such a call does with its object, the process continues, and nothing leaks.  Several tests
 run in a process of their own whose freed memory is overwritten, so that a use of it ends that process.
 """
 
@@ -204,7 +204,7 @@ def test_a_writer_may_be_closed_by_who_makes_room(ring: Ring) -> None:
 
 
 class Sequence:
-    """Payloads of which each runs `act` when it is asked for."""
+    """Payloads of which each runs `act` when it is taken."""
 
     def __init__(self, count: int, act: Callable[[int], object]) -> None:
         self.count, self.act = count, act
@@ -278,7 +278,7 @@ def pages(size: int) -> memoryview:
 
 
 def maps_of(directory: Path) -> int:
-    """How many mappings of files in `directory` this process has."""
+    """Number of mappings of files in `directory` in this process."""
     return Path("/proc/self/maps").read_text().count(f"{directory}/")
 
 
@@ -299,7 +299,7 @@ def test_a_ring_that_is_dropped_gives_back_all_that_it_had(runtime_directory: Pa
 
 
 def test_a_writer_keeps_its_ring(runtime_directory: Path) -> None:
-    """What is held by the writer alone goes on: it sweeps when it is full."""
+    """A ring that only the writer holds stays usable: the writer sweeps when it is full."""
     writer = new_ring(runtime_directory).writer()
     gc.collect()
     with Ring.attach(runtime_directory / "ring") as attached:

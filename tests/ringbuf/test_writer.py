@@ -1,4 +1,4 @@
-"""What a writer promises: offsets, room, limits, claims."""
+"""Writer: offsets, space, limits, claims."""
 
 import os
 import time

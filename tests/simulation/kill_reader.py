@@ -1,4 +1,4 @@
-"""Kills reading processes while they hold leases, again and again: nobody may stall.
+"""Kills reading processes while they hold leases, again and again: no other process may stall.
 
     python -m tests.simulation.kill_reader --count 1000 [--seed N]
 

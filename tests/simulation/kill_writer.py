@@ -73,7 +73,7 @@ class Witness:
         return len(batch) > 0
 
     def read_all(self) -> None:
-        """Up to the end, when nobody writes."""
+        """Read up to the end, while no writer runs."""
         while self.read():
             pass
 

@@ -32,7 +32,7 @@ SHOWN_BY = {  # mistakes that few histories show, with a seed that is tried befo
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterable[None]:
-    """Disks fail thousands of times here, and the log says so each time."""
+    """Disable the log lines: disks fail thousands of times here."""
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)
@@ -94,7 +94,7 @@ class RollsWithoutSync(CalledDisk):
 
 
 class StaysInTheSegment(Log):
-    """A log that goes on in the same file after a failure, and believes the next sync."""
+    """A log that continues in the same file after a failure, and trusts the next sync."""
 
     def _give_up(self) -> None:
         pass

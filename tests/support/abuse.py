@@ -1,4 +1,4 @@
-"""What clients do that mean no good, or are broken: each a function of a port and a size.
+"""Hostile and broken clients: each a function of a port and a size.
 
 Each returns when it has seen how the broker took it, with what it saw, and leaves no socket open.  Sizes are
 for a test; benchmarks/abuse.py runs the same with those of a real attack.  The sources of the list are the
@@ -47,7 +47,7 @@ def plain(port: int) -> socket.socket:
 
 
 def packed(packets: Iterable[Packet], version: Version = Version.V311) -> bytes:
-    """What they are on the wire."""
+    """Packets as bytes."""
     return b"".join(encode(packet, version) for packet in packets)
 
 
@@ -60,7 +60,7 @@ def connected(port: int, client_id: str, version: Version = Version.V311, **fiel
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Whether the broker closes it, sooner or later; what it says before is read."""
+    """True if the broker closes the connection, sooner or later; its earlier output is read."""
     try:
         while client.recv(1 << 16):
             pass
@@ -72,7 +72,7 @@ def is_closed(client: socket.socket) -> bool:
 
 
 def poured(client: socket.socket, data: bytes) -> int:
-    """How much the broker takes before it closes the connection, or all; what it answers is not read."""
+    """Number of bytes that the broker accepts before it closes the connection; answers are not read."""
     sent = 0
     with suppress(OSError):
         while sent < len(data):
@@ -81,7 +81,7 @@ def poured(client: socket.socket, data: bytes) -> int:
 
 
 def answered(client: socket.socket) -> bool:
-    """Whether a PINGREQ is still answered; other answers are read and forgotten."""
+    """True if a PINGREQ is still answered; other answers are read and dropped."""
     tail = b""
     with suppress(OSError):
         client.sendall(encode(PingReq()))
@@ -177,7 +177,7 @@ def deep_topic(port: int, size: int) -> dict[str, int]:
 
 
 def many_topics(port: int, size: int) -> dict[str, int]:
-    """A message to each of `size` topics, nobody asked for any."""
+    """A message to each of `size` topics without a subscriber."""
     with connected(port, "topics") as client:
         for start in range(0, size, 1_000):
             client.sendall(packed(Publish(f"topics/{n}/x", b"") for n in range(start, start + 1_000)))

@@ -99,11 +99,11 @@ class _Answer(BaseHTTPRequestHandler):
         self.server.reports.put(json.loads(body))
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Print nothing."""
 
 
 def run_page(script: str, given: object) -> Any:
-    """What `script` gave to done().  Skips where there is no Chromium."""
+    """Value that `script` gave to done().  Skips where there is no Chromium."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no browser: apt-get install chromium")

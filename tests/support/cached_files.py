@@ -1,4 +1,4 @@
-"""What of a file the kernel has in memory."""
+"""Pages of a file in the page cache of the kernel."""
 
 import ctypes
 import mmap
@@ -24,7 +24,7 @@ def cached_bytes(path: Path) -> int:
 
 
 def forgets(directory: Path) -> bool:
-    """Whether the file system lets go of what it is told to: one in memory cannot."""
+    """True if the file system can drop pages from the cache: one in memory cannot."""
     path = directory / "kept"
     path.write_bytes(bytes(mmap.PAGESIZE))
     descriptor = os.open(path, os.O_RDONLY)

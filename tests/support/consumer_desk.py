@@ -62,7 +62,7 @@ class Desk:
         return self._coordinator
 
     def start(self) -> None:
-        """A new life: from what the journal says."""
+        """A new life: from the content of the journal."""
         settings, files, cold, durability = self._arguments
         store = OffsetStore(Journal(files, str(self.journal), "offsets"))
         registry = GroupRegistry(store, settings, lambda: int(self.now_s * 1e9))
@@ -84,7 +84,7 @@ class Desk:
         self.coordinator.rang(f"some-{ring}")
 
     def turn(self, seconds: float = 0.0) -> None:
-        """Time goes on, and the service has its turn."""
+        """Advance the time, and give the service its turn."""
         self.now_s += seconds
         self.coordinator.turn()
 
@@ -111,7 +111,7 @@ class Desk:
         return self.answer_to(number)
 
     def answer_to(self, number: int) -> Answer | None:
-        """What the outbox has for that request; all else is dropped."""
+        """Answer to that request in the outbox; all other messages are dropped."""
         found = None
         while self.coordinator.outbox:
             _, (first, *self.frames) = self.coordinator.outbox.popleft()

@@ -1,13 +1,13 @@
 """A line to an HTTP server that can be cut, in the ways in which lines and servers fail: a TCP proxy.
 
-    refused      nobody listens: each connection is refused, and those that were there are reset
+    refused      no listener: each connection is refused, and those that were there are reset
     half-open    connections are made, some bytes more go through, and then nothing does, either way, for ever
     slow         a few kilobytes a second
     credentials  the server answers, and denies: 403
     full         the server answers, and has no room: 507 to every PUT
 
-Runs on a thread of its own.  A connection that was cut half-open stays so, as real ones do: whoever waits for
-an answer on it waits in vain.  The port stays the same.
+Runs on a thread of its own.  A connection that was cut half-open stays so, as real ones do: a client gets no
+answer on it.  The port stays the same.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class CutLine:
         self._await(self._cut(kind))
 
     def mend(self) -> None:
-        """What comes from now on goes through."""
+        """Forward all bytes from now on."""
         self._await(self._mend())
 
     def reset(self) -> None:
-        """Every connection there is ends at both of its ends, and what is on its way is lost."""
+        """Every connection there is ends at both of its ends, and bytes in flight are lost."""
         self._await(self._reset())
 
     def _await(self, doing: Coroutine[Any, Any, None]) -> None:

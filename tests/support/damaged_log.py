@@ -29,11 +29,11 @@ Record = tuple[str, int, int]  # ring, epoch, offset
 
 
 class LostTooMuch(AssertionError):
-    """More than the damaged record is gone, or something is read that nobody wrote."""
+    """More than the damaged record is gone, or a record is read that was never written."""
 
 
 class Room(NamedTuple):
-    """Where a record is, with whatever must be whole for it to be read."""
+    """Place of a record, with all bytes that must be intact for reading it."""
 
     path: str
     begin: int
@@ -150,7 +150,7 @@ class DamagedLog:
             raise LostTooMuch(f"seed {self.seed}, {what}: lost {sorted(lost)}, of which {sorted(may)} may be")
 
     def _lost(self, files: SimFiles) -> set[Record]:
-        """What a start does not find any more.  Raises LostTooMuch: it finds what was never written."""
+        """Records that a start does not find any more.  Raises LostTooMuch: it finds other records."""
         log, _ = recovered(files, segment_bytes=SEGMENT_BYTES)
         lost: set[Record] = set()
         for (name, epoch), its in self.written.records.items():

@@ -324,7 +324,7 @@ class DamagedState:
 
 
 class _Permitted(NamedTuple):
-    """What a damage may cost."""
+    """Permitted losses of a damage."""
 
     messages: frozenset[Pair] = frozenset()
     sessions: bool = False
@@ -333,7 +333,7 @@ class _Permitted(NamedTuple):
 
 
 def _is_of_users(topic: str, payload: bytes) -> bool:
-    """Whether a life's own users have published it."""
+    """True if a user of this life has published it."""
     number = payload.split(b" ", 2)[1:2]
     return (topic.endswith("/p") and number == [b"0"]) or number == [b"%d" % LAST]
 

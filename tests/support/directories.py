@@ -1,6 +1,6 @@
 """Directories for brokers and rings under test, in memory, and gone afterwards.
 
-Their names carry the process id of the test run, so that runs beside each other never meet, and so that the
+Their names carry the process id of the test run, so that parallel runs never meet, and so that the
 leak guard can tell what this run left behind.
 """
 
@@ -27,6 +27,6 @@ def memory_directory() -> Iterator[Path]:
 
 
 def left_in_memory() -> frozenset[str]:
-    """What this run has under /dev/shm at the moment: directories and all files in them."""
+    """Directories of this run under /dev/shm, and all files in them."""
     tops = SHARED_MEMORY.glob(f"{PREFIX}*")
     return frozenset(str(path) for top in tops for path in (top, *top.rglob("*")))

@@ -46,11 +46,11 @@ class Sender(_Keeping):
 
     @property
     def wants_to_send(self) -> bool:
-        """Whether send() would do something."""
+        """True if send() would send a packet."""
         return bool(self._out) or bool(self._free and not self.resting)
 
     def send(self) -> None:
-        """What is owed, and new numbers as far as identifiers are free."""
+        """Send open packets again, and new numbers while packet identifiers are free."""
         while self._free and not self.resting:
             identifier = self._free.popleft()
             self._under_way[identifier] = self.sent, False

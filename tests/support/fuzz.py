@@ -170,7 +170,7 @@ def _keep(name: str, found: Path, target: Path, directory: Path) -> int:
 
 
 def _campaign(name: str, seconds: int, directory: Path) -> bool:
-    """Whether `seconds` of fuzzing on one core found nothing."""
+    """True if `seconds` of fuzzing on one core found no error."""
     target, folder = program(name, directory), expanded(name, directory)
     print(f"{name}: {seconds} s, from {len(list(folder.iterdir()))} inputs ...", flush=True)
     run = subprocess.run(

@@ -49,7 +49,7 @@ LEVELS = {Version.V31: b"\0\6MQIsdp\3", Version.V311: b"\0\4MQTT\4", Version.V5:
 
 
 class Found(AssertionError):
-    """What is wrong with a frame."""
+    """Error in a frame."""
 
     def __init__(self, words: str, frame: bytes) -> None:
         super().__init__(f"{words}: {len(frame)} bytes, {frame[:40].hex(' ')} ...")
@@ -84,7 +84,7 @@ def _string(text: bytes) -> bytes:
 
 
 def _body(frame: bytes) -> bytes | None:
-    """What follows the fixed header; None: that has no end."""
+    """Bytes after the fixed header; None: the fixed header is not complete."""
     with suppress(ProtocolError):
         if length := decode_variable_integer(frame, 1, len(frame)):
             return frame[1 + length[1] :]

@@ -65,7 +65,7 @@ class Client:
 
 
 class Crowd:
-    """All clients, their schedule, and what is on its way."""
+    """All clients, their schedule, and the messages in flight."""
 
     def __init__(self, port: int, count: int, rate: float) -> None:
         self.clients = [Client(port, number) for number in range(count)]

@@ -1,6 +1,6 @@
 """`brim` with mistakes that the soak must find: $MISTAKES, names with a comma between them.
 
-loss     the topic "plain/c" is routed to nobody until one message has passed: it was acknowledged
+loss     the topic "plain/c" has no route until one message has passed: it was acknowledged
 leak     $LEAK_KIB_PER_S of memory are allocated and never freed
 pause    the thread that serves MQTT sleeps once, for PAUSE_S
 
@@ -50,7 +50,7 @@ def leak(_broker: Broker, _on_its_thread: object) -> None:
 
 
 def pause(_broker: Broker, on_its_thread: Callable[[Callable[[], object]], None]) -> None:
-    """Serve nobody for a while."""
+    """Serve no client for a while."""
     on_its_thread(lambda: time.sleep(PAUSE_S))
 
 

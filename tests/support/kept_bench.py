@@ -92,7 +92,7 @@ class Lives:
         return self._ring
 
     def journal_end(self) -> int:
-        """The position behind what the journal says."""
+        """The position after the last record of the journal."""
         assert self._ring is not None
         return self._ring.extremes().end_position
 
@@ -114,7 +114,7 @@ class Lives:
         self.bench = None
 
     def stop(self, away_ms: int = 0) -> None:
-        """It stops as it is told to."""
+        """Stop in order."""
         assert self.bench is not None
         assert self._ring is not None
         self.now_ms = self.bench.now_ms + away_ms

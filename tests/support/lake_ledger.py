@@ -1,4 +1,4 @@
-"""What publishers were promised, against a table that Spark has made, or the drained files themselves.
+"""Promises to publishers, compared with a table that Spark has made, or with the drained files themselves.
 
 Reads with pyarrow and numpy, and none of the code that wrote it.
 """
@@ -35,7 +35,7 @@ LENGTH_AT, OFFSET_AT, KEY_LENGTH_AT, HEADER_BYTES = 0, 8, 28, 32  # in a record
 
 
 class Place(NamedTuple):
-    """Where offsets count."""
+    """Stream and partition in which offsets count."""
 
     edge: str
     stream: str

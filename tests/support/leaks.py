@@ -1,6 +1,6 @@
-"""What a process holds, and what a test left of it behind.
+"""Resources of a process, and those that a test left behind.
 
-Looks at file descriptors, threads, child processes and files in shared memory, by what the kernel says, so
+Looks at file descriptors, threads, child processes and files in shared memory, as the kernel reports them, so
 that C code and libraries are seen as well.
 """
 
@@ -22,7 +22,7 @@ GRACE_S = 3.0
 
 @dataclass(frozen=True)
 class Holdings:
-    """What this process held at one moment; each part by a name that a person can read."""
+    """Resources of this process at one moment; each part by a readable name."""
 
     descriptors: frozenset[str]
     threads: frozenset[str]
@@ -36,7 +36,7 @@ class Holdings:
         return cls(frozenset(_descriptors()), threads, frozenset(_children()), left_in_memory())
 
     def since(self, before: "Holdings", *, only_outside: bool) -> list[str]:
-        """What is there now and was not before, sorted; `only_outside`: what would outlive this process."""
+        """Resources that were not there before, sorted; `only_outside`: those that outlive this process."""
         left = (self.children - before.children) | (self.files - before.files)
         if not only_outside:
             left |= (self.descriptors - before.descriptors) | (self.threads - before.threads)
@@ -44,7 +44,7 @@ class Holdings:
 
 
 def left_since(before: Holdings, *, only_outside: bool = False) -> list[str]:
-    """What was not there before, and stays: garbage is collected first, and GRACE_S given."""
+    """New resources that stay: garbage is collected first, and GRACE_S given."""
     deadline = time.monotonic() + GRACE_S
     while left := Holdings.now().since(before, only_outside=only_outside):
         if time.monotonic() >= deadline:

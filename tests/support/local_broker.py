@@ -1,6 +1,6 @@
 """A broker without MQTT: its rings, control socket and ZeroMQ publisher, put together as the real one is.
 
-In a test's own event loop, or (main) as a process to be killed, that publishes what it is told on its
+In a test's own event loop, or (main) as a process to be killed, that publishes the lines of its
 standard input: a line "topic payload", answered by the line "ring epoch offset".
 """
 

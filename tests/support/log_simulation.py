@@ -48,7 +48,7 @@ Shown = dict[str, int]  # by ring: the end offset of its current life
 
 
 class Violation(BaseException):
-    """An invariant does not hold.  Not an Exception: whoever guards against those must not hide it."""
+    """An invariant does not hold.  Not an Exception: code that catches those must not hide it."""
 
 
 class Simulation:
@@ -112,7 +112,7 @@ class Simulation:
         return self.counts["states"]
 
     def run(self) -> Counter[str]:
-        """What was done.  Raises Violation."""
+        """Run all steps; return their counts.  Raises Violation."""
         try:
             for last in (False,) * self.random.randrange(3) + (True,):
                 self._live()
@@ -177,7 +177,7 @@ class Simulation:
                 self.counts["clean stops"] += 1
 
     def _tend(self, logs: Iterable[Log], upkeeps: Iterable[Upkeep]) -> None:
-        """What other threads would do meanwhile."""
+        """Work of other threads meanwhile."""
         for log in logs:
             if log.wants_tending and self.random.random() < 0.5:
                 with suppress(OSError):
@@ -194,7 +194,7 @@ class Simulation:
 
     @property
     def _keeps_all(self) -> bool:
-        """Whether nothing may be let go."""
+        """True if no record may be removed."""
         return not self.keep_bytes and not self.aged
 
     def wall_ns(self) -> int:
@@ -342,7 +342,7 @@ class Simulation:
         return self._shown([self.log(files, directory) for directory in self.directories()])
 
     def _shown(self, logs: list[Log]) -> Shown:
-        """What logs show that are recovered here; all lives of all rings have been compared."""
+        """Compare logs that are recovered here with all lives of all rings."""
         shown: Shown = {}
         for log in logs:
             report = log.recover()
@@ -359,7 +359,7 @@ class Simulation:
         return shown
 
     def _check_ring(self, log: Log, model: RingModel, end: int) -> None:
-        """What the log has of a ring's current life, up to the offset `end`; earlier ones must be whole."""
+        """Records of a ring's current life in the log, up to `end`; earlier lives must be complete."""
         for life in model.past if self.random.random() < 0.2 else []:
             self._check_life(log, model.name, life, life.first_offset, life.end_offset)
         begin = first = model.life.first_offset
@@ -411,7 +411,7 @@ def _without_checkpoints(files: SimFiles) -> SimFiles:
 
 
 def _ranges(log: Log, name: str, epoch: int, offset: int, end: int) -> Iterator[Range]:
-    """What a log gives from an offset on, until it has given all below `end`."""
+    """Records of a log from an offset on, up to `end`."""
     while offset < end and (found := log.read(name, epoch, offset, 1 << 20)):
         for it in found:
             yield it

@@ -93,7 +93,7 @@ class LoggedBroker:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """True if the process has not ended."""
         return self._child is not None and self._child.process.poll() is None
 
     def kill(self) -> str:

@@ -33,7 +33,7 @@ def make_log(
 
 
 def payloads(log: Log, name: str, epoch: int) -> dict[int, bytes]:
-    """What the log holds of a ring."""
+    """Payloads of a ring in the log, by offset."""
     found: dict[int, bytes] = {}
     offset = 0
     while ranges := log.read(name, epoch, offset, 1 << 20):

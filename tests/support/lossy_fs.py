@@ -12,7 +12,7 @@ Obeys lines of JSON on standard input, a list of a word and its arguments, and a
     ["short", true]             some writes take a part of what they are given
     ["counts"]                  calls by operation since the start; also those that failed or were short
 
-It ends when it is unmounted.  Nothing is cached in the kernel beyond an open file: attributes and names are
+It ends when it is unmounted.  Nothing is cached in the kernel beyond an open file: attributes and names
 asked for each time, so that a cut needs no new mount.
 """
 
@@ -66,7 +66,7 @@ class LossyFiles(mfusepy.Operations):  # type: ignore[misc]
     def __init__(self) -> None:
         self.random = Random(0)
         self.disk = SimFiles(self.random)
-        self.after: SimFiles | None = None  # the disk behind a cut that nobody has booted yet
+        self.after: SimFiles | None = None  # the disk after a cut, before the next boot
         self.counts: Counter[str] = Counter()
         self.calls = threading.RLock()
         self._failing: tuple[str, int, int] | None = None  # operation, errno, times
@@ -88,7 +88,7 @@ class LossyFiles(mfusepy.Operations):  # type: ignore[misc]
         return len(self.after.names)
 
     def do_boot(self) -> int:
-        """What is left is the disk."""
+        """Continue with the content that the disk has kept."""
         assert self.after is not None
         self.disk, self.after = self.after, None
         self.disk.random = self.random

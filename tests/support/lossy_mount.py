@@ -56,7 +56,7 @@ class LossyMount:
         return self.path.is_mount()
 
     def ask(self, *command: Any) -> Any:
-        """What the file system answers to a command (lossy_fs.py)."""
+        """Answer of the file system to a command (lossy_fs.py)."""
         self._child.say(json.dumps(command))
         return json.loads(self._child.line())
 

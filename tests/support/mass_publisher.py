@@ -30,7 +30,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass
 class Ledger:
-    """What one publisher was promised.  `sent` numbers, of which `acked` are safe, so it was told."""
+    """Promises to one publisher.  `sent` numbers, of which `acked` are safe according to the broker."""
 
     publisher: int
     topic: str
@@ -40,7 +40,7 @@ class Ledger:
     again: list[tuple[int, int]] = field(default_factory=list)  # [first, end) that were sent once more
 
     def times(self) -> Numbers:
-        """How often each number was sent."""
+        """Number of transmissions of each number."""
         times = np.ones(self.sent, np.int64)
         for first, end in self.again:
             times[first:end] += 1
@@ -64,7 +64,7 @@ def numbers_in(ledger: Ledger, found: Bytes) -> Numbers:
 
 
 class MassPublisher(OutsideClient):
-    """Publishes by MQTT, QoS 1, as far as `allowed`, and repeats what a connection has left open."""
+    """Publishes by MQTT, QoS 1, up to `allowed`, and repeats what a connection has left open."""
 
     def __init__(self, publisher: int, topic: str, size: int) -> None:
         super().__init__(f"mass-{publisher}")
@@ -76,12 +76,12 @@ class MassPublisher(OutsideClient):
 
     @property
     def wants_to_send(self) -> bool:
-        """Whether send() would do something."""
+        """True if send() would send a packet."""
         return bool(self._out) or self._room > 0
 
     @property
     def done(self) -> bool:
-        """Whether all that was allowed is acknowledged."""
+        """True if all that was allowed is acknowledged."""
         return self.ledger.acked == self.allowed
 
     @property
@@ -89,7 +89,7 @@ class MassPublisher(OutsideClient):
         return min(self.allowed, self.ledger.acked + BATCH) - self._put
 
     def send(self) -> None:
-        """As many as there is room for, when all before are on their way."""
+        """Send as many as there is space for, when all before are in flight."""
         if not self._out and (room := self._room) > 0:
             numbers = np.arange(self._put, self._put + room)
             self._put += room

@@ -25,7 +25,7 @@ class Jars:
     """A directory of jars, ~/.cache/brim/NAME, or what the environment says instead.
 
     `hashes`: the list of sha256sum; there is no other jar.  `alone`: without what they depend on.  To raise a
-    version: fetch with it and an empty list, look at what came, and write the list anew with sha256sum.
+    version: fetch with it and an empty list, check the jars, and write a new list with sha256sum.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Jars:
 
     @property
     def directory(self) -> Path:
-        """Where they are, or will be."""
+        """Directory of the jars, existing or not."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return Path(os.environ.get(self.variable) or cache / "brim" / self.name)
 

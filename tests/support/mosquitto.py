@@ -33,7 +33,7 @@ class Mosquitto:
 
     @property
     def log(self) -> str:
-        """What it has written to its standard error."""
+        """Standard error until now."""
         return (self._directory / "mosquitto.log").read_text()
 
     def wait_for_log(self, text: str, count: int) -> None:
@@ -70,19 +70,21 @@ class Mosquitto:
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
-            if how is not signal.SIGKILL:  # which needs nobody awake, and one that wakes would still answer
+            if (
+                how is not signal.SIGKILL
+            ):  # which also ends a stopped process, and an awake one would still answer
                 self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(how)
             self._process.wait(PATIENCE_S)
             self._process = None
 
     def pause(self) -> None:
-        """Stops its process: connections stay open, and nobody answers."""
+        """Stop its process: connections stay open, and no packet is answered."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets it go on."""
+        """Continue after pause()."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 

@@ -1,4 +1,4 @@
-"""The MQTT engine and broker without sockets, threads or clocks: bytes in, packets out, time as it is told.
+"""The MQTT engine and broker without sockets and threads: bytes in, packets out, time as the test sets it.
 
     with Bench() as bench:
         client = bench.client("c")
@@ -83,11 +83,11 @@ class Wire:
 
     @property
     def is_open(self) -> bool:
-        """Whether the broker has not closed it."""
+        """True if the broker has not closed the connection."""
         return self.bench.engine.is_open(self.handle)
 
     def raw(self, data: bytes) -> None:
-        """Send bytes; they are taken as far as the connection lives and is read."""
+        """Send bytes; the broker takes them while the connection lives and is read."""
         while data:
             taken = self.bench.engine.feed(self.handle, data)
             data = data[taken:]
@@ -189,7 +189,7 @@ class Bench:
         capacity_bytes: int = 1 << 20,
         writer: dict[str, Any] | None = None,
     ) -> OwnPartition:
-        """A ring that lives as long as the bench, or longer: one that is there goes on."""
+        """A ring that lives as long as the bench, or longer: an existing one is continued."""
         path = directory / name
         is_there = ring_file(path).exists()
         ring = self._stack.enter_context(
@@ -247,7 +247,7 @@ class Bench:
         return self.client(client_id, version=Version.V5, properties=wants, **fields)
 
     def lose(self, wire: Wire) -> None:
-        """What the loop does when a socket fails: the connection is closed, and Python is told."""
+        """As the loop after a failed socket: the connection is closed, and Python is notified."""
         self.engine.close(wire.handle)
         self.broker.handle([(int(EventKind.CLOSED), wire.handle, 1, b"")])
         self.settle()
@@ -267,7 +267,7 @@ class Bench:
         self.crash()
 
     def crash(self) -> None:
-        """Free everything, and let nobody say goodbye: what is in memory files stays as it is."""
+        """Free everything, without a DISCONNECT to any client: memory files stay as they are."""
         self.broker.cold.stop()
         stack = self._stack
         self.__dict__.clear()  # the engine keeps the writers, and they their mappings

@@ -17,13 +17,13 @@ class Pair:
         return self.server if side is self.client else self.client
 
     def send(self, side: Connection, *packets: Packet) -> list[Packet]:
-        """What the peer of `side` receives of `packets` (and of all else that was queued)."""
+        """Packets that the peer of `side` receives: `packets`, and all that were queued."""
         for packet in packets:
             side.send(packet)
         return self.carry(side)
 
     def carry(self, side: Connection) -> list[Packet]:
-        """What the peer receives of what `side` has queued."""
+        """Packets that the peer receives of those that `side` has queued."""
         peer = self.other(side)
         for data in side.data_to_send():
             peer.receive_data(data)

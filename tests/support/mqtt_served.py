@@ -50,7 +50,7 @@ class Served:
         return self.partition
 
     def stop(self) -> None:
-        """Stop it, and let go of the ring's mapping."""
+        """Stop it, and release the ring's mapping."""
         self.listener.stop()
         self.__dict__.clear()
 
@@ -121,7 +121,7 @@ class RawClient:
         return packet
 
     def is_silent(self) -> bool:
-        """Whether nothing has come that was not looked at."""
+        """True if no packet has come that the test has not read."""
         return not self._rest and not select.select([self.socket], [], [], 0)[0]
 
     def close(self) -> None:

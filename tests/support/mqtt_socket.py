@@ -56,7 +56,7 @@ class SocketClient:
         return packet
 
     def is_cut(self) -> bool:
-        """Whether the broker closes the connection, and says nothing before."""
+        """True if the broker closes the connection without sending a byte."""
         try:
             self.next(PATIENCE_S)
         except (EOFError, ConnectionResetError):

@@ -127,7 +127,9 @@ class Stream:
     def end(self) -> None:
         """Nothing more comes from here."""
         if isinstance(self.socket, ssl.SSLSocket):
-            raise NotImplementedError("Python's TLS cannot go on reading after its own goodbye")
+            raise NotImplementedError(
+                "Python's TLS cannot read after its own close_notify; use another transport"
+            )
         self.socket.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
@@ -137,7 +139,7 @@ class Stream:
         self.socket.close()
 
     def close(self) -> None:
-        """As a program that ends: the connection is closed, MQTT is told nothing.  May be called twice."""
+        """As a program that ends: the connection is closed without DISCONNECT.  May be called twice."""
         self.socket.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A broker with a mistake: it begins every ring anew, and never looks at what the last process has left."""
+"""A broker with a mistake: it creates every ring again, without the records that a killed broker has left."""
 
 import sys
 from pathlib import Path

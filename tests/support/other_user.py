@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-USER, GROUP = 23_456, 23_457  # of nobody else
+USER, GROUP = 23_456, 23_457  # of no other user
 
 
 def other_user_or_skip() -> None:

@@ -1,4 +1,4 @@
-"""MQTT clients outside the broker, with a ledger: what they were told, they will hold it to.
+"""MQTT clients outside the broker, with a ledger of the acknowledgements that they have received.
 
 MQTT 3.1.1, spoken by hand: fast enough to be in the middle of everything when the broker is killed, and of no
 code of the broker's.  A client outlives its connections.  Each message is a number, dense from 0 in a topic,
@@ -59,12 +59,12 @@ class OutsideClient:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection."""
+        """True if there is a connection."""
         return self._socket is not None
 
     @property
     def wants_to_send(self) -> bool:
-        """Whether send() would do something."""
+        """True if send() would send a packet."""
         return bool(self._out)
 
     def fileno(self) -> int:
@@ -83,7 +83,7 @@ class OutsideClient:
             self.close()
 
     def receive(self) -> None:
-        """What is there; it goes into the ledger."""
+        """Read all received bytes into the ledger."""
         assert self._socket is not None
         try:
             data = self._socket.recv(1 << 16)
@@ -105,7 +105,7 @@ class OutsideClient:
             self._socket = None
 
     def _connected(self, *, present: bool) -> None:
-        """A connection begins; `present`: so the broker says of the session."""
+        """A connection begins; `present`: the session-present flag."""
         raise NotImplementedError
 
     def _take(self, first: int, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A publisher outside the broker, with a ledger: what it was told is safe, it will ask for."""
+"""A publisher outside the broker, with a ledger of its acknowledged numbers, which must be found later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DUP = 8
 
 class OutsidePublisher(OutsideClient):
     """Publishes to one topic.  `qos` 1: what was under way when a connection ends is neither promised nor
-    repeated.  2: its session is kept, and what was under way goes on where it was: each number arrives once.
+    repeated.  2: its session is kept, and open exchanges continue: each number arrives once.
     """
 
     def __init__(self, topic: str, window: int = WINDOW, qos: int = 1) -> None:
@@ -41,7 +41,7 @@ class OutsidePublisher(OutsideClient):
 
     @property
     def wants_to_send(self) -> bool:
-        """Whether send() would do something."""
+        """True if send() would send a packet."""
         return bool(self._out) or self._room > 0
 
     @property

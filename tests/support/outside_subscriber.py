@@ -23,7 +23,7 @@ class OutsideSubscriber(OutsideClient):
         self._taken: set[int] = set()  # identifiers of QoS 2 that wait for PUBREL
 
     def forget(self, topic: str) -> None:
-        """What has arrived has been looked at."""
+        """Drop messages of a topic that the test has checked."""
         self.arrived[topic].clear()
 
     def _connected(self, *, present: bool) -> None:

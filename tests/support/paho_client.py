@@ -12,7 +12,7 @@ __all__ = ["Paho"]
 
 
 class Paho:
-    """What it receives is in `inbox`, as paho's MQTTMessage.  `more`: for paho's Client."""
+    """Client of paho, connected; received messages are in `inbox`.  `more`: for paho's Client."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Paho:
         return self.inbox.get(timeout=PATIENCE_S)
 
     def next(self) -> tuple[str, bytes, int, bool]:
-        """What counts of the next message."""
+        """Topic, payload, QoS and retain flag of the next message."""
         message = self.message()
         return message.topic, bytes(message.payload), message.qos, message.retain
 

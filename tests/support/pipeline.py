@@ -2,7 +2,7 @@
 
 Two forms.  `kept`: all that the broker takes is in its log until the bridge has drained it, so all of it must
 arrive, once.  `small`: rings and a log that are deliberately too small for a cut, so something is lost, and
-must be declared to the offset.  Publishers and ledger live in the process of whoever uses this; the
+must be declared to the offset.  Publishers and ledger live in the process of the test; the
 others may be killed.
 """
 
@@ -44,7 +44,7 @@ Form = Literal["kept", "small"]
 
 BRIDGE = "lake"
 SETTLE_S = 400.0  # what waits is drained, on a machine that does other things as well
-IDLE_S = 1.1  # longer than what a bridge says of itself may be old
+IDLE_S = 1.1  # longer than the greatest age of a bridge's status
 SPARK_S = 1200.0
 AGAIN = 200  # messages that are under way when a connection is lost
 # A log that syncs slowly makes publishers wait; at the default of 200 ms they would be disconnected.
@@ -259,13 +259,13 @@ class Pipeline:
         self._bridge = None
 
     def state(self) -> dict[str, Any] | None:
-        """What the bridge says of itself; None: it does not, yet."""
+        """Status that the bridge reports; None: it does not report yet."""
         with suppress(BridgeUnreachable):
             return state_of(self._memory, BRIDGE)
         return None
 
     def until_state(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
-        """Until the bridge says so.  Raises Stuck."""
+        """Wait until the status of the bridge fits.  Raises Stuck."""
         deadline = time.monotonic() + SETTLE_S
         while not ((state := self.state()) and holds(state)):
             if time.monotonic() > deadline or (self._bridge and self._bridge.poll() is not None):
@@ -273,7 +273,7 @@ class Pipeline:
             time.sleep(0.02)
 
     def settle(self) -> None:
-        """All that there is has been drained, and the bridge ends as it is told to.  Raises Stuck."""
+        """All records have been drained, and the bridge stops on request.  Raises Stuck."""
         self.upstream.mend()
         self.upstream.reset()
         deadline, idle_since = time.monotonic() + SETTLE_S, 0.0
@@ -320,7 +320,7 @@ class Pipeline:
 
     @property
     def spark_runs(self) -> bool:
-        """Whether a job was started and has not ended."""
+        """True if a job was started and has not ended."""
         return self._spark is not None and self._spark.poll() is None
 
     @property

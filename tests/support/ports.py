@@ -9,10 +9,10 @@ RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # of ports that the kern
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on.
+    """A port of 127.0.0.1 without a listener.
 
     For servers that must come back on the same port after a restart; any other takes port 0 itself and says
-    which it got, which leaves no gap for another process to step into.  Here that gap is small: it is none of
+    which it got, which leaves no gap for another process.  Here that gap is small: the port is not one of
     those that the kernel gives away, and others who come here pick theirs at random, too.
     """
     lowest_given = int(RANGE.read_text().split()[0])

@@ -13,7 +13,7 @@ __all__ = ["Promises"]
 
 
 class Promises:
-    """What a stream has promised to its publisher, and what of it has been seen."""
+    """Promises of a stream to its publisher, and the part of them that was found."""
 
     def __init__(self, name: str, *, logged: bool, window: int = 64, qos: int = 1) -> None:
         self.ring_name = f"{name}-0"
@@ -44,14 +44,14 @@ class Promises:
         self._check(found, self._for_log, "the log")
 
     def take(self) -> None:
-        """What has been acknowledged meanwhile counts."""
+        """Take over new acknowledgements."""
         self.acknowledged += len(self.publisher.acked)
         if self.logged:
             self._for_log |= self.publisher.acked
         self.publisher.acked.clear()
 
     def forget(self) -> None:
-        """What was found up to now may go."""
+        """Forget numbers that were found up to now."""
         self._for_log.clear()
 
     def _check(self, found: Found, wanted: set[int], where: str) -> None:

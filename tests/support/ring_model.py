@@ -23,7 +23,7 @@ SIZES = {
 
 @dataclass
 class Life:
-    """What one epoch of a ring has held: records first_offset <= offset < end_offset."""
+    """Records of one epoch of a ring: first_offset <= offset < end_offset."""
 
     epoch: int
     first_offset: int
@@ -45,7 +45,7 @@ class Life:
         return bytes(self.data[self.begins[begin] : at])
 
     def cut(self, end: int) -> None:
-        """What came behind the offset `end` is lost."""
+        """Lose the records after the offset `end`."""
         self.data = bytearray(self.expected(self.first_offset, end))
         del self.begins[end - self.first_offset :]
         del self.ends[end - self.first_offset :]

@@ -18,7 +18,7 @@ def new_ring(
 
 
 def payload_of(offset: int, length: int = 200) -> bytes:
-    """Bytes by which a record's offset and length can be told: no two records of a lap look alike."""
+    """Bytes that show a record's offset and length: no two records of a lap look alike."""
     return (offset.to_bytes(8, "little") * (length // 8 + 1))[:length]
 
 

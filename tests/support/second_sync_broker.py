@@ -8,7 +8,7 @@ from tests.support.called_disk import CalledFiles
 
 
 class Files(CalledFiles):
-    """What the kernel has dropped when a sync failed is passed over by the next one."""
+    """Sync again after a failure, which skips the pages that the kernel has dropped."""
 
     def fdatasync(self, handle: int) -> None:
         """Twice, if need be."""

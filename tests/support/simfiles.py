@@ -16,7 +16,7 @@ What it models
     other, so in any order; its memory must stay as it is meanwhile.
   * Room is limited, if `room_bytes` says so: a write that would take more fails with ENOSPC.
 
-crash() makes the disk that the next start finds; the one it is asked of goes on.  kill() is the death of the
+crash() makes the disk that the next start finds; this disk stays usable.  kill() is the death of the
 process alone: the kernel keeps everything, locks are free.
 """
 
@@ -91,12 +91,12 @@ class SimFile:
         return other
 
     def fail_to_sync(self, random: Random) -> None:
-        """What is dirty is on the disk or not, nobody knows, and it is dirty no more."""
+        """Put each dirty chunk on the disk or not, at random; no chunk is dirty afterwards."""
         self.disk = self.after_crash(random)
         self.dirty, self.sizes = {}, []
 
     def after_crash(self, random: Random) -> bytearray:
-        """What the disk holds if the machine stops now."""
+        """Content of the disk if the machine stops now."""
         if not self.dirty and not self.sizes:
             return self.disk
         luck = random.choice((0.0, 1.0, random.random()))
@@ -135,7 +135,7 @@ class SimFiles:
     """The calls.  `hook(operation, path)` comes before each that changes something; it may raise.
 
     An OSError raised by the hook at "fdatasync" or "pwritev" has the effects above; elsewhere the call does
-    nothing.  A directory that nobody has made here is always there.
+    nothing.  A directory that was not made here always exists.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class SimFiles:
     ) -> None:
         self.random = random
         self.block_bytes = block_bytes  # of the device: written whole or not at all
-        self.chunk_bytes = 4096  # of a write beside others
+        self.chunk_bytes = 4096  # of one of several writes at a time
         self._under_way: dict[int, _Write] = {}  # by slot
         self.names: dict[str, SimFile] = dict(files or {})
         self.synced: dict[str, SimFile] = dict(files or {})  # names on the disk
@@ -243,7 +243,7 @@ class SimFiles:
         self._locked.pop(handle, None)
 
     def holds(self, handle: int) -> bool:
-        """Whether that is open here."""
+        """True if the handle is open here."""
         return handle in self._handles
 
     def size(self, handle: int) -> int:
@@ -286,7 +286,7 @@ class SimFiles:
         """See QueuedFiles."""
         write = self._under_way.pop(slot)
         if write.data != write.given:
-            raise AssertionError("bytes have changed while they were on their way to the disk")
+            raise AssertionError("bytes have changed during their write")
         if write.result is None:
             self._do(write)
         if isinstance(write.result, OSError):
@@ -342,7 +342,7 @@ class SimFiles:
         return [name.rpartition("/")[2] for name in self.names if name.rpartition("/")[0] == path]
 
     def used_bytes(self) -> int:
-        """What all files take."""
+        """Size of all files together."""
         return sum(len(file.cache) for file in self.names.values())
 
     def _check_room(self, file: SimFile, size: int) -> None:

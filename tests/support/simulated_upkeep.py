@@ -77,5 +77,5 @@ class Kept:
             self.clocks.pass_by(self.upkeep.step())
 
     def bases(self) -> list[int]:
-        """What is there, archived or not."""
+        """Bases of the segments, archived or not."""
         return [it.base for it in self.upkeep.segments()]

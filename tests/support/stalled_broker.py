@@ -2,7 +2,7 @@
 
 deaf         requests for a checkpoint are ignored, so a full journal waits for one
 mute         no checkpoint is begun at all
-asleep       whoever publishes to a topic that begins with "$sleep/" puts the MQTT thread to sleep
+asleep       a publish to a topic that begins with "$sleep/" puts the MQTT thread to sleep
 grasping     the same, and the thread keeps the interpreter's lock meanwhile
 nodding      as asleep, for NOD_S
 no disk      checkpoints cannot be written while there is a file "no-disk" in the state directory

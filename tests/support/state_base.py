@@ -123,14 +123,14 @@ class Message(NamedTuple):
 
 
 def payload_of(topic: str, number: int, length: int = 200) -> bytes:
-    """The payload of message `number` of a topic: nobody else's."""
+    """The payload of message `number` of a topic: different from all others."""
     body = f"{topic} {number} ".encode()
     body += bytes((number + it) % 251 for it in range(length - len(body) - 8))
     return body + b"%08x" % zlib.crc32(body)
 
 
 def says_the_truth(topic: str, payload: bytes) -> bool:
-    """Whether the payload is whole, and was published to that topic."""
+    """True if the payload is complete and was published to that topic."""
     body, checksum = payload[:-8], payload[-8:]
     return checksum == b"%08x" % zlib.crc32(body) and body.startswith(topic.encode() + b" ")
 
@@ -143,7 +143,7 @@ def config_of(place: Path, port: int = 0) -> Config:
 
 @dataclass
 class Base:
-    """What the broker knew when it ended."""
+    """State of the broker at its end."""
 
     ending: Ending
     waiting: dict[str, list[Message]]  # by kept session, in order

@@ -6,7 +6,7 @@ The process is forked from one that has imported everything, and puts the broker
 one would import all modules again, which takes as long as all the rest.
 
 Clients connect as users would: a new one publishes and is served, kept sessions come back, retained messages
-are asked for, rings and logs are read, and the bridge drains.
+are requested, rings and logs are read, and the bridge drains.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ LAST = 999_999  # number of a message that ends what a session waited for
 
 @dataclass
 class Seen:
-    """What users have seen."""
+    """Messages that users have seen."""
 
     trouble: list[str] = field(default_factory=list)  # it does not start, or does not serve
     lines: list[str] = field(default_factory=list)  # of the log, from WARNING up
@@ -181,7 +181,7 @@ async def _life(place: Path, retained: int, seen: Seen, writing: int) -> None:
 
 
 class _Users:
-    """What users do, on a thread beside the broker's."""
+    """Actions of users, on a separate thread."""
 
     def __init__(self, place: Path, retained: int, broker: BrokerServer, seen: Seen) -> None:
         self._place, self._retained, self._broker, self._seen = place, retained, broker, seen

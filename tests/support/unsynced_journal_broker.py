@@ -9,7 +9,7 @@ from edge.session_store.journal_writer import JournalTarget
 
 
 def hasty(ring: Any, writer: Any, files: Any, gates_output: bool, *bounds: Any) -> JournalTarget:
-    """Nobody is to wait."""
+    """Journal whose output never waits."""
     del gates_output
     return JournalTarget(ring, writer, files, False, *bounds)
 

@@ -48,7 +48,7 @@ class Upstream(Protocol):
 
     @property
     def lake(self) -> str:
-        """Where the drained files are, as Spark is told; "": there are none."""
+        """Place of the drained files as Spark reads them; "": there are none."""
 
     @property
     def job(self) -> list[str]:
@@ -61,7 +61,7 @@ class Upstream(Protocol):
         """It is there again."""
 
     def reset(self) -> None:
-        """What is on its way there is lost."""
+        """Lose all files in flight."""
 
     def objects(self) -> list[str]:
         """Names of the drained files."""
@@ -234,7 +234,7 @@ class CutDisk:
                 pass
 
     def _filled(self, fd: int, left: int) -> bool:
-        """Whether so many bytes are left: not, if a file was just being written."""
+        """True if so many bytes stay; False while a file was being written."""
         room = os.statvfs(fd)
         try:
             os.posix_fallocate(fd, 0, max(room.f_bavail * room.f_frsize - left, 1))
@@ -251,7 +251,7 @@ class CutDisk:
             self._away.rename(self._share)
 
     def reset(self) -> None:
-        """Nothing is on its way to a disk, once who wrote it has gone."""
+        """Without effect: no write is in flight once its process has ended."""
 
     def objects(self) -> list[str]:
         """See Upstream."""
@@ -267,7 +267,7 @@ def _job(lake: str) -> list[str]:
 
 
 def may_mount() -> bool:
-    """Whether this process may mount a file system."""
+    """True if this process may mount a file system."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
     command = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]

@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What clients do, and what they must get."""
+    """Actions of clients, and the answers required."""
 
     file: str
     line: int
@@ -45,7 +45,7 @@ class Scenario:
 
     @property
     def needs_time(self) -> bool:
-        """Whether it waits; only a clock that can be set is patient."""
+        """True if the scenario waits; it needs a clock that can be set."""
         return any(step.verb == "later" for step in self.steps)
 
 

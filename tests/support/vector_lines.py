@@ -1,4 +1,4 @@
-"""Lines for vectors: to a Bench, where there are no sockets and time is told; and over TCP, to any broker."""
+"""Lines for vectors: to a Bench, without sockets and with a settable clock; and over TCP, to any broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BenchLine:
             self._wire.raw(data)
 
     def receive(self) -> bytes:
-        """What there is; nothing is yet to come."""
+        """Received bytes; no more are to come."""
         data, self._came = self._came + self._wire.bytes_received(), b""
         if not data and self._wire.is_open:
             raise Silence
@@ -65,7 +65,7 @@ class TcpLine:
             self.socket.sendall(data)
 
     def receive(self) -> bytes:
-        """What comes next."""
+        """The next received bytes."""
         try:
             return self.socket.recv(1 << 16)
         except ConnectionResetError:
@@ -95,7 +95,7 @@ class StreamLine:
             self._stream.send(data)
 
     def receive(self) -> bytes:
-        """What comes next."""
+        """The next received bytes."""
         try:
             return self._stream.recv(1 << 16)
         except TimeoutError:

@@ -107,7 +107,7 @@ class _Client:
             self._packets.append(packet)
 
     def waiting(self) -> list[bytes]:
-        """What has come and was not looked at."""
+        """Received packets that the scenario has not checked."""
         return list(self._packets)
 
 
@@ -257,7 +257,7 @@ def run(
     *,
     terse: bool = False,
 ) -> str:
-    """How the broker disagrees, or "".
+    """Run a scenario; return the first difference, or "".
 
     `own`: four characters that no other run uses.  `terse`: it need not say why it closes, which MQTT 5
     leaves to it, or may say it otherwise.

@@ -52,7 +52,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Group:
-    """What stands behind its own length; `properties`: as a set."""
+    """Atoms after their length; `properties`: as a set."""
 
     properties: bool
     atoms: tuple[Atom, ...]
@@ -122,7 +122,7 @@ def _plain(kind: str, word: str) -> list[Atom]:
 
 
 def bytes_of(atoms: list[Atom] | tuple[Atom, ...], bindings: Bindings) -> bytes:
-    """What is to be sent."""
+    """Bytes to send."""
     out = bytearray()
     for atom in atoms:
         if isinstance(atom, int):
@@ -159,7 +159,7 @@ def integer_at(data: bytes, at: int) -> tuple[int, int] | None:
 
 
 def matches(atoms: list[Atom] | tuple[Atom, ...], data: bytes, bindings: Bindings) -> bool:
-    """Whether `data` is what `atoms` say; `bindings` learns identifiers, also when it is not."""
+    """True if `data` matches `atoms`; `bindings` gets identifiers, also after a difference."""
     at = 0
     for atom in atoms:
         if isinstance(atom, Rest):

@@ -10,7 +10,7 @@ STEP_MAX_S = 0.1  # a condition that takes long is looked at half of the time at
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Until `condition` holds.  The event loop goes on meanwhile.  Fails after PATIENCE_S."""
+    """Until `condition` holds.  The event loop runs meanwhile.  Fails after PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"{condition} does not hold after {PATIENCE_S} s"

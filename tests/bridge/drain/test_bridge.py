@@ -154,7 +154,7 @@ class UnreadableLog:
 def test_a_log_that_cannot_be_read_as_the_bridge_begins_is_told_of_and_waited_for(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
-    """Without its checkpoint the bridge asks where the epoch began of which the sink has files."""
+    """Without its checkpoint the bridge looks up where the epoch began of which the sink has files."""
     chosen, cold = settings(runtime_directory, tmp_path), UnreadableLog()
     with ring(runtime_directory) as made:
         publish(made, 10)
@@ -266,7 +266,7 @@ def test_two_bridges_drain_the_same_rings_to_two_lakes(runtime_directory: Path, 
 def test_a_bridge_that_ends_by_a_mistake_says_which(runtime_directory: Path, tmp_path: Path) -> None:
     class Mistaken(FailingSink):
         def put(self, unit: DrainedFile) -> None:
-            raise RuntimeError("nobody has thought of that")
+            raise RuntimeError("an error of no known class")
 
     with ring(runtime_directory) as made:
         publish(made, 5)

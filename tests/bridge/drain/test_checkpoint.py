@@ -143,7 +143,7 @@ def test_the_checkpoint_of_a_log_is_refused_and_stays_as_it_is(path: Path) -> No
     with pytest.raises(CheckpointForeign, match=f"{path}: it is the checkpoint of a log, not of a bridge"):
         opened(path)
     assert path.read_bytes() == data
-    path.write_bytes(data[:-1])  # nobody can say any more what it was
+    path.write_bytes(data[:-1])  # its content is unknown
     opened(path).close()
     assert Path(f"{path}.damaged").read_bytes() == data[:-1]
 

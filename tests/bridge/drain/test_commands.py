@@ -1,4 +1,4 @@
-"""Skip and backfill while units are under way: nobody waits for a sink that is away."""
+"""Skip and backfill while files are in flight: no command waits for a sink that is not reachable."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_a_bridge_whose_sink_is_away_does_as_it_is_told(runtime_directory: Path,
     assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(10))}
 
 
-# ---- whatever is told when, each offset is in a file or declared ----
+# ---- after any command at any time, each offset is in a file or declared ----
 
 
 class Partition:

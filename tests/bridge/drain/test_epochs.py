@@ -1,4 +1,4 @@
-"""What no unit of an epoch could declare any more, because the epoch has ended, is declared by the next."""
+"""Offsets that an ended epoch did not declare: the next epoch declares them."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,6 +1,6 @@
 """A stream gets another name while records wait: they are drained under the old one, and nothing is lost.
 
-The ledger is what the publisher was told is safe, against the payloads in the drained files.
+The ledger has the acknowledged numbers, and is compared with the payloads in the drained files.
 """
 
 from __future__ import annotations

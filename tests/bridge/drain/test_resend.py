@@ -1,4 +1,4 @@
-"""The resend limit: what a killed bridge sends again to a sink that cannot be asked what it has."""
+"""The resend limit: data that a killed bridge sends again to a sink that cannot report its content."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
-"""A buffer too small on purpose: every report on a bridge says lost, with the ranges of an outside ledger.
+"""A buffer too small on purpose: every report about a bridge shows "lost", with the ranges of a ledger.
 
-The ledger is what the publisher was told is safe, against the payloads in the drained files.
+The ledger has the acknowledged numbers, and is compared with the payloads in the drained files.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def test_a_unit_is_the_same_however_its_records_were_cut_into_ranges() -> None:
 
 
 def test_a_footer_that_promises_more_records_than_the_file_can_hold_is_refused() -> None:
-    """Its checksum holds, as anybody can make it; nobody shall allocate for it."""
+    """Any program can make a valid checksum; its length must not cause an allocation."""
     data = content(unit_of(0, 3))
     footer = parse(data).footer
     forged = dataclasses.replace(footer, last_offset=2**40, count=2**40 + 1)

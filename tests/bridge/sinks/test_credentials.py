@@ -1,4 +1,4 @@
-"""A store that refuses who asks: what the operator sees, and that the drain goes on when it lets them."""
+"""A store that refuses credentials: the operator sees it, and the drain continues when they are valid."""
 
 import importlib.util
 from collections.abc import Iterator

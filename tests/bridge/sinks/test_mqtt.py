@@ -84,7 +84,7 @@ async def test_each_record_arrives_in_order_with_its_identity_or_is_named(
     async with Watch(upstream.url, "#") as watch:
         await asyncio.to_thread(sink.begin, "edge-1")
         sent = [sink.send(records_of(unit_of(0, 299))), sink.send(records_of(unit_of(300, 499)))]
-        good = [offset for offset in range(500) if offset % 7]  # others have properties that are none
+        good = [offset for offset in range(500) if offset % 7]  # others have invalid properties
         found = await watch.heard(len(good))
         bad = [it for future in sent for it in await asyncio.to_thread(future.result, SETTLED_S)]
     assert [it.offset for it in bad] == list(range(0, 500, 7))

@@ -37,7 +37,7 @@ def telemetry(offset: int) -> bytes:
 
 
 def rows_of(unit: Any, schema: Any) -> Any:
-    """What Spark's own source makes of the drained file."""
+    """Rows that Spark's own source reads from the drained file."""
     file = parse(b"".join(unit.parts))
     constants = Constants(file.footer.edge, file.footer.stream, file.footer.partition, file.footer.epoch)
     decoded = decode_file(file, list(TYPES))

@@ -323,7 +323,7 @@ def test_a_directory_that_is_removed_meanwhile_is_made_again(tmp_path: Path) -> 
     sink.put(unit_of(2, 3, drain_seq=2))
     assert list(sink.names("edge=edge-1/")) == [unit_of(2, 3, drain_seq=2).name]
     with pytest.raises(SinkUnavailable):
-        DirectorySink(tmp_path / "lake").put(unit_of(4, 5, drain_seq=3))  # the lock was taken anew
+        DirectorySink(tmp_path / "lake").put(unit_of(4, 5, drain_seq=3))  # the lock was taken again
     sink.close()
 
 

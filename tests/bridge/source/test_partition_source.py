@@ -256,7 +256,7 @@ def test_records_that_a_dead_writer_has_not_told_of_are_seen(runtime_directory: 
 
 
 class WrittenOver(RecordBuffer):
-    """Copies, but only after the writer has come round and begun to fill that place anew."""
+    """Copies, but only after the writer has come round and begun to fill that place again."""
 
     def __init__(self, made: Ring) -> None:
         super().__init__()

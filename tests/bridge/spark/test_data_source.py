@@ -1,4 +1,4 @@
-"""What reading costs a Spark worker beside reading, seen in a process of its own, without Spark."""
+"""Imports and memory of a reader in a Spark worker, measured in a separate process without Spark."""
 
 import subprocess
 import sys

@@ -25,7 +25,7 @@ Said = pytest.CaptureFixture[str]
 
 
 class Died(RuntimeError):
-    """Where a job was killed."""
+    """Kills a job at a chosen step."""
 
 
 @pytest.fixture

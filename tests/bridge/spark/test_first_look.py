@@ -99,7 +99,7 @@ def test_a_mistake_in_a_source_is_said_in_one_line_before_spark_starts(
 def test_a_mistake_that_spark_finds_is_said_in_one_line(
     spark: Any, lake: Path, tmp_path: Path, capsys: Said
 ) -> None:
-    """What it says of a Java and a Python beside each other is 60 lines long."""
+    """Spark's own error for a Java and a Python of different versions has 60 lines."""
     nowhere = str(tmp_path / "nowhere")
     for job in (["gaps", str(lake), "--table", nowhere], ["latest", nowhere], ["windows", nowhere]):
         assert brim(["spark", *job]) == 2

@@ -99,7 +99,7 @@ def test_what_an_ended_epoch_could_not_declare_is_no_gap_when_a_later_one_does(
 def test_a_file_that_was_removed_is_found(
     lake: Path, capsys: pytest.CaptureFixture[str], removed: int, offsets: list[list[int]] | None
 ) -> None:
-    """By its offsets, if its epoch goes on or a later one says how far it went; and by its number."""
+    """By its offsets, if its epoch continues or a later epoch declares its end; and by its number."""
     file_of(lake, removed).unlink()
     status = gaps.main([str(lake), "--json"])
     found = json.loads(capsys.readouterr().out)
@@ -165,7 +165,7 @@ def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path, capsys: pytest
 
 
 def test_a_lake_without_files_is_no_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for how in ([], ["--json"]):  # a cron job is to notice a lake that nobody drains into any more
+    for how in ([], ["--json"]):  # a cron job is to notice a lake without a running bridge
         assert gaps.main([str(tmp_path), *how]) == 2
         assert capsys.readouterr().err == f"error: there are no drained files below {tmp_path}\n"
 

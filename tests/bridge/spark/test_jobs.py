@@ -57,7 +57,7 @@ def run_bronze(lake: Path, table: Path, capsys: Said, **options: object) -> dict
 def test_each_record_is_in_the_table_once_for_every_reader(
     spark: Any, lake: Path, table: Path, capsys: Said
 ) -> None:
-    """Late files, files that hold the same again, a lost commit: and no orphans beside the table."""
+    """Late files, files that hold the same again, a lost commit: and no orphans next to the table."""
     assert run_bronze(lake, table, capsys, maxFilesPerTrigger=2)["records"] == 40
     other_day = lake / "edge=edge-1" / "dt=2023-11-15"
     other_day.mkdir()
@@ -93,7 +93,7 @@ def test_what_does_not_verify_is_in_quarantine_and_the_rest_in_the_table(
     assert gaps.main([str(lake), "--table", str(table), "--json"]) == 0
     (row,) = told(capsys)["table"]
     assert (row["records"], row["quarantined"], row["missing"]) == (39, 1, [])
-    # And a new checkpoint beside an old table is refused: it would write over its batches.
+    # And a new checkpoint with an old table is refused: it would write over its batches.
     shutil.rmtree(table / "_checkpoint")
     assert bronze.main([str(lake), "--to", str(table)]) == 2
     assert "numbers of batches would be given twice" in capsys.readouterr().err

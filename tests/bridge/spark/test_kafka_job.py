@@ -56,7 +56,7 @@ def sent(offset: int, partition: int) -> tuple[Any, ...]:
 def batches(
     spark: Any, table: Path, form: Form, *given: list[tuple[Any, ...]], runs: int = 1
 ) -> list[list[Any]]:
-    """What each batch adds to the table, which is written as the job does."""
+    """Rows that each batch adds to the table, which is written as the job writes it."""
     found = []
     for number, rows in enumerate(given):
         frame = form(spark.createDataFrame(rows, SCHEMA))
@@ -94,7 +94,7 @@ def test_rows_are_those_of_files_and_what_is_sent_again_is_left_out(spark: Any, 
 
 
 def test_what_came_in_before_what_had_waited_hides_none_of_it(spark: Any, tmp_path: Path) -> None:
-    """A bridge drains live data beside a backlog, so higher offsets come first; and a filter leaves holes."""
+    """A bridge drains live data before a backlog, so higher offsets come first; and a filter leaves holes."""
     order = [
         [*range(0, 8, 2), *range(100, 108, 2)],
         [*range(8, 40, 2), *range(108, 112, 2)],

@@ -1,4 +1,4 @@
-"""Minutes as a stream: each written once when it is over, what comes later counted beside it, none lost."""
+"""Minutes as a stream: each written once when it is over, late records counted separately, none lost."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_minute_is_written_once_and_what_is_late_is_beside_it(
         run(lake, table, capsys)["records"] == 4
     )  # the first minute; the second one would be a second later
     # Late for the first minute, in time for the second, and such that the second is over.  Of other edges:
-    # late by its own clock, and in time, because nobody else's clock counts.
+    # late by its own clock, and in time, because only its own clock counts.
     last = FIRST_END + MINUTE + 31_000
     store(lake, some(100, 4), some(second + 100, 5), some(last, 6), some(0, 2, edge="kiln"))
     store(lake, some(0, 1, edge="oven"))

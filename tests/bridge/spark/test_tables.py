@@ -235,7 +235,7 @@ def test_compaction_keeps_each_record_and_goes_on_where_it_was_killed(
     (killed / "_compact" / "replaces.json").write_text(note)
     assert compact.compact(spark, str(killed)).finished
     assert offsets(killed) == list(range(50))
-    # The stream goes on behind it, and the gap report counts on it.
+    # The stream continues after it, and the gap report counts on it.
     store(lake, unit_of(50, 59, drain_seq=6, payload=payload))
     assert bronze.main([str(lake), "--to", str(table)]) == 0
     assert gaps.main([str(lake), "--table", str(table)]) == 0

@@ -22,7 +22,7 @@ class Yes(BaseAuthPlugin, BaseTopicPlugin):  # type: ignore[misc]
 
 
 class No(Yes):
-    """Lets nobody do anything."""
+    """Permits nothing to any client."""
 
     answer = False
 
@@ -102,7 +102,7 @@ class Notes(BaseAuthPlugin):  # type: ignore[misc]
 
     @dataclass
     class Config:
-        """What it is told."""
+        """Options given to the plug-in."""
 
         word: str
 

@@ -1,4 +1,4 @@
-"""What rules allow: against a plain reading of them, rule by rule, and against Mosquitto."""
+"""Rules of an ACL, compared with a plain interpreter of rules and with Mosquitto."""
 
 import itertools
 from functools import partial

@@ -1,4 +1,4 @@
-"""Who gets in, and what gets through, with `brim run` and the clients of Mosquitto."""
+"""Login and permissions, with `brim run` and the clients of Mosquitto."""
 
 import signal
 import subprocess
@@ -62,7 +62,7 @@ def site(runtime_directory: Path, tmp_path: Path) -> Site:
 
 
 def received(site: Site, who: str, *filters: str) -> list[str]:
-    """What is retained for it: topics in order."""
+    """Topics of the retained messages that a client receives, in order."""
     wanted = [word for text in filters for word in ("-t", text)]
     done = site.run("mosquitto_sub", who, *wanted, "-F", "%t", "-W", "1")
     return sorted(done.stdout.split())
@@ -76,7 +76,7 @@ def test_users_get_in_by_password_and_reach_what_their_rules_allow(site):
         assert site.pub("bob", "ann/forged", "1", "-r").returncode == 0  # acknowledged, and not stored
         assert site.pub("ann:wrong", "ann/x", "2").returncode == 4
         assert site.pub("eve", "ann/x", "2").returncode == 4
-        assert site.pub("", "ann/x", "2").returncode == 5  # nobody without a name, on loopback either
+        assert site.pub("", "ann/x", "2").returncode == 5  # no client without a name, also on loopback
         assert received(site, "ann", "#") == ["ann/shared", "ann/x", "both"]
         assert received(site, "bob", "#") == ["ann/shared", "both"]
         assert received(site, "bob", "ann/+") == ["ann/shared"]

@@ -92,7 +92,7 @@ def there(factory: Factory, plugin: PluginAdapter) -> Iterator[Transports]:
 
 
 def answer(there: Transports, context: ssl.SSLContext, client_id: str) -> ConnAck:
-    """What a device hears that gives neither user name nor password."""
+    """CONNACK for a device that gives neither user name nor password."""
     with Stream(context.wrap_socket(there.dial("tls"), server_hostname="127.0.0.1")) as stream:
         client = RawClient(0, stream=stream)
         client.send(Connect(client_id))
@@ -134,7 +134,7 @@ def test_where_a_certificate_is_not_required_the_plugin_refuses_who_has_none(fac
 
 
 def test_a_stranger_has_no_part_in_the_login_of_a_device(plugin):
-    """Topic plug-ins look into a session for its certificate: that of nobody else may be found there."""
+    """Topic plug-ins look into a session for its certificate: that of no other client may be found there."""
     who = ClientInfo("press-7", None, "", 0, certificate_der=b"a certificate", verified=True)
     device = plugin.login(who)
     assert device.session.ssl_object.getpeercert(binary_form=True) == b"a certificate"

@@ -59,7 +59,7 @@ def test_when_it_is_full_who_has_most_waiting_makes_room(bench):
     assert bench.submit("c")[1] == "a"
     assert bench.submit("d")[1] == "a"
     assert bench.submit("e")[1] == "b"
-    assert bench.submit("f") == (None, "f")  # nobody has more than one
+    assert bench.submit("f") == (None, "f")  # no address has more than one
     bench.go.set()
     assert b.result(PATIENCE_S)
     assert [one.result(PATIENCE_S) for one in a] == [True, False, False, False, False]

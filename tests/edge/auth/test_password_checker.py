@@ -1,4 +1,4 @@
-"""Checking passwords beside the thread that serves MQTT."""
+"""Password checks on a separate thread from the one that serves MQTT."""
 
 import threading
 from concurrent.futures import Future
@@ -108,7 +108,7 @@ def test_new_users_end_what_was_remembered_and_what_is_being_checked(passwords, 
     wait_until(lambda: lock.checked == 1)
     passwords.replace({"ann": User(lock)})
     lock.opened.set()
-    assert late.result(PATIENCE_S)  # it was right when it was asked
+    assert late.result(PATIENCE_S)  # it was right at the time of the question
     assert isinstance(passwords.authenticate(facts("ann"), b"secret"), Future)
 
 

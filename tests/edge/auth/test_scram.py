@@ -37,7 +37,7 @@ def scram():
 
 
 def final(first: bytes, server: bytes, password: str, header: bytes = b"n,,") -> bytes:
-    """What an honest client answers: written apart from the server's code."""
+    """Final message of a correct client, computed without the server's code."""
     fields = dict(part.split("=", 1) for part in server.decode().split(","))
     bare = first.split(b",", 2)[2]
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
@@ -197,7 +197,7 @@ def test_saslprep_refuses_what_must_not_be_in_a_name(text):
 def test_a_client_of_mqtt_5_logs_in_by_scram_and_may_do_what_its_user_may(scram):
     rules = parse_rules("user user\ntopic mine\n", "acl")
     with Bench(enhanced=scram, access=rules) as bench:
-        wire = bench.wire(Version.V5, listener=1)  # which lets nobody in without a name
+        wire = bench.wire(Version.V5, listener=1)  # which accepts no client without a name
         said = Properties(authentication_method=METHOD, authentication_data=CLIENT_FIRST)
         wire.send(Connect("c", version=Version.V5, properties=said))
         (challenge,) = wire.received()

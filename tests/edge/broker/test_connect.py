@@ -1,4 +1,4 @@
-"""Who gets in: CONNECT, authentication, rules, and what a connection may not do before and after."""
+"""CONNECT, authentication and rules; packets that are refused before and after CONNECT."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_who_gives_no_name_is_judged_by_the_authenticator_unless_anybody_may_com
         other.send(Connect("p", clean_start=False))
         assert other.received() == [ConnAck(False, ReasonCode.NOT_AUTHORIZED)]
         assert wire.is_open
-        bench.client("q")  # listener 0 asks nobody
+        bench.client("q")  # listener 0 authenticates no client
 
 
 def test_nobody_who_had_to_prove_nothing_takes_over_the_session_of_somebody_who_had() -> None:

@@ -1,4 +1,4 @@
-"""CONNECT and CONNACK of MQTT 5: what a client asks for, what it is told, and what is refused."""
+"""CONNECT and CONNACK of MQTT 5: requests of clients, answers, and refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.mqtt_bench import Bench, Wire
 
 
 def connack(bench: Bench, connect: Connect, listener: int = 0) -> tuple[Wire, ConnAck]:
-    """What a CONNECT is answered with."""
+    """Connection and CONNACK for a CONNECT."""
     wire = bench.wire(connect.version, listener)
     wire.send(connect)
     answer = wire.answer()

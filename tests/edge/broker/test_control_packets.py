@@ -149,7 +149,7 @@ def begin(bench: Bench, wire: Wire, *packets: Packet) -> None:
 
 
 def poll(bench: Bench) -> None:
-    """What the broker's thread does each time around."""
+    """One turn of the MQTT thread."""
     bench.broker.handle(bench.engine.events())
     for _ in range(len(bench.calls)):
         bench.calls.popleft()()

@@ -1,4 +1,4 @@
-"""What each control packet does, told to the engine and the broker without sockets."""
+"""Effects of each control packet, given to the engine and the broker without sockets."""
 
 from __future__ import annotations
 

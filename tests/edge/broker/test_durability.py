@@ -1,4 +1,4 @@
-"""What durability means to clients: who is acknowledged when, who is refused, who is shown what.
+"""Durability seen by clients: time of PUBACK, refusals, and records that readers may see.
 
 Logs and sinks are words that a test says here; test_durability_processes.py has real ones.
 """
@@ -68,7 +68,7 @@ def test_sessions_are_as_durable_as_the_most_durable_stream(
 
 
 def sync(bench: Bench, position: int | None = None) -> None:
-    """The log says that it is durable up to there, or all of it."""
+    """The log reports that it is durable up to `position`, or completely."""
     bench.partition.ring.durable(bench.partition.writer.end_position if position is None else position)
     bench.settle()
 
@@ -110,7 +110,7 @@ def test_upstream_a_qos_2_message_is_received_when_the_sinks_have_it() -> None:
 
 
 def test_what_sinks_had_before_the_first_client_counts() -> None:
-    """Of a ring that was taken over: offsets go on, and the sink has what was before."""
+    """Of a ring that was taken over: offsets continue, and the sink has the earlier records."""
     with Bench(durability=Durability.UPSTREAM) as bench:
         rings_of(bench).upstream("t-0", 1, ())
         client = bench.client()
@@ -248,7 +248,7 @@ def test_a_short_failure_is_waited_for() -> None:
 
 
 def test_acknowledgements_that_wait_say_that_the_log_does_not_work() -> None:
-    """In MQTT 5; in 3.1.1 they go on waiting, since there is no way to say no."""
+    """In MQTT 5; clients of 3.1.1 continue to wait, because that version has no refusal."""
     with Bench(durability=Durability.DISK) as bench:
         new, old = bench.client5("new"), bench.client("old")
         new.send(Publish("t", b"1", 1, packet_id=1), Publish("t", b"2", 2, packet_id=2))

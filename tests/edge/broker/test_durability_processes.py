@@ -136,7 +136,7 @@ def test_a_bridge_in_a_process_of_its_own_tells_the_broker(place: Place) -> None
 
 
 def test_what_another_user_says_of_a_bridge_is_not_believed(place: Place) -> None:
-    """Covered by user ids, which a test as root can take: nobody may be nobody."""
+    """Covered by user ids, which a test as root can take: `nobody` may not read."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     code = (
@@ -249,7 +249,7 @@ def test_on_a_full_disk_who_publishes_over_zeromq_is_answered_too(place: Place) 
 
 
 def is_stuck(place: Place) -> bool:
-    """Whether the log has failed again and again: at first, what it gives up makes room for a little."""
+    """True if the log has failed repeatedly: at first, removed segments still make some space."""
     return int(place.status()["log"]["failures"]) > 3
 
 
@@ -283,7 +283,7 @@ def told(watcher: SocketClient) -> bytes:
 
 
 def test_the_log_leaves_the_disk_room_says_so_and_resumes_when_there_is_some(place: Place) -> None:
-    """What is acknowledged is in the log, or counted as removed early: the oldest, and nothing else."""
+    """Acknowledged messages are in the log or counted as removed early; only the oldest are removed."""
     place.floor_percent = 50
     settings = DISK_STREAM + stream("interval", sync_interval_ms=20, retain_s=86_400)
     with small_disk(place.log_dir, 64 << 20) as disk, place.broker(settings) as broker:
@@ -330,7 +330,7 @@ class Publisher:
         self._number = 0
 
     def publish(self, more: bytes = b"") -> ReasonCode:
-        """What the broker answers."""
+        """Publish, and return the reason code of the broker."""
         self._number += 1
         publish(self._client, 1 + self._number % 60_000, b"%08d" % self._number + more, self._topic)
         answer = self._client.receive()
@@ -340,7 +340,7 @@ class Publisher:
         return answer.reason_code
 
     def is_acknowledged(self) -> bool:
-        """Whether the next one is."""
+        """True if the next message is acknowledged."""
         return self.publish() == NOBODY
 
     def until_refused(self) -> ReasonCode:
@@ -359,7 +359,7 @@ def shown_status(place: Place) -> subprocess.CompletedProcess[str]:
 
 
 def test_nobody_is_shown_what_the_disk_does_not_have(place: Place) -> None:
-    """MQTT, shared memory, ZeroMQ and retained messages, beside a stream that shows at once."""
+    """MQTT, shared memory, ZeroMQ and retained messages, next to a stream that shows at once."""
     settings = stream("disk", visible="durable", queue_timeout_ms=60_000)
     with small_disk(place.log_dir, 6 << 20) as disk, place.broker(settings) as broker:
         endpoint = place.status()["zmq"]["endpoint"]

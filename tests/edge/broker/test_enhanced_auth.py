@@ -252,7 +252,7 @@ def test_an_auth_that_fits_nothing_ends_the_connection(packet: Auth) -> None:
 
 
 class SlowRules:
-    """Answers when it is told to."""
+    """Rules that answer on command of the test."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Future[bool]] = {}
@@ -347,7 +347,7 @@ def test_who_is_not_welcome_any_more_is_disconnected_when_the_rules_change() -> 
 
 
 class Reading:
-    """Whose topics may be received by whom."""
+    """Rules: users, and the owners of topics that they may receive."""
 
     def __init__(self) -> None:
         self.secret = "none"

@@ -1,4 +1,4 @@
-"""Topics that nobody uses any more are forgotten, and nobody can tell."""
+"""Topics that no client uses any more: they are forgotten, without a visible effect."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ def test_topics_of_one_user_are_bounded_where_the_configuration_says_so() -> Non
 
 
 def test_room_that_is_promised_counts_for_its_user_too() -> None:
-    """Where records are shown when they are durable, and the client has gone meanwhile."""
+    """Records are shown when they are durable; the client has disconnected meanwhile."""
     engine = EngineLimits(share_percent=75, retained_max=8)
     with Bench(engine=engine, durability=Durability.DISK, authenticator=Anybody()) as bench:
         bench.partition.ring.show_durable(True)

@@ -1,4 +1,4 @@
-"""The store of retained messages when it is full: nothing that is there is lost, and publishers are told."""
+"""The store of retained messages when it is full: no stored message is lost, and publishers are notified."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TWO = EngineLimits(retained_max=2, retained_max_bytes=4_000)
 
 
 def retained_by(bench: Bench, topic_filter: str = "#") -> dict[str, bytes]:
-    """What a new subscriber gets."""
+    """Retained messages that a new subscriber receives."""
     late = bench.client("late")
     late.send(Subscribe(1, (Subscription(topic_filter),)))
     found = {it.topic: bytes(it.payload) for it in late.received() if isinstance(it, Publish)}
@@ -224,7 +224,7 @@ def test_nothing_retained_is_put_back_where_there_is_no_store() -> None:
 
 
 def test_room_is_promised_before_a_record_is_durable() -> None:
-    """Where subscribers are shown what is durable only: the store is asked when the message comes."""
+    """Subscribers receive only durable records: the store checks its limits when the message comes."""
     with Bench(engine=TWO, durability=Durability.DISK) as bench:
         bench.partition.ring.show_durable(True)
         client = bench.client5("c")

@@ -1,4 +1,4 @@
-"""What outlives a message or a connection: retained messages, sessions."""
+"""Retained messages and sessions: state that outlives a message or a connection."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def member(
 
 
 def joins(bench: Bench, client_id: str) -> list[bytes]:
-    """What a new member gets behind its SUBACK."""
+    """Payloads that a new member receives after its SUBACK."""
     wire = bench.client(client_id, version=Version.V5)
     wire.send(Subscribe(1, (Subscription(SHARE, 1),)))
     return payloads(wire)

@@ -1,4 +1,4 @@
-"""$SYS: what the broker says about itself, to whom, when, and at what cost."""
+"""$SYS: messages of the broker about itself, their receivers, their times and their cost."""
 
 from __future__ import annotations
 

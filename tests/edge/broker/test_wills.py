@@ -1,4 +1,4 @@
-"""Wills: published for whoever goes without a word, at the right time, as they were given."""
+"""Wills: published for a client that disconnects without DISCONNECT, at the right time, as given."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_will_that_may_be_kept_for_some_time_only_is_not_kept_longer(bench: Be
 
 
 class Ward:
-    """Whether wills may be published can change."""
+    """Rules that may change: they permit or refuse wills."""
 
     allows = True
 

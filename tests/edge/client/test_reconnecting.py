@@ -1,4 +1,4 @@
-"""When the connection breaks: what is sent again, what is asked again, what fails."""
+"""Reconnection of the client: messages sent again, subscriptions renewed, calls that fail."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -435,7 +435,7 @@ async def test_qos_2_comes_once_however_often_it_is_sent() -> None:
 
 @pytest.mark.skipif(BINARY is None, reason="needs mosquitto: apt-get install mosquitto")
 async def test_nothing_acknowledged_is_lost_while_a_real_broker_goes_and_comes(tmp_path: Path) -> None:
-    """mosquitto is stopped in order, so it keeps its session; the publisher goes on all the while."""
+    """mosquitto is stopped in order, so it keeps its session; the publisher continues all the while."""
     broker = Mosquitto(tmp_path, "persistence true", f"persistence_location {tmp_path}/")
     broker.start()
     try:

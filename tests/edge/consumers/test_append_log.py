@@ -42,7 +42,7 @@ def opened(directory: Path) -> tuple[Journal, list[bytes]]:
 
 
 def written(store: OffsetStore) -> None:
-    """What the golden bytes hold."""
+    """Write the content of the golden file."""
     store.note_group("billing", "ordered", ("a/#", "b"), 1)
     store.note_place("billing", "press-0", 7, 1000, BitMap64([1002, 1003, 1 << 33]), 2, whole=True)
     store.note_place("billing", "press-0", 7, 1005, None, 3)
@@ -202,7 +202,7 @@ def test_after_an_error_of_the_disk_everything_is_in_a_new_file(tmp_path):
 
 
 class NoNewFiles(OsFiles):
-    """Refuses what makes a new file, at one of its steps; what is open goes on working."""
+    """Refuses what makes a new file, at one of its steps; open files stay usable."""
 
     def __init__(self, step: str, code: int) -> None:
         super().__init__()
@@ -339,7 +339,7 @@ def test_a_body_that_says_nothing_known_is_no_body(data):
 
 
 def test_the_file_stays_small_however_often_the_broker_starts(tmp_path, monkeypatch):
-    """What may be appended before it is written anew is measured by what there is to say."""
+    """The length of the current content sets how much may be appended before a rewrite."""
     monkeypatch.setattr(journal_module, "COMPACT_MIN_BYTES", 1_000)
     for _ in range(8):
         store = OffsetStore(Journal(OsFiles(), str(tmp_path), "offsets"))

@@ -174,7 +174,7 @@ def test_each_try_waits_longer_than_the_one_before(desk):
 
 
 def later(desk: Desk, seconds: float) -> bytes:
-    """Properties of a record that nobody may have before then."""
+    """Properties of a record that no consumer may get before then."""
     due_ns = time.time_ns() + int(seconds * 1e9)
     return record_properties(Properties(user=((NOT_BEFORE, str(due_ns)),)))
 
@@ -554,7 +554,7 @@ def test_a_second_fetch_beside_one_that_waits_is_refused(desk):
     assert desk.ask(Fetch, Failed, "g", joined.member).code == "full"
 
 
-# ---- beside groups ----
+# ---- without groups ----
 
 
 def test_records_can_be_read_without_a_group(desk):

@@ -312,7 +312,7 @@ def requests(member: str, generation: int) -> st.SearchStrategy[bytes]:
 @given(data=st.data())
 @example(data=None)
 def test_no_request_stops_the_service(tmp_path_factory, data):
-    """One answer for each request, no exception that nobody expected, and a consumer is served afterwards."""
+    """One answer for each request, no unexpected exception, and a consumer is served afterwards."""
     numbers = itertools.count()
     tokens = SimpleNamespace(urandom=lambda size: next(numbers).to_bytes(size))  # the same names in each run
     with mock.patch.object(coordinator, "os", tokens), Desk(tmp_path_factory.mktemp("desk")) as desk:

@@ -30,7 +30,7 @@ def disk():
 
 
 def after_power_cuts(disk: SimFiles) -> list[OffsetStore]:
-    """What a start may find, if the power goes now."""
+    """Offset stores that a start may find if the power is cut now."""
     return [OffsetStore(Journal(disk.crash(Random(seed)), "/state", "offsets")) for seed in range(20)]
 
 

@@ -1,4 +1,4 @@
-"""What was tried in vain is remembered, so that no broker that dies gives it another row of tries."""
+"""Failed deliveries are counted on disk: a broker that crashes does not give a record new attempts."""
 
 from pathlib import Path
 

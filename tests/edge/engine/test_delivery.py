@@ -1,4 +1,4 @@
-"""What a subscriber is sent: properties, expiry, aliases, sizes, options, identifiers; for either version."""
+"""Deliveries to a subscriber: properties, expiry, aliases, sizes, options, identifiers; for both versions."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_the_first_publish_to_a_topic_names_its_alias_and_the_next_only_that() -
 
 
 class Aliases:
-    """What a client does about them."""
+    """Topic aliases, resolved as a client resolves them."""
 
     def __init__(self, most: int) -> None:
         self.most = most

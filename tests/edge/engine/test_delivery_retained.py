@@ -35,7 +35,7 @@ def ask(wire: Wire, topic_filter: str = "#", qos: int = 0) -> None:
 
 
 def pulled(wire: Wire) -> list[Publish]:
-    """What one turn of sending gives."""
+    """Packets of one turn of sending."""
     packets = packets_of(wire.bench.engine.pull(wire.handle))
     return [packet for packet in packets if isinstance(packet, Publish)]
 

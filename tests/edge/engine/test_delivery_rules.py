@@ -1,4 +1,4 @@
-"""What rules say about delivery: routes, retained messages, shared subscriptions, and what waits already."""
+"""Rules applied to deliveries: routes, retained messages, shared subscriptions, queued records."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def packet(bench: Bench) -> tuple[int, int]:
 
 
 def topic(bench: Bench) -> tuple[int, int]:
-    """Somebody publishes to a topic that nobody has seen."""
+    """Publish to a topic that the engine has not seen."""
     client = next(it for it in bench.broker.clients if it.facts.client_id == "early")
     bench.engine.feed(client.connection, encode(Publish("new", b"1"), Version.V311))
     return EventKind.TOPIC, 0

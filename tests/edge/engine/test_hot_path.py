@@ -1,4 +1,4 @@
-"""Where messages meet rings: durable acknowledgements, full rings, rings that others write."""
+"""Messages and rings: durable acknowledgements, full rings, rings of other writers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_client_with_too_many_unacknowledged_messages_is_not_read_until_the_di
         client = bench.client(keep_alive_s=1)
         client.send(*(Publish("t", b"%d" % i, 1, packet_id=i + 1) for i in range(25)))
         assert len(bench.records()) == 10
-        bench.settle(10_000)  # it cannot be heard, so its keep-alive does not run
+        bench.settle(10_000)  # its packets are not read, so its keep-alive does not run
         for expected in (10, 20, 25):
             assert len(bench.records()) == expected
             bench.partition.ring.durable(bench.partition.writer.end_position)

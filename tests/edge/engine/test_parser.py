@@ -37,12 +37,13 @@ from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_packets import cut, packets, publishes
 
 PACKET_MAX_BYTES = 1 << 20
-FROM_CLIENTS = (Publish, PubAck, PubRec, PubRel, PubComp, Subscribe, Unsubscribe, PingReq)  # that go on
+# The connection stays after these.
+FROM_CLIENTS = (Publish, PubAck, PubRec, PubRel, PubComp, Subscribe, Unsubscribe, PingReq)
 
 
 @dataclass
 class Meaning:
-    """What a stream of bytes after CONNECT amounts to."""
+    """Meaning of a stream of bytes after CONNECT."""
 
     records: list[tuple[str, bytes, int, bool]] = field(default_factory=list)
     answers: list[Packet] = field(default_factory=list)
@@ -64,7 +65,7 @@ def next_packet(data: bytes) -> tuple[Packet, bytes] | None:
 
 
 def model_of(data: bytes) -> Meaning:
-    """What a client brings about by sending `data`, deliveries to itself apart."""
+    """Effects of `data` that a client sends, without deliveries to the client itself."""
     meaning, held = Meaning(), set[int]()
     while meaning.is_open:
         try:
@@ -96,7 +97,7 @@ def publish(meaning: Meaning, packet: Publish, held: set[int]) -> None:
 
 
 def answer_to(packet: Packet) -> Packet | None:
-    """What the broker says to it."""
+    """Answer of the broker to a packet."""
     match packet:
         case Publish(qos=1):
             return PubAck(packet.packet_id)

@@ -60,7 +60,7 @@ Record = tuple[str, bytes, bytes, int, bool, bool]  # topic, properties, payload
 
 @dataclass
 class Meaning:
-    """What a stream of bytes after CONNECT amounts to."""
+    """Meaning of a stream of bytes after CONNECT."""
 
     records: list[Record] = field(default_factory=list)
     answers: list[Packet] = field(default_factory=list)
@@ -186,7 +186,7 @@ class Model:
             self.held.add(identifier)
         expires = properties.message_expiry_interval_s is not None
         self.meaning.records.append((topic, stored_form(section), payload, qos, bool(first & 1), expires))
-        is_plain = qos == 2 or matches(HEARD, topic)  # PUBREC does not say that nobody listens
+        is_plain = qos == 2 or matches(HEARD, topic)  # PUBREC does not report that there is no subscriber
         return ReasonCode.SUCCESS if is_plain else ReasonCode.NO_MATCHING_SUBSCRIBERS
 
     def answer(self, qos: int, identifier: int, reason: ReasonCode) -> None:

@@ -1,4 +1,4 @@
-"""How fast one client may publish: its listener's `publish_rate_max`, held by not reading it."""
+"""Publish rate of one client: its listener's `publish_rate_max` pauses reading from it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_silence_saves_up_no_more_than_a_second() -> None:
 
 
 def test_only_what_is_consumed_is_paid_for() -> None:
-    """Python is asked about every one of these topics, and each packet is read twice."""
+    """Python decides about every one of these topics, and each packet is read twice."""
     with Bench() as bench:
         limited(bench, 8)
         client = bench.client()

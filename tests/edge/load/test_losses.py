@@ -1,4 +1,4 @@
-"""What a broker loses, doubles or leaves unanswered is seen, counted and said; none can hold a run up."""
+"""Messages that a broker loses, doubles or leaves unanswered: counted and reported; no run waits forever."""
 
 import asyncio
 import dataclasses
@@ -47,7 +47,7 @@ async def serve(peer: Peer, answers: Answers, deliver_to: Callable[[], Peer] | N
 
 
 def obliging(packet: Packet) -> list[Packet]:
-    """What a broker answers that loses nothing."""
+    """Answers of a broker that loses no message."""
     if isinstance(packet, Connect):
         return [ConnAck()]
     if isinstance(packet, Subscribe):
@@ -172,7 +172,7 @@ async def test_a_gap_longer_than_what_is_remembered_leaves_nothing_behind() -> N
 
 
 async def test_what_waits_while_the_broker_pauses_is_late_by_the_schedule() -> None:
-    """A hundred messages are due in 0.1 s; the second is let go after 0.2 s, and all wait for it."""
+    """A hundred messages are due in 0.1 s; the second is answered after 0.2 s, and all wait for it."""
     paused = False
 
     async def pausing(peer: Peer, subscriber: Peer) -> None:

@@ -37,7 +37,7 @@ def target(
 
 @contextmanager
 def port_of(name: str, brim: Served, directory: Path) -> Iterator[int]:
-    """Where that broker listens."""
+    """Port of the broker of that name."""
     if name == "brim":
         yield brim.port
     elif name == "sink":

@@ -1,4 +1,4 @@
-"""Who publishes by shared memory or ZeroMQ to a stream that is full and discards the new: with `brim run`."""
+"""Producers by shared memory and ZeroMQ on a full stream with discard = "new": with `brim run`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def report(broker: BrimProcess) -> dict[str, Any]:
 
 
 def published_until_refused(broker: BrimProcess, writer: Writer) -> int:
-    """How many records went in before the stream was full; the log is never far behind."""
+    """Number of records accepted before the stream was full; the log is never far behind."""
     while not writer.refusal:
         writer.publish_many([BODY] * 20, key="t/1")
         wait_until(lambda: _lag_of_log(broker) == 0)

@@ -287,7 +287,7 @@ async def test_a_producers_records_reach_subscribers_that_were_there_before_it(c
                 assert [ring.name for ring in again.producers.all()] == ["some@cam"]
         with Child(
             PRODUCER, config.runtime_dir
-        ) as child:  # and one that comes back, goes on at its next offset
+        ) as child:  # and one that comes back, continues at its next offset
             status, _, error = child.wait()
             assert status == 1
             assert "no broker answers" in error
@@ -310,7 +310,7 @@ def enter_producer(config) -> int | None:
 
 
 async def test_reading_much_while_little_is_wanted_does_not_stop_the_event_loop(config):
-    """Records of other topics are skipped in one call, and the loop is asked again after each batch."""
+    """Records of other topics are skipped in one call, and the event loop runs again after each batch."""
     larger = msgspec.structs.replace(config.stream[-1], ring_bytes=1 << 22)
     config = msgspec.structs.replace(config, stream=(larger,))
     async with (

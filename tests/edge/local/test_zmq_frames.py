@@ -84,7 +84,7 @@ def test_a_prefix_is_as_long_as_it_can_be(topic_filter, prefix):
 
 
 def stream_of(events: list[tuple[str, int]]) -> list[tuple[str, Header]]:
-    """What a publisher sends of (topic, offset)s of one ring."""
+    """Frames of a publisher for (topic, offset)s of one ring."""
     previous = PreviousOffsets()
     return [
         (topic, Header(1, "r", 1, offset, 0, 0, previous.replace("r", topic.encode(), offset)))

@@ -21,7 +21,7 @@ from tests.support.children import Child
 from tests.support.waiting import PATIENCE_S, wait_until
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
-PART = b"\1\1x"  # of a message that goes on
+PART = b"\1\1x"  # of a message that continues
 LIMITS = GateLimits(parts_max=4, message_max_bytes=1 << 16)
 
 

@@ -53,12 +53,12 @@ def publish(rings: dict[str, Ring], *payloads: str) -> None:
 
 
 def is_durable(ring: Ring) -> bool:
-    """Whether its log has all of it."""
+    """True if the log has all records of the ring."""
     return ring.extremes().durable_position == ring.extremes().end_position
 
 
 def payloads(log: LogSet | ForeignLog, name: str, epoch: int = 7) -> list[str]:
-    """What is read of a ring from offset 0 on; each offset once, in order."""
+    """Payloads of a ring from offset 0 on; each offset once, in order."""
     reader = log.reader if isinstance(log, LogSet) else log
     found, offset = [], 0
     while ranges := reader.read(name, epoch, offset, 1 << 20):

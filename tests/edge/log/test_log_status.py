@@ -1,4 +1,4 @@
-"""What several logs say together: counters added, times merged, and the disk under them."""
+"""Status of several logs together: counters added, times merged, and the disk under them."""
 
 from edge.log.log_status import log_facts, sys_numbers, together
 from persistence.stats import LatencyHistogram, LogState, LogStats, ReadStats

@@ -1,4 +1,4 @@
-"""What a broker keeps of its logs: with a real one, as clients and `brim status` see it."""
+"""Log retention of a real broker, as clients and `brim status` see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may send what, when; limits; what is said before closing."""
+"""Connection without I/O: packets permitted in each state, limits, and packets sent before closing."""
 
 from typing import Any
 

@@ -38,7 +38,7 @@ def lives() -> Iterator[Lives]:
 def connect(
     bench: Bench, client_id: str = "c", expiry_s: int = 3600, **fields: Any
 ) -> tuple[Wire, list[Packet]]:
-    """A client of MQTT 5 that goes on with its session, and what it is sent behind the CONNACK."""
+    """A client of MQTT 5 that resumes its session, and the packets after its CONNACK."""
     wire = bench.wire(Version.V5)
     fields.setdefault("clean_start", False)
     properties = Properties(session_expiry_interval_s=expiry_s)
@@ -50,7 +50,7 @@ def connect(
 
 
 def is_known(bench: Bench, client_id: str = "c") -> bool:
-    """Whether the broker says that it has a session of that client."""
+    """True if the broker reports a session of that client."""
     wire = bench.wire(Version.V5)
     properties = Properties(session_expiry_interval_s=3600)
     wire.send(Connect(client_id, version=Version.V5, clean_start=False, properties=properties))
@@ -240,7 +240,7 @@ def test_who_was_connected_has_been_away_since_the_last_sign_of_life(lives: Live
     connect(bench, "c", 10)
     bench = lives.restart(away_ms=9_000)
     bench.settle(500)
-    bench = lives.restart(away_ms=9_000)  # the first restart was one: nobody came
+    bench = lives.restart(away_ms=9_000)  # the first restart was one: no client came
     assert not is_known(bench)
 
 

@@ -70,7 +70,7 @@ def retained(bench: Bench) -> dict[str, bytes]:
 
 
 def fill(bench: Bench) -> None:
-    """More than the ring has room for, a little at a time, as a broker hears it."""
+    """More than the ring has room for, a little at a time, as a broker receives it."""
     publisher = bench.client("filler")
     for _ in range(2 * RING_BYTES // 1024):
         publisher.send(Publish("noise", bytes(1000)))
@@ -183,7 +183,7 @@ def test_a_file_is_good_up_to_its_damage(site: Site) -> None:
 @pytest.mark.parametrize("same_ring", [True, False])
 def test_a_start_without_the_file_reads_the_log(site: Site, tmp_path: Path, same_ring: bool) -> None:
     with site.life(killed=True) as bench, ColdLog.behind(bench, tmp_path / "log") as cold:
-        bench.broker.call = bench.calls.append  # nobody reads what is cold
+        bench.broker.call = bench.calls.append  # no thread reads the log
         bench.client("p").send(Publish("a", b"old", retain=True), Publish("b", b"b", retain=True))
         bench.client("p").send(Publish("a", b"new", retain=True), Publish("c", b"c", retain=True))
         bench.client("p").send(Publish("c", b"", retain=True))

@@ -1,4 +1,4 @@
-"""Who lost a right while the broker was down gets nothing by its queue and subscriptions of before."""
+"""A client that loses a permission while the broker is down: its queue and subscriptions deliver nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journal that is full and cannot be let go of: nobody is told anything until it can; nothing is lost.  One
+"""A full journal that cannot be freed: no client gets an answer until it can; nothing is lost.  A journal
 that has a log is not full so soon.
 """
 
@@ -131,8 +131,8 @@ def test_what_is_let_go_of_meanwhile_costs_nobody_anything() -> None:
 def test_what_is_acknowledged_while_the_journal_is_full_outlives_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What does not fit is thrown away for a checkpoint that says it; less, which would fit, must not go
-    before that is there: a restart would take what is missing for done.
+    """A piece that does not fit is dropped for a checkpoint with its content. A smaller one, which would fit,
+    must not be written before that checkpoint: a restart would take the dropped one for done.
     """
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
@@ -166,7 +166,7 @@ def test_a_client_is_told_of_nothing_that_could_not_be_written(monkeypatch: pyte
 
 def test_no_checkpoint_is_written_on_the_thread_that_serves_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also not for a note that finds no room: everybody would wait for the disk, and first for the checkpoint
-    that is on its way.
+    in progress.
     """
     served: list[bool] = []
     is_room = False
@@ -217,7 +217,7 @@ def past_of(lives: Lives, directory: Path) -> Iterator[None]:
 def test_a_journal_that_has_a_log_waits_for_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to a limit: then it waits, and goes on when there is a checkpoint."""
+    """Up to a limit: then the copy waits, and continues after a checkpoint."""
     in_log = 8 * JOURNAL_BYTES
     with Lives(journal_bytes=JOURNAL_BYTES, in_log_bytes=in_log, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
@@ -247,7 +247,7 @@ def test_a_log_that_does_not_sync_is_not_waited_for_when_a_checkpoint_can_be_wri
 
 
 class Ledger:
-    """What was sent in all lives, and what was acknowledged."""
+    """Messages sent in all lives, and those acknowledged."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -263,7 +263,7 @@ class Ledger:
         del self._waiting[:count]
 
     def killed(self) -> None:
-        """What was not acknowledged may be there or not."""
+        """Messages without an acknowledgement may be there or not."""
         self._waiting.clear()
 
 

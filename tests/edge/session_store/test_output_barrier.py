@@ -1,4 +1,4 @@
-"""At `disk` a client is told of its session what a power cut does not undo, and not before.
+"""Durability "disk": a client gets only answers about its session that a power cut does not undo.
 
 The log is the test: it has synced the journal when the test says so.
 """
@@ -65,7 +65,7 @@ def stored(bench: Bench) -> None:
 
 
 def after(lives: Lives, client: Wire) -> list[Packet]:
-    """What it is told when the journal is synced, and nothing before."""
+    """Packets that the client receives only after the journal is synced."""
     assert client.received() == []
     lives.synced()
     return client.received()

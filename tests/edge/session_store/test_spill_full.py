@@ -124,7 +124,7 @@ def test_publishers_are_refused_while_copies_find_no_room_and_others_are_served(
             assert len(acknowledged) < 2 * LAP
             assert counters(broker)["spill_errno"] != 0
             old.send(Publish("waited/a", 4 * BODY, 1, packet_id=1))
-            assert old.is_cut()  # MQTT 3.1.1 has no other way to be told
+            assert old.is_cut()  # MQTT 3.1.1 has no other way to report it
             for number in range(10 * LAP):  # no kept session waits for these
                 assert publish(other, "other/a", number) == ReasonCode.NO_MATCHING_SUBSCRIBERS
             assert counters(broker)["spill_refused"] >= 2

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 
 def is_empty(limits: Any) -> bool:
-    """Whether a listener has no connection, on any thread."""
+    """True if a listener has no connection, on any thread."""
     return bool(limits.outside == limits.connections == 0)
 
 

@@ -1,4 +1,4 @@
-"""What holds for every kind of listener: the same broker is behind each."""
+"""Every kind of listener: each one has the same broker behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where listeners are: Unix sockets that were left behind, and addresses of both kinds."""
+"""Addresses of listeners: Unix sockets left by a killed broker, IPv4 and IPv6."""
 
 from __future__ import annotations
 

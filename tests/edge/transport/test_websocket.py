@@ -116,7 +116,7 @@ def test_a_page_that_resolves_its_own_name_to_this_machine_stays_outside(port: s
 
 
 def test_programs_may_use_any_name_of_the_broker(there: Transports) -> None:
-    """They send no Origin, and nobody else's page makes them connect."""
+    """They send no Origin, and no page of another site makes them connect."""
     with opened(there, host="broker.plant.example") as stream:
         assert stream.status == 101
 
@@ -175,9 +175,7 @@ def test_a_text_frame_closes_and_the_will_is_published(there: Transports) -> Non
 
 def test_a_frame_longer_than_a_packet_may_be_closes(there: Transports) -> None:
     with opened(there) as stream:
-        stream.send_frame(
-            Opcode.BINARY, HELLO + bytes(400_000)
-        )  # nobody who has not said CONNECT says so much
+        stream.send_frame(Opcode.BINARY, HELLO + bytes(400_000))  # no client sends so much before CONNECT
         assert stream.recv(1) == b""
         assert stream.code == 1009
     limits = {"packet_max_bytes": 1_000}

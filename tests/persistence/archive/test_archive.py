@@ -332,7 +332,7 @@ def test_a_crash_at_any_step_leaves_the_segment_or_a_whole_archive() -> None:
 
 
 def _archive(files: SimFiles, base: int, end: int) -> None:
-    """What upkeep does: the segment goes when its archive is there."""
+    """As log maintenance: the segment is removed when its archive is durable."""
     archive_segment(files, DIRECTORY, base, end, group_bytes=SMALL)
     files.unlink(f"{DIRECTORY}/{segment_name(base)}")
     files.dirsync(DIRECTORY)

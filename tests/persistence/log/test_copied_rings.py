@@ -45,7 +45,7 @@ def stepped(
 
 
 def offsets(log: Log) -> list[int]:
-    """What the log has of the ring."""
+    """Offsets of the ring in the log."""
     found: list[int] = []
     offset = 0
     while ranges := log.read("cam@one", 7, offset, 1 << 20):
@@ -61,7 +61,7 @@ def offsets(log: Log) -> list[int]:
 
 
 def publish(ring: Ring, count: int, size: int = 1000, **options: object) -> int:
-    """How many went in; each begins with its offset."""
+    """Publish records that begin with their offset; return the number of those accepted."""
     writer = ring.writer(**options)  # type: ignore[arg-type]
     payloads = (b"%08d" % (writer.end_offset) + bytes(size) for _ in range(count))
     return sum(writer.publish(payload, key=b"cam") is not None for payload in payloads)

@@ -122,7 +122,7 @@ def test_a_taken_over_ring_is_appended_from_where_the_log_ends(desk: Desk, runti
 def test_a_ring_full_to_the_brim_is_appended_whole_when_it_is_taken_over(
     desk: Desk, runtime_directory: Path
 ) -> None:
-    """What waits begins in the middle of a chunk of the ring's index, whose first record has gone: no seek
+    """The first waiting record is inside a chunk of the ring's index; its first record is gone: no seek
     finds it.
     """
     ring = desk.ring("disk")
@@ -193,7 +193,7 @@ def test_a_ring_that_has_moved_on_leaves_a_gap_that_can_be_seen(desk: Desk) -> N
     assert sorted(read)[1:] == list(range(sorted(read)[1], 201))
 
 
-END_PAIRS = 0x88  # where the header of a ring says that it ends, twice
+END_PAIRS = 0x88  # the end of the ring in its header, twice
 
 
 @pytest.mark.parametrize("damage", [b"\xff" * 8, bytes(32)], ids=["garbage", "zeros"])

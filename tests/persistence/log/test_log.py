@@ -298,7 +298,7 @@ def test_a_closed_log_says_so() -> None:
 
 
 def test_closing_proves_the_last_record() -> None:
-    """What was synced last has no extent behind it that says so, until the log is closed or falls idle."""
+    """No extent proves the last synced one, until the log is closed or idle."""
     for idle in (True, False):
         written = Written.empty()
         written.add("a-0", 7, [b"x"] * 2)

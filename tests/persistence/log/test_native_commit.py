@@ -27,7 +27,7 @@ from tests.support.rings import fill, overwrite
 from tests.support.simfiles import SimFiles
 
 MS = 1_000_000
-END_PAIRS = 0x88  # where the header of a ring says that it ends, twice
+END_PAIRS = 0x88  # the end of the ring in its header, twice
 
 
 class Side:

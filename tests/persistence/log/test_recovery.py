@@ -21,7 +21,7 @@ FIRST = f"{DIRECTORY}/00000000000000000000.log"
 
 
 def test_every_cut_of_a_segment_recovers_a_whole_prefix() -> None:
-    """The log was not closed, and the file ends anywhere: what is left is a prefix, and the log goes on."""
+    """The log was not closed, and the file ends anywhere: a prefix is left, and the log continues."""
     written = Written.empty()
     random = Random(5)
     for _ in range(8):

@@ -380,7 +380,7 @@ while True:
 def test_what_was_acknowledged_survives_kill_9(
     runtime_directory: Path, tmp_path: Path, *, keeps_ring: bool
 ) -> None:
-    """Cycle after cycle; the ring is taken over each time, or lost as in a power cut, and the log goes on."""
+    """Cycle after cycle; the ring is taken over, or lost as in a power cut, and the log continues."""
     acknowledged: set[tuple[int, int]] = set()
     for cycle in range(8):
         with Child(BROKER, runtime_directory, tmp_path) as broker:
@@ -452,7 +452,7 @@ def test_a_log_past_the_page_cache_ends_its_rounds_at_blocks_of_the_device(
 def test_what_is_larger_than_the_stage_goes_past_the_page_cache_whole(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
-    """Chunks are on their way while the next fill; of every size, also such as cannot wait in the stage until
+    """Chunks are written while the next ones fill; of every size, also such as cannot wait in the stage until
     their checksum is known.
     """
     sizes = (0, 700, 5000, 400_000, 2_100_000, 3_900_000)
@@ -483,7 +483,7 @@ def test_what_is_larger_than_the_stage_goes_past_the_page_cache_whole(
 def test_who_reads_while_blocks_are_written_beside_the_cache_sees_what_was_written(
     ring: Ring, tmp_path: Path
 ) -> None:
-    """A reader brings pages into the cache that the log goes on writing to: none may be stale."""
+    """A reader brings pages into the cache that the log still writes: none may be stale."""
     with Log(tmp_path, segment_bytes=1 << 20) as log:
         log.recover()
         thread, writer = LogThread(log, [Source(ring, "disk")]), ring.writer()

@@ -339,7 +339,7 @@ def test_the_child_archives_and_gives_way(tmp_path: Path) -> None:
 
 
 def test_what_upkeep_stumbles_over_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Else the disk would fill up, and nobody would know why."""
+    """Otherwise the disk would fill without a visible cause."""
     looks: list[str] = []
 
     def floors(ring_name: str) -> list[Floor]:

@@ -1,4 +1,4 @@
-"""What is kept of a log: by bytes, by age, by stream, by who still reads, and by what the disk has left."""
+"""Retention of a log: by bytes, by age, by stream, by retention holds, and by free disk space."""
 
 from collections.abc import Sequence
 from random import Random

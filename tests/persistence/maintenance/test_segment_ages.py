@@ -47,7 +47,7 @@ class Machine:
             self.pass_by(HOUR_NS)
 
     def let_go(self) -> list[int]:
-        """What retention takes now."""
+        """Segments that retention removes now."""
         rules = Retention(0, 0, 0, lambda _: StreamRules("a", retain_s=KEEP_S), lambda _: ())
         gone: list[int] = []
         while True:

@@ -405,7 +405,7 @@ def test_a_lost_header_and_record_do_not_cost_the_other_records_of_the_extent() 
 
 
 def test_a_record_behind_a_lost_header_has_its_place_in_the_ring() -> None:
-    """Readers ask for records by their position, too: of a header that is lost, and of one that is wrong."""
+    """Readers request records by position, too: of a lost header, and of a wrong one."""
     whole = in_turns()
     path = segments(whole.files)[0]
     place, _, _ = [it for it in extents(whole.files, path) if it[2]][2]

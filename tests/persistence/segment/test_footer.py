@@ -46,7 +46,7 @@ def reader_of(files: SimFiles) -> LogReader:
 
 
 def everything(reader: LogReader, written: Records) -> Iterator[object]:
-    """Whatever can be asked."""
+    """Results of all methods of a reader."""
     for name, its in written.items():
         yield reader.epochs(name)
         for offset in (0, 7, len(its) - 3):

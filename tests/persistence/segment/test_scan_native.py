@@ -149,7 +149,7 @@ def test_more_extents_and_records_than_there_is_room_for_at_first(monkeypatch: p
 
 
 def test_extents_that_go_back_are_not_entered_twice() -> None:
-    """A run that repeats offsets is a mistake of whoever wrote it: the first one counts."""
+    """A run that repeats offsets is a mistake of its writer: the first one counts."""
     written = Written.empty()
     written.add("a-0", 7, [b"one"] * 3)
     written.sync()

@@ -66,9 +66,9 @@ def test_tokens_let_in_and_say_what_is_allowed():
         good = token(name="ann", out=["a/#"], ask=["b/+"], **{"in": ["b/1"]})
         assert not login(made, client("bob"), good)
         assert not login(made, client(), b"no token")
-        assert not login(made, client(), None)  # abstains, and nobody else answers
+        assert not login(made, client(), None)  # abstains, and no other plug-in answers
         rules = access(made)
-        assert not said(rules.may_publish(client(), "a/1"))  # nobody of that name has logged in
+        assert not said(rules.may_publish(client(), "a/1"))  # no client of that name has logged in
         assert login(made, client(), good)
         assert said(rules.may_publish(client(), "a/1"))
         assert not said(rules.may_publish(client(client_id="d"), "a/1"))
@@ -151,7 +151,7 @@ def test_a_server_that_is_slow_holds_nobody_up_and_its_yes_is_told_later(server)
         assert [rules.may_receive(client(), topic) for topic in ("ok/1", "ok/2", "no")] == [False] * 3
         wait_until(lambda: len(server.asked) == 3)
         assert [rules.may_receive(client(), topic) for topic in ("ok/1", "no")] == [False] * 2
-        assert len(server.asked) == 3  # nothing is asked twice
+        assert len(server.asked) == 3  # no question is repeated
         assert not news.is_set()
         server.go.set()
         assert news.wait(10)
@@ -192,7 +192,7 @@ def test_one_yes_and_no_no_lets_in(caplog):
     ]:
         with plugins(*((path, {}) for path in wanted)) as made:
             assert login(made, client(), b"x") is allowed, wanted
-            topic_answers = allowed and none not in wanted  # amqtt lets nobody abstain from topics
+            topic_answers = allowed and none not in wanted  # in amqtt no plug-in may abstain from topics
             assert said(access(made).may_publish(client(), "t")) is topic_answers, wanted
             assert access(made).may_receive(client(), "t") is topic_answers, wanted
     assert "plug-in failed" in caplog.text
@@ -224,7 +224,7 @@ def test_logins_from_one_address_are_not_all_that_plugins_are_asked(monkeypatch,
         assert asked
         waiting = [asked.authenticate(client(address=f"192.0.2.66:{port}"), b"x") for port in range(9)]
         assert [said(one) for one in waiting[5:]] == [False] * 4
-        other = asked.authenticate(client("go", address="192.0.2.7:1"), b"x")  # lets all go on
+        other = asked.authenticate(client("go", address="192.0.2.7:1"), b"x")  # all continue
         assert [said(one) for one in (*waiting[:5], other)] == [True] * 6
         assert login(made, client("go", address="192.0.2.66:1"), b"x")
         assert made.refused_busy == 4

@@ -1,4 +1,4 @@
-"""What clients do, as amqtt's plug-ins hear of it."""
+"""Events of clients, as plug-ins of amqtt receive them."""
 
 import asyncio
 import logging
@@ -105,7 +105,7 @@ def test_what_is_too_much_is_dropped_and_counted_and_nobody_waits_for_it(caplog)
     loop.call_soon_threadsafe(go.set)
     asyncio.run_coroutine_threadsafe(events.finish(10), loop).result(PATIENCE_S)
     assert heard == ["0", "1", "2", "3"]
-    events.unsubscribed(who, "11")  # nobody is there any more
+    events.unsubscribed(who, "11")  # no client is there any more
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
