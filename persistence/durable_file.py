@@ -1,13 +1,14 @@
 """Durable file: replaces a file as a whole, and frames content with a checksum.
 
-Owns the order of steps by which a file is replaced. After a crash at any step, the name has all of the old
-content or all of the new content:
+Owns the steps that replace a file. After a crash between any two steps, the file NAME has either the complete
+old content or the complete new content:
 
     NAME.tmp   written and synced
     rename     NAME.tmp to NAME
     dirsync    of the directory; then the new content survives a power cut
 
-NAME.tmp of a process that was killed is overwritten by the next replacement.
+The next replacement overwrites NAME.tmp of a killed process. `shared` replacements have random temporary
+names; a start of the broker removes those (edge/server/leftovers.py).
 
 Owns two layouts, little-endian. The formats that use them define magic, version, checksum, kinds and bodies.
 
@@ -236,7 +237,7 @@ def pack_frame(kind: bytes, body: Buffer, seed: int = 0) -> bytes:
 
 
 def frames_in(data: memoryview, place: int = 0, seed: int = 0) -> Iterator[tuple[bytes, memoryview, int]]:
-    """Kind, body and end of the frames from `place` on, up to the first one that is not whole and valid."""
+    """Yield kind, body and end position of each frame from `place` on, up to the first invalid frame."""
     while place + FRAME_BYTES <= len(data):
         length, crc, kind = _FRAME.unpack_from(data, place)
         end = place + FRAME_BYTES + length

@@ -302,9 +302,7 @@ class Bridge:
             self._fail("blocked", error, wait)
         else:
             if self._backoff.failures:
-                log.info(
-                    "bridge continued name=%s after=%d failures", self.settings.name, self._backoff.failures
-                )
+                log.info("bridge continued name=%s failures=%d", self.settings.name, self._backoff.failures)
             self._backoff.reset()
             self._error = None
             self._condition = "idle" if wait > 0 else "draining"
@@ -339,9 +337,9 @@ class Bridge:
     def _fail(self, condition: Condition, error: BridgeError, wait: float) -> None:
         if _without_times(str(error)) != _without_times(str(self._error)):
             said = f"{error}; {error.hint}" if error.hint else str(error)
-            log.warning("bridge %s name=%s: %s", condition, self.settings.name, said)
+            log.warning("bridge %s name=%s reason=%s", condition, self.settings.name, said)
         log.debug(
-            "bridge retry scheduled name=%s in=%.1fs failures=%d",
+            "bridge retry scheduled name=%s in_s=%.1f failures=%d",
             self.settings.name,
             wait,
             self._backoff.failures,
@@ -377,7 +375,7 @@ class Bridge:
         stalls = now - self._calm_at > self.settings.stall_s
         if stalls and not self._stall_logged:
             log.error(
-                "bridge stalled name=%s: %d records wait, none was drained for %.0f s; the last error: %s",
+                "bridge stalled name=%s waiting_records=%d stalled_s=%.0f last_error=%s",
                 self.settings.name,
                 self._state.lag_records,
                 now - self._calm_at,

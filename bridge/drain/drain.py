@@ -474,7 +474,7 @@ class Drain:
         assert not isinstance(self._sink, RecordSink)  # such a sink has no unit in flight after a crash
         file.acknowledged = is_there(self._sink, file.intent, self.settings.edge_id)
         if not file.acknowledged:
-            log.error("unit given up: records lost drain_seq=%d", file.intent.drain_seq)
+            log.error("drained file dropped: records lost drain_seq=%d", file.intent.drain_seq)
             self.checkpoint.give_up()
             self._window.files.remove(file)
         return False
@@ -487,7 +487,7 @@ class Drain:
         try:
             return source.read_exactly(intent.epoch, intent.first_offset, intent.last_offset)
         except (SourceError, LogError, RingError, OSError) as error:
-            log.error("unit not read again drain_seq=%d reason=%s", intent.drain_seq, error)
+            log.error("drained file not read again drain_seq=%d reason=%s", intent.drain_seq, error)
             return None
 
     def _settle(self) -> bool:
@@ -535,7 +535,7 @@ class Drain:
         self.totals.bytes += file.shipment.length if file.shipment else 0
         if lost:
             ranges = [*intent.earlier_lost, *intent.lost]
-            log.warning("records declared lost unit=%s lost=%s", intent.drain_seq, ranges)
+            log.warning("records declared lost drain_seq=%s lost=%s", intent.drain_seq, ranges)
         log.debug("drained drain_seq=%d", intent.drain_seq)
 
     def _report_all(self, cursor: Cursor) -> None:

@@ -139,7 +139,7 @@ class Partitions:
             text = f"{error}; {hint}" if hint else str(error)
             now, known = self.clock.monotonic(), self._blocked.get(name)
             if known is None or known.reason != text:
-                log.error("partition blocked stream=%s partition=%d: %s", *name, text)
+                log.error("partition blocked stream=%s partition=%d reason=%s", *name, text)
             since = now if known is None else known.since
             self._blocked[name] = Blocked(text, since, now + SOURCE_RETRY_S)
         else:

@@ -113,7 +113,7 @@ class Lease:
                 if self._e_tag is not None:
                     self._write("", {"e_tag": self._e_tag})
             except (self._exceptions.BaseError, OSError) as error:
-                log.info("lease not released, it expires at=%s: %s", self._where, error)
+                log.info("lease not released, it expires at=%s reason=%s", self._where, error)
             self._e_tag = None
             if self._name is not None:
                 self._name.release()
@@ -165,7 +165,7 @@ class Lease:
             return False
         except (self._exceptions.NotSupportedError, NotImplementedError):
             self._conditional = False
-            log.warning("no lease: this store cannot write on condition at=%s", self._where)
+            log.warning("lease not taken: the store has no conditional writes at=%s", self._where)
             return True
         self._e_tag, self._renewed_at = done["e_tag"], at
         return True

@@ -130,7 +130,7 @@ class Commands:
             try:
                 code = await self._acknowledged(local)
             except SinkUnavailable as error:
-                log.warning("command waits for the local broker topic=%s: %s", topic, error)
+                log.warning("command delayed: local broker not reachable topic=%s reason=%s", topic, error)
                 await asyncio.sleep(RETRY_S)
                 continue
             if code.failed:
@@ -149,7 +149,11 @@ class Commands:
             try:
                 link.send(packet)
             except ProtocolError as error:
-                log.warning("command cannot be published here topic=%s: %s", packet.topic, error)
+                log.warning(
+                    "command refused: above a limit of the local broker topic=%s reason=%s",
+                    packet.topic,
+                    error,
+                )
                 self._local = link
                 return ReasonCode.PACKET_TOO_LARGE
             until = loop.time() + LOCAL_TIMEOUT_S

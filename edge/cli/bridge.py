@@ -152,7 +152,7 @@ def _stop(stopping: asyncio.Event, number: int) -> None:
     """Handle the first signal; the next one has its default effect."""
     for other in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(other, signal.SIG_DFL)
-    log.info("signal %s", pairs(name=signal.Signals(number).name))
+    log.info("signal received %s", pairs(name=signal.Signals(number).name))
     stopping.set()
 
 

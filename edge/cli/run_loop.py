@@ -54,7 +54,7 @@ async def _run(
             sighup.serve(None)
         notify("STOPPING=1")
         if stop.signal:
-            log.info("signal %s", pairs(name=stop.signal))
+            log.info("signal received %s", pairs(name=stop.signal))
         log.info("stopping %s", pairs(because=stop.defect or "a signal"))
         for task in tasks:
             task.cancel()
@@ -65,7 +65,7 @@ async def _run(
 def _reload(broker: BrokerServer, running: set[asyncio.Task[None]]) -> None:
     """Start a reload. Its task is referenced until it is done; otherwise it might be collected before."""
     if not broker.has_files:
-        log.info("signal %s", pairs(name="SIGHUP", effect="none: there are no files to read again"))
+        log.info("signal received %s", pairs(name="SIGHUP", effect="none: there are no files to read again"))
         return
     if len(running) > 1:  # one reads, and one waits that will read the files of now
         return

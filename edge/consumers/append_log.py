@@ -9,20 +9,21 @@
                    4  4  crc32c of those four bytes and the body
                    8     body, then zeros up to a multiple of 8
 
-Little-endian. offset_store.py defines the bodies; each holds from then on, so that a lost one costs only its
-own content.
+Little-endian. offset_store.py defines the bodies. A body replaces earlier bodies of its key, so a lost body
+costs only its own content.
 
-Appended bytes survive the process at once, and a power cut after sync() has returned. After a disk error the
-file is not written again: `broken` means that rewrite() is due, which replaces the file
-(persistence/durable_file.py). If that fails before the new file may have the name, a usable old file stays in
-use, until it has grown some more.
+Appended bytes survive the end of the process at once, and a power cut after sync() has returned. After a disk
+error `broken` is set, and the file is not written again: rewrite() replaces it (persistence/durable_file.py).
+If rewrite() fails before the rename, the old file stays in use if it is intact, and rewrite() is due again
+when it has grown further.
 
 Recovery accepts valid records. An invalid tail is cut and reported. Invalid bytes in the middle are skipped
 and counted. A damaged header is repaired. A file without the header and without a valid record is renamed to
 NAME.damaged.
 
-Rule for change: other layouts raise the version and seed the checksum of records with it, so that no reader
-accepts records of another version. Such a file is renamed, so read the old one and rewrite.
+Rule for change: another layout raises the version, and the version seeds the checksum of records, so that no
+reader accepts records of another version. A file of another version is renamed like a damaged one; a new
+version must read and rewrite the old files first.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Journal:
         is_whole = data[: _HEADER.size] == pack_header()
         if not is_whole and not bodies:
             log.warning(
-                "consumers' journal not usable, renamed file=%s kept=%s.damaged bytes=%d",
+                "offset journal renamed: not usable file=%s kept=%s.damaged bytes=%d",
                 self._name,
                 self._name,
                 len(data),
@@ -105,12 +106,10 @@ class Journal:
         self._compact_bytes = COMPACT_MIN_BYTES  # how many of the bodies are outdated is unknown
         if not is_whole:
             self.damaged += 1
-            log.warning("consumers' journal header repaired file=%s", self._name)
+            log.warning("offset journal header repaired file=%s", self._name)
             write_all(files, self._handle, [pack_header()], 0)
         if end < len(data):
-            log.warning(
-                "consumers' journal tail cut file=%s place=%d bytes=%d", self._name, end, len(data) - end
-            )
+            log.warning("offset journal tail cut file=%s place=%d bytes=%d", self._name, end, len(data) - end)
             files.ftruncate(self._handle, end)
         files.fdatasync(self._handle)  # the bodies are used from now on, so they must not vanish
         return bodies
@@ -183,7 +182,7 @@ class Journal:
         for at, body in _records(memoryview(data)):
             if at != end:
                 self.damaged += 1
-                log.warning("damage in the consumers' journal passed over place=%d bytes=%d", end, at - end)
+                log.warning("offset journal damaged, bytes skipped place=%d bytes=%d", end, at - end)
             bodies.append(body)
             end = at + _span(len(body))
         return bodies, end  # behind the file's end, if the padding of the last record is missing

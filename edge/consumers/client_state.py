@@ -261,7 +261,9 @@ class ConsumerCore:
             self._join_s = now_s + REJOIN_S
             if not self._was_in:
                 self.refusal = Refused(answer.error, hint=answer.hint)
-            log.warning("consumer is not let in %s", pairs(group=self.settings.group, reason=answer.error))
+            log.warning(
+                "consumer refused by the broker %s", pairs(group=self.settings.group, reason=answer.error)
+            )
 
     def _ask(self, joined: Joined, now_s: float) -> None:
         group, member = self.settings.group, joined.member
@@ -288,7 +290,7 @@ class ConsumerCore:
         if answer.code == "unknown":
             self._lose()
         elif answer.code != "fenced":
-            log.warning("a request of a consumer was refused %s", pairs(reason=answer.error))
+            log.warning("consumer request refused %s", pairs(reason=answer.error))
 
     # ---- records ----
 
@@ -313,7 +315,7 @@ class ConsumerCore:
         except Corrupt as error:
             # Its lease will expire; the broker reports details with the dead letter.
             where = pairs(ring=info.ring, offset=info.offset, reason=error)
-            log.error("records that do not verify are not delivered %s", where)
+            log.error("invalid records not delivered %s", where)
             return None
         place = (info.ring, info.epoch, info.offset, info.count)
         verified: Any = records

@@ -30,6 +30,6 @@ class Faults:
         except Exception as error:
             self._counts["errors"] += 1
             if self._may_log():
-                text = "consumers' endpoint failed at one step, and continued with the others %s"
+                text = "consumer endpoint failed at one step, and continued with the others %s"
                 log.exception(text, pairs(step=what, errors=self._counts["errors"]))
             then(error)

@@ -93,7 +93,7 @@ class LogReadThread:
         elif isinstance(error, OSError):
             self._answers.append(partial(take, error))
         else:  # a defect, which must not count as "no records": nothing is skipped because of it
-            log.error("records of the log cannot be handed out", exc_info=error)
+            log.error("log records not delivered to consumers", exc_info=error)
             self._answers.append(partial(take, OSError(errno.EIO, repr(error))))
         self._wake()
 
@@ -204,7 +204,7 @@ class FetchReader:
                 where = pairs(
                     group=group.name, ring=partition.ring, epoch=records.epoch, offset=records.offset
                 )
-                log.error("record does not verify, a consumer group skipped it %s", where)
+                log.error("record invalid, the consumer group skipped it %s", where)
             tracker.skip(records.offset, records.offset + 1)
             return
         tracker.deliver(records.offset, selected.end, member, self._clock(), selected.passed)
@@ -263,9 +263,7 @@ class FetchReader:
         partition.reading = False
         if isinstance(records, OSError):
             reason = records.strerror
-            log.warning(
-                "the log cannot be read, a consumer waits %s", pairs(ring=partition.ring, reason=reason)
-            )
+            log.warning("log not readable, a consumer waits %s", pairs(ring=partition.ring, reason=reason))
             partition.retry_s = self._clock() + RETRY_S
         else:
             self._keep_answer(partition, LogAnswer(epoch, offset, records))

@@ -192,7 +192,7 @@ class OffsetStore:
         except OSError as error:
             if journal.broken:
                 raise
-            log.warning("a journal that has grown stays as it is %s", pairs(reason=error))
+            log.warning("offset journal compaction failed, the journal grows %s", pairs(reason=error))
             return False
         return True
 

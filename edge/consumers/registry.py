@@ -228,7 +228,7 @@ def _believable(place: OffsetPlace | None, source: RingSource) -> OffsetPlace | 
     end = source.ends()[1]
     if place.epoch > source.epoch or (place.epoch == source.epoch and place.floor > end):
         log.warning(
-            "a committed offset is of no record of this ring, the group begins at its end %s",
+            "committed offset invalid: above the end of the ring; the group begins at its end %s",
             pairs(ring=source.name, epoch=place.epoch, offset=place.floor, end=end),
         )
         return OffsetPlace(source.epoch, end, BitMap64(), place.time_ns)

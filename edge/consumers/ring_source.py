@@ -135,7 +135,7 @@ class RingSource:
         if self._gap[1] <= GAP_TRIES:
             raise OSError(errno.EIO, f"offset {offset} of epoch {epoch} is not given, which ends at {end}")
         log.error(
-            "records that the log has cannot be read, consumers pass over them %s",
+            "records of the log not readable, consumers skipped them %s",
             pairs(ring=self.name, epoch=epoch, offset=offset, end=end),
         )
 

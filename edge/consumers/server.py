@@ -149,7 +149,7 @@ class ConsumersEndpoint:
             self._poll.wake()
             self._thread.join(JOIN_S)
             if self._thread.is_alive():
-                log.error("the consumers' thread does not stop waited_s=%s", JOIN_S)
+                log.error("consumer thread did not stop waited_s=%s", JOIN_S)
                 return
         self.close()
 
@@ -161,7 +161,7 @@ class ConsumersEndpoint:
         try:
             self._coordinator.close()
         except OSError as error:
-            log.error("committed offsets could not be written reason=%s", error.strerror)
+            log.error("committed offsets not written reason=%s", error.strerror)
         for name, reader in self._poll.items():
             log.debug("ring closed name=%s", name)
             self._poll.remove(reader)
@@ -186,7 +186,7 @@ class ConsumersEndpoint:
                 pause_s = self._turn()
             except Exception:
                 if self._may_log():
-                    log.exception("a turn of the consumers' endpoint has failed")
+                    log.exception("consumer endpoint failed in one turn")
                 pause_s = 1.0
             if self._coordinator.waited_for:
                 self._poll.watch()

@@ -235,7 +235,7 @@ class LocalEndpoint(Server[LocalPeer]):
                 partition.ring.sweep()
 
         for name in peer.produces:
-            log.info("local producer gone %s", pairs(name=name, pid=peer.pid))
+            log.info("local producer left %s", pairs(name=name, pid=peer.pid))
         if (peer.gates or peer.follows) and self.listens:
             await self._on_writer_thread(free)
 

@@ -88,12 +88,12 @@ class Producers:
         for file in sorted(self._directory.glob("*@*.ring")):
             stream, _, producer = file.stem.partition("@")
             if stream not in self._streams:
-                log.warning("ring of no configured stream left alone %s", pairs(file=file))
+                log.warning("producer ring ignored: its stream is not configured %s", pairs(file=file))
                 continue
             try:
                 self._attached(producer, self._streams[stream], self._left_behind(file))
             except (RingError, OSError) as error:
-                log.warning("producer's ring left alone %s", pairs(file=file, reason=error))
+                log.warning("producer ring not usable %s", pairs(file=file, reason=error))
 
     def open(self, producer: str, stream: str, uid: int) -> ProducerRing:
         """The ring of `producer` in `stream`, created if necessary, for a process of user `uid`.
@@ -122,7 +122,7 @@ class Producers:
             try:
                 it.ring.refuse(refusal_of(it.name))
             except (OSError, RingError) as error:
-                log.warning("producer not told to stop %s", pairs(name=it.name, reason=error))
+                log.warning("producer not notified of the stop %s", pairs(name=it.name, reason=error))
 
     def _left_behind(self, file: Path) -> Ring:
         mend_left_behind(file.with_suffix(""), self._past)

@@ -215,12 +215,12 @@ class RingSubscription:
         try:
             ring = Ring.attach(facts.path, owners={os.getuid(), 0, self._connection.uid})
         except FileNotFoundError:
-            log.warning("ring is gone again %s", pairs(name=facts.name))
+            log.warning("ring disappeared before it was opened %s", pairs(name=facts.name))
             return None
         except RingError as error:
             if facts.kind != "producer":
                 raise
-            log.warning("producer's ring not readable %s", pairs(name=facts.name, reason=error))
+            log.warning("producer ring not readable %s", pairs(name=facts.name, reason=error))
             return None
         place = start.get(facts.name) if isinstance(start, Mapping) else None
         reader = ring.reader(

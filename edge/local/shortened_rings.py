@@ -45,7 +45,7 @@ class ShortenedFiles:
             faults = ring.mend()
             if faults > self._faults.get(name, 0) and self._limit():
                 self._faults[name] = faults
-                what = "producer's ring given up" if ring.is_lost else "cursor file made whole"
+                what = "producer ring closed" if ring.is_lost else "cursor file restored"
                 facts = pairs(name=name, times=faults)
                 log.warning("%s: another process had shortened it; %s %s", what, REMEDY, facts)
 

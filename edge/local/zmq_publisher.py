@@ -199,7 +199,9 @@ class ZmqPublisher:
             self._previous.forget(source.name)
             return 1
         except Corrupt as error:
-            log.warning("ring no longer published %s", pairs(name=source.name, reason=error))
+            log.warning(
+                "ring removed from ZeroMQ: it is not readable %s", pairs(name=source.name, reason=error)
+            )
             self._poll.remove(source.reader)
             source.reader.close()
             return 0

@@ -3,13 +3,15 @@
 Owns the set of open connections, and the choice of the one to close for a new one. Never reads or writes a
 socket, except for shutdown() of a closed connection.
 
-    places free                     admitted
-    a peer holds nothing            closed for the new one: the oldest without a request, otherwise the one
-                                    that was idle longest, for IDLE_S at least
-    a user other than the broker's  the same among its own, if they are half of all
-    otherwise                       brief: one request is answered, and the connection is closed
+A new connection needs a place. A user other than root and the broker's user may have half of the places.
 
-Brief connections have BRIEF_MAX separate places, where the oldest without a request is closed first. So `brim
+    1. The user has fewer, and a place is free: the connection is admitted.
+    2. Otherwise one connection is closed for it: one of the same user if that user has half of the places,
+       otherwise any. Only a connection without resources may be closed: the oldest one without a request,
+       otherwise the one with the longest idle time, at least IDLE_S.
+    3. If there is none, the new connection is brief: one request is answered, then it is closed.
+
+Brief connections have BRIEF_MAX separate places; the oldest one without a request is closed first. So `brim
 status` is answered while other processes hold every place.
 """
 

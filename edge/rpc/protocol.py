@@ -84,7 +84,7 @@ class Protocol:
         self._decode_answer = msgspec.msgpack.Decoder(answers).decode
 
     def decode_request(self, data: bytes) -> Any:
-        """Decode a request. Raises InvalidRequest."""
+        """Decode a request. Raises MalformedRequest."""
         if len(data) > self.request_max_bytes:
             raise MalformedRequest(f"a request is above the limit of {self.request_max_bytes} bytes")
         try:

@@ -1,7 +1,7 @@
-"""One archive: its catalogue in memory, and records out of it, by offset, ring position or topic.
+"""One archive: its catalogue in memory, and its records by offset, ring position or topic.
 
-Owns what is read of one file.  Row groups that were decoded are kept by a Cache that the caller owns
-(archive_reader.py).  Never writes.
+Owns the reading of one file.  Decoded row groups are in a Cache of the caller (archive_reader.py).  Never
+writes.
 
 Invariant: every byte is checked against its checksum before it is used.  A damaged row group costs its
 records; the others are served, and `damage` names the range.
@@ -50,11 +50,11 @@ class ArchiveFile:
         self.path = path
         self.size = size
         self.catalogue = Catalogue.unpack(footer[begin:end])
-        self.damage: dict[str, str] = {}  # by part: the reason why it is not served
+        self.damage: dict[str, str] = {}  # reason for each damaged part, by its name
         self._files = files
         self._footer_length = len(footer)
-        self._open_footer: bytes | None = None  # while the file is open: it is large
-        self._metadata: Any = None  # the footer as pyarrow has it, likewise
+        self._open_footer: bytes | None = None  # kept only while the file is open, because it is large
+        self._metadata: Any = None  # the footer decoded by pyarrow; kept only while the file is open
         self._groups: dict[tuple[str, int], list[int]] = {}  # indexes of row groups, by ring and epoch
         for index, group in enumerate(self.catalogue.groups):
             self._groups.setdefault((group.ring, group.epoch), []).append(index)

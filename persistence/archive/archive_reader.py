@@ -1,12 +1,12 @@
-"""Archives of a log: LogReader reads records here that no segment has any more.
+"""Archives of a log: records whose segments were archived and removed.
 
-Owns the list of archives and a few decoded row groups.  Never writes; only the owner of the log removes
+Owns the list of archives and a few decoded row groups.  Never writes.  Only the owner of the log removes
 archives (remove()).
 
-Damage is left out and remembered, here of a whole archive, in ArchiveFile.damage of row groups: a reader sees
-the gap by the offsets, as with a damaged extent.
+Damaged data is skipped: a reader sees the gap by the offsets, as with a damaged extent.  `unreadable` lists
+damaged archives, ArchiveFile.damage the damaged row groups of one archive.
 
-Threads: any; one reads at a time, since they share the decoded row groups.
+Threads: any.  One thread reads at a time, because all share the decoded row groups.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Archive:
         )  # fmt: skip
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
-        """As read(), from the record that holds the ring position, or the next behind it."""
+        """As read(), from the record that holds the ring position, or the next record after it."""
 
         def at(it: ArchiveFile, handle: int) -> list[Range]:
             offset = it.offset_at(handle, self._cache, ring_name, epoch, position)
@@ -274,7 +274,7 @@ class Archive:
         may: Callable[[_Span], bool],
         read: Callable[[ArchiveFile, int], list[Range]],
     ) -> list[Range]:
-        """Ranges of the first archive that has any, of those that may."""
+        """Ranges of the first archive for which `read` returns some; `may` selects the archives to try."""
         with self._lock:
             here = self._known()
             spans = [it for it in self._spans.get((ring_name, epoch), ()) if may(it)]

@@ -1,7 +1,7 @@
 """A sealed segment as the input of an archive: its records in groups, verified when they are read.
 
-Owns the order of the records (by ring and epoch, then by offset) and the limits of the groups.  Both follow
-from the extent table, so that a group can be read twice, and compared.
+Owns the order of the records (by ring and epoch, then by offset) and the limits of the groups.  Both depend
+only on the extent table.  So a group can be read twice, and the results compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["GroupRecords", "GroupSource", "SegmentSource"]
 
 
 class GroupSource(NamedTuple):
-    """Extents that become one row group: rows first <= row < end of the table of a ring and epoch."""
+    """The extents of one row group: first <= row < end of `rows`, the extents of a ring and epoch."""
 
     ring: str
     epoch: int
@@ -37,7 +37,7 @@ class GroupSource(NamedTuple):
 
 
 class GroupRecords(NamedTuple):
-    """The records of a group, run behind run.  `data` is valid until the next group is read."""
+    """The records of a row group: `data` has the runs in order.  It is valid until the next group is read."""
 
     data: memoryview
     runs: list[Run]
@@ -51,7 +51,9 @@ class SegmentSource:
         self.opening, self.closing = table.opening, dict(table.catalogue)
         self.name = table.name
         self._data = FileBytes(files, handle, table.end)
-        self._memory = bytearray()  # of the group read last: to fill new memory costs as much as a read
+        self._memory = (
+            bytearray()
+        )  # of the last group; reused, because filling new memory costs as much as a read
         names = {ring_id: it.name for ring_id, it in table.catalogue.items()}
         keys = sorted(key for key, rows in table.rings.items() if len(rows))
         if unknown := [ring_id for ring_id, _ in keys if ring_id not in names]:

@@ -335,7 +335,7 @@ class LogWriter:
     def _break(self, joined: Joined, error: RingError) -> None:
         """Abandon a ring that cannot be read any further."""
         reason = self.broken[joined.ring.name] = str(error)
-        log.error("ring is left out of the log ring=%s reason=%s", joined.ring.name, reason)
+        log.error("ring no longer logged ring=%s reason=%s", joined.ring.name, reason)
         joined.c.leaving = True
         if self.state.on_change is not None:
             self.state.on_change()  # its publishers must not wait for the log any more
@@ -388,13 +388,13 @@ class LogWriter:
         self._pause_ns = min(max(self._pause_ns * 2, RETRY_FIRST_NS), RETRY_LAST_NS) if again else 0
         self._retry_at = now + self._pause_ns
         if self.state.failures == 2:
-            log.error("log takes no records reason=%s directory=%s", reason, self.log.directory)
+            log.error("log stopped: it accepts no records reason=%s directory=%s", reason, self.log.directory)
         elif not (again or self.blocked or self.removed):
-            log.warning("log writes into a new segment reason=%s directory=%s", reason, self.log.directory)
+            log.warning("log continued in a new segment reason=%s directory=%s", reason, self.log.directory)
 
     def _works(self) -> None:
         if self.state.read_only:
-            log.warning("log takes records again directory=%s", self.log.directory)
+            log.warning("log accepts records again directory=%s", self.log.directory)
         self.state.works()
         self._pause_ns = self._retry_at = 0
 
@@ -421,7 +421,12 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
             epoch=end.epoch,
         )
     if reader.offset > end.end_offset:
-        log.warning("ring has moved on ring=%s from=%d to=%d", ring.name, end.end_offset, reader.offset)
+        log.warning(
+            "records overwritten before they were logged ring=%s from=%d to=%d",
+            ring.name,
+            end.end_offset,
+            reader.offset,
+        )
     ahead: list[Range] = []
     while reader.offset < end.end_offset:
         try:

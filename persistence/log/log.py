@@ -96,8 +96,8 @@ class Log(Tended):
     segments are removed above this total; 0 keeps everything.  `worker`: written to segment headers.
     `direct`: writes bypass the page cache if the file system permits it: less work and less wear.
 
-    `on_sealed`: callbacks of tend() with the base of each sealed segment: synced up to its end, and never
-    written again.  Also called for the last ones that recover() found.
+    `on_sealed`: callbacks of tend() for each sealed segment, with its base.  A sealed segment is synced up to
+    its end and never written again.  recover() also reports the last sealed segments of an earlier start.
     """
 
     def __init__(
@@ -128,10 +128,14 @@ class Log(Tended):
         self._ids: dict[str, int] = {}  # ring ids by name
         self._elsewhere: dict[str, RingEnd] = {}  # ends of rings in other logs
         self._joined: set[int] = set()  # ids of joined rings
-        self._touched: dict[int, int] = {}  # base after which no segment has records of the ring
-        self._carried: list[Pending] = []  # from an unsynced segment: the next one gets its name with them
+        self._touched: dict[
+            int, int
+        ] = {}  # base of the last segment that has records of the ring, by ring id
+        self._carried: list[
+            Pending
+        ] = []  # records of a segment that was not synced: written to the next segment
         self._active: ActiveSegment | None = None
-        # First, because the next segment may wait for that space.
+        # Retention runs before all other callbacks: the next segment may need the space of a removed one.
         self.on_sealed.insert(0, lambda _: self._keep_within())
 
     # ---- starting ----
@@ -438,7 +442,7 @@ class Log(Tended):
         error = self.commit.error()
         if error.errno == errno.EINVAL and self.direct:  # also at a file size limit inside a block
             self.direct = False
-            log.info("log goes through the page cache reason=%s directory=%s", error.strerror, self.directory)
+            log.info("log writes use the page cache reason=%s directory=%s", error.strerror, self.directory)
         self._give_up()
         return error
 

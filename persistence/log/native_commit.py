@@ -164,14 +164,12 @@ class NativeCommit:
         block = lib.rb_log_direct(self.c)
         if block < 0 and self.block_bytes >= 0:
             reason = os.strerror(-block)
-            log.info("log goes through the page cache reason=%s directory=%s", reason, self._directory)
+            log.info("log writes use the page cache reason=%s directory=%s", reason, self._directory)
         self.block_bytes = block
         refused = -lib.rb_log_one_by_one(self.c)
         reason = f"{os.strerror(refused)} ({errno.errorcode.get(refused, refused)})" if refused else ""
         if reason and reason != self.one_by_one:
-            text = (
-                "log writes one chunk after the other, the kernel gives no asynchronous I/O %s directory=%s"
-            )
+            text = "log writes one chunk at a time: no asynchronous I/O %s directory=%s"
             log.warning(text, f"reason={reason!r}", self._directory)
         self.one_by_one = reason
 

@@ -124,7 +124,9 @@ class Tended:
             try:
                 call(base)
             except Exception as error:  # noqa: BLE001  a failing callback must not stop the others
-                log.warning("sealed segment=%s reason=%r", segment_name(base), error)
+                log.warning(
+                    "callback for a sealed segment failed segment=%s reason=%r", segment_name(base), error
+                )
 
     def _one_goes(self) -> bool:
         """True if the next segment at the latest causes a removal, whose file is then reused."""

@@ -147,7 +147,9 @@ class LogThread:
         except Exception as mistake:
             # Rounds are not continued after an error in the middle: a restart takes over the rings' records.
             self._finished = False
-            log.exception("the log thread has ended directory=%s", self.writer.log.directory)
+            log.exception(
+                "log thread ended by a defect; restart the broker directory=%s", self.writer.log.directory
+            )
             self.writer.state.failed(f"its thread has ended: {mistake!r}; restart the broker", read_only=True)
 
     def _rounds(self) -> None:
@@ -183,10 +185,10 @@ class LogThread:
             try:
                 pause_s = self.writer.log.tend(self._stopping.is_set, paced=True)
             except OSError as error:
-                log.warning("the next segment could not be prepared reason=%s", error.strerror)
+                log.warning("next segment not prepared reason=%s", error.strerror)
                 self._stopping.wait(TEND_PAUSE_S)
             except Exception:  # segments are then created on demand: no reason to stop
-                log.exception("the log was not tended directory=%s", self.writer.log.directory)
+                log.exception("log preparation failed directory=%s", self.writer.log.directory)
                 self._stopping.wait(TEND_PAUSE_S)
 
 

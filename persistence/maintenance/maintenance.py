@@ -406,7 +406,7 @@ class Upkeep:
             self.log.reader.note(result.places)
         if result.places or result.parts:
             log.error(
-                "damage found directory=%s base=%d archived=%s places=%d",
+                "log damage found directory=%s base=%d archived=%s places=%d",
                 self.log.directory,
                 result.base,
                 result.archived,
@@ -415,7 +415,7 @@ class Upkeep:
 
     def _failed(self, failure: TaskFailed, now_s: float) -> None:
         if failure.reason != self.trouble:
-            log.warning("work on the log failed directory=%s reason=%s", self.log.directory, failure.reason)
+            log.warning("log maintenance failed directory=%s reason=%s", self.log.directory, failure.reason)
         self.trouble = failure.reason
         self._not_before_s = now_s + (0 if failure.kind == "never" else TRY_AGAIN_S)
 
@@ -506,7 +506,7 @@ class UpkeepThread:
                 try:
                     pause_s = min(pause_s, upkeep.step(may_begin=not others))
                 except (LogError, OSError) as error:
-                    log.warning("upkeep directory=%s reason=%s", upkeep.log.directory, error)
+                    log.warning("log maintenance failed directory=%s reason=%s", upkeep.log.directory, error)
                 except Exception:  # a bug must not stop the removal of segments
-                    log.exception("upkeep has failed directory=%s", upkeep.log.directory)
+                    log.exception("log maintenance failed directory=%s", upkeep.log.directory)
             self._wake.wait(pause_s)

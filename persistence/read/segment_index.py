@@ -162,7 +162,7 @@ class Shelf:
         for it in news:
             lost = ",".join(f"{first}-{end - 1}" for first, end in it.lost) or "unknown"
             where = os.path.join(self.directory, it.segment)
-            text = "damage found in the log segment=%s place=%d bytes=%d ring=%s records_kept=%d lost=%s"
+            text = "log damage found segment=%s place=%d bytes=%d ring=%s records_kept=%d lost=%s"
             log.error(text, where, it.place, it.length, it.ring_name or "unknown", it.kept, lost)
 
     def damage_of(self, name: str) -> tuple[DamagedRange, ...]:

@@ -440,10 +440,10 @@ def _near_extents(
 
 
 def _absences(table: SegmentTable, near: Iterable[Any]) -> Iterator[Absence]:
-    """The missing records before each of the extents `near`, after those that the table has.
+    """The offsets missing between the records in the table and each of the extents `near`.
 
-    A ring that continues at its first byte is left out: the end of the ring may be unused, so the position
-    after the missing records is unknown.
+    Skips an extent at the first byte of its ring.  The last bytes of a ring may be unused, so the position
+    after the missing records is unknown there.
     """
     for it in near:
         key = (it.ring_id, it.ring_epoch)

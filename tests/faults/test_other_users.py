@@ -143,7 +143,7 @@ def test_a_shortened_file_is_repaired_and_logged_now_and_then(
             os.truncate(runtime_directory / "some-0.cursors", CURSORS_BYTES - 1)
             files.look()
             assert (runtime_directory / "some-0.cursors").stat().st_size == CURSORS_BYTES
-        assert caplog.text.count("cursor file made whole: another process had shortened it") == 1
+        assert caplog.text.count("cursor file restored: another process had shortened it") == 1
         assert "name=some-0 times=1" in caplog.text
         files = ShortenedFiles(streams, producers)
         os.truncate(runtime_directory / "default@cam.ring", 0)

@@ -14,8 +14,8 @@ typedef struct rb_run { /* records without a gap in their offsets and ring posit
 } rb_run;
 
 typedef struct rb_bodies {
-    uint64_t row, row_end; /* the next row; the row behind the last */
-    uint8_t *out;          /* bodies, one behind the other */
+    uint64_t row, row_end; /* the next row; the row after the last one */
+    uint8_t *out;          /* bodies, without gaps between them */
     uint64_t filled, room;
     rb_run *run; /* room for row_end - row of them */
     uint64_t runs;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Columns back into records, bit for bit as they stood in the ring.
+ * Decoder of archives: builds records from columns, bit for bit as they were in the ring.
  *
- * The columns passed a checksum: they are what was written.  Every length and end is checked again before
- * memory is touched.
+ * The columns have passed a checksum.  Every length and end is still checked before memory is accessed.
  */
 #include "archive/archive.h"
 

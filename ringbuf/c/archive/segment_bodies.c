@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bodies of extents out of a segment, verified while they are copied: the input of an archive.
+ * Copy of the records of extents from a segment, verified during the copy: the input of an archive.
  */
 #include "archive/archive.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records that their columns do not give back bit for bit: a local producer may fill padding and key hash
- * with anything, as long as the checksum holds.
+ * Verbatim records: those that cannot be rebuilt bit for bit from their columns.  A local producer may fill
+ * padding and key hash with any bytes under a valid checksum.
  */
 #include "archive/archive.h"
 

@@ -28,7 +28,7 @@ typedef struct rb_log_ring {
     void *own;         /* the same for readers in this process */
     uint32_t ring_id, epoch, index;
     int32_t on_disk; /* 1: synced in the round that writes it; 0: after interval_ns or sync_bytes */
-    int32_t leaving; /* no more records are taken */
+    int32_t leaving; /* 1: no more records of this ring are taken */
     int32_t trouble; /* RB_CORRUPT, ... */
     int32_t catches_up; /* 1: read again until nothing is found, because a gap may end a run of records */
     int64_t interval_ns;
@@ -38,14 +38,14 @@ typedef struct rb_log_ring {
     uint64_t taken_offset, durable_offset; /* the offsets there; 0 before the first records */
 } rb_log_ring;
 
-/* A run of records or a catalogue, in flight to the disk, or on it: an extent. */
+/* An extent: a run of records, or a catalogue.  It is queued, then written, then settled (synced). */
 typedef struct rb_log_extent {
     const uint8_t *body;
     uint64_t length, position, first_offset, count, first_timestamp_ns, last_timestamp_ns;
     uint64_t place;    /* position of its header in the file, once written */
     rb_log_ring *ring; /* NULL: its sync changes no ring */
     uint64_t ring_end, offset_end; /* position and offset below which the ring is durable after its sync */
-    uint64_t tag;      /* of an extent that Python appended, rising; 0: records that were taken here */
+    uint64_t tag;      /* number of an extent that Python appended, rising; 0: taken from a ring in C */
     uint32_t ring_id, epoch;
 } rb_log_extent;
 
@@ -70,7 +70,7 @@ typedef struct rb_log {
     /* the water marks: log positions, and numbers of extents since the log was opened */
     uint64_t durable_position; /* everything below is on the disk */
     uint64_t proven;           /* the highest durable position that has been written */
-    uint64_t extents_queued, extents_written, extents_settled; /* each includes the ones after it */
+    uint64_t extents_queued, extents_written, extents_settled; /* settled <= written <= queued */
     uint64_t settled_tag;                                      /* the highest tag of a settled extent */
     uint64_t unsynced_bytes;                                   /* of extents that are not settled */
     /* bounds */
@@ -81,7 +81,7 @@ typedef struct rb_log {
     /* results */
     int32_t error;
     int32_t moved;     /* durable positions have changed, and `tells` is set; the caller clears it */
-    int32_t troubles;  /* a ring has been left because of an error */
+    int32_t troubles;  /* number of rings that left the log because of an error */
     int64_t active_at; /* time of the last taken records */
     int64_t due_ns;    /* time of the next sync */
     /* counters */

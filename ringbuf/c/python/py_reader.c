@@ -461,13 +461,13 @@ static PyObject *reader_close(reader_object *self, PyObject *Py_UNUSED(ignored))
 {
     bool was_open = self->open;
     self->open = false;
-    while (self->detached) { /* the call ends soon, and writes to the slot until then */
+    while (self->detached) { /* wait for the call of another thread, which still writes to the slot */
         Py_BEGIN_ALLOW_THREADS(void) rb_backoff(CLOSE_LOOK_NS);
         Py_END_ALLOW_THREADS
     }
     if (was_open && self->forks == forks)
         rb_reader_close(&self->reader);
-    reader_clear((PyObject *)self); /* the filter often references the owner of the reader */
+    reader_clear((PyObject *)self); /* breaks a cycle: the filter often references the owner of the reader */
     Py_RETURN_NONE;
 }
 

@@ -380,7 +380,7 @@ def test_a_cursor_that_does_not_move_is_told_of(
     with ring(runtime_directory) as made:
         publish(made, 10)
         wait_until(lambda: bridge.state().stalled_s > 1)
-        wait_until(lambda: "bridge stalled name=lake: 10 records wait" in caplog.text)
+        wait_until(lambda: "bridge stalled name=lake waiting_records=10" in caplog.text)
         for waiting in sink.waiting:
             sink.answer(*waiting)
         sink.waits = False

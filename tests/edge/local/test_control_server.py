@@ -411,8 +411,8 @@ async def test_a_producers_ring_is_found_by_the_next_broker(config, caplog):
         async with LocalBroker(config) as broker:
             assert [(it.name, it.ring.epoch) for it in broker.producers.all()] == [("some@cam", epoch)]
         writer.publish(b"still there", key="a/cam")
-    assert "ring of no configured stream left alone" in caplog.text
-    assert "producer's ring left alone" in caplog.text
+    assert "producer ring ignored: its stream is not configured" in caplog.text
+    assert "producer ring not usable" in caplog.text
 
 
 topics = st.lists(st.sampled_from(["", "a", "b"]), min_size=1, max_size=4).map("/".join)
