@@ -89,7 +89,7 @@ def _send_one(sink: Sink) -> None:
 @contextmanager
 def kafka(_: Path) -> Iterator[Lane]:
     """One Kafka record for each record."""
-    made: list[Arguments] = []
+    messages: list[Arguments] = []
     topics = (f"lake-{number}" for number in itertools.count())
     with brokers() as servers:
         from confluent_kafka import Producer
@@ -100,8 +100,8 @@ def kafka(_: Path) -> Iterator[Lane]:
         producer = Producer({**DEFAULTS, **quiet, "bootstrap.servers": servers})
 
         def prepare(units: Sequence[DrainedFile]) -> None:
-            made[:] = _messages(units, "bare")
-            _push(producer, made[:1])
+            messages[:] = _messages(units, "bare")
+            _push(producer, messages[:1])
 
         def open_it() -> Any:
             sink = open_sink(f"kafka://{servers}/{next(topics)}")
@@ -110,7 +110,7 @@ def kafka(_: Path) -> Iterator[Lane]:
             return sink
 
         try:
-            yield Lane(lambda: None, open_it, lambda _: _push(producer, made), prepare)
+            yield Lane(lambda: None, open_it, lambda _: _push(producer, messages), prepare)
         finally:
             producer.purge()
             producer.close()

@@ -52,14 +52,14 @@ def _published(units: Sequence[DrainedFile]) -> Iterator[Published]:
                 yield it.key.decode(), it.bytes(), properties
 
 
-def _publish_all(port: int, made: Sequence[Published]) -> None:
+def _publish_all(port: int, prepared: Sequence[Published]) -> None:
     from paho.mqtt.client import Client, MQTTv5
     from paho.mqtt.enums import CallbackAPIVersion
 
     left, done = itertools.count(1), threading.Event()
 
     def arrived(*_: object) -> None:
-        if next(left) == len(made):
+        if next(left) == len(prepared):
             done.set()
 
     client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv5)
@@ -67,7 +67,7 @@ def _publish_all(port: int, made: Sequence[Published]) -> None:
     client.max_inflight_messages_set(IN_FLIGHT)
     client.connect("127.0.0.1", port)
     client.loop_start()
-    for topic, payload, properties in made:
+    for topic, payload, properties in prepared:
         client.publish(topic, payload, 1, properties=properties)
     done.wait(60)
     client.disconnect()
@@ -79,13 +79,13 @@ def mqtt(place: Path) -> Iterator[Lane]:
     """Lane to another broker."""
     if shutil.which("mosquitto") is None:
         raise NotThere("mosquitto is not installed")
-    made: list[Published] = []
+    prepared: list[Published] = []
     with mosquitto(place, Ports(free_port())) as broker:
         yield Lane(
             lambda: None,
             lambda: open_sink(f"mqtt://127.0.0.1:{broker.port}"),
-            lambda _: _publish_all(broker.port, made),
-            lambda units: made.extend(_published(units)),
+            lambda _: _publish_all(broker.port, prepared),
+            lambda units: prepared.extend(_published(units)),
             mib_most=MQTT_MIB,
             warm_units=1,
         )
@@ -104,7 +104,7 @@ def parquet(place: Path) -> Iterator[Lane]:
         raise NotThere("pyarrow is not installed") from error
     from bridge.sinks.parquet import SETTINGS, parquet_name, table_of
 
-    root, made = place / "lake", list[tuple[str, Any]]()
+    root, prepared = place / "lake", list[tuple[str, Any]]()
 
     def push(one: tuple[str, Any]) -> None:
         name, table = one
@@ -116,8 +116,8 @@ def parquet(place: Path) -> Iterator[Lane]:
     yield Lane(
         lambda: shutil.rmtree(root, ignore_errors=True),
         lambda: open_sink(root.as_uri(), {"format": "parquet"}),
-        lambda _: at_once(push, made),
-        lambda units: made.extend((parquet_name(it.name), table_of(_runs(it))) for it in units),
+        lambda _: at_once(push, prepared),
+        lambda units: prepared.extend((parquet_name(it.name), table_of(_runs(it))) for it in units),
     )
 
 

@@ -416,7 +416,7 @@ def telemetry(records: int) -> Iterator[tuple[bytes, bytes]]:
         device = number % DEVICES
         temperature[device] += random.gauss(0, 0.05)
         pressure[device] += random.gauss(0, 0.1)
-        said = {
+        reading = {
             "device": f"press-{device:04d}",
             "ts": 1_700_000_000_000 + number * 10 + random.randrange(10),
             "seq": number // DEVICES,
@@ -426,7 +426,7 @@ def telemetry(records: int) -> Iterator[tuple[bytes, bytes]]:
             "vibration": [round(abs(random.gauss(0.4, 0.1)), 3) for _ in range(3)],
             "state": "running" if random.random() < 0.995 else "idle",
         }
-        yield b"plant/1/press/%04d/telemetry" % device, json.dumps(said).encode()
+        yield b"plant/1/press/%04d/telemetry" % device, json.dumps(reading).encode()
 
 
 def archive(directory: Path, records: int) -> Figures:

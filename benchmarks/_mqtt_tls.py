@@ -47,10 +47,10 @@ UPGRADE = (
 
 def context() -> ssl.SSLContext:
     """Context of a client that accepts the certificate of the benchmark."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    made.check_hostname = False
-    made.verify_mode = ssl.CERT_NONE
-    return made
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname = False
+    tls.verify_mode = ssl.CERT_NONE
+    return tls
 
 
 def take(connection: socket.socket, count: int) -> None:

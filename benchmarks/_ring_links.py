@@ -321,10 +321,10 @@ class PyZmq:
         self._buffers = {size: bytearray(size) for size in SIZES}
 
     def _socket(self, kind: int, name: str, bind: bool) -> Any:
-        made = self._context.socket(kind)
-        made.setsockopt(self._zmq.LINGER, 0)
-        (made.bind if bind else made.connect)(f"{self._endpoint}-{name}")
-        return made
+        opened = self._context.socket(kind)
+        opened.setsockopt(self._zmq.LINGER, 0)
+        (opened.bind if bind else opened.connect)(f"{self._endpoint}-{name}")
+        return opened
 
     def connect(self) -> None:
         """Sockets are connected already."""

@@ -56,19 +56,19 @@ def telemetry(records: int) -> Iterator[Telemetry]:
 
 def make(root: Path, records: int, spark: Any) -> None:
     """Make all forms of `records` records below `root`."""
-    stamp, said = root / "records", f"{records} by {FILE_RECORDS}"
-    if stamp.is_file() and stamp.read_text() == said:
+    stamp, content = root / "records", f"{records} by {FILE_RECORDS}"
+    if stamp.is_file() and stamp.read_text() == content:
         return
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     packers: dict[str, Callable[[Telemetry], bytes]] = {
-        "json": lambda said: json.dumps(said).encode(),
+        "json": lambda content: json.dumps(content).encode(),
         "packed": msgpack.packb,
     }
     for name, pack in packers.items():
         drained(root / name, map(pack, telemetry(records)))
     _copies(root, spark)
-    stamp.write_text(said)
+    stamp.write_text(content)
 
 
 def drained(lake: Path, payloads: Iterator[bytes]) -> None:

@@ -243,9 +243,9 @@ def pairs(names: list[str]) -> Iterator[list[Pair]]:
     """The libraries' processes, all connected."""
     with tempfile.TemporaryDirectory(prefix="brim-bench-", dir="/dev/shm") as directory:
         before = set(os.listdir("/dev/shm"))
-        made = [Pair(name, Path(directory)) for name in names]
-        yield made
-        for pair in made:
+        links = [Pair(name, Path(directory)) for name in names]
+        yield links
+        for pair in links:
             pair.close()
         for left in set(os.listdir("/dev/shm")) - before:
             if left.endswith(".zenoh") or left.startswith("iox2_"):  # which these two leave behind
@@ -269,12 +269,12 @@ def cases_of(name: str) -> list[tuple[str, int]]:
 Round = dict[tuple[str, str], dict[str, float]]
 
 
-def one_round(made: list[Pair], scale: float) -> Round:
+def one_round(links: list[Pair], scale: float) -> Round:
     """Every library at every case: case by case, so that compared measurements run close together."""
     found: Round = {}
-    order = sorted({case for pair in made for case, _ in cases_of(pair.name)})
+    order = sorted({case for pair in links for case, _ in cases_of(pair.name)})
     for case in order:
-        for pair in made:
+        for pair in links:
             count = dict(cases_of(pair.name)).get(case)
             if count is not None:
                 found[case, pair.name] = pair.measure(

@@ -219,14 +219,14 @@ RATIOS = {
 
 def ratios(found: Figures) -> dict[str, float]:
     """Medians of the ratios within a round, by wall and by processor time."""
-    made = {}
+    medians = {}
     for name, (ours, theirs) in RATIOS.items():
         for suffix, what in (("", "rows_s"), ("_cpu", "rows_cpu_s")):
             pairs = zip(found.get(f"{ours}_{what}", ()), found.get(f"{theirs}_{what}", ()), strict=False)
             values = [one / other for one, other in pairs]
             if values:
-                made[name + suffix] = round(statistics.median(values), 3)
-    return made
+                medians[name + suffix] = round(statistics.median(values), 3)
+    return medians
 
 
 def table(found: Figures) -> None:

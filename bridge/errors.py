@@ -12,7 +12,7 @@
         BridgeUnreachable     no bridge of that name answers here
         CheckpointError
             CheckpointBusy    another drain uses this checkpoint
-            CheckpointForeign the checkpoint belongs to another edge or another sink
+            CheckpointMismatch the checkpoint belongs to another edge or another sink
             CheckpointNewer   a later version of Brim has written it
         SourceError           a ring that cannot be read: damaged, or behind the checkpoint
         SparkUnavailable      no Java, or no pyspark
@@ -35,7 +35,7 @@ __all__ = [
     "BridgeUnreachable",
     "CheckpointBusy",
     "CheckpointError",
-    "CheckpointForeign",
+    "CheckpointMismatch",
     "CheckpointNewer",
     "DrainedFileError",
     "FilesMissing",
@@ -120,7 +120,7 @@ class CheckpointBusy(CheckpointError):
     """Another drain holds this checkpoint."""
 
 
-class CheckpointForeign(CheckpointError):
+class CheckpointMismatch(CheckpointError):
     """The checkpoint belongs to another edge or another sink."""
 
 

@@ -88,5 +88,5 @@ def require_room(files: Files, directory: str, size: int) -> None:
     """
     free, total = files.disk(directory)
     if free - size < min(LAST_BYTES, total // SEGMENTS_OF_DISK):
-        text = f"{free} bytes are free on the disk, too few for {size} more; make room"
+        text = f"{free} bytes are free on the disk, too few for {size} more; free some space"
         raise OSError(errno.ENOSPC, text, directory)

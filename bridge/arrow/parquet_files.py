@@ -35,13 +35,13 @@ def rows_of(file: Any, path: str, name: FileName, wanted: Collection[str]) -> It
 
     Raises DrainedFileError: it is not the file of its name, or cannot be read from some row on.
     """
-    opened, said = _opened(file, path)
-    if replace(name, day="") != said.name(""):
-        text = f"holds {said.name(name.day).path}, which is not what its name says"
+    opened, stored = _opened(file, path)
+    if replace(name, day="") != stored.name(""):
+        text = f"holds {stored.name(name.day).path}, which is not what its name says"
         raise DrainedFileError(text, name=path)
     columns = [column for column in PARQUET_COLUMNS if column in wanted or column == "offset"]
-    _check(opened, said, columns, path)
-    offset = said.first_offset
+    _check(opened, stored, columns, path)
+    offset = stored.first_offset
     try:
         for batch in opened.iter_batches(ROWS_MAX, columns=columns, use_threads=False):
             found = batch.column("offset").to_numpy(zero_copy_only=False)
@@ -69,10 +69,10 @@ def _opened(file: Any, path: str) -> tuple[Any, FileFooter]:
         raise DrainedFileError(str(error), name=path, hint=error.hint) from None
 
 
-def _check(opened: Any, said: FileFooter, columns: list[str], path: str) -> None:
+def _check(opened: Any, stored: FileFooter, columns: list[str], path: str) -> None:
     """Check that the file has the rows and columns of its footer."""
-    if opened.metadata.num_rows != said.count:
-        text = f"has {opened.metadata.num_rows} rows, and says that there are {said.count}"
+    if opened.metadata.num_rows != stored.count:
+        text = f"has {opened.metadata.num_rows} rows, and says that there are {stored.count}"
         raise DrainedFileError(text, name=path)
     schema = opened.schema_arrow
     for column in columns:

@@ -33,7 +33,7 @@ from bridge.drain.status import BridgeState, Condition
 from bridge.errors import (
     BridgeError,
     CheckpointError,
-    CheckpointForeign,
+    CheckpointMismatch,
     InvalidCommand,
     SinkBlocked,
     SinkUnavailable,
@@ -41,7 +41,7 @@ from bridge.errors import (
 )
 from bridge.sinks.interface import Sink
 from bridge.sinks.registry import open_sink
-from bridge.source.partition_source import ForeignLog, RecordLog
+from bridge.source.partition_source import BrokerLog, RecordLog
 from ringbuf.wakeup import READERS_MAX, Sleeper
 
 __all__ = ["Bridge"]
@@ -83,7 +83,7 @@ class Bridge:
         self._own_sink = sink is None
         self._sink = sink or open_sink(settings.to, settings.options)
         check(settings, self._sink)
-        self._cold = cold or (ForeignLog(settings.log_dir) if settings.log_dir else None)
+        self._cold = cold or (BrokerLog(settings.log_dir) if settings.log_dir else None)
         self._moved = moved
         self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
         self._sleeper = Sleeper()
@@ -104,14 +104,14 @@ class Bridge:
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Run in a new thread. Raises CheckpointBusy, ...Foreign, ...Newer, CheckpointError."""
+        """Run in a new thread. Raises CheckpointBusy, ...Mismatch, ...Newer, CheckpointError."""
         assert self._thread is None
         checkpoint = self._open_checkpoint()
         name = f"brim-bridge-{self.settings.name}"
         self._thread = threading.Thread(target=self._run, args=(checkpoint,), name=name, daemon=True)
         self._thread.start()
 
-    def start_when_ours(self, error: CheckpointForeign) -> None:
+    def start_when_matching(self, error: CheckpointMismatch) -> None:
         """After start() has raised `error`: report what waits; run when the checkpoint is of this edge."""
         assert self._thread is None
         self._condition, self._error = "blocked", error
@@ -314,7 +314,7 @@ class Bridge:
         while self._commands:
             order, answer = self._commands[0]
             try:
-                said = order(drain)
+                lines = order(drain)
             except BridgeError as error:
                 answer.set_exception(error)
             except Exception as error:
@@ -322,7 +322,7 @@ class Bridge:
                 text = f"the command failed: {error!r}"
                 answer.set_exception(InvalidCommand(text, hint="the log of the bridge says where it failed"))
             else:
-                answer.set_result(said)
+                answer.set_result(lines)
             self._commands.popleft()
 
     def _set_paused(self, drain: Drain, *, paused: bool) -> list[str]:
@@ -336,8 +336,8 @@ class Bridge:
 
     def _fail(self, condition: Condition, error: BridgeError, wait: float) -> None:
         if _without_times(str(error)) != _without_times(str(self._error)):
-            said = f"{error}; {error.hint}" if error.hint else str(error)
-            log.warning("bridge %s name=%s reason=%s", condition, self.settings.name, said)
+            reason = f"{error}; {error.hint}" if error.hint else str(error)
+            log.warning("bridge %s name=%s reason=%s", condition, self.settings.name, reason)
         log.debug(
             "bridge retry scheduled name=%s in_s=%.1f failures=%d",
             self.settings.name,

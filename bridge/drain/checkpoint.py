@@ -55,14 +55,14 @@ from typing import Any
 import msgpack
 
 from bridge.drain.losses import Losses
-from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign, CheckpointNewer
+from bridge.errors import CheckpointBusy, CheckpointError, CheckpointMismatch, CheckpointNewer
 from bridge.format.cursor import Cursor
 from bridge.format.file_builder import WriteIntent
 from persistence.durable_file import Envelope, read_file, replace_file
 from persistence.files import Files, OsFiles
 from persistence.segment.clean_shutdown import is_checkpoint
 
-__all__ = ["Checkpoint", "cursors_in", "foreign_remedy", "streams_in"]
+__all__ = ["Checkpoint", "cursors_in", "mismatch_remedy", "streams_in"]
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Checkpoint:
     def open(cls, path: Path, edge: str, sink: str, files: Files | None = None) -> Checkpoint:
         """Open and lock the checkpoint at `path` until close(); create it if it does not exist.
 
-        Raises CheckpointBusy, CheckpointForeign, CheckpointNewer, CheckpointError (its directory cannot be
+        Raises CheckpointBusy, CheckpointMismatch, CheckpointNewer, CheckpointError (its directory cannot be
         used).
         """
         files = files or OsFiles()
@@ -247,7 +247,7 @@ class Checkpoint:
         except OSError as error:
             raise _unusable(self.path, error) from error
         if is_checkpoint(data):
-            raise CheckpointForeign(
+            raise CheckpointMismatch(
                 f"{self.path}: it is the checkpoint of a log, not of a bridge",
                 hint="put it back into the directory of that log; a bridge creates a missing one",
             )
@@ -265,10 +265,10 @@ class Checkpoint:
             self.files.rename(str(self.path), f"{self.path}.damaged")
             return
         if found["sink"] != self.sink or found["edge"] != self.edge:
-            raise CheckpointForeign(
+            raise CheckpointMismatch(
                 f"{self.path}: it is of edge {found['edge']!r} and sink {found['sink']}, "
                 f"not of {self.edge!r} and {self.sink}",
-                hint=foreign_remedy(found["edge"], self.edge) if found["sink"] == self.sink else OTHER_PLACE,
+                hint=mismatch_remedy(found["edge"], self.edge) if found["sink"] == self.sink else OTHER_PLACE,
             )
 
     def _take(self, found: dict[str, Any]) -> None:
@@ -299,7 +299,7 @@ def _map(intent: WriteIntent) -> dict[str, Any]:
     return {key: it for key, it in dataclasses.asdict(intent).items() if it or key not in seldom}
 
 
-def foreign_remedy(old: str, new: str) -> str:
+def mismatch_remedy(old: str, new: str) -> str:
     """The remedy for a checkpoint of edge `old` where the configuration has `new`."""
     return (
         f"to go on under the new name, run `brim bridge rename-edge {old} {new} --config FILE`; to keep the "
@@ -345,5 +345,5 @@ def _unpack(data: bytes) -> dict[str, Any]:
 def _unusable(path: Path, error: OSError) -> CheckpointError:
     return CheckpointError(
         f"{error.filename or path}: {error.strerror}",
-        hint="make room on that disk, and let the user that runs the bridge write there",
+        hint="free space on that disk, and let the user that runs the bridge write there",
     )

@@ -35,7 +35,7 @@ def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str]:
             f"nothing was ever drained of stream {stream or 'any'}, partition {partition or 'any'}",
             hint="`brim bridge status --json` names what there is",
         )
-    said = []
+    lines = []
     for key, cursor in chosen.items():
         name = RingName(*key)
         source = drain.partitions.sources.get(name)
@@ -44,8 +44,8 @@ def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str]:
         if end is None or end <= first:
             continue
         drain.redirect(name, cursor.passed(end))
-        said.append(f"{name.ring}: offsets {first} to {end - 1} are skipped")
-    return said or ["nothing waits"]
+        lines.append(f"{name.ring}: offsets {first} to {end - 1} are skipped")
+    return lines or ["nothing waits"]
 
 
 def backfill(drain: Drain, stream: str, partition: int, first_offset: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 Owns one file per bridge, NAME.dead.jsonl: one line of JSON per record, with its identity, its topic and its
 payload in base64. So no special tool is needed to find the reason. A letter is on the disk before the cursor
-moves. When the file is full the bridge stops and reports it: no record is thrown away for lack of room. A
+moves. When the file is full the bridge stops and reports it: no record is dropped for lack of space. A
 crash may write a letter twice; both have the same identity.
 
 After the reason is removed, `brim bridge backfill` sends the records again while the log has them.
@@ -36,7 +36,7 @@ class DeadLetters:
         self.path = settings.dead_letters_path
 
     def add(self, intent: WriteIntent, batch: RecordBatch, rejected: Sequence[Rejected]) -> None:
-        """Append rejected records and sync them. Raises SinkBlocked: no room; no letter was added."""
+        """Append rejected records and sync them. Raises SinkBlocked: no space; no letter was added."""
         lines = "".join(json.dumps(it) + "\n" for it in self._letters(intent, batch, rejected)).encode()
         try:
             fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
@@ -55,7 +55,7 @@ class DeadLetters:
                 OsFiles().dirsync(str(self.path.parent))
         except OSError as error:
             text = f"{self.path}: {error.strerror}"
-            raise SinkBlocked(text, hint="make room on that disk, and resume") from error
+            raise SinkBlocked(text, hint="free space on that disk, and resume") from error
 
     def _letters(
         self, intent: WriteIntent, batch: RecordBatch, rejected: Sequence[Rejected]

@@ -24,7 +24,7 @@ from bridge.errors import InvalidCommand
 from bridge.format.cursor import Cursor
 from bridge.sinks.interface import RecordSink, Sink
 from bridge.sinks.registry import open_sink
-from bridge.source.partition_source import ForeignLog, RecordLog
+from bridge.source.partition_source import BrokerLog, RecordLog
 
 __all__ = ["rename_edge"]
 
@@ -75,7 +75,7 @@ def _check_unused(sink: Sink, new: str) -> None:
 
 def _settle(settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint) -> None:
     """Drain under the old name until no fact is left that only a file of that name can declare."""
-    cold: RecordLog | None = ForeignLog(settings.log_dir) if settings.log_dir else None
+    cold: RecordLog | None = BrokerLog(settings.log_dir) if settings.log_dir else None
     drain = Drain(settings, sink, checkpoint, cold)
     try:
         drain.intake_paused = True

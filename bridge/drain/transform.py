@@ -92,15 +92,15 @@ class Pipeline:
         self, batch: RecordBatch
     ) -> tuple[tuple[Sequence[record_batch.SinkRecord], ...], tuple[Rejected, ...]]:
         """The records to send, and those with which the plug-in has failed."""
-        made: list[Sequence[record_batch.SinkRecord]] = []
+        parts: list[Sequence[record_batch.SinkRecord]] = []
         for run in batch.runs:
             part = RingBatch.of(run.records, batch.ring_epoch, run.first_offset, self._filter)
             if len(part):
-                made.append(part)  # type: ignore[arg-type]
+                parts.append(part)  # type: ignore[arg-type]
         if self._transform is None:
-            return tuple(made), ()
+            return tuple(parts), ()
         rejected: list[Rejected] = []
-        return tuple(self._transformed(it, rejected) for it in made), tuple(rejected)
+        return tuple(self._transformed(it, rejected) for it in parts), tuple(rejected)
 
     def _transformed(
         self, part: Sequence[record_batch.SinkRecord], rejected: list[Rejected]
@@ -108,23 +108,23 @@ class Pipeline:
         try:
             return self._made(part)
         except Exception:  # noqa: BLE001 - somebody else's code: one record must not stop the others
-            made: list[record_batch.SinkRecord] = []
+            records: list[record_batch.SinkRecord] = []
             for record in part:
                 try:
-                    made += self._made([record])
+                    records += self._made([record])
                 except Exception as error:  # noqa: BLE001 - as above
                     rejected.append(Rejected(record.offset, f"the transform: {error!r}"))
-            return made
+            return records
 
     def _made(self, part: Sequence[record_batch.SinkRecord]) -> list[record_batch.SinkRecord]:
         """The checked output of the plug-in. A sink would fail with an invalid message, and stop."""
         assert self._transform is not None
-        made = list(self._transform(part))
+        records = list(self._transform(part))
         first, last = part[0].offset, part[len(part) - 1].offset
-        for it in made:
+        for it in records:
             if not isinstance(it, Record):
                 _check(it, first, last)
-        return made
+        return records
 
     def _accepts(self, key: bytes) -> bool:
         topic = key.decode(errors="replace")
@@ -142,17 +142,17 @@ class Pipeline:
         return known
 
 
-def _check(made: Any, first: int, last: int) -> None:
+def _check(transformed: Any, first: int, last: int) -> None:
     """Check one message. Raises TypeError, ValueError: it is not a message of these offsets."""
-    if not isinstance(made, TransformedRecord):
-        raise TypeError(f"it has made a {type(made).__name__}, and must make TransformedRecords")
+    if not isinstance(transformed, TransformedRecord):
+        raise TypeError(f"it has made a {type(transformed).__name__}, and must make TransformedRecords")
     for name in ("key", "properties", "payload"):
-        kind = type(getattr(made, name))
+        kind = type(getattr(transformed, name))
         if kind is not bytes:
             raise TypeError(f"{name} is a {kind.__name__}, and must be bytes")
-    if not first <= made.offset <= last:
+    if not first <= transformed.offset <= last:
         of = first if first == last else f"{first} to {last}"
-        raise ValueError(f"it has made offset {made.offset} of offset {of}")
+        raise ValueError(f"it has made offset {transformed.offset} of offset {of}")
 
 
 def load(name: str) -> Transform:

@@ -57,7 +57,7 @@ REMEDIES = {
     errno.EACCES: "give the user that runs the bridge write permission",
     errno.EPERM: "give the user that runs the bridge write permission",
     errno.EROFS: "remount the file system for writing",
-    errno.ENOSPC: "make room on this disk",
+    errno.ENOSPC: "free space on this disk",
     errno.EDQUOT: "raise the quota of the user that runs the bridge",
     errno.ENOENT: "mount or make the directory above it",
     errno.ENOTDIR: "remove the file that is in the place of a directory",

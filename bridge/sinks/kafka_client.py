@@ -170,9 +170,9 @@ class ProduceGroup:
 
     def marks(self, numbers: Sequence[int]) -> Any:
         """Memory for as many messages as there are numbers; failures() identifies messages by it."""
-        made = ffi.new("rb_kafka_mark[]", len(numbers))
-        self._marks.append((made, numbers))
-        return made
+        marks = ffi.new("rb_kafka_mark[]", len(numbers))
+        self._marks.append((marks, numbers))
+        return marks
 
     @property
     def ended(self) -> bool:
@@ -215,15 +215,15 @@ class KafkaClient:
         calls.rd_kafka_conf_set_events(conf, EVENTS)
         calls.rd_kafka_conf_set_log_cb(conf, self._library.ffi.NULL)  # the bridge reports errors itself, once
         for name, value in config.items():
-            said = str(value).lower() if isinstance(value, bool) else str(value)
-            if calls.rd_kafka_conf_set(conf, name.encode(), said.encode(), text, TEXT_BYTES) != 0:
+            setting = str(value).lower() if isinstance(value, bool) else str(value)
+            if calls.rd_kafka_conf_set(conf, name.encode(), setting.encode(), text, TEXT_BYTES) != 0:
                 calls.rd_kafka_conf_destroy(conf)
                 raise ValueError(self._library.text(text))
-        made = calls.rd_kafka_new(PRODUCER, conf, text, TEXT_BYTES)
-        if not made:
+        producer = calls.rd_kafka_new(PRODUCER, conf, text, TEXT_BYTES)
+        if not producer:
             calls.rd_kafka_conf_destroy(conf)
             raise ValueError(self._library.text(text))
-        return made
+        return producer
 
     def new_group(self) -> ProduceGroup:
         """A new group."""
@@ -323,8 +323,10 @@ class KafkaClient:
     def _topic(self, name: str) -> Any:
         with self._naming:
             if name not in self._topics:
-                made = self._calls.rd_kafka_topic_new(self._handle, name.encode(), self._library.ffi.NULL)
-                self._topics[name] = made
+                topic_handle = self._calls.rd_kafka_topic_new(
+                    self._handle, name.encode(), self._library.ffi.NULL
+                )
+                self._topics[name] = topic_handle
             return self._topics[name]
 
 

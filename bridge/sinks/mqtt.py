@@ -243,8 +243,8 @@ class MqttSink:
         )
         link, accepted = await open_link(self._target, connect)
         try:
-            said = accepted.properties
-            if said.maximum_qos == 0:
+            limits = accepted.properties
+            if limits.maximum_qos == 0:
                 raise SinkUnavailable(
                     f"{self.url}: takes QoS 0 only", hint="a bridge wants QoS 1: allow it there"
                 )
@@ -254,8 +254,8 @@ class MqttSink:
         except BaseException:
             link.abort()
             raise
-        self._limit = min(self._window, said.receive_maximum or 65_535)
-        self._retain_available = said.retain_available != 0
+        self._limit = min(self._window, limits.receive_maximum or 65_535)
+        self._retain_available = limits.retain_available != 0
         return link
 
     async def _serve(self, link: Link) -> None:

@@ -113,16 +113,16 @@ class Commands:
 
     async def _publish(self, packet: Publish) -> None:
         """Publish a command until the local broker has it, or refuses it; no time limit."""
-        said = packet.properties
-        response = said.response_topic
+        given = packet.properties
+        response = given.response_topic
         if response is not None and response.startswith(self._prefix):
             response = response.removeprefix(self._prefix)
         properties = replace(
-            said,
+            given,
             subscription_identifiers=(),
             topic_alias=None,
             response_topic=response,
-            user=(*said.user, (FROM, self._edge)),
+            user=(*given.user, (FROM, self._edge)),
         )
         topic = packet.topic.removeprefix(self._prefix)
         local = Publish(topic, packet.payload, 1, packet.retain, packet_id=1, properties=properties)

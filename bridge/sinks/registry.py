@@ -39,7 +39,7 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
         who = urlsplit(url).netloc.rpartition("@")[0]
         if not who:
             raise
-        text, hint = (said.replace(f"{who}@", "") for said in (str(error), error.hint))
+        text, hint = (message.replace(f"{who}@", "") for message in (str(error), error.hint))
         raise type(error)(text, hint=hint) from None
 
 

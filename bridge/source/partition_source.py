@@ -42,7 +42,7 @@ from persistence.read.merged_reader import MergedReader
 from ringbuf import Range, Reader, Ring, bytes_of_records, copied, scan_records
 from ringbuf.errors import Corrupt, OffsetGone, Overrun, RingError
 
-__all__ = ["ForeignLog", "PartitionSource", "RecordBuffer", "RecordLog", "RingName", "cut", "find_rings"]
+__all__ = ["BrokerLog", "PartitionSource", "RecordBuffer", "RecordLog", "RingName", "cut", "find_rings"]
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class RecordLog(Protocol):
         """Epochs of a ring that the log has, in their order."""
 
 
-class ForeignLog:
-    """Logs of another process, in `directory`. Each call looks up the range that is durable now."""
+class BrokerLog:
+    """Logs of a broker in another process. Each call looks up the range that is durable now."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -83,11 +83,11 @@ class ForeignLog:
         self._merged = MergedReader(self._looked)
 
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
-        """See ColdLog."""
+        """See RecordLog."""
         return self._merged.read(ring_name, epoch, offset, limit_bytes)
 
     def epochs(self, ring_name: str) -> list[Epoch]:
-        """See ColdLog."""
+        """See RecordLog."""
         return self._merged.epochs(ring_name)
 
     def _looked(self, ring_name: str) -> list[LogReader]:

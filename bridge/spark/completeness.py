@@ -101,12 +101,12 @@ def account(files: Sequence[FileInfo], *, retained: bool = False) -> Account:
     later = _declared_later(facts.footer for facts in files)
     for epoch in (*drained_to, *later):
         epochs.setdefault(epoch, [])
-    made = [
+    accounts = [
         _epoch(epoch, facts, drained_to.get(epoch), later.get(epoch, _Declared([], [])), retained)
         for epoch, facts in sorted(epochs.items())
     ]
     return Account(
-        [it for it in made if it is not None],
+        [it for it in accounts if it is not None],
         _edges(files),
         [facts for facts in files if facts.footer is None],
     )

@@ -220,8 +220,8 @@ class _Rows:
         if self.options.payloads is None or not set(self.schema.names) - set(TYPES):
             return decoded
         topics, data = decoded.columns["topic"], decoded.columns["payload"]
-        made = typed_columns(self.options.payloads, topics, data, self.schema.names)
-        return decoded._replace(columns={**decoded.columns, **made})
+        typed = typed_columns(self.options.payloads, topics, data, self.schema.names)
+        return decoded._replace(columns={**decoded.columns, **typed})
 
     def planned(self, chosen: list[StoredFile], every: list[StoredFile]) -> list[InputPartition]:
         """The tasks for the chosen files."""
@@ -292,7 +292,7 @@ class _PushingReader(_BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take conditions; return all of them, because Spark checks the remaining rows again."""
-        found = [made for made in map(condition_of, filters) if made is not None]
+        found = [condition for condition in map(condition_of, filters) if condition is not None]
         options = self._rows.options
         self._rows = replace(self._rows, options=replace(options, where=options.where.and_also(*found)))
         return filters

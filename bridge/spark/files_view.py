@@ -66,7 +66,7 @@ class FilesReader(DataSourceReader):
 
 def _row(landing: Landing, file: StoredFile) -> Row:
     name = file.name
-    said: Row = (
+    row: Row = (
         name.edge,
         name.stream,
         name.partition,
@@ -80,7 +80,7 @@ def _row(landing: Landing, file: StoredFile) -> Row:
     try:
         footer = landing.footer(file.path, file.length)
     except (DrainedFileError, OSError) as error:
-        return (*said, *[None] * 7, str(error), None, None)
+        return (*row, *[None] * 7, str(error), None, None)
     stamps = (
         datetime.fromtimestamp(ns / 1e9, UTC) for ns in (footer.first_timestamp_ns, footer.last_timestamp_ns)
     )
@@ -90,4 +90,4 @@ def _row(landing: Landing, file: StoredFile) -> Row:
         for it in (footer.earlier_lost, footer.earlier_skipped)
     )
     previous = footer.previous or (None, None)
-    return (*said, *stamps, footer.epoch_first_offset, *previous, *ranges, None, *earlier)
+    return (*row, *stamps, footer.epoch_first_offset, *previous, *ranges, None, *earlier)

@@ -25,15 +25,15 @@ LOG = logging.getLogger("brim.spark")
 
 def refuse_unknown(options: SourceOptions, files: Sequence[StoredFile]) -> None:
     """Raise SourceOptionError for a name that none of `files` has. `files`: all of the wanted edges."""
-    if said := _unknown(options, files):
-        raise SourceOptionError(said[0], hint=said[1])
+    if problem := _unknown(options, files):
+        raise SourceOptionError(problem[0], hint=problem[1])
 
 
 def warn_of_unknown(options: SourceOptions, files: Sequence[StoredFile]) -> bool:
     """Report an unknown name on stderr. Returns True if there was one."""
-    if said := _unknown(options, files):
-        LOG.warning('format("brim"): %s, and this query waits for it (%s)', *said)
-    return said is not None
+    if problem := _unknown(options, files):
+        LOG.warning('format("brim"): %s, and this query waits for it (%s)', *problem)
+    return problem is not None
 
 
 def _unknown(options: SourceOptions, files: Sequence[StoredFile]) -> tuple[str, str] | None:

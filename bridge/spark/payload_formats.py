@@ -67,17 +67,17 @@ def sparkplug() -> Callable[[bytes], Any]:
     )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("brim.Payload"))
+    payload_class = message_factory.GetMessageClass(pool.FindMessageTypeByName("brim.Payload"))
 
     def loads(data: bytes) -> dict[str, Any]:
-        said: dict[str, Any] = {}
-        for it in made.FromString(data).metrics:
+        values: dict[str, Any] = {}
+        for it in payload_class.FromString(data).metrics:
             value = _value(it)
             if it.HasField("name"):
-                said[it.name] = value
+                values[it.name] = value
             if it.HasField("alias"):
-                said[f"#{it.alias}"] = value
-        return said
+                values[f"#{it.alias}"] = value
+        return values
 
     return loads
 

@@ -66,8 +66,8 @@ def decode_rows(loads: Callable[[bytes], Any], form: str, data: pa.Array, fields
             lost.append(True)
         for column, rows in columns.items():
             rows.append(row.values.get(column))
-    made = {field.column: pa.array(columns[field.column], KINDS[field.kind]) for field in fields}
-    return Typed(made, pa.array(reasons, pa.string()), pa.array(lost)) if any(reasons) else Typed(made)
+    arrays = {field.column: pa.array(columns[field.column], KINDS[field.kind]) for field in fields}
+    return Typed(arrays, pa.array(reasons, pa.string()), pa.array(lost)) if any(reasons) else Typed(arrays)
 
 
 def _loaded(loads: Callable[[bytes], Any], form: str, payload: bytes) -> Any:
@@ -87,20 +87,20 @@ class _Row:
         self._met: dict[str, list[Any]] = {}  # by column: the values in the payload
         self._misfits: dict[str, str] = {}  # by column: the reason
 
-    def gather(self, said: Any, fields: Fields, depth: int) -> None:
+    def gather(self, value: Any, fields: Fields, depth: int) -> None:
         """Take the values of `fields` out of `said`. Raises BadPayload: it has none of them."""
         if len(fields) == 1 and len(fields[0].path) == depth:
-            self._take(said, fields[0])
+            self._take(value, fields[0])
             return
-        if said is None and depth > 0:
+        if value is None and depth > 0:
             return
-        if not isinstance(said, dict | Pairs):
+        if not isinstance(value, dict | Pairs):
             if depth == 0:
                 raise BadPayload(NO_MAP)
             for field in fields:
-                self._refuse(said, field, NO_MAP)
+                self._refuse(value, field, NO_MAP)
             return
-        for key, inner in said if isinstance(said, Pairs) else said.items():
+        for key, inner in value if isinstance(value, Pairs) else value.items():
             inside = [field for field in fields if isinstance(key, str) and field.path[depth] == key]
             if inside:
                 self.gather(inner, inside, depth + 1)
@@ -110,53 +110,53 @@ class _Row:
         alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
         for column, reason in self._misfits.items():
             alike.setdefault((reason, tuple(map(id, self._met[column]))), []).append(column)
-        said = []
+        texts = []
         for (reason, _), columns in alike.items():
             try:
-                said.append(entry(columns, reason, self._met[columns[0]], payload_bytes))
+                texts.append(entry(columns, reason, self._met[columns[0]], payload_bytes))
             except ValueError as error:
                 raise BadPayload(
                     f"field {columns[0]}: {reason}; the value cannot be shown: {error}"
                 ) from None
-        return "; ".join(said) or None
+        return "; ".join(texts) or None
 
-    def _take(self, said: Any, field: Field) -> None:
+    def _take(self, value: Any, field: Field) -> None:
         if field.column in self._met:
-            self._refuse(said, field, TWICE)
+            self._refuse(value, field, TWICE)
             return
         try:
-            self.values[field.column] = _value(said, field)
-            self._met[field.column] = [said]
+            self.values[field.column] = _value(value, field)
+            self._met[field.column] = [value]
         except BadPayload as bad:
-            self._refuse(said, field, str(bad))
+            self._refuse(value, field, str(bad))
 
-    def _refuse(self, said: Any, field: Field, reason: str) -> None:
+    def _refuse(self, value: Any, field: Field, reason: str) -> None:
         met = self._met.setdefault(field.column, [])
-        met.append(said)
+        met.append(value)
         self.values.pop(field.column, None)
         self._misfits[field.column] = TWICE if len(met) > 1 else reason
 
 
-def _value(said: Any, field: Field) -> Any:
+def _value(value: Any, field: Field) -> Any:
     """Convert a value to the type of the field's column. Raises BadPayload."""
-    kind = type(said)
-    if said is None or (kind is bool and field.kind == "boolean"):
-        return said
+    kind = type(value)
+    if value is None or (kind is bool and field.kind == "boolean"):
+        return value
     if kind is int and field.kind == "long":
-        if not -(1 << 63) <= said < 1 << 63:
+        if not -(1 << 63) <= value < 1 << 63:
             raise BadPayload("an integer beyond 64 bits")
-        return said
+        return value
     if kind in {int, float} and field.kind == "double":
         try:
-            return float(said)
+            return float(value)
         except OverflowError:
             raise BadPayload("no double") from None
     if kind is bytes and field.kind == "binary":
-        return said
+        return value
     if kind is str and field.kind in {"string", "binary"}:
         try:
-            encoded = said.encode(errors="surrogateescape" if field.kind == "binary" else "strict")
+            encoded = value.encode(errors="surrogateescape" if field.kind == "binary" else "strict")
         except UnicodeEncodeError:
             raise BadPayload("a string that is no UTF-8") from None
-        return encoded if field.kind == "binary" else said
+        return encoded if field.kind == "binary" else value
     raise BadPayload(f"no {field.kind}")

@@ -104,9 +104,9 @@ class Payloads:
         entries = given.get("payload")
         if set(given) != {"payload"} or not isinstance(entries, list) or not entries:
             raise SourceOptionError("a payload schema consists of [[payload]] entries, one at least")
-        made = cls(tuple(_rule(number, entry) for number, entry in enumerate(entries, 1)))
-        assert made.columns  # checks that their types agree
-        return made
+        schema = cls(tuple(_rule(number, entry) for number, entry in enumerate(entries, 1)))
+        assert schema.columns  # checks that their types agree
+        return schema
 
     @cached_property
     def columns(self) -> dict[str, str]:
@@ -130,8 +130,8 @@ class Payloads:
     @property
     def types(self) -> dict[str, pa.DataType]:
         """The columns, for Arrow."""
-        made = {name: KINDS[kind] for name, kind in self.columns.items()}
-        return {**made, UNDECODED: pa.string(), RAW: pa.binary()}
+        types = {name: KINDS[kind] for name, kind in self.columns.items()}
+        return {**types, UNDECODED: pa.string(), RAW: pa.binary()}
 
     @cached_property
     def _patterns(self) -> list[re.Pattern[str]]:
@@ -190,17 +190,21 @@ def _rule(number: int, entry: Any) -> PayloadRule:
         raise SourceOptionError(f"{where}: format is {form!r}, and must be one of {', '.join(FORMATS)}")
     if not isinstance(fields, dict) or not 1 <= len(fields) <= FIELDS_MAX:
         raise SourceOptionError(f"{where}: fields must be a table of 1 to {FIELDS_MAX} columns")
-    made = tuple(_field(where, form, column, said) for column, said in fields.items())
-    _check_paths(where, form, made)
-    return PayloadRule(topic, form, made)
+    parsed = tuple(_field(where, form, column, setting) for column, setting in fields.items())
+    _check_paths(where, form, parsed)
+    return PayloadRule(topic, form, parsed)
 
 
-def _field(where: str, form: str, column: str, said: Any) -> Field:
-    if isinstance(said, str):
-        said = {"type": said}
-    if not isinstance(said, dict) or not set(said) <= {"path", "type"} or said.get("type") not in KINDS:
+def _field(where: str, form: str, column: str, setting: Any) -> Field:
+    if isinstance(setting, str):
+        setting = {"type": setting}
+    if (
+        not isinstance(setting, dict)
+        or not set(setting) <= {"path", "type"}
+        or setting.get("type") not in KINDS
+    ):
         raise SourceOptionError(
-            f"{where}: field {column} is {said!r}, and must be a type ({', '.join(KINDS)}), "
+            f"{where}: field {column} is {setting!r}, and must be a type ({', '.join(KINDS)}), "
             "or a table of path and type"
         )
     if not _COLUMN.fullmatch(column) or column.lower() in {name.lower() for name in (*TYPES, CORRUPT)}:
@@ -208,7 +212,7 @@ def _field(where: str, form: str, column: str, said: Any) -> Field:
             f"{where}: a field cannot be called {column!r}",
             hint="write letters, digits and _, a letter first, and no name that a record's own column has",
         )
-    path = said.get("path", column)
+    path = setting.get("path", column)
     if not isinstance(path, str) or not path:
         raise SourceOptionError(f"{where}: the path of {column} is {path!r}, and must be keys, or .")
     if form == "sparkplug":
@@ -219,7 +223,7 @@ def _field(where: str, form: str, column: str, said: Any) -> Field:
         raise SourceOptionError(
             f"{where}: path {path!r} must be 1 to {DEPTH_MAX} keys of 1 to {KEY_MAX_BYTES} bytes"
         )
-    return Field(column, keys, said["type"])
+    return Field(column, keys, setting["type"])
 
 
 def _check_paths(where: str, form: str, fields: tuple[Field, ...]) -> None:

@@ -35,11 +35,11 @@ HOWS: dict[type[Filter], str] = {
 
 def condition_of(given: Filter) -> Condition | None:
     """The condition for a filter of Spark, if it is usable here."""
-    how, said = HOWS.get(type(given)), vars(given)
-    column = ".".join(said.get("attribute", ()))
+    how, parts = HOWS.get(type(given)), vars(given)
+    column = ".".join(parts.get("attribute", ()))
     if how is None or column not in BY_NAME | BY_RECORD | {"offset"}:
         return None
-    values = tuple(said["value"]) if how == "in" else (said["value"],)
+    values = tuple(parts["value"]) if how == "in" else (parts["value"],)
     if None in values or any(isinstance(it, datetime) and it.tzinfo is None for it in values):
         return None
     return Condition(column, how, values if how == "in" else values[0])

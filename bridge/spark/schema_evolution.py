@@ -42,8 +42,8 @@ def fitted(frame: DataFrame, table: StructType) -> DataFrame:
             continue
         cast, fits = _cast(column, field.dataType, known.dataType)
         columns.append(f.when(fits, cast).alias(known.name))
-        said = f"field {known.name}: no {_kind(known.dataType)}: "
-        misfits.append(f.when(~fits, f.concat(f.lit(said), _shown(column, field.dataType))))
+        prefix = f"field {known.name}: no {_kind(known.dataType)}: "
+        misfits.append(f.when(~fits, f.concat(f.lit(prefix), _shown(column, field.dataType))))
     if not misfits:
         return frame.select(*columns)
     before = [f.col(UNDECODED)] if UNDECODED in frame.columns else []

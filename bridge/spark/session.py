@@ -67,13 +67,13 @@ def session(name: str, *, master: str = "", settings: Mapping[str, str] | None =
         builder = builder.master(master or "local[*]").config(map={**LOCAL, **_sockets()})
         _prepare_environment()
         builder = builder.config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
-    made = builder.config(map=dict(settings or {})).getOrCreate()
+    spark = builder.config(map=dict(settings or {})).getOrCreate()
     atexit.unregister(_stop)
     atexit.register(_stop)
     from bridge.spark.data_source import BrimDataSource
 
-    made.dataSource.register(BrimDataSource)
-    return made
+    spark.dataSource.register(BrimDataSource)
+    return spark
 
 
 def _sockets() -> dict[str, str]:
@@ -101,10 +101,10 @@ def check_java() -> int:
     if java is None:
         where = f"no java in JAVA_HOME, {home}" if home else "no java on PATH"
         raise SparkUnavailable(f"{where}; Spark needs Java {JAVA_OLDEST} or newer", hint=INSTALL_JAVA)
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
     if match is None or int(match[1]) < JAVA_OLDEST:
-        found = match[1] if match else said.strip().partition("\n")[0]
+        found = match[1] if match else output.strip().partition("\n")[0]
         raise SparkUnavailable(
             f"{java} is Java {found}; Spark needs {JAVA_OLDEST} or newer", hint=INSTALL_JAVA
         )

@@ -55,11 +55,11 @@ def sentence(files: Account, verdict: LakeVerdict) -> str:
         sum(count(it.lost) for it in files.epochs),
         sum(count(it.skipped) for it in files.epochs),
     )
-    said = {
+    sentences = {
         LakeVerdict.COMPLETE: "complete: nothing is missing, lost or skipped",
         LakeVerdict.SKIPPED: f"SKIPPED: {skipped:,} records were passed over on purpose, and never drained",
         LakeVerdict.LOST: f"LOST: {lost:,} records were overwritten or removed before they were drained",
         LakeVerdict.MISSING: "MISSING: something is not there or is there twice, and nothing declares it",
     }
     also = f"; {skipped:,} more were skipped" if verdict is LakeVerdict.LOST and skipped else ""
-    return said[verdict] + also
+    return sentences[verdict] + also

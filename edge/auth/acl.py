@@ -171,8 +171,8 @@ class _Walk:
             if not steps:
                 return found
         for node, strict in steps:
-            said = node.below | node.here
-            found |= said & DENY if strict else said
+            matching = node.below | node.here
+            found |= matching & DENY if strict else matching
         return found
 
     def _after(

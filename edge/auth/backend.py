@@ -232,5 +232,5 @@ def scram_secret(file: Path) -> bytes:
         file.unlink()  # truncated by a crash
         return scram_secret(file)
     with os.fdopen(descriptor, "wb") as output:
-        output.write(made := os.urandom(SECRET_BYTES))
-    return made
+        output.write(secret := os.urandom(SECRET_BYTES))
+    return secret

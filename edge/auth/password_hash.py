@@ -61,8 +61,8 @@ class _Pbkdf2:
     digest: bytes
 
     def fits(self, password: bytes) -> bool:
-        made = hashlib.pbkdf2_hmac("sha512", password, self.salt, self.iterations)
-        return hmac.compare_digest(made, self.digest)
+        computed = hashlib.pbkdf2_hmac("sha512", password, self.salt, self.iterations)
+        return hmac.compare_digest(computed, self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def make_hash(password: bytes, kind: HashKind = "argon2id") -> str:
     if kind == "argon2id":
         from argon2.low_level import Type, hash_secret
 
-        made = hash_secret(
+        hashed = hash_secret(
             password,
             salt,
             time_cost=ARGON2_PASSES,
@@ -89,7 +89,7 @@ def make_hash(password: bytes, kind: HashKind = "argon2id") -> str:
             hash_len=32,
             type=Type.ID,
         )
-        return made.decode()
+        return hashed.decode()
     digest = hashlib.pbkdf2_hmac("sha512", password, salt, PBKDF2_ITERATIONS)
     return f"$7${PBKDF2_ITERATIONS}${_base64(salt)}${_base64(digest)}"
 

@@ -70,9 +70,11 @@ class ScramAuthenticator:
         user = self._users.get(name)
         if user and user.scram:
             return user.scram, True
-        made = keyed(self._secret, name.encode("utf-8", "surrogatepass"))
+        derived = keyed(self._secret, name.encode("utf-8", "surrogatepass"))
         like = [other.scram.iterations for other in self._users.values() if other.scram] or [ITERATIONS]
-        return ScramKeys(like[made[-1] % len(like)], made[:SALT_BYTES], hashed(made), hashed(made)), False
+        return ScramKeys(
+            like[derived[-1] % len(like)], derived[:SALT_BYTES], hashed(derived), hashed(derived)
+        ), False
 
 
 class _ScramExchange:
@@ -110,10 +112,10 @@ class _ScramExchange:
             return REFUSED
         keys, _ = self._scram.keys_of(name)
         self._header, self._name, self._nonce = match["header"], name, match["nonce"] + self._make_nonce()
-        said = f"r={self._nonce},s={base64.b64encode(keys.salt).decode()},i={keys.iterations}"
-        self._first = f"{match['bare']},{said}"
+        challenge = f"r={self._nonce},s={base64.b64encode(keys.salt).decode()},i={keys.iterations}"
+        self._first = f"{match['bare']},{challenge}"
         self._keys = keys
-        return AuthStep("continue", said.encode())
+        return AuthStep("continue", challenge.encode())
 
     def _last(self, message: str) -> AuthStep:
         match = _FINAL.fullmatch(message)

@@ -150,8 +150,8 @@ class Retained:
             author = getattr(record, "author", NO_AUTHOR)
             facts = facts_of(author) if author else None
             owner = NO_OWNER if facts is None else key_of(facts)
-            said = record.bytes(), flags, record.properties, record.timestamp_ns
-            if self._engine.retain(topic, *said, owner, author):
+            parts = record.bytes(), flags, record.properties, record.timestamp_ns
+            if self._engine.retain(topic, *parts, owner, author):
                 kept.add(topic)
             else:
                 kept.discard(topic)

@@ -244,9 +244,9 @@ class Router:
             and only_adds
             and self.routes.allowed_filters_of(session, topic_filter).certain
         ):
-            yield from self.routes.merge(session, topic_filter, terms)
+            yield from self.routes.add_routes(session, topic_filter, terms)
         else:
-            yield from self.routes.rework(session, topic_filter, self._tree.matching)
+            yield from self.routes.recompute_routes(session, topic_filter, self._tree.matching)
 
     def unsubscribe(self, session: Session, topic_filters: Sequence[str]) -> list[bool]:
         """The result of unsubscribing(), without a yield."""
@@ -272,7 +272,7 @@ class Router:
         self._engine.replay_end(session.handle, topic_filter.encode())
         session.marked -= _marks(terms)
         self._tree.remove(topic_filter, session.handle)
-        yield from self.routes.rework(session, topic_filter, self._tree.matching)
+        yield from self.routes.recompute_routes(session, topic_filter, self._tree.matching)
 
     def forget(self, session: Session) -> None:
         """End a session. Its routes are not searched: they end with the session's handle."""

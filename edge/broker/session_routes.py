@@ -112,7 +112,7 @@ class SessionRoutes:
 
     # ---- subscriptions that come and go ----
 
-    def merge(self, session: Session, topic_filter: str, terms: int) -> Steps[None]:
+    def add_routes(self, session: Session, topic_filter: str, terms: int) -> Steps[None]:
         """Add the routes of a subscription that changes no other route of the session; see Router._add()."""
         rules = self.rules
         for its in self.allowed_filters_of(session, topic_filter).filters:
@@ -122,7 +122,7 @@ class SessionRoutes:
                 if session.ended or self.rules != rules:
                     return
 
-    def rework(self, session: Session, topic_filter: str, matching: Matching) -> Steps[None]:
+    def recompute_routes(self, session: Session, topic_filter: str, matching: Matching) -> Steps[None]:
         """Recompute the routes of the topics that a filter matches, from all filters of the session."""
         rules, allowed = self.rules, self.allowed_filters_of(session, topic_filter)
         for its in allowed.filters:
@@ -131,15 +131,15 @@ class SessionRoutes:
             if found is None and allowed.certain:
                 others = yield from self._overlapping(session, topic_filter)
             if others is not None:
-                yield from self._rework_by_filter(session, its, others, rules)
+                yield from self._recompute_by_filter(session, its, others, rules)
             for topics in (
                 [found] if found is not None else self.pieces(its, few=True) if others is None else ()
             ):
-                yield from self._rework_by_topic(session, topics, matching, allowed.certain, rules)
+                yield from self._recompute_by_topic(session, topics, matching, allowed.certain, rules)
             if session.ended or self.rules != rules:
                 return
 
-    def _rework_by_topic(
+    def _recompute_by_topic(
         self, session: Session, topics: array[int], matching: Matching, surely: bool, rules: int
     ) -> Steps[None]:
         """Recompute routes topic by topic, and by name: ids may change at a yield."""
@@ -156,7 +156,7 @@ class SessionRoutes:
                 self._engine.match_routes(match, topic, b"")
             yield
 
-    def _rework_by_filter(
+    def _recompute_by_filter(
         self, session: Session, topic_filter: str, others: list[str], rules: int
     ) -> Steps[None]:
         """Recompute routes in pieces. `others`: filters of the session that may match those topics."""
@@ -258,12 +258,12 @@ class SessionRoutes:
         if is_tag(terms):
             yield [terms]
             return
-        made, taken = [], []
+        words, taken = [], []
         for options, identifiers in tags(terms):
             number = self._engine.subscription_ids_take(identifiers) if identifiers else 0
             if number:
                 taken.append(number)
-            made.append(options | number << TAG_IDS_SHIFT)
-        yield made
+            words.append(options | number << TAG_IDS_SHIFT)
+        yield words
         for number in taken:
             self._engine.subscription_ids_drop(number)

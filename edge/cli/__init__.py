@@ -96,7 +96,7 @@ def _run(verb: str, words: list[str]) -> int:
         if not _is_output_full(error):
             raise
         print(f"brim {verb}: its output cannot be written: {error.strerror}", file=sys.stderr)
-        print("  make room there, or write elsewhere", file=sys.stderr)
+        print("  free space there, or write elsewhere", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.USAGE
     return status

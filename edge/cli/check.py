@@ -86,7 +86,7 @@ def _bridge_mistakes(found: Config) -> Iterator[str]:
     """Mistakes that only the bridge's own code knows: a URL without a sink, a checkpoint of another edge."""
     if not found.bridge:
         return
-    from bridge.drain.checkpoint import Checkpoint, foreign_remedy
+    from bridge.drain.checkpoint import Checkpoint, mismatch_remedy
     from edge.server.bridge_settings import bridge_settings
 
     for bridge in found.bridge:
@@ -97,7 +97,7 @@ def _bridge_mistakes(found: Config) -> Iterator[str]:
             continue
         known = Checkpoint.peek(settings.checkpoint_path)
         if known is not None and known.edge != found.edge_id:
-            remedy = foreign_remedy(known.edge, found.edge_id)
+            remedy = mismatch_remedy(known.edge, found.edge_id)
             yield (
                 f"bridge {bridge.name}: {known.path} is the checkpoint of edge {known.edge}, not of "
                 f"{found.edge_id}; {remedy}"

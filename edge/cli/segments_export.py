@@ -59,10 +59,10 @@ def export(arguments: argparse.Namespace, directory: Path) -> int:
     rings = chosen_rings(arguments, view.rings())
     cursor = ScanPosition(view, rings, first, until, arguments.topic)
     if arguments.drained:
-        said = _drained(arguments, cursor, rings, identity_of_log(directory) or Identity(""))
+        summary = _drained(arguments, cursor, rings, identity_of_log(directory) or Identity(""))
     else:
-        said = _lines(arguments, cursor)
-    print(said, file=sys.stderr)
+        summary = _lines(arguments, cursor)
+    print(summary, file=sys.stderr)
     if not cursor.missing:
         return 0
     text = (
@@ -81,14 +81,14 @@ def _lines(arguments: argparse.Namespace, cursor: ScanPosition) -> str:
     path = Path(arguments.to)
     try:
         with path.open("xb") as file, _whole(path):
-            said = asyncio.run(_written(cursor, file))
+            summary = asyncio.run(_written(cursor, file))
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError as error:
         raise EdgeError(f"{path} is there already", hint="name another file, or remove it") from error
     except OSError as error:
-        raise EdgeError(f"{path}: {error.strerror}", hint="make room there, or see --to") from error
-    return said
+        raise EdgeError(f"{path}: {error.strerror}", hint="free space there, or see --to") from error
+    return summary
 
 
 @contextmanager
@@ -176,8 +176,8 @@ def _put_all(
                 behind = (epoch, epoch_first, end)
                 size, records = size + unit.length, records + end - head.offset
                 advance(end - head.offset)
-    made = f"{count_in_words(files)} drained files, {bytes_in_words(size)}"
-    return f"{count_in_words(records)} records exported as {made}"
+    written = f"{count_in_words(files)} drained files, {bytes_in_words(size)}"
+    return f"{count_in_words(records)} records exported as {written}"
 
 
 def _units(runs: Iterator[Range]) -> Iterator[list[Range]]:

@@ -95,7 +95,7 @@ def _mended_lines(mended: _Mended) -> Iterator[str]:
 def _advice(looked: Looked, mended: _Mended) -> Iterator[str]:
     """Next steps for the operator."""
     if mended.refused:
-        yield "next: make room on the disk, then repair again"
+        yield "next: free space on the disk, then repair again"
     if looked.flaws:
         yield "what is whole is read as before, and `brim segments export` copies it out"
         yield "what is lost may have been drained; a file of which nothing can be read may be moved away"
@@ -157,7 +157,7 @@ def archive(view: LogView) -> Told:
                         where = f"{view.short(directory)}/{segment_name(base)}"
                         raise EdgeError(
                             f"{where} cannot be archived: {error.strerror}",
-                            hint="make room on the disk, or see to it; what is archived already is whole",
+                            hint="free space on the disk, then repeat; finished archives are complete",
                         ) from error
                     else:
                         log.reader.archive.add(base)

@@ -210,9 +210,9 @@ def loss_lines(bridge: dict[str, Any]) -> Iterator[str]:
 def _ranges_in_words(ranges: list[list[int]], total: int) -> str:
     """The latest ranges, ascending, and the number of earlier ones."""
     shown = ranges[-RANGES_SHOWN:]
-    said = ", ".join(f"epoch {epoch} offsets {first} to {last}" for epoch, first, last in shown)
+    text = ", ".join(f"epoch {epoch} offsets {first} to {last}" for epoch, first, last in shown)
     left = total - len(shown)
-    return f"{said}; and {count_in_words(left)} earlier ranges" if left > 0 else said
+    return f"{text}; and {count_in_words(left)} earlier ranges" if left > 0 else text
 
 
 def _log_lines(log: dict[str, Any], rates: dict[str, Any]) -> Iterator[str]:

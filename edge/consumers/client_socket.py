@@ -22,7 +22,7 @@ __all__ = ["Asker", "Curve", "Wire", "endpoint_of", "unreachable"]
 
 CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 10.0
-RECONNECT_FIRST_MS, RECONNECT_MOST_MS = 50, 1_000
+RECONNECT_FIRST_MS, RECONNECT_MAX_MS = 50, 1_000
 SEND_HIGH_WATER = 64
 
 A = TypeVar("A", bound=Message)
@@ -51,7 +51,7 @@ class Wire:
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
         socket.set(zmq.RECONNECT_IVL, RECONNECT_FIRST_MS)
-        socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MOST_MS)
+        socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
         if curve is not None:
             _encrypt(socket, curve)
         socket.connect(endpoint)

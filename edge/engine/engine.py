@@ -494,8 +494,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
 def engine_of(limits: EngineLimits | None = None) -> Engine:
     """Create an engine."""
     struct = ffi.new("mq_limits *", asdict(limits or EngineLimits()))
-    made = cast(Any, _ringbuf).Engine(bytes(ffi.buffer(struct)), os.urandom(16))
-    return cast(Engine, made)
+    created = cast(Any, _ringbuf).Engine(bytes(ffi.buffer(struct)), os.urandom(16))
+    return cast(Engine, created)
 
 
 def counters_of(engine: Engine) -> Any:

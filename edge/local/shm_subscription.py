@@ -32,7 +32,7 @@ __all__ = ["Place", "RingBatch", "RingSubscription", "ShmSubscription", "Start"]
 
 log = logging.getLogger(__name__)
 
-RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0  # a restart takes well under a second, or a person is needed
+RETRY_FIRST_S, RETRY_MAX_S = 0.05, 1.0  # a restart takes well under a second, or a person is needed
 SLICE_S = 0.2  # of waiting for one ring without asyncio, before the control socket is checked
 
 
@@ -248,7 +248,7 @@ class RingSubscription:
     def _lose_broker(self) -> None:
         self._disconnect()
         self._retry_at = time.monotonic() + self._retry_s
-        self._retry_s = min(self._retry_s * 2, RETRY_MOST_S)
+        self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -109,12 +109,12 @@ class UpstreamReporter:
             with self._news:
                 ring = self._rings[name]
                 lost = len(ring.lost)
-                said = Drained(self._bridge, name, ring.epoch, ring.offset, tuple(ring.lost))
-            connection.ask(said, Done)
+                report = Drained(self._bridge, name, ring.epoch, ring.offset, tuple(ring.lost))
+            connection.ask(report, Done)
             with self._news:
-                if (ring.epoch, ring.offset) == (said.epoch, said.offset):
+                if (ring.epoch, ring.offset) == (report.epoch, report.offset):
                     ring.told = True
-                if ring.epoch == said.epoch:
+                if ring.epoch == report.epoch:
                     del ring.lost[:lost]
 
     def _drop(self, *, forget: bool) -> None:

@@ -27,7 +27,7 @@ from edge.logging_setup import pairs
 from persistence import Log, LogError, LogReader, LogThread, RingEnd, Source
 from persistence.files import OsFiles
 from persistence.free_room import DiskRules, floors, segment_bytes_for
-from persistence.log.copied_rings import CopiedRing, ForeignWriter
+from persistence.log.copied_rings import CopiedRing, CopiedRingsWriter
 from persistence.read.directories import home, is_shared, logs_in
 from persistence.read.merged_reader import MergedReader
 from ringbuf import Ring
@@ -109,7 +109,7 @@ class LogSet:
                 raise EdgeError(f"log {directory}: {error}") from error
             self._threads[directory] = thread
 
-    def add_foreign(self, ring: Ring, stream: Stream) -> None:
+    def add_producer_ring(self, ring: Ring, stream: Stream) -> None:
         """Log a ring of a logged stream that another process writes. Raises EdgeError.
 
         Its writer waits for the log if the stream promises every record; otherwise records may be lost, which
@@ -125,7 +125,7 @@ class LogSet:
             thread = self._threads.get(directory)
             if thread is None:
                 opened = self._logs[directory]
-                thread = LogThread(opened, [source], writer=ForeignWriter(opened))
+                thread = LogThread(opened, [source], writer=CopiedRingsWriter(opened))
                 thread.writer.state.on_change = self._changed
                 thread.start()
                 self._threads[directory] = thread

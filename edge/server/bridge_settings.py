@@ -13,7 +13,7 @@ from edge.errors import EdgeError
 if TYPE_CHECKING:
     from bridge.drain.settings import BridgeSettings
 
-__all__ = ["bridge_settings", "copied_settings", "foreign_bridge"]
+__all__ = ["bridge_settings", "copied_settings", "separate_bridge"]
 
 NOT_COPIED = {"in_broker", "options"}
 
@@ -57,7 +57,7 @@ def copied_settings(bridge: BridgeConfig) -> dict[str, Any]:
     return {key: value for key, value in msgspec.structs.asdict(bridge).items() if key not in NOT_COPIED}
 
 
-def foreign_bridge(bridge: BridgeConfig, config: Config) -> dict[str, Any]:
+def separate_bridge(bridge: BridgeConfig, config: Config) -> dict[str, Any]:
     """The state that a bridge in another process reports; "stopped" if it does not answer."""
     from bridge.drain.control_socket import state_of
     from bridge.drain.status import BridgeState

@@ -293,7 +293,7 @@ class BrokerCore:
         self.down.callback(producers.close)
         if self.logs is not None:
             self.stop_on_thread(self.logs.stop)
-            producers.on_ring.append(self._log_foreign)
+            producers.on_ring.append(self._log_producer_ring)
         producers.attach_left_behind()
         self._refuse_producers(producers)
         return producers
@@ -309,12 +309,12 @@ class BrokerCore:
         producers.on_ring.append(lambda _: self.listener.call(refuse))
         self.listener.call(refuse)
 
-    def _log_foreign(self, added: ProducerRing) -> None:
+    def _log_producer_ring(self, added: ProducerRing) -> None:
         """Log a producer's ring. If its log cannot be opened, that is reported and the producer served."""
         if self.logs is None or not added.stream.durability.is_logged:
             return
         try:
-            self.logs.add_foreign(added.ring, added.stream)
+            self.logs.add_producer_ring(added.ring, added.stream)
         except EdgeError as error:
             log.error("producer ring not logged %s", pairs(ring=added.name, reason=error))
 

@@ -22,7 +22,7 @@ from edge.local.shortened_rings import ShortenedFiles
 from edge.logging_setup import pairs
 from edge.observe.status_report import StatusReporter
 from edge.recovery.state_files import SESSIONS_RING
-from edge.server.bridge_settings import foreign_bridge
+from edge.server.bridge_settings import separate_bridge
 from edge.server.mqtt_startup import BrokerCore
 from edge.server.watchdog import Watchdog
 from edge.transport.refusals import Refusals
@@ -56,7 +56,7 @@ class Services:
         for it in bridges:
             await self._start_bridge(it)
         config = core.config
-        self._bridges += [partial(foreign_bridge, it, config) for it in config.bridge if not it.in_broker]
+        self._bridges += [partial(separate_bridge, it, config) for it in config.bridge if not it.in_broker]
         self._start_upkeep()
         self._start_zmq()
         core.stop_on_thread(core.listener.stop)  # before the parts that pass its records on
@@ -102,7 +102,7 @@ class Services:
         core = self._core
         from bridge.drain.bridge import Bridge
         from bridge.drain.control_socket import ControlSocket
-        from bridge.errors import BridgeError, CheckpointForeign
+        from bridge.errors import BridgeError, CheckpointMismatch
 
         moved = partial(core.upstream.report_progress, settings.name)
         bridge = Bridge(settings, cold=core.logs.reader if core.logs else None, moved=moved)
@@ -110,10 +110,10 @@ class Services:
         try:
             try:
                 bridge.start()
-            except CheckpointForeign as error:
+            except CheckpointMismatch as error:
                 facts = pairs(name=settings.name, reason=error, remedy=error.hint)
                 log.error("bridge waits for its checkpoint %s", facts)
-                bridge.start_when_ours(error)
+                bridge.start_when_matching(error)
             core.stop_on_thread(bridge.stop)
             control = ControlSocket(bridge)
             core.down.push_async_callback(control.stop)

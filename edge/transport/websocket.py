@@ -81,7 +81,7 @@ class WebSocketUpgrade:
         if request.path.partition("?")[0] not in PATHS:
             why = f"no such path: {request.path!a}"
             response = protocol.reject(HTTPStatus.NOT_FOUND, "MQTT is at /mqtt.\n")
-        elif self._same_host and (host := _foreign_host(request, self._names)) is not None:
+        elif self._same_host and (host := _other_host(request, self._names)) is not None:
             why = f"a page reached this listener as {host[:100]!a}, which is not a name of it"
             hint = "if the name is this machine's, add it to host_names of the [[listener]]"
             response = protocol.reject(
@@ -97,7 +97,7 @@ class WebSocketUpgrade:
         return why, hint
 
 
-def _foreign_host(request: Request, names: HostNames) -> str | None:
+def _other_host(request: Request, names: HostNames) -> str | None:
     """Host of a browser's request if it is not a name of the listener; None if it is, or without a browser.
 
     Otherwise a page whose own name resolves to this machine would have the same host as the broker.

@@ -31,7 +31,7 @@ from ringbuf.native import ffi
 from ringbuf.ring import Extremes
 from ringbuf.wakeup import READERS_MAX, Sleeper
 
-__all__ = ["CopiedRing", "ForeignWriter"]
+__all__ = ["CopiedRing", "CopiedRingsWriter"]
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class CopiedRing:
         """No effect: the header belongs to another process."""
 
     def rings(self, wakeup: object, index: int) -> None:
-        """No effect: no thread is signalled; readers sleep on the ring (ForeignWriter.run())."""
+        """No effect: no thread is signalled; readers sleep on the ring (CopiedRingsWriter.run())."""
 
     def followed_by(self, reader: Reader) -> None:
         """No effect: its writer keeps no commit index here; each record is read."""
@@ -171,7 +171,7 @@ def _verified(name: str, found: Range) -> Range:
     return found
 
 
-class ForeignWriter(LogWriter):
+class CopiedRingsWriter(LogWriter):
     """Writes records of CopiedRings to a log.  See LogWriter."""
 
     copies = True

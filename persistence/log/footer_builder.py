@@ -98,12 +98,12 @@ class Indexer:
     def _write(self, reader: LogReader, base: int, end: int) -> None:
         if footer.there(self._files, self._directory, base, end):
             return
-        made = self._made(reader, base, end)
-        if made is None:
+        content = self._made(reader, base, end)
+        if content is None:
             return
         with self._keeps:
             if base not in self._gone:
-                footer.put(self._files, self._directory, base, end, made)
+                footer.put(self._files, self._directory, base, end, content)
         reader.indexed(base)
         for call in self.on_indexed:
             call(base)
@@ -117,7 +117,7 @@ class Indexer:
         name = segment_name(base)
         handle = self._files.open(os.path.join(self._directory, name))
         try:
-            table, made = footer.examine(self._files, handle, name, end)
+            table, content = footer.examine(self._files, handle, name, end)
         finally:
             self._files.close(handle)
         if base in self._gone:  # its file may be reused for another segment: not damage
@@ -128,4 +128,4 @@ class Indexer:
             if refused:
                 log.error("damaged bytes not copied segment=%s place=%d %s", name, damage.place, refused)
         reader.note(news)
-        return made
+        return content

@@ -21,7 +21,7 @@ from persistence.segment.scan import DamagedRange, read_table
 
 __all__ = ["Paced", "Scrubbed", "Turns", "scrub_archive", "scrub_segment"]
 
-PAUSE_MOST_S = 1.0  # longest sleep before a stop request is checked
+PAUSE_MAX_S = 1.0  # longest sleep before a stop request is checked
 
 
 class Scrubbed(NamedTuple):
@@ -88,7 +88,7 @@ class Paced:
         while (left := self._due - self._clock()) > 0:
             if self._stopped():
                 raise Stopped("asked to stop")
-            self._sleep(min(left, PAUSE_MOST_S))
+            self._sleep(min(left, PAUSE_MAX_S))
         return data
 
     def __getattr__(self, name: str) -> Any:

@@ -23,7 +23,7 @@ from persistence.segment.segment_facts import SegmentInfo
 __all__ = ["CLOCK_SET_NS", "Ages"]
 
 CLOCK_SET_NS = 1_577_836_800 * 1_000_000_000  # 2020: no machine that runs this program was set before
-SHIFT_LEAST_NS = 2_000_000_000  # clocks drift: smaller differences are ignored
+SHIFT_MIN_NS = 2_000_000_000  # clocks drift: smaller differences are ignored
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Ages:
 
 
 def _moved(it: SegmentInfo, shift_ns: int) -> SegmentInfo:
-    if abs(shift_ns) < SHIFT_LEAST_NS:
+    if abs(shift_ns) < SHIFT_MIN_NS:
         return it
     rings = tuple(replace(ring, last_timestamp_ns=ring.last_timestamp_ns + shift_ns) for ring in it.rings)
     return replace(it, rings=rings, last_timestamp_ns=it.last_timestamp_ns + shift_ns)

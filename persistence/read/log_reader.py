@@ -41,7 +41,7 @@ __all__ = ["Epoch", "LogReader", "RingEnd", "from_offset"]
 
 SEEK_BYTES = 64 << 10  # per read, in the search for a time or a topic
 READ_AHEAD_FROM_BYTES = 64 << 10  # smaller reads are rarely continued
-READ_AHEAD_MOST_BYTES = 4 << 20
+READ_AHEAD_MAX_BYTES = 4 << 20
 
 
 class Epoch(NamedTuple):
@@ -395,7 +395,7 @@ class LogReader:
         if wanted and limit_bytes >= READ_AHEAD_FROM_BYTES:
             begin = wanted[0].place - EXTENT_HEADER_BYTES
             end = max(row.place + row.length for row in wanted)
-            self._files.advise(handle, end - begin + min(limit_bytes, READ_AHEAD_MOST_BYTES), begin, "soon")
+            self._files.advise(handle, end - begin + min(limit_bytes, READ_AHEAD_MAX_BYTES), begin, "soon")
 
 
 def _up_to(limit_bytes: int, parts: Iterator[Range]) -> list[Range]:

@@ -24,7 +24,7 @@ from ringbuf import Range, crc32c
 __all__ = ["TopicWalks"]
 
 WALKS_MAX = 4
-WALKED_MOST_BYTES = 256 << 20  # of a segment: its smallest records have 64 bytes, so 32 MiB of memory
+WALKED_MAX_BYTES = 256 << 20  # of a segment: its smallest records have 64 bytes, so 32 MiB of memory
 PLACES_AT_ONCE = 1024
 
 
@@ -44,7 +44,7 @@ class TopicWalks:
         Raises OSError.
         """
         table = self._shelf.table(shelved)
-        if table is None or table.end > WALKED_MOST_BYTES:
+        if table is None or table.end > WALKED_MAX_BYTES:
             return None
         with self._shelf.lock:
             end = table.end

@@ -55,7 +55,7 @@ CHECKPOINT_NAME = "checkpoint"
 CHECKPOINT_VERSION = 1
 CHECKPOINT_MAGIC = b"BRIMCKPT"
 TAIL_BYTES = 4096
-CATALOGUE_MOST_BYTES = 64 << 20
+CATALOGUE_MAX_BYTES = 64 << 20
 
 _HEADER = struct.Struct("<8sIIQQII20x")
 _CRC = struct.Struct("<I")
@@ -94,7 +94,7 @@ def closed_table(files: Files, directory: str, base: int) -> SegmentTable | None
 
 
 def _closed_table(files: Files, directory: str, base: int) -> SegmentTable | None:
-    data = read_file(files, os.path.join(directory, CHECKPOINT_NAME), CATALOGUE_MOST_BYTES)
+    data = read_file(files, os.path.join(directory, CHECKPOINT_NAME), CATALOGUE_MAX_BYTES)
     if not is_checkpoint(data):
         return None
     _, version, seed, its_base, end, tail, length = _HEADER.unpack_from(data)

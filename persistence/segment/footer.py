@@ -111,7 +111,7 @@ _FENCE = struct.Struct("<III")
 _TOPIC_BYTES = 8
 _PLACE_BYTES = 4
 _UNIT_BYTES = 32
-_DIRECTORY_MOST_BYTES = 64 << 20
+_DIRECTORY_MAX_BYTES = 64 << 20
 
 assert _HEADER.size + _CRC.size == 64
 assert _GROUP.size == 88
@@ -395,7 +395,7 @@ def _read(files: Files, handle: int, header: SegmentHeader, end: int) -> Footer 
     if whose != [header.seed, header.base_position, end]:
         return None
     wanted = catalogue_bytes + _GROUP.size * groups
-    if wanted > min(length, _DIRECTORY_MOST_BYTES):
+    if wanted > min(length, _DIRECTORY_MAX_BYTES):
         return None
     listed = files.read(handle, wanted, place_of(end) + len(head))
     if len(listed) < wanted or crc32c(listed) != crc:

@@ -1,6 +1,6 @@
 """Copies of damaged bytes with reports, for people: directory/quarantine.
 
-    <segment>-<place>.bytes   the damaged bytes, at most QUARANTINE_MOST_BYTES of them
+    <segment>-<place>.bytes   the damaged bytes, at most QUARANTINE_MAX_BYTES of them
     <segment>-<place>.json    segment, place, length, ring_name, kept, lost (pairs of offsets, first and end),
                               copied_bytes, found (UTC)
 
@@ -22,9 +22,9 @@ from persistence.segment.scan import DamagedRange
 __all__ = ["QUARANTINE", "Quarantined", "keep_aside", "quarantined"]
 
 QUARANTINE = "quarantine"
-QUARANTINE_MOST_BYTES = 1 << 20  # of one place
-QUARANTINE_MOST_FILES = 128  # the first ones are the most useful for the cause
-REPORT_MOST_BYTES = 1 << 20
+QUARANTINE_MAX_BYTES = 1 << 20  # of one place
+QUARANTINE_MAX_FILES = 128  # the first ones are the most useful for the cause
+REPORT_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ def keep_aside(files: Files, directory: str, damage: DamagedRange) -> str:
     name = os.path.join(folder, f"{damage.segment}-{damage.place}")
     try:
         files.makedirs(folder)
-        if len(files.listdir(folder)) >= QUARANTINE_MOST_FILES:
+        if len(files.listdir(folder)) >= QUARANTINE_MAX_FILES:
             return f"{folder} is full; {damage.segment} at {damage.place} was not copied"
         source = files.open(os.path.join(directory, damage.segment))
         try:
-            data = files.read(source, min(damage.length, QUARANTINE_MOST_BYTES), damage.place)
+            data = files.read(source, min(damage.length, QUARANTINE_MAX_BYTES), damage.place)
         finally:
             files.close(source)
         found = time.strftime("%FT%TZ", time.gmtime())
@@ -72,7 +72,7 @@ def quarantined(files: Files, directory: str) -> list[Quarantined]:
 
 
 def _report(files: Files, path: str) -> Quarantined | None:
-    data = read_file(files, path, REPORT_MOST_BYTES)
+    data = read_file(files, path, REPORT_MAX_BYTES)
     try:
         facts = json.loads(data)
         lost = tuple((int(first), int(end)) for first, end in facts.get("lost", ()))

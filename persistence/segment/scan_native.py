@@ -178,13 +178,13 @@ class Walk:
         while True:
             slots_room = 1 << (2 * room).bit_length()
             slots, groups = ffi.new("uint32_t[]", slots_room), ffi.new("rb_group[]", room)
-            made = lib.rb_extents_group(
+            group_count = lib.rb_extents_group(
                 self._extents + first, count, order, scratch, slots, slots_room, groups, room
             )
-            if made != lib.RB_FULL:
+            if group_count != lib.RB_FULL:
                 break
             room *= 8
-        found = [ExtentGroup(it.ring_id, it.ring_epoch, it.first, it.count) for it in groups[0:made]]
+        found = [ExtentGroup(it.ring_id, it.ring_epoch, it.first, it.count) for it in groups[0:group_count]]
         found.sort(key=lambda it: int(order[it.first + it.length - 1]))
         return order, found
 
@@ -218,9 +218,9 @@ class Walk:
         )
         assert count >= 0
         topics, places = ffi.new("uint32_t[]", 2 * room), ffi.new("uint32_t[]", room)
-        made = lib.rb_topics_split(ordered, count, topics, places)
+        topic_count = lib.rb_topics_split(ordered, count, topics, places)
         return (
-            array("I", ffi.buffer(topics, 8 * made)[:]),
+            array("I", ffi.buffer(topics, 8 * topic_count)[:]),
             array("I", ffi.buffer(places, 4 * count)[:]),
         )
 

@@ -50,7 +50,7 @@ def test_shares_that_are_switched_off_keep_nothing_free() -> None:
 
 def test_other_files_leave_the_last_room_of_a_disk() -> None:
     require_room(Disk(10 * MIB, 256 * MIB), "", 6 * MIB)  # type: ignore[arg-type]
-    with pytest.raises(OSError, match="make room"):
+    with pytest.raises(OSError, match="free some space"):
         require_room(Disk(10 * MIB, 256 * MIB), "", 6 * MIB + 1)  # type: ignore[arg-type]
 
 

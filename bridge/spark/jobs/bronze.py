@@ -120,10 +120,10 @@ def start(
     outcome = BronzeResult(table)
 
     def write(frame: DataFrame, batch: int) -> None:
-        made = prepare(frame, batch) if prepare else frame
+        prepared = prepare(frame, batch) if prepare else frame
         if log is not None and log.has(batch):
             return
-        records, bad = _write(made, table, batch, log.schema() if log is not None else None)
+        records, bad = _write(prepared, table, batch, log.schema() if log is not None else None)
         if log is not None:
             log.commit(batch, directory_of(batch))
         outcome.batches += 1

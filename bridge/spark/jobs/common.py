@@ -112,9 +112,9 @@ def follow(query: StreamingQuery) -> None:
             query.awaitTermination()
             return
         while not query.awaitTermination(PROGRESS_S):
-            if said := query.lastProgress:
-                rate = said["processedRowsPerSecond"] or 0
-                text = f"batch {said['batchId']}: {said['numInputRows']:,} records, {rate:,.0f}/s"
+            if progress := query.lastProgress:
+                rate = progress["processedRowsPerSecond"] or 0
+                text = f"batch {progress['batchId']}: {progress['numInputRows']:,} records, {rate:,.0f}/s"
                 print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
@@ -170,14 +170,14 @@ def _status(job: Callable[[argparse.Namespace], int], given: argparse.Namespace)
     try:
         return job(given)
     except BridgeError as error:
-        said = str(error), error.hint
+        explained = str(error), error.hint
     except OSError as error:
-        said = str(error), ""
+        explained = str(error), ""
     except Exception as error:
         if (found := _in_spark(error)) is None:
             raise
-        said = found
-    text, hint = said
+        explained = found
+    text, hint = explained
     print(f"error: {text}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
     return 2
 

@@ -86,13 +86,13 @@ def compact(
     before, after = frame.count(), spark.read.parquet(target).count()
     if before != after:
         raise BridgeError(f"{target} has {after} records, and the batches {before}: nothing was replaced")
-    said = {
+    plan = {
         "batches": batches,
         "target": batches[-1],
         "files": _files(filesystem, f"{root}/{WORK}/{batches[-1]}"),
     }
     with filesystem.open_output_stream(f"{root}/{WORK}/{NOTE}") as note:
-        note.write(json.dumps(said).encode())
+        note.write(json.dumps(plan).encode())
     replaced(filesystem, root)
     outcome.batches, outcome.records, outcome.files = len(batches), after, parts
     return outcome
@@ -109,17 +109,17 @@ def replaced(filesystem: Any, root: str) -> bool:
             filesystem.delete_dir(f"{root}/{WORK}")
         return False
     with filesystem.open_input_stream(note) as file:
-        said = json.loads(file.read())
-    made, target, files = f"{root}/{WORK}/{said['target']}", f"{root}/{said['target']}", set(said["files"])
-    for batch in said["batches"]:
+        plan = json.loads(file.read())
+    work, target, files = f"{root}/{WORK}/{plan['target']}", f"{root}/{plan['target']}", set(plan["files"])
+    for batch in plan["batches"]:
         directory = f"{root}/{batch}"
         if directory != target and filesystem.get_file_info(directory).type == fs.FileType.Directory:
             filesystem.delete_dir(directory)
     for name in set(_files(filesystem, target)) - files:
         filesystem.delete_file(f"{target}/{name}")
     filesystem.create_dir(target)
-    for name in files.intersection(_files(filesystem, made)):  # the others have been moved already
-        filesystem.move(f"{made}/{name}", f"{target}/{name}")
+    for name in files.intersection(_files(filesystem, work)):  # the others have been moved already
+        filesystem.move(f"{work}/{name}", f"{target}/{name}")
     filesystem.delete_dir(f"{root}/{WORK}")
     return True
 

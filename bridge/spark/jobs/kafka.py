@@ -64,20 +64,20 @@ def records(kafka: DataFrame) -> DataFrame:
 
     Rows that are not records have the reason in _corrupt_record.
     """
-    said = f.split(_header(RECORD).cast("string"), " ")
-    flags = said[2].try_cast("int")
-    made = {
+    parts = f.split(_header(RECORD).cast("string"), " ")
+    flags = parts[2].try_cast("int")
+    columns = {
         **_source_columns(),
-        "offset": said[0].try_cast("bigint"),
-        "timestamp": f.timestamp_micros(f.call_function("div", said[1].try_cast("bigint"), f.lit(1000))),
+        "offset": parts[0].try_cast("bigint"),
+        "timestamp": f.timestamp_micros(f.call_function("div", parts[1].try_cast("bigint"), f.lit(1000))),
         "topic": f.col("key").cast("string"),
         "qos": flags.bitwiseAND(f.lit(3)),
         "retain": flags.bitwiseAND(f.lit(4)) != 0,
         "properties": _header(PROPERTIES),
         "payload": f.col("value"),
     }
-    assert list(made) == [column.split()[0] for column in DDL.split(", ")]
-    rows = kafka.select(*(column.alias(name) for name, column in made.items()))
+    assert list(columns) == [column.split()[0] for column in DDL.split(", ")]
+    rows = kafka.select(*(column.alias(name) for name, column in columns.items()))
     known = _all_present(*IDENTITY, "timestamp")
     return rows.withColumn(CORRUPT, f.when(~known, "a Kafka record without the headers of Brim"))
 

@@ -81,58 +81,58 @@ def devices_of(spark: SparkSession, table: str) -> tuple[list[Device], int]:
 def report(
     root: str,
     files: Sequence[FileInfo],
-    made: Account,
+    checked: Account,
     devices: tuple[list[Device], int] | None = None,
 ) -> str:
     """The page."""
     known = [it for it in files if it.footer is not None]
-    parts = [*_verdict(root, files, made), *_coverage(made), *_volume(known), *_lag(known)]
+    parts = [*_verdict(root, files, checked), *_coverage(checked), *_volume(known), *_lag(known)]
     if devices is not None:
         parts += _devices(*devices)
     return report_html.page("Brim: what has arrived", parts)
 
 
-def _verdict(root: str, files: Sequence[FileInfo], made: Account) -> Iterator[str]:
-    verdict = verdict_of(made)
-    yield f'<p class="{_CLASSES[verdict]}">{escape(_completeness(made, verdict))}</p>'
+def _verdict(root: str, files: Sequence[FileInfo], checked: Account) -> Iterator[str]:
+    verdict = verdict_of(checked)
+    yield f'<p class="{_CLASSES[verdict]}">{escape(_completeness(checked, verdict))}</p>'
     yield report_html.table(
         ("", ""),
         (
             ("landing zone", root),
             ("as of", f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"),
-            ("edges", len(made.edges)),
+            ("edges", len(checked.edges)),
             ("files", len(files)),
             ("bytes", sum(it.file.length for it in files)),
-            ("records", sum(it.records for it in made.epochs)),
-            ("lost", sum(count(it.lost) for it in made.epochs)),
-            ("skipped on purpose", sum(count(it.skipped) for it in made.epochs)),
-            ("in more than one file, read once", sum(count(it.doubled) for it in made.epochs)),
+            ("records", sum(it.records for it in checked.epochs)),
+            ("lost", sum(count(it.lost) for it in checked.epochs)),
+            ("skipped on purpose", sum(count(it.skipped) for it in checked.epochs)),
+            ("in more than one file, read once", sum(count(it.doubled) for it in checked.epochs)),
         ),
     )
-    if made.unreadable:
-        shown = ((it.file.path, it.error) for it in made.unreadable[:DEVICES_SHOWN])
+    if checked.unreadable:
+        shown = ((it.file.path, it.error) for it in checked.unreadable[:DEVICES_SHOWN])
         yield report_html.table(("file", "why it cannot be read"), shown)
 
 
-def _completeness(made: Account, verdict: LakeVerdict) -> str:
+def _completeness(checked: Account, verdict: LakeVerdict) -> str:
     if verdict is not LakeVerdict.MISSING:
-        return sentence(made, verdict)
+        return sentence(checked, verdict)
     records, units, twice = (
-        sum(count(it.missing) for it in made.epochs),
-        sum(count(it.missing) for it in made.edges),
-        sum(len(it.doubled) for it in made.edges),
+        sum(count(it.missing) for it in checked.epochs),
+        sum(count(it.missing) for it in checked.edges),
+        sum(len(it.doubled) for it in checked.edges),
     )
     same = f", {twice:,} numbers of files are given twice" if twice else ""
-    unreadable = f"{len(made.unreadable):,} files unreadable"
+    unreadable = f"{len(checked.unreadable):,} files unreadable"
     return f"{records:,} records and {units:,} files are missing, {unreadable}{same}."
 
 
-def _coverage(made: Account) -> Iterator[str]:
+def _coverage(checked: Account) -> Iterator[str]:
     """A strip for each partition and epoch; those with gaps first."""
     yield "<h2>Offsets</h2>"
     yield "<p class=note>green: there, orange: lost, grey: skipped on purpose, red: missing</p>"
     rows = []
-    for it in sorted(made.epochs, key=lambda it: (not it.missing, not it.lost, it.epoch)):
+    for it in sorted(checked.epochs, key=lambda it: (not it.missing, not it.lost, it.epoch)):
         if not it.expected:
             continue
         kinds = (
@@ -142,12 +142,12 @@ def _coverage(made: Account) -> Iterator[str]:
             (it.missing, report_html.BAD),
         )
         parts = [(first, last, colour) for ranges, colour in kinds for first, last in ranges]
-        said = f"{count_in_words(it.records)} records"
-        said += f", {count(it.missing):,} missing" if it.missing else ""
-        said += f", {count(it.lost):,} lost" if it.lost else ""
+        note = f"{count_in_words(it.records)} records"
+        note += f", {count(it.missing):,} missing" if it.missing else ""
+        note += f", {count(it.lost):,} lost" if it.lost else ""
         epoch = it.epoch
         label = f"{epoch.edge} {epoch.stream}/{epoch.partition} e{epoch.epoch}"
-        rows.append((label, it.expected[0], parts, said))
+        rows.append((label, it.expected[0], parts, note))
     yield report_html.strip(rows[:STRIPS_DRAWN])
     if len(rows) > STRIPS_DRAWN:
         yield f"<p class=note>and {len(rows) - STRIPS_DRAWN:,} more without a gap or with one</p>"
@@ -278,18 +278,18 @@ def arguments() -> argparse.ArgumentParser:
 def job(given: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
     files = facts_of(given.root, given.edge)
-    made = account(files, retained=given.retained)
+    checked = account(files, retained=given.retained)
     devices = None
     if given.table:
         spark = spark_of(given, "brim report")
         devices = devices_of(spark, given.table)
-    verdict = verdict_of(made)
-    given.to.write_text(report(given.root, files, made, devices), encoding="utf-8")
+    verdict = verdict_of(checked)
+    given.to.write_text(report(given.root, files, checked, devices), encoding="utf-8")
     if given.json:
         print(json.dumps({"page": str(given.to), "verdict": verdict.value, "files": len(files)}))
     else:
         print(given.to)
-        print(sentence(made, verdict))
+        print(sentence(checked, verdict))
     return verdict.status
 
 

@@ -47,12 +47,12 @@ def bars(rows: Sequence[tuple[str, float, str]], colour: str = COLOURS[0]) -> st
     """A bar for each (label, length, text behind it)."""
     longest = max((length for _, length, _ in rows), default=0) or 1
     drawn = []
-    for number, (label, length, said) in enumerate(rows):
+    for number, (label, length, caption) in enumerate(rows):
         y, width = number * ROW, max(1.0, (WIDTH - LABEL - 170) * length / longest)
         drawn += [
             _text(LABEL - 8, y + 15, label, anchor="end"),
             _bar(LABEL, y, width, colour),
-            _text(LABEL + width + 6, y + 15, said),
+            _text(LABEL + width + 6, y + 15, caption),
         ]
     return _drawing(max(len(rows), 1) * ROW, drawn)
 
@@ -66,13 +66,13 @@ def strip(
     """
     drawn = []
     room = WIDTH - LABEL - 170
-    for number, (label, (first, last), parts, said) in enumerate(rows):
+    for number, (label, (first, last), parts, caption) in enumerate(rows):
         y, whole = number * ROW, last - first + 1
         drawn.append(_text(LABEL - 8, y + 15, label, anchor="end"))
         for begin, end, colour in sorted(parts, key=lambda part: part[2] == BAD):
             x, width = LABEL + room * (begin - first) / whole, room * (end - begin + 1) / whole
             drawn.append(_bar(x, y, max(width, 2), colour))
-        drawn.append(_text(LABEL + room + 6, y + 15, said))
+        drawn.append(_text(LABEL + room + 6, y + 15, caption))
     return _drawing(max(len(rows), 1) * ROW, drawn)
 
 
@@ -112,8 +112,8 @@ def _bar(x: float, y: float, width: float, colour: str) -> str:
     return f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{ROW - 7}" fill="{colour}"/>'
 
 
-def _text(x: float, y: float, said: str, *, anchor: str = "start", colour: str = "#333") -> str:
-    return f'<text x="{x:.1f}" y="{y}" text-anchor="{anchor}" style="fill:{colour}">{escape(said)}</text>'
+def _text(x: float, y: float, caption: str, *, anchor: str = "start", colour: str = "#333") -> str:
+    return f'<text x="{x:.1f}" y="{y}" text-anchor="{anchor}" style="fill:{colour}">{escape(caption)}</text>'
 
 
 def _cell(value: object) -> str:

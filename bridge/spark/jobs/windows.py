@@ -93,8 +93,8 @@ def _packed(payload: Column, field: str) -> Column:
         return pa.array((_packed_number(it, path) for it in payloads.to_pylist()), pa.float64())
 
     make: Any = arrow_udf  # not mapInArrow, which needs pandas
-    made: Column = make(decode, "double")(payload)
-    return made
+    column: Column = make(decode, "double")(payload)
+    return column
 
 
 def _packed_number(payload: bytes | None, path: Sequence[str]) -> float | None:

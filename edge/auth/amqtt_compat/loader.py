@@ -104,12 +104,12 @@ class LoadedPlugins:
     @classmethod
     async def load(cls, plugins: Sequence[tuple[str, Mapping[str, Any]]]) -> Self:
         """Load and start all plug-ins. Raises PluginError, which names the one that fails."""
-        made = tuple([_create(path, options) for path, options in plugins])
+        created = tuple([_create(path, options) for path, options in plugins])
         loaded = cls(
-            made,
-            tuple(it for it in made if isinstance(it, BaseAuthPlugin)),
-            tuple(it for it in made if isinstance(it, BaseTopicPlugin)),
-            tuple(it for it in made if _listens(type(it))),
+            created,
+            tuple(it for it in created if isinstance(it, BaseAuthPlugin)),
+            tuple(it for it in created if isinstance(it, BaseTopicPlugin)),
+            tuple(it for it in created if _listens(type(it))),
         )
         try:
             await loaded.call_all("on_broker_pre_start")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridge.drain.checkpoint import VERSION, Checkpoint, cursors_in
-from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign, CheckpointNewer
+from bridge.errors import CheckpointBusy, CheckpointError, CheckpointMismatch, CheckpointNewer
 from bridge.format.cursor import Cursor
 from bridge.format.file_builder import WriteIntent
 from persistence.files import OsFiles
@@ -116,7 +116,7 @@ def test_one_of_another_edge_or_sink_is_refused(path: Path, edge: str, sink: str
     checkpoint = opened(path)
     checkpoint.begin([INTENT])
     checkpoint.close()
-    with pytest.raises(CheckpointForeign):
+    with pytest.raises(CheckpointMismatch):
         Checkpoint.open(path, edge, sink)
     opened(path).close()  # the lock was given back
 
@@ -140,7 +140,7 @@ def test_the_checkpoint_of_a_log_is_refused_and_stays_as_it_is(path: Path) -> No
     data = OF_A_LOG.read_bytes()
     path.parent.mkdir()
     path.write_bytes(data)
-    with pytest.raises(CheckpointForeign, match=f"{path}: it is the checkpoint of a log, not of a bridge"):
+    with pytest.raises(CheckpointMismatch, match=f"{path}: it is the checkpoint of a log, not of a bridge"):
         opened(path)
     assert path.read_bytes() == data
     path.write_bytes(data[:-1])  # its content is unknown

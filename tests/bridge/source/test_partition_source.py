@@ -7,7 +7,7 @@ import pytest
 
 from bridge.format.drained_file import parse, verify
 from bridge.format.file_builder import RecordBatch, RecordRun, WriteIntent, build
-from bridge.source.partition_source import ForeignLog, PartitionSource, RecordBuffer, RingName, find_rings
+from bridge.source.partition_source import BrokerLog, PartitionSource, RecordBuffer, RingName, find_rings
 from persistence import Log, LogThread
 from ringbuf import FLAG_UNCHECKED, Claim, Range, Ring
 from ringbuf.record import decode
@@ -79,7 +79,7 @@ def test_with_a_log_a_lapped_bridge_loses_nothing(runtime_directory: Path, tmp_p
         thread = log_thread(log, made)
         thread.start()
         publish(made, 100)
-        with drain(settings(runtime_directory, tmp_path), cold=ForeignLog(tmp_path / "log")) as drained:
+        with drain(settings(runtime_directory, tmp_path), cold=BrokerLog(tmp_path / "log")) as drained:
             run_dry(drained)
             for _ in range(50):
                 publish(made, 100, size=100)

@@ -297,7 +297,7 @@ def test_an_export_that_was_stopped_leaves_no_part_of_a_file(
     monkeypatch.setattr(segments_export, "line_form", lambda **_: late)
     status, _, error = brim(capsys, "export", "--to", target, "--log", directory)
     assert (status, target.exists()) == (130 if isinstance(stopped, KeyboardInterrupt) else 2, False)
-    assert status == 130 or "No space left on device\n  make room there" in error
+    assert status == 130 or "No space left on device\n  free space there" in error
     monkeypatch.undo()
     assert brim(capsys, "export", "--to", target, "--log", directory)[0] == 0
 
@@ -307,7 +307,7 @@ def test_an_output_that_is_full_is_told(directory):
         with open("/dev/full", "wb") as full:
             line = [sys.executable, "-m", "edge", *verb, "--log", str(directory)]
             run = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
-        said = f"brim {verb[0]}: its output cannot be written: No space left on device\n  make room there"
+        said = f"brim {verb[0]}: its output cannot be written: No space left on device\n  free space there"
         assert (run.returncode, run.stderr.startswith(said)) == (2, True), run.stderr
 
 

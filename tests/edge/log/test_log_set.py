@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from bridge.source.partition_source import ForeignLog
+from bridge.source.partition_source import BrokerLog
 from edge.errors import EdgeError
 from edge.log.log_set import LogSet, Placing
 from persistence import Source
@@ -57,7 +57,7 @@ def is_durable(ring: Ring) -> bool:
     return ring.extremes().durable_position == ring.extremes().end_position
 
 
-def payloads(log: LogSet | ForeignLog, name: str, epoch: int = 7) -> list[str]:
+def payloads(log: LogSet | BrokerLog, name: str, epoch: int = 7) -> list[str]:
     """Payloads of a ring from offset 0 on; each offset once, in order."""
     reader = log.reader if isinstance(log, LogSet) else log
     found, offset = [], 0
@@ -112,7 +112,7 @@ def test_nothing_is_lost_or_written_twice_when_rings_move(runtime_directory: Pat
                 for name in NAMES:
                     assert payloads(logs, name) == expected
                     assert [tuple(it) for it in logs.reader.epochs(name)] == [(7, 0, len(expected))]
-            assert [payloads(ForeignLog(tmp_path), name) for name in NAMES] == [expected] * len(NAMES)
+            assert [payloads(BrokerLog(tmp_path), name) for name in NAMES] == [expected] * len(NAMES)
 
 
 def test_a_ring_that_has_gone_is_continued_where_the_last_log_ends(

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from persistence import Log, LogThread, Source
-from persistence.log.copied_rings import CopiedRing, CopyingReader, ForeignWriter
+from persistence.log.copied_rings import CopiedRing, CopiedRingsWriter, CopyingReader
 from ringbuf import Range, Reader, Ring
 from ringbuf.record import decode
 from tests.support.simfiles import SimFiles
@@ -32,11 +32,11 @@ def pair(runtime_directory: Path) -> Iterator[tuple[Ring, Ring]]:
 @contextmanager
 def stepped(
     directory: Path, attached: Ring, *, gating: bool
-) -> Iterator[tuple[Log, ForeignWriter, CopiedRing]]:
+) -> Iterator[tuple[Log, CopiedRingsWriter, CopiedRing]]:
     """A log and its writer, whose rounds a test does itself."""
     with Log(directory) as log:
         log.recover()
-        writer, copied = ForeignWriter(log), CopiedRing(attached, gating=gating)
+        writer, copied = CopiedRingsWriter(log), CopiedRing(attached, gating=gating)
         writer.add(copied.source(Source(attached, "disk")))
         try:
             yield log, writer, copied
@@ -90,7 +90,7 @@ def test_what_the_disk_has_not_taken_is_still_in_the_ring(pair: tuple[Ring, Ring
     files = SimFiles(Random(0))
     with Log(tmp_path, files=files) as log:
         log.recover()
-        writer = ForeignWriter(log)
+        writer = CopiedRingsWriter(log)
         writer.add(CopiedRing(attached, gating=True).source(Source(attached, "disk")))
         sent = publish(ring, 100, when_full="reject")
         files.hook = fails
@@ -223,7 +223,7 @@ def test_the_thread_sleeps_on_rings_of_other_processes(pair: tuple[Ring, Ring], 
     with Log(tmp_path) as log:
         log.recover()
         thread = LogThread(log, [CopiedRing(attached, gating=True).source(Source(attached, "disk"))],
-                           writer=ForeignWriter(log))  # fmt: skip
+                           writer=CopiedRingsWriter(log))  # fmt: skip
         thread.start()
         try:
             for number in range(1, 4):
