@@ -88,7 +88,7 @@ edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks
     persistence persistence.archive persistence.maintenance persistence.segment ringbuf
     msgspec rich zmq
 edge.__main__: edge.cli
-brim: edge.cli edge.client edge.consumers edge.errors edge.local edge.mqtt ringbuf
+brim: bridge.spark edge.cli edge.client edge.consumers edge.errors edge.local edge.mqtt ringbuf
 """
 
 

@@ -22,7 +22,7 @@ from ringbuf import native
 
 __all__ = ["page", "signature"]
 
-MODULES = ("brim", "brim.asyncio", "brim.errors")
+MODULES = ("brim", "brim.asyncio", "brim.errors", "brim.spark")
 LINE_CHARACTERS = 100
 _BETWEEN = re.compile(r", (?=[*/]|\w+(?:: |=))")  # arguments; all have annotations
 _PACKAGES = {"brim", "bridge", "edge", "persistence", "ringbuf"}

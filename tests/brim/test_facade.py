@@ -3,6 +3,7 @@
 import ast
 import doctest
 import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,17 +14,21 @@ import pytest
 import brim
 import brim.asyncio
 import brim.errors
+import brim.spark
 from tests.support.brim_process import BrimProcess
 from tests.support.project import ROOT
 
-MODULES = [brim, brim.asyncio, brim.errors]
+MODULES = [brim, brim.asyncio, brim.errors, brim.spark]
 PAIRS = ["Client", "Consumer", "MessageSubscription", "Subscription", "ZmqSubscription"]
 PLAIN = {  # attributes of the forms for asyncio
     "Client": {"client_id", "session_present", "reconnects"},
     "MessageSubscription": {"dropped", "filters", "qos"},
 }
 FUNCTIONS = ["connect", "consumer", "producer", "subscribe", "subscribe_zmq"]
-LATE = {"asyncio", "edge.errors", "msgpack", "msgspec", "ringbuf", "ringbuf._ringbuf", "ssl", "zmq"}
+LATE = {
+    "asyncio", "edge.errors", "msgpack", "msgspec", "pyarrow", "pyspark", "ringbuf", "ringbuf._ringbuf",
+    "ssl", "zmq",
+}  # fmt: skip
 
 
 def loaded(code: str) -> set[str]:
@@ -33,7 +38,7 @@ def loaded(code: str) -> set[str]:
 
 
 def test_importing_brim_loads_neither_asyncio_nor_zmq_nor_the_c_core() -> None:
-    assert not loaded("import brim, brim.asyncio, brim.errors") & LATE
+    assert not loaded("import brim, brim.asyncio, brim.errors, brim.spark") & LATE
     assert not loaded("import brim; brim.errors.BrokerUnreachable") & {"asyncio", "zmq", "ringbuf._ringbuf"}
     assert "ringbuf._ringbuf" in loaded("import brim; brim.Ring")
 
@@ -143,3 +148,21 @@ def test_the_examples_in_the_docstrings_run(module, broker: BrimProcess) -> None
     assert example.examples
     report: list[str] = []
     assert doctest.DocTestRunner().run(example, out=report.append).failed == 0, "".join(report)
+
+
+def imports_of(code: str) -> set[str]:
+    """Packages that a program imports."""
+    nodes = list(ast.walk(ast.parse(code)))
+    names = [alias.name for it in nodes if isinstance(it, ast.Import) for alias in it.names]
+    names += [it.module for it in nodes if isinstance(it, ast.ImportFrom) and it.module]
+    return {name.partition(".")[0] for name in names}
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_readme_and_tutorials_import_no_package_below_brim(page: Path) -> None:
+    programs = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    imported = {package for program in programs for package in imports_of(program)}
+    assert not imported & {"bridge", "edge", "persistence", "ringbuf"}
