@@ -111,7 +111,8 @@ class Checkpoint:
             checkpoint._lock = files.lock(f"{path}.lock")
         except BlockingIOError as error:
             raise CheckpointBusy(
-                f"{path}: another drain works with it", hint="stop that one, or give this bridge its own name"
+                f"{path} is in use by another bridge",
+                hint="stop the other one, or give this one another name",
             ) from error
         except OSError as error:
             raise _unusable(path, error) from error
@@ -248,7 +249,7 @@ class Checkpoint:
             raise _unusable(self.path, error) from error
         if is_checkpoint(data):
             raise CheckpointMismatch(
-                f"{self.path}: it is the checkpoint of a log, not of a bridge",
+                f"{self.path} is the checkpoint of a log, not of a bridge",
                 hint="put it back into the directory of that log; a bridge creates a missing one",
             )
         if (version := _version(data)) > VERSION:
@@ -266,7 +267,7 @@ class Checkpoint:
             return
         if found["sink"] != self.sink or found["edge"] != self.edge:
             raise CheckpointMismatch(
-                f"{self.path}: it is of edge {found['edge']!r} and sink {found['sink']}, "
+                f"{self.path} belongs to edge {found['edge']!r} and sink {found['sink']}, "
                 f"not of {self.edge!r} and {self.sink}",
                 hint=mismatch_remedy(found["edge"], self.edge) if found["sink"] == self.sink else OTHER_PLACE,
             )

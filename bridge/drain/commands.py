@@ -32,8 +32,8 @@ def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str]:
     }
     if not chosen:
         raise InvalidCommand(
-            f"nothing was ever drained of stream {stream or 'any'}, partition {partition or 'any'}",
-            hint="`brim bridge status --json` names what there is",
+            f"no records were drained of stream {stream or 'any'}, partition {partition or 'any'}",
+            hint="see the partitions in `brim bridge status --json`",
         )
     lines = []
     for key, cursor in chosen.items():
@@ -57,11 +57,12 @@ def backfill(drain: Drain, stream: str, partition: int, first_offset: int) -> li
     cursor: Cursor | None = drain.checkpoint.cursors.get(name)
     if cursor is None:
         raise InvalidCommand(
-            f"nothing was ever drained of {name.ring}", hint="`brim bridge status --json` names what there is"
+            f"no records were drained of {name.ring}",
+            hint="see the partitions in `brim bridge status --json`",
         )
     if not cursor.epoch_first_offset <= first_offset < cursor.next_offset:
         raise InvalidCommand(
-            f"{name.ring}: offset {first_offset} is not among those that have been drained, "
+            f"{name.ring}: offset {first_offset} is not among the drained offsets, "
             f"{cursor.epoch_first_offset} to {cursor.next_offset - 1} of epoch {cursor.epoch}",
             hint="what waits is drained by itself; earlier epochs are exported: `brim segments export`",
         )

@@ -46,7 +46,7 @@ class DeadLetters:
                     raise SinkBlocked(
                         f"{self.path}: {length} bytes of dead letters, and {len(lines)} more would be above "
                         f"dead_letters_bytes = {most}; the last reason: {rejected[-1].reason}",
-                        hint="look at them, do something about the reason, move the file away, and resume",
+                        hint="correct the cause, move the file away, then resume the bridge",
                     )
                 _append(fd, lines, length)
             finally:

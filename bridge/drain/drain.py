@@ -259,8 +259,8 @@ class Drain:
             return dict(source.epochs()).get(epoch) if source else None
         except (LogError, RingError, OSError) as error:
             raise SourceError(
-                f"{name.ring}: where epoch {epoch} began cannot be read: {error}",
-                hint="let the user that runs the bridge read the log, and look at its disk",
+                f"{name.ring}: the first offset of epoch {epoch} cannot be read: {error}",
+                hint="give the user of the bridge access to the log, and check its disk",
             ) from error
 
     # ---- decisions ----

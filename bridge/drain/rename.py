@@ -45,7 +45,7 @@ def rename_edge(settings: BridgeSettings, old: str, new: str) -> str:
         return f"bridge {settings.name}: edge {new} already"
     if known.edge != old:
         raise InvalidCommand(
-            f"{path}: it is of edge {known.edge}, not of {old}", hint="name that edge as OLD"
+            f"{path} belongs to edge {known.edge}, not to {old}", hint="name that edge as OLD"
         )
     sink = open_sink(settings.to, settings.options)
     try:
@@ -93,7 +93,7 @@ def _settle(settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint) -> Non
         drain.close()
     if any(cursor.ahead for cursor in checkpoint.cursors.values()) or checkpoint.intents:
         raise InvalidCommand(
-            f"{checkpoint.path}: records wait that cannot be read now, behind others that were drained",
+            f"{checkpoint.path}: records that wait cannot be read now, and later records were drained",
             hint="start the bridge under the old name, let it drain what waits, and rename the edge then",
         )
 

@@ -145,14 +145,14 @@ class Pipeline:
 def _check(transformed: Any, first: int, last: int) -> None:
     """Check one message. Raises TypeError, ValueError: it is not a message of these offsets."""
     if not isinstance(transformed, TransformedRecord):
-        raise TypeError(f"it has made a {type(transformed).__name__}, and must make TransformedRecords")
+        raise TypeError(f"returned a {type(transformed).__name__} (allowed: TransformedRecord)")
     for name in ("key", "properties", "payload"):
         kind = type(getattr(transformed, name))
         if kind is not bytes:
             raise TypeError(f"{name} is a {kind.__name__}, and must be bytes")
     if not first <= transformed.offset <= last:
         of = first if first == last else f"{first} to {last}"
-        raise ValueError(f"it has made offset {transformed.offset} of offset {of}")
+        raise ValueError(f"returned offset {transformed.offset} for offset {of}")
 
 
 def load(name: str) -> Transform:
@@ -168,6 +168,6 @@ def load(name: str) -> Transform:
         hint = f'name it "package.module:function", or as an entry point of group {GROUP}'
         raise BadTransform(f"transform {name!r} cannot be loaded: {error}", hint=hint) from error
     if not callable(found):
-        raise BadTransform(f"transform {name!r} is no function but a {type(found).__name__}")
+        raise BadTransform(f"transform {name!r} is not a function but a {type(found).__name__}")
     transform: Transform = found
     return transform

@@ -144,7 +144,7 @@ class KafkaSink:
     def send(self, records: SinkBatch) -> Future[Sequence[Rejected]]:
         """See RecordSink."""
         if self._thread is None:
-            raise SinkUnavailable(f"{self.url}: not begun")
+            raise SinkUnavailable(f"{self.url}: the client is not open")
         future: Future[Sequence[Rejected]] = Future()
         self._waiting.put(_KafkaBatch(records, future))
         self._cluster.wake()

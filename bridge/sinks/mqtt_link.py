@@ -60,7 +60,7 @@ class UpstreamBroker:
             parsed = parse_url(url)
         if parsed is None or not parsed.address.host:  # a Unix socket has none
             hint = "write mqtt://host:1883 or mqtts://host:8883, without a path"
-            raise BadName(f"{shown(url)!r} is no broker", hint=hint)
+            raise BadName(f"{shown(url)!r} is not an MQTT URL", hint=hint)
         if not parsed.tls and (ca or certificate or key):
             raise BadName(f"{shown(url)!r}: ca, certificate and key are for mqtts://")
         try:

@@ -63,7 +63,7 @@ def _opened(url: str, options: Mapping[str, str] | None) -> Sink:
 def _open_files(url: str, scheme: str, options: dict[str, str]) -> FileSink:
     form = options.pop("format", "brim")
     if form not in FORMATS:
-        raise BadName(f"{url}: format is {form!r}", hint='write "brim" or "parquet"')
+        raise BadName(f"{url}: invalid format {form!r}", hint='write "brim" or "parquet"')
     store: FileSink
     if scheme == "file":
         from bridge.sinks.directory import DirectorySink

@@ -164,7 +164,7 @@ def _scenarios(arguments: argparse.Namespace) -> list[tuple[str, Scenario]]:
     }
     if arguments.scenario == "tour":
         if set(changes) - {"duration_s", "prefix"} or arguments.qos is not None:
-            raise LoadError("the tour takes its load as it is", hint=f"name one of {', '.join(SCENARIOS)}")
+            raise LoadError("the tour has a fixed load", hint=f"name one of {', '.join(SCENARIOS)}")
         changes = {"duration_s": TOUR_DURATION_S, **changes}
         return [(title, dataclasses.replace(scenario, **changes)) for title, scenario in TOUR]
     if arguments.scenario not in SCENARIOS:

@@ -253,7 +253,7 @@ def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             found[name] = state_of(directory, name)
     if arguments.name is not None and arguments.name not in found:
         raise EdgeError(
-            f"no bridge {arguments.name} runs here", hint=f"these do: {', '.join(found) or 'none'}"
+            f"no bridge {arguments.name} runs here", hint=f"choose one of: {', '.join(found) or 'none'}"
         )
     return [it for name, it in sorted(found.items()) if arguments.name in {None, name}]
 

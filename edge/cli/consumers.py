@@ -104,7 +104,7 @@ def place_in_words(text: str) -> tuple[To, int]:
         since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     except (ValueError, OverflowError) as error:
         hint = "write oldest, latest, an offset, or a time such as 2026-11-21T06:00"
-        raise EdgeError(f"--to {text} is no place", hint=hint) from error
+        raise EdgeError(f"invalid --to {text}", hint=hint) from error
     ns = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
     return "time", max(ns, 0)
 

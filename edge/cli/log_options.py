@@ -86,7 +86,9 @@ def place_of(text: str, option: str, now_s: Callable[[], float] = time.time) -> 
         when = datetime.fromisoformat(text)
         return LogPlace(timestamp_ns=int(when.timestamp()) * 10**9 + when.microsecond * 1000)
     except (ValueError, OverflowError, OSError) as error:
-        raise EdgeError(f"{option} {text!r} is no place in a log", hint=f"write {PLACE_HELP}") from error
+        raise EdgeError(
+            f"{option} {text!r} is not a position in a log", hint=f"write {PLACE_HELP}"
+        ) from error
 
 
 def chosen_rings(arguments: argparse.Namespace, rings: Sequence[str]) -> list[str]:
@@ -98,12 +100,12 @@ def chosen_rings(arguments: argparse.Namespace, rings: Sequence[str]) -> list[st
     ):
         if unknown := [name for name in wanted if name not in known]:
             hint = f"the log has {', '.join(sorted(known)) or 'none'}"
-            raise EdgeError(f"--{option} {unknown[0]}: there is none of that name in the log", hint=hint)
+            raise EdgeError(f"--{option} {unknown[0]}: the log has no such name", hint=hint)
     for topic_filter in arguments.topic:
         try:
             check_filter(topic_filter)
         except ProtocolError as error:
-            raise EdgeError(f"--topic: {error.detail}", hint="mend the filter") from error
+            raise EdgeError(f"--topic: {error.detail}", hint="correct the filter") from error
     if not arguments.stream and not arguments.ring:
         return list(rings)
     return [it for it in rings if it in arguments.ring or stream_of(it) in arguments.stream]

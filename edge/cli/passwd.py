@@ -85,5 +85,5 @@ def _password(*, from_stdin: bool) -> str:
         raise UsageError("there is no terminal to ask for the password", hint="use --password-stdin")
     password = getpass.getpass("Password: ")
     if getpass.getpass("Again: ") != password:
-        raise UsageError("the two are not the same", hint="nothing was changed")
+        raise UsageError("the two passwords differ", hint="nothing was changed")
     return password

@@ -142,7 +142,7 @@ def _told(arguments: argparse.Namespace, sent: int, missing: int) -> Exit:
 
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.follow and arguments.until:
-        raise UsageError("--follow has no end, and --until is one", hint="leave one of them out")
+        raise UsageError("--follow and --until exclude each other", hint="leave one of them out")
 
 
 class _Pace:

@@ -63,7 +63,7 @@ async def target(arguments: argparse.Namespace, directory: Path) -> AsyncIterato
             yield subscribers
     else:
         hint = "write stdout, mqtt://HOST:PORT, zmq, ipc:///PATH or tcp://127.0.0.1:PORT"
-        raise UsageError(f"--to {to!r} is nothing that records can go to", hint=hint)
+        raise UsageError(f"invalid --to {to!r}", hint=hint)
 
 
 def _properties_of(record: LogRecord) -> Properties:

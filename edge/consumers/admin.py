@@ -119,7 +119,7 @@ class GroupAdmin:
         group = self._registry.groups.get(name)
         if group is not None and group.members:
             who = ", ".join(it.name or it.id[:ID_SHOWN] for it in group.members.values())
-            raise NotDone(f"group {name} is at work: {who}", "refused", "stop its consumers first")
+            raise NotDone(f"group {name} is in use: {who}", "refused", "stop its consumers first")
         return state
 
     # ---- reading without a group ----

@@ -430,7 +430,7 @@ class Coordinator:
         room = self.outbox.room(peer)
         if not room:
             text = f"{self.outbox.unread(peer)} bytes of answers to this client wait until it reads them"
-            raise NotDone(text, "full", "read the answers, then ask again")
+            raise NotDone(text, "full", "read the answers, then repeat the request")
         return room
 
     def _give(self, peer: bytes, answer: Answer, records: RingRecords | Overwritten | None) -> None:
@@ -445,12 +445,12 @@ class Coordinator:
             raise NotDone(f"group {group.name} is not in epoch {request.epoch} of {request.ring}", "fenced")
         if not group.owned_since(member.id, partition, request.generation):
             text = f"{request.ring} has gone to another member since generation {request.generation}"
-            raise NotDone(text, "fenced", "leave these records to it")
+            raise NotDone(text, "fenced", "drop these records; the other member handles them")
         try:
             verdict = self._verdict(group, partition, member, request)
         except TooManyRuns:
             text = f"what is refused of this {type(request).__name__.lower()} is more than {RUNS_MAX} runs"
-            raise NotDone(text, "refused", "say it of fewer records at once") from None
+            raise NotDone(text, "refused", "send fewer offsets in one request") from None
         if group.ordered and partition.successor is not None:
             group.settle()
         return Acked(request.id, *verdict)

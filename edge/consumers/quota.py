@@ -32,10 +32,14 @@ class Quota:
         total, each, total_bytes = self._limits
         found = f"{self._of[peer]} {self._what} of this client and {len(self)} of all are under way"
         if self._of[peer] >= each or len(self) >= total:
-            raise NotDone(f"{found} (allowed: {each} and {total})", "full", "await some, then ask again")
+            raise NotDone(
+                f"{found} (allowed: {each} and {total})",
+                "full",
+                "wait for some answers, then repeat the request",
+            )
         if self.bytes and self.bytes + size > total_bytes:
             text = f"{found}, with {self.bytes} bytes; {size} more exceed the limit of {total_bytes}"
-            raise NotDone(text, "full", "ask again later")
+            raise NotDone(text, "full", "repeat the request later")
         self._of[peer] += 1
         self.bytes += size
 

@@ -117,7 +117,7 @@ class GroupRegistry:
         known = self.store.groups.get(name)
         if known is None and len(self.store.groups) >= self.settings.groups_max:
             raise NotDone(
-                f"there are {len(self.store.groups)} groups, as many as consumers.groups_max allows",
+                f"too many groups: {len(self.store.groups)} (allowed: consumers.groups_max)",
                 "full",
                 "remove one with `brim consumers forget`, or raise consumers.groups_max",
             )
@@ -125,7 +125,7 @@ class GroupRegistry:
         same = known is not None and known.mode == mode and set(known.filters) == set(filters)
         if group is not None and group.members and not same:
             raise NotDone(
-                f"group {name} is at work as {group.mode} on {', '.join(group.filters)}",
+                f"group {name} is in use as {group.mode} on {', '.join(group.filters)}",
                 "refused",
                 "join it with the same mode and filters, or choose another name",
             )
@@ -253,4 +253,4 @@ def check_filters(filters: Iterable[str]) -> None:
         try:
             check_filter(topic_filter)
         except ProtocolError as error:
-            raise NotDone(error.detail, "refused", "mend the filter") from error
+            raise NotDone(error.detail, "refused", "correct the filter") from error

@@ -133,7 +133,9 @@ class RingSource:
         place, times = self._gap
         self._gap = ((epoch, offset), times + 1 if place == (epoch, offset) else 1)
         if self._gap[1] <= GAP_TRIES:
-            raise OSError(errno.EIO, f"offset {offset} of epoch {epoch} is not given, which ends at {end}")
+            raise OSError(
+                errno.EIO, f"offset {offset} of epoch {epoch} is missing in the log; the epoch ends at {end}"
+            )
         log.error(
             "records of the log not readable, consumers skipped them %s",
             pairs(ring=self.name, epoch=epoch, offset=offset, end=end),

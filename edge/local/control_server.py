@@ -162,14 +162,14 @@ class LocalEndpoint(Server[LocalPeer]):
         stream = self._streams[partition.stream]
         if stream.when_full == "overwrite":
             hint = f'write when_full = "block" or "reject" in the [[stream]] with name = "{stream.name}"'
-            raise Refused(f"stream {stream.name!r} overwrites, and holds back for nobody", hint=hint)
+            raise Refused(f"stream {stream.name!r} overwrites old records; no reader can block it", hint=hint)
         if peer.uid not in self._gating_uids:
             hint = f"add {peer.uid} to local.gating_uids"
-            raise Refused(f"user {peer.uid} may not hold back stream {stream.name!r}", hint=hint)
+            raise Refused(f"user {peer.uid} may not block the writer of stream {stream.name!r}", hint=hint)
         gating = {it.slot for it in partition.ring.slots() if it.state == "gating" and not it.own}
         taken = any((name, slot) in other.gates for other in self._peers if other is not peer)
         if slot not in gating or taken:
-            raise Refused(f"slot {slot} of ring {name} has no gating reader of yours")
+            raise Refused(f"slot {slot} of ring {name} has no blocking reader of this process")
         peer.gates[name, slot] = partition.ring
         await self._on_writer_thread(lambda: partition.ring.admit(slot))
 
@@ -216,7 +216,7 @@ class LocalEndpoint(Server[LocalPeer]):
         if peer.uid not in (os.geteuid(), 0):
             hint = f"run the bridge as user {os.geteuid()}, or with in_broker = true"
             raise Refused(
-                f"user {peer.uid} may not say what bridge {request.bridge!r} has drained", hint=hint
+                f"user {peer.uid} may not report the progress of bridge {request.bridge!r}", hint=hint
             )
         self._moved(request.bridge, request.ring, request.epoch, request.offset, request.lost)
         return Done()

@@ -63,7 +63,7 @@ def _attached(facts: RingInfo, producer: str) -> Ring:
         return Ring.reattach(facts.path)
     except WriterAlive as error:
         text = f"producer {producer!r} of stream {facts.stream!r} is another process already"
-        raise Refused(text, hint="give each producer a name of its own") from error
+        raise Refused(text, hint="give each producer another name") from error
     except PermissionError as error:
         hint = "run as the broker's user, or share the group of its runtime directory"
         raise Refused(f"{facts.path}.ring may not be written by this user", hint=hint) from error

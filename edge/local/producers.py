@@ -141,8 +141,8 @@ class Producers:
             )
         if self._streams[stream].visible == "durable":
             raise Refused(
-                f"stream {stream!r} shows what is durable alone, a producer's ring what is committed",
-                hint='give local producers a stream of their own with visible = "commit"',
+                f'stream {stream!r} has visible = "durable"; a producer ring shows committed records',
+                hint='give local producers a separate stream with visible = "commit"',
             )
         settings = self._settings.get(producer)
         if settings is None:
@@ -161,12 +161,12 @@ class Producers:
 
     def _check_unlisted(self, settings: ProducerSettings) -> None:
         if not re.search(NAME_PATTERN, settings.name):
-            raise Refused(f"producer {settings.name!r} is no name", hint=NAME_RULE)
+            raise Refused(f"invalid producer name {settings.name!r}", hint=NAME_RULE)
         unlisted = [ring for ring in self._rings.values() if ring.producer not in self._settings]
         known = f"{settings.stream}@{settings.name}" in self._rings
         if not known and len(unlisted) >= self._unlisted_max:
             raise Refused(
-                f"{len(unlisted)} producers without a [[producer]] are as many as local.producers_max allows",
+                f"too many producers without a [[producer]]: {len(unlisted)} (allowed: local.producers_max)",
                 hint=f'add [[producer]] with name = "{settings.name}", or raise local.producers_max',
             )
 

@@ -77,7 +77,7 @@ class Gate:
                 text = f"{self._setting} {self.endpoint} is in use"
                 raise PortTaken(text, hint=f"stop the other program, or set {self._setting}") from error
             text = f"{self._setting} {self.endpoint}: {error.strerror or error}"
-            raise EdgeError(text, hint="set it") from error
+            raise EdgeError(text, hint=f"set {self._setting}") from error
         limits = ffi.new("gt_limits *")
         limits.connections_max = self._limits.connections_max
         limits.parts_max, limits.message_max_bytes = self._limits.parts_max, self._limits.message_max_bytes

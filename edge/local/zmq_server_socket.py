@@ -81,7 +81,7 @@ class ZmqServer:
             if error.errno == errno.EADDRINUSE:
                 text = f"{setting} {self.endpoint} is in use"
                 raise PortTaken(text, hint=f"stop the other program, or set {setting}") from error
-            raise EdgeError(f"{setting} {self.endpoint}: {error.strerror}", hint="set it") from error
+            raise EdgeError(f"{setting} {self.endpoint}: {error.strerror}", hint=f"set {setting}") from error
         self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         if self.endpoint.startswith(IPC):
             self._file = Path(self.endpoint.removeprefix(IPC))

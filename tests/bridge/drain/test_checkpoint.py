@@ -140,7 +140,7 @@ def test_the_checkpoint_of_a_log_is_refused_and_stays_as_it_is(path: Path) -> No
     data = OF_A_LOG.read_bytes()
     path.parent.mkdir()
     path.write_bytes(data)
-    with pytest.raises(CheckpointMismatch, match=f"{path}: it is the checkpoint of a log, not of a bridge"):
+    with pytest.raises(CheckpointMismatch, match=f"{path} is the checkpoint of a log, not of a bridge"):
         opened(path)
     assert path.read_bytes() == data
     path.write_bytes(data[:-1])  # its content is unknown

@@ -230,6 +230,6 @@ def test_a_name_that_has_files_already_a_bridge_that_runs_and_another_edge_are_r
     before = chosen.checkpoint_path.read_bytes()
     with pytest.raises(InvalidCommand, match="has files of edge edge-2 already"):
         rename(chosen)
-    with pytest.raises(InvalidCommand, match="it is of edge edge-1, not of edge-7"):
+    with pytest.raises(InvalidCommand, match="belongs to edge edge-1, not to edge-7"):
         rename_edge(chosen, "edge-7", "edge-8")
     assert chosen.checkpoint_path.read_bytes() == before

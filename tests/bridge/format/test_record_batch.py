@@ -265,8 +265,8 @@ def test_what_a_plug_in_makes_that_is_no_message_is_a_dead_letter(
     assert {it["offset"]: it["reason"] for it in letters} == {
         3: "the transform: TypeError('payload is a str, and must be bytes')",
         5: "the transform: TypeError('key is a str, and must be bytes')",
-        7: "the transform: TypeError('it has made a str, and must make TransformedRecords')",
-        8: "the transform: ValueError('it has made offset 1000 of offset 8')",
+        7: "the transform: TypeError('returned a str (allowed: TransformedRecord)')",
+        8: "the transform: ValueError('returned offset 1000 for offset 8')",
     }
 
 

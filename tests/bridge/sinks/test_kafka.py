@@ -162,7 +162,7 @@ def test_the_option_mode_is_refused_with_its_remedy(mode: str) -> None:
 
 def test_nothing_is_sent_before_begin() -> None:
     sink = KafkaSink.of_url("kafka://127.0.0.1:1/t", {})
-    with pytest.raises(SinkUnavailable, match="not begun"):
+    with pytest.raises(SinkUnavailable, match="client is not open"):
         sink.send(records_of(unit_of(0, 0)))
     sink.close()
 

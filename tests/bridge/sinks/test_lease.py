@@ -127,7 +127,7 @@ def test_a_store_without_conditions_has_no_leases(tmp_path: Any, caplog: pytest.
         lease.take()
         lease.keep()
         lease.give_up()
-    assert "no lease" in caplog.text
+    assert "lease not taken" in caplog.text
 
 
 def test_a_machine_s_name_is_the_same_each_time_and_names_its_host() -> None:

@@ -266,9 +266,9 @@ def test_tls_and_a_password_are_used_and_what_is_wrong_is_said(
 @pytest.mark.parametrize(
     ("url", "options", "said"),
     [
-        ("mqtt://", {}, "no broker"),
-        ("mqtt://host:port", {}, "no broker"),
-        ("mqtt://user:sesame@host/path", {}, "no broker"),
+        ("mqtt://", {}, "is not an MQTT URL"),
+        ("mqtt://host:port", {}, "is not an MQTT URL"),
+        ("mqtt://user:sesame@host/path", {}, "is not an MQTT URL"),
         ("mqtt://host", {"qos": "2"}, "no option qos"),
         ("mqtt://host", {"in_flight": "0"}, "in_flight"),
         ("mqtt://host", {"commands": "cmd/#"}, "go together"),

@@ -151,7 +151,7 @@ def test_what_another_user_says_of_a_bridge_is_not_believed(place: Place) -> Non
         said = subprocess.run(
             [sys.executable, "-c", code, str(place.runtime_dir)], capture_output=True, text=True, check=False
         )
-        assert "may not say what bridge 'lake' has drained" in said.stderr
+        assert "may not report the progress of bridge 'lake'" in said.stderr
         broker.kill()
 
 
@@ -478,7 +478,7 @@ def logged_of_producers(place: Place) -> int:
 
 def test_a_producer_is_refused_where_nothing_may_be_shown_early(place: Place) -> None:
     with place.broker(stream("disk", visible="durable")) as broker:
-        refused = pytest.raises(Refused, match="shows what is durable alone")
+        refused = pytest.raises(Refused, match="producer ring shows committed records")
         with refused, producer("cam", "t", runtime_dir=place.runtime_dir):
             pass
         assert broker.stop()[0] == 0

@@ -187,14 +187,14 @@ def test_records_come_at_the_rate_and_at_the_speed_that_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--from", "tomorrow"), "--from 'tomorrow' is no place in a log"),
-        (("--to", "kafka://x"), "is nothing that records can go to"),
+        (("--from", "tomorrow"), "--from 'tomorrow' is not a position in a log"),
+        (("--to", "kafka://x"), "invalid --to 'kafka://x'"),
         (("--to", "mqtt://h:1/topic"), "has more than host and port"),
         (("--to", "tcp://0.0.0.0:5"), "is reached from other machines"),
         (("--stream", "b"), "the log has a"),
         (("--ring", "b-0"), "the log has a-0"),
-        (("--topic", "a/#/b"), "mend the filter"),
-        (("--follow", "--until", "5"), "--follow has no end"),
+        (("--topic", "a/#/b"), "correct the filter"),
+        (("--follow", "--until", "5"), "--follow and --until exclude"),
         (("--log", "/nowhere"), "there is no log in /nowhere"),
     ],
 )
@@ -229,5 +229,5 @@ def test_a_place_is_an_offset_or_a_time(text, place):
 
 @pytest.mark.parametrize("text", ["-15", "15m", "-5y", "yesterday", "@", "2026-13-01", "0x10"])
 def test_what_is_neither_is_refused(text):
-    with pytest.raises(EdgeError, match="is no place in a log"):
+    with pytest.raises(EdgeError, match="is not a position in a log"):
         place_of(text, "--from")

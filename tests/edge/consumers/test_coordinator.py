@@ -437,7 +437,7 @@ def test_a_group_can_be_put_somewhere_else_when_nobody_is_at_work(desk):
     desk.publish(*texts(*range(5)))
     assert ann.all() == texts(*range(5))
     failed = desk.ask(Reset, Failed, "g", "oldest")
-    assert "at work" in failed.error
+    assert "in use" in failed.error
     ann.leave()
     desk.ask(Reset, Done, "g", "offset", 3)
     ann = desk.member()
@@ -498,7 +498,7 @@ def test_groups_and_members_have_limits(runtime_directory):
 
 def test_members_of_a_group_want_the_same(desk):
     ann = desk.member()
-    assert "at work as ordered on a/#" in desk.ask(Join, Failed, "g", ("b/#",)).error
+    assert "in use as ordered on a/#" in desk.ask(Join, Failed, "g", ("b/#",)).error
     assert desk.ask(Join, Failed, "g", ("a/#",), "queue").code == "refused"
     ann.leave()
     desk.ask(Join, Joined, "g", ("a/#",), "queue")
@@ -506,7 +506,7 @@ def test_members_of_a_group_want_the_same(desk):
 
 @pytest.mark.parametrize("topic_filter", ["a/#/b", "", "a+"])
 def test_what_is_no_topic_filter_is_refused(desk, topic_filter):
-    assert desk.ask(Join, Failed, "g", (topic_filter,)).hint == "mend the filter"
+    assert desk.ask(Join, Failed, "g", (topic_filter,)).hint == "correct the filter"
 
 
 @pytest.mark.parametrize(

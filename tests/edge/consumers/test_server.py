@@ -219,7 +219,7 @@ async def test_who_asks_for_what_cannot_be_is_told_at_once(endpoint):
         async with async_consumer("no/name", "a/#", endpoint=endpoint.endpoint):
             pass
     async with async_consumer("g", "a/#", endpoint=endpoint.endpoint):
-        with pytest.raises(Refused, match="at work"):
+        with pytest.raises(Refused, match="in use"):
             consumer("g", "b", endpoint=endpoint.endpoint).__enter__()
     with pytest.raises(EdgeError, match="no topic filter"):
         consumer("g", (), endpoint=endpoint.endpoint)

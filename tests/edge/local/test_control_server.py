@@ -321,14 +321,14 @@ async def test_a_gate_is_granted_only_to_who_may_and_where_it_can_be(runtime_dir
             Connection(config.runtime_dir) as other,
         ):
             for slot in (0, 63, 64, -1, 1 << 40):
-                with pytest.raises(Refused, match="has no gating reader of yours"):
+                with pytest.raises(Refused, match="has no blocking reader of this process"):
                     await connection.ask_async(Gate("default-0", slot), Done)
             with Ring.attach(ring.path) as attached, attached.reader(gating=True) as reader:
                 await connection.ask_async(Gate("default-0", reader.slot), Done)
                 await connection.ask_async(
                     Gate("default-0", reader.slot), Done
                 )  # asked again after a restart
-                with pytest.raises(Refused, match="has no gating reader of yours"):
+                with pytest.raises(Refused, match="has no blocking reader of this process"):
                     await other.ask_async(Gate("default-0", reader.slot), Done)
         broker.local._gating_uids.clear()
         with Connection(config.runtime_dir) as connection, pytest.raises(Refused) as caught:
@@ -364,9 +364,9 @@ async def test_a_producer_gets_a_ring_of_its_own_and_followers_are_told(config):
     ("producer", "stream", "said"),
     [
         ("cam", "nope", "there is no stream 'nope'"),
-        ("../../etc/x", "some", "producer '../../etc/x' is no name"),
-        ("cam\n", "some", "is no name"),
-        ("", "some", "is no name"),
+        ("../../etc/x", "some", "invalid producer name '../../etc/x'"),
+        ("cam\n", "some", "invalid producer name"),
+        ("", "some", "invalid producer name"),
         ("listed", "default", "producer 'listed' writes stream 'some', not 'default'"),
     ],
 )
@@ -395,7 +395,7 @@ async def test_producers_nobody_has_listed_are_few(config):
     async with LocalBroker(config) as broker:
         first = broker.producers.open("one", "some", uid=os.geteuid())
         assert broker.producers.open("one", "some", uid=os.geteuid()) is first
-        with pytest.raises(Refused, match=r"1 producers without a .* are as many as"):
+        with pytest.raises(Refused, match=r"too many producers without a \[\[producer\]\]: 1 "):
             broker.producers.open("two", "some", uid=os.geteuid())
 
 
