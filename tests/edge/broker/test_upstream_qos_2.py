@@ -151,7 +151,7 @@ def test_a_loss_is_known_after_a_restart(lives: Lives, bench: Bench, version: Ve
 
 
 def test_a_session_has_a_limit_of_messages_that_wait_for_the_sinks() -> None:
-    """Over all its connections; it goes on when the sinks have some of them."""
+    """Over all its connections; it continues when the sinks have some of them."""
     with Bench(engine=EngineLimits(receive_max=3), durability=Durability.UPSTREAM) as bench:
         for connection in range(4):
             client = connect(bench, Version.V311, present=connection > 0)
