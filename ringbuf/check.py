@@ -1,6 +1,6 @@
 """Check of a ring before reuse: damaged places are restored from a copy or reported as lost.
 
-The work is done in c/check.c.
+The work is done in c/ring/check.c.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Files of a ring: names, creation, opening and header check.
 
-Returns mappings whose headers have been checked; owns no ring.  Formats: c/layout.h.
+Returns mappings whose headers have been checked; owns no ring.  Formats: c/ring/layout.h.
 """
 
 import errno

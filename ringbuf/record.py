@@ -1,7 +1,7 @@
 """Records as bytes: a scan in C, and an encoder and decoder in Python.
 
-c/record.h defines the format.  encode() and decode() implement it again in Python, as the reference for tests
-and for tools that need no speed.  Never used on a hot path.
+c/base/record.h defines the format.  encode() and decode() implement it again in Python, as the reference for
+tests and for tools that need no speed.  Never used on a hot path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ring: the two files of one partition, created, attached or taken over.
 
 Owns both mappings, the writer's lock and the reader slots.  Never reads or writes records: Writer and Reader
-do that.  Layout: c/layout.h.
+do that.  Layout: c/ring/layout.h.
 """
 
 import errno

@@ -25,7 +25,7 @@ class BridgeSettings:
 
     name: str  # of the bridge, and of its checkpoint file
     edge_id: str
-    to: str  # URL of the sink: see bridge.sinks.interface.open_sink()
+    to: str  # URL of the sink: see bridge.sinks.registry.open_sink()
     runtime_dir: Path  # directory of the broker's rings; new rings are found as they appear
     state_dir: Path  # checkpoints are in state_dir/bridge
     # Directory of the broker's log, read for records that are no longer in the ring; None: no log. In the

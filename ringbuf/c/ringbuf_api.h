@@ -5,11 +5,11 @@
  * The file is read twice: by the C compiler, and by cffi's cdef() in build.py.  It therefore has declarations
  * only: no preprocessor lines, inline functions or _Atomic.  cffi releases the GIL around each of these
  * functions: they are for waits and whole batches.  Functions that keep the GIL (one call per message) are in
- * py_module.c.  Python sees them as the types Writer, Reader, Claim, Record, Batch and KeyFilter, which
+ * python/.  Python sees them as the types Writer, Reader, Claim, Record, Batch and KeyFilter, which
  * rb_install() adds to the module.
  *
- * C includes this file through record.h or ring.h.  Other parts (mqtt/, decode.c) have an _api.h of their
- * own.
+ * C includes this file through record.h or ring.h.  Other parts (mqtt/, arrow/) have a header of this kind of
+ * their own.
  */
 
 /* ---- sizes and codes -------------------------------------------------------------------------- */

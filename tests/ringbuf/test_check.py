@@ -18,7 +18,7 @@ from tests.support.rings import CAPACITY_BYTES, new_ring
 
 CASES = 400  # of each kind of damage
 EPOCH = 7  # of new_ring()
-GAP = struct.Struct("<IIQQQ")  # a gap marker, by hand from c/record.h: length, checksum, offset, count, zeros
+GAP = struct.Struct("<IIQQQ")  # gap marker of c/base/record.h: length, checksum, offset, count, zeros
 EXTENT = {"bit": 1, "byte": 1, "zeros": 600, "garbage": 512, "sector": 512}
 
 

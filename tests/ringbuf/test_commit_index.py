@@ -12,7 +12,7 @@ from ringbuf.record import RecordHeader
 from tests.support.rings import new_ring, overwrite
 
 MIB = 1 << 20
-HELD_AT = 0x290  # c/layout.h
+HELD_AT = 0x290  # c/ring/layout.h
 
 
 @pytest.fixture

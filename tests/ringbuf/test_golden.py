@@ -1,7 +1,7 @@
 """Record, ring and cursor file against bytes that never change: C writes and Python reads, and back.
 
-What Python says here it says from c/record.h and c/layout.h by hand, with struct, so that a change of the C
-structures cannot hide.
+What Python says here it says from c/base/record.h and c/ring/layout.h by hand, with struct, so that a change
+of the C structures cannot hide.
 """
 
 import random

@@ -15,7 +15,7 @@ from tests.support.children import Child
 from tests.support.rings import CAPACITY_BYTES, drained, new_ring, overwrite, payload_of, ring_bytes
 from tests.support.waiting import PATIENCE_S
 
-MAGIC, VERSION, ABI, CAPACITY = 0, 8, 12, 24  # bytes of the geometry; see c/layout.h
+MAGIC, VERSION, ABI, CAPACITY = 0, 8, 12, 24  # bytes of the geometry; see c/ring/layout.h
 COPY = 0x3000  # where the header has the geometry again
 
 

@@ -21,7 +21,7 @@ from ringbuf.ring import cursor_file
 from tests.support.rings import payload_of
 
 CAPACITY_BYTES = 1 << 16
-SLOTS_AT, SLOT_BYTES = 4096, 128  # see c/layout.h
+SLOTS_AT, SLOT_BYTES = 4096, 128  # see c/ring/layout.h
 BURST = 10_000
 STATES = np.arange(5, dtype=np.uint32)
 BOUNDARIES = np.array(

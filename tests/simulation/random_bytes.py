@@ -18,7 +18,7 @@ from ringbuf.ring import ring_file
 from tests.support.rings import payload_of
 
 CAPACITY_BYTES = 1 << 16
-PLACES = {  # of the file: see c/layout.h
+PLACES = {  # of the file: see c/ring/layout.h
     "geometry": (0, 128),
     "end": (128, 256),
     "watermark": (256, 384),
