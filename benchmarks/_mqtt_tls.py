@@ -108,6 +108,7 @@ def paced(broker: Broker, duration_s: float) -> tuple[Histogram, float]:
     """
     times: list[int] = []
     with pair(broker) as (publisher, subscriber):
+        broker.settle()  # its start has rows of its own
         cpu_s, begun = broker.cpu_s(), time.monotonic_ns()
         for number in range(int(RATE * duration_s)):
             due = begun + number * 1_000_000_000 // RATE
@@ -141,6 +142,7 @@ def ingest(
     broker: Broker, connection: socket.socket, block: bytes, ping: bytes, answer: int, s: float
 ) -> Figure:
     """Messages per second in blocks, until the answer to a ping."""
+    broker.settle()
     count, cpu_s, begun = 0, broker.cpu_s(), time.monotonic()
     while time.monotonic() < begun + s:
         connection.sendall(block)
@@ -217,7 +219,9 @@ class HandshakeProcess:
 
 def tls_handshakes(broker: Broker, count: int) -> Figure:
     """Handshakes with CONNECT per second."""
-    process, cpu_s = HandshakeProcess(broker.ports.tls, count), broker.cpu_s()
+    process = HandshakeProcess(broker.ports.tls, count)
+    broker.settle()
+    cpu_s = broker.cpu_s()
     seconds = process.run()
     broker.settle()
     return Figure(count / seconds, (broker.cpu_s() - cpu_s) / count * 1e6)

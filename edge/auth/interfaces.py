@@ -29,7 +29,6 @@ __all__ = [
     "ListenerPolicy",
     "PlugIns",
     "Surveyable",
-    "TransportInfo",
     "Verdict",
     "Watcher",
     "anonymous_allowed",
@@ -175,15 +174,15 @@ class ListenerPolicy:
     packet_max_bytes: int | None = None  # after CONNECT; None: the limit of the engine
     # `host:port` of the server that clients are redirected to; None: clients are served here
     redirect_to: str | None = None
+    has_certificates: bool = False  # clients may show a certificate, here or to a proxy
 
 
 @dataclass(frozen=True, slots=True)
-class TransportInfo:
-    """Facts of a connection that another transport handed to the loop."""
+class ClientCertificate:
+    """Verified certificate of a client."""
 
-    transport: str
-    certificate: str | None = None  # as in ClientInfo
-    certificate_der: bytes | None = field(default=None, repr=False)
+    name: str | None  # as ClientInfo.certificate
+    der: bytes | None = field(default=None, repr=False)  # None: only a proxy has it
 
 
 def anonymous_allowed(host: str, configured: bool | None) -> bool:

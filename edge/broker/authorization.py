@@ -5,16 +5,18 @@ Owns none of their rules. $-topics belong to the server: clients never publish t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from edge.auth.interfaces import (
     AccessList,
     AllowedFilters,
     Answer,
     Authenticator,
+    ClientCertificate,
     ClientInfo,
     EnhancedAuthenticator,
     ListenerPolicy,
     Surveyable,
-    TransportInfo,
 )
 from edge.broker.sessions import Session
 from edge.engine.engine import Engine
@@ -40,8 +42,7 @@ class Authorization:
         self._access = access
         self._survey = _survey_of(access)
         self.policies: dict[int, ListenerPolicy] = {}  # by listener number
-        # by connection; the transport that hands a connection over adds them
-        self.transports: dict[int, TransportInfo] = {}
+        self.certificate_of: Callable[[int], ClientCertificate | None] = lambda connection: None
         self._engine = engine
 
     @property
@@ -58,19 +59,19 @@ class Authorization:
         listener, address = self._engine.peer(connection) or _NO_PEER
         policy = self.policies.get(listener)
         transport = policy.transport if policy is not None else "tcp"
-        known = self.transports.get(connection)
+        shown = self.certificate_of(connection) if policy is not None and policy.has_certificates else None
         if policy is not None and policy.certificate_is_user:
-            username = None if known is None else known.certificate
-        if known is None:
+            username = None if shown is None else shown.name
+        if shown is None:
             return ClientInfo(client_id, username, address, listener, transport=transport)
         return ClientInfo(
             client_id,
             username,
             address,
             listener,
-            transport=known.transport,
-            certificate=known.certificate,
-            certificate_der=known.certificate_der,
+            transport=transport,
+            certificate=shown.name,
+            certificate_der=shown.der,
         )
 
     def is_verified(self, facts: ClientInfo) -> bool:

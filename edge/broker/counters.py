@@ -67,8 +67,7 @@ class Counters:
 
     def closed(self) -> dict[str, int]:
         """Ended connections by cause, including those that ended during the handshake."""
-        counters = self._counters
-        return {cause.words: counters.closed[cause] + counters.turned_away[cause] for cause in CloseCause}
+        return {cause.words: self._counters.closed[cause] for cause in CloseCause}
 
     def snapshot(self) -> dict[str, Any]:
         """All counters, for `brim status --json`."""

@@ -16,6 +16,7 @@ Never handles PUBLISH, acknowledgements or PINGREQ; those stay in C.
     COLD                LogBackfill.start_read
     JOURNAL             SessionJournal.checkpoint, or on_retained_due
     UPGRADE             on_upgrade: the transport answers the HTTP request of a WebSocket client
+    PROXY               on_proxy: the transport answers the PROXY header of a connection
 
 Invariants: an exception in the handling of one event ends the connection of that event and no other. Every
 accepted client leaves through Connections.end(), once.
@@ -31,10 +32,10 @@ from functools import partial
 from edge.auth.interfaces import (
     AccessList,
     Authenticator,
+    ClientCertificate,
     ClientInfo,
     EnhancedAuthenticator,
     ListenerPolicy,
-    TransportInfo,
     Watcher,
 )
 from edge.broker.authorization import Authorization
@@ -121,6 +122,7 @@ class Broker:
         # rings are about to overwrite records that are retained
         self.on_retained_due: Callable[[], object] = lambda: None
         self.on_upgrade: Callable[[int, bytes], object] = lambda connection, request: None
+        self.on_proxy: Callable[[int, bytes], object] = lambda connection, header: None
         self.engine = engine
         self.journal = SessionJournal(engine, clock=clock, wall_ns=wall_ns)
         self.router = Router(
@@ -167,9 +169,13 @@ class Broker:
         return self._permissions.policies
 
     @property
-    def transports(self) -> dict[int, TransportInfo]:
-        """Transport facts by connection. The transport that hands a connection over adds them here."""
-        return self._permissions.transports
+    def certificate_of(self) -> Callable[[int], ClientCertificate | None]:
+        """Function that returns the certificate of a client. The owner of the connections sets it."""
+        return self._permissions.certificate_of
+
+    @certificate_of.setter
+    def certificate_of(self, function: Callable[[int], ClientCertificate | None]) -> None:
+        self._permissions.certificate_of = function
 
     @property
     def watchers(self) -> list[Watcher]:
@@ -226,6 +232,8 @@ class Broker:
             self._closed(connection, detail)
         elif kind == EventKind.UPGRADE:
             self.on_upgrade(connection, data)
+        elif kind == EventKind.PROXY:
+            self.on_proxy(connection, data)
         elif kind == EventKind.COLD:
             if client := self.clients.get(connection):
                 self.cold.start_read(client.session.handle, self.call)
@@ -363,7 +371,6 @@ class Broker:
     ) -> None:
         self._authenticating.forget(connection)
         self._pending.forget(connection)
-        self.transports.pop(connection, None)
         self.clients.end(connection, will=will, reason=reason, words=words, reference=reference)
 
     def acl_changed(self, access: AccessList | None) -> None:

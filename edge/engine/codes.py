@@ -26,6 +26,7 @@ class EventKind(IntEnum):
     COLD = lib.MQ_EVENT_COLD  # only the log has the next record of the connection's session
     JOURNAL = lib.MQ_EVENT_JOURNAL  # the journal of sessions needs a checkpoint
     UPGRADE = lib.MQ_EVENT_UPGRADE  # data: the HTTP request of a WebSocket client
+    PROXY = lib.MQ_EVENT_PROXY  # data: the PROXY header of a connection
 
 
 class CloseCause(IntEnum):

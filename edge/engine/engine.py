@@ -43,14 +43,13 @@ __all__ = [
     "EventKind",
     "Loop",
     "Match",
-    "Peer",
     "SessionStats",
     "Table",
     "counters_of",
     "engine_of",
     "limits_of",
-    "listener_full",
     "listener_of",
+    "violation_of",
 ]
 
 _MODULE = "ringbuf._ringbuf"
@@ -65,9 +64,6 @@ FULL: int = lib.RB_FULL
 
 # (kind, connection, detail, data): one decision for Python. `connection` is 0 for events of a source ring.
 Event: TypeAlias = tuple[int, int, int, bytes]
-
-# of Loop.adopt(): (listener, address family, 16 bytes of address, of which the family uses the first, port)
-Peer: TypeAlias = tuple[int, int, bytes, int]
 
 
 class SessionStats(NamedTuple):
@@ -515,9 +511,9 @@ def limits_of(engine: Engine) -> Any:
     return ffi.cast("mq_limits *", engine.limits_address)
 
 
-def listener_full(engine: Engine, number: int) -> bool:
-    """True if that listener, or the engine, has the maximum of connections. For any thread."""
-    return bool(lib.mq_listener_full(ffi.cast("mq_engine *", engine.address), number))
+def violation_of(engine: Engine) -> Any:
+    """Live view of the engine's mq_violation."""
+    return lib.mq_engine_violation(ffi.cast("mq_engine *", engine.address))
 
 
 class Loop:
@@ -537,16 +533,13 @@ class Loop:
         if result:
             raise OSError(-result, f"listener {number} cannot be watched: {os.strerror(-result)}")
 
-    def adopt(self, fd: int, number: int, peer: Peer, waited_ms: int = 0) -> int:
-        """Serve `fd` as if listener `number` had accepted it `waited_ms` ago. On the loop's thread. `fd`, a
-        connected, non-blocking stream socket, belongs to the loop from now on. The listener number of `peer`
-        is ignored. Returns the connection; 0: a limit was reached, and the socket is
-        closed.
-        """
-        _, family, address, port = peer
-        padded = address.ljust(16, b"\0")
-        handle: int = lib.mq_loop_adopt(self._loop, fd, number, family, padded, port, waited_ms)
-        return handle
+    def proxied(self, connection: int, family: int, address: bytes, port: int) -> None:
+        """Answer a PROXY event by the address of the client; `family`, AF_*, is 0 for the proxy."""
+        lib.mq_loop_proxied(self._loop, connection, family, address.ljust(16, b"\0"), port)
+
+    def refuse_proxied(self, connection: int) -> None:
+        """Answer a PROXY event with an invalid header: the connection is closed."""
+        lib.mq_loop_proxied(self._loop, connection, -1, bytes(16), 0)
 
     def upgrade(self, connection: int, answer: bytes, *, accepted: bool) -> None:
         """Answer an UPGRADE event. WebSocket frames follow if accepted; otherwise the connection closes."""

@@ -109,7 +109,7 @@ def budget(config: Config, allowed: int, opened: int) -> DescriptorBudget:
         producers=min(most.producers, share // OF_RING),
     )
     over = max(0, _taken(config, given) - left)
-    clients = most.clients - -(-over // _of_client(config))
+    clients = most.clients - over
     if clients < 1:
         raise refusal(f"{opened} are open and the broker keeps {_own(config)} for its own files")
     if clients < most.clients:
@@ -122,11 +122,6 @@ def refusal(reason: object) -> EdgeError:
     """The error of a start with too few descriptors."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return EdgeError(f"{allowed} files may be open, too few to start: {reason}", hint=FILES_REMEDY)
-
-
-def _of_client(config: Config) -> int:
-    """Descriptors of one client: three if TLS or WebSocket is unwrapped (a socket and a pair)."""
-    return 3 if any(it.scheme in {"tls", "ws", "wss"} for it in config.listener) else 1
 
 
 def _endpoints(config: Config) -> int:
@@ -148,7 +143,7 @@ def _most(config: Config) -> DescriptorBudget:
 def _taken(config: Config, given: DescriptorBudget) -> int:
     """Descriptors that a budget takes."""
     others = given.local + given.metrics + given.peers * _endpoints(config) + given.producers * OF_RING
-    return others + given.clients * _of_client(config)
+    return others + given.clients
 
 
 def _own(config: Config) -> int:

@@ -8,36 +8,34 @@ alternates between C, which moves messages without the GIL, and the broker, whic
 Invariant: only that thread uses the engine, the broker and the writers of the partitions. Others use call(),
 which queues a function, or wake(), which makes C check durable positions and source rings, without Python.
 
-TLS and PROXY headers are unwrapped on another thread (relay_thread.py), which hands over plain sockets:
-adopt(). A port is bound when add() returns, so that a busy port is an error before anything else has
+A port is bound when add() returns, so that a busy port is an error before anything else has
 started.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from edge.auth.interfaces import ListenerPolicy, TransportInfo, anonymous_allowed
+from edge.auth.interfaces import ClientCertificate, ListenerPolicy, anonymous_allowed
 from edge.broker.dispatcher import Broker
 from edge.config.listener import Listener as Settings
-from edge.engine.engine import Engine, Loop, Peer, limits_of, listener_of
+from edge.engine.engine import Engine, Loop, listener_of
 from edge.errors import EdgeError
 from edge.logging_setup import pairs
 from edge.mqtt import check_name, payload_bytes
 from edge.transport.listen_sockets import ListenAddress, bind, remove_socket
+from edge.transport.proxied import ProxyHeaders
 from edge.transport.upgrades import Upgrades
+from edge.transport.violations import Violations
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from edge.transport.relay_thread import RelayThread
     from edge.transport.tls import Certificates
     from ringbuf import Reader
 
@@ -49,7 +47,6 @@ CALLS_MAX = 10_000  # waiting functions of other threads
 JOIN_S = 10.0
 EVENTS_S = 0.001  # for events after a poll; the others follow after the next one
 EVENTS_AT_A_TIME = 4
-TRANSPORTS_LOOK = 256  # transport facts that are kept before those of ended connections are removed
 
 T = TypeVar("T")
 
@@ -67,12 +64,14 @@ class Listener:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._closed = False
-        self._transports_look = TRANSPORTS_LOOK
-        self._certificates: list[Certificates] = []
-        self._relays: RelayThread | None = None  # None: no listener needs it
+        self._certificates: dict[int, Certificates] = {}  # by listener number
         self._upgrades = Upgrades(engine, self._loop)
+        self._proxy_headers = ProxyHeaders(engine, self._loop)
+        self._violations = Violations(engine)
         broker.call = self.call
         broker.on_upgrade = self._upgrades.answer
+        broker.on_proxy = self._proxy_headers.answer
+        broker.certificate_of = self._certificate_of
 
     def listen(self, host: str, port: int, *, allow_anonymous: bool | None = None) -> tuple[str, int]:
         """As add(), for plain TCP. Returns the bound host and port."""
@@ -85,19 +84,20 @@ class Listener:
         Must be called before start(). Raises PortTaken, EdgeError (files, Unix sockets), OSError.
         """
         number = len(self.addresses)
-        certificates = self._certificates_of(settings)
+        certificates = self._certificates_of(number, settings)
         server, address = bind(settings)
-        if certificates is None and not settings.proxy_protocol:
-            fd = server.detach()
-            self._loop.listen(fd, number)  # belongs to the loop from now on
-        else:
-            self._relay(number, server, settings, certificates)
         limits = listener_of(self._engine, number)
+        limits.is_proxied = settings.proxy_protocol
+        if certificates is not None:
+            limits.tls = certificates.context.address
         for name in ("connections_max", "connect_max_bytes", "packet_max_bytes", "publish_rate_max"):
             setattr(limits, name, getattr(settings, name) or 0)
         limits.is_websocket = settings.transport == "websocket"
         if limits.is_websocket:
             self._upgrades.add(number, settings)
+        if settings.certificate_is_user:
+            self._proxy_headers.trust(number)
+        self._loop.listen(server.detach(), number)  # the socket belongs to the loop from now on
         inside = settings.path is not None and settings.allow_anonymous is None
         anonymous = inside or anonymous_allowed(address.host, settings.allow_anonymous)
         self.broker.policies[number] = ListenerPolicy(
@@ -107,22 +107,13 @@ class Listener:
             settings.certificate_is_user,
             settings.packet_max_bytes,
             settings.redirect_to,
+            certificates is not None or settings.proxy_protocol,
         )
         self.addresses.append(address)
         log.info("listening %s", pairs(at=address, anonymous=anonymous))
         return address
 
-    def _relay(
-        self, number: int, server: socket.socket, settings: Settings, certificates: Certificates | None
-    ) -> None:
-        from edge.transport.relay_thread import Port, RelayThread  # imports asyncio
-
-        if self._relays is None:
-            timeout_s = limits_of(self._engine).connect_timeout_ms / 1000
-            self._relays = RelayThread(self._engine, self.adopt, timeout_s)
-        self._relays.add(Port(number, server, settings, certificates))
-
-    def _certificates_of(self, settings: Settings) -> Certificates | None:
+    def _certificates_of(self, number: int, settings: Settings) -> Certificates | None:
         if settings.tls is None:
             return None
         from edge.transport.tls import Certificates
@@ -132,20 +123,33 @@ class Listener:
             # Only a warning: an edge whose clock is not set yet must start nevertheless.
             file = settings.tls.certificate_file
             log.warning("certificate invalid for clients %s", pairs(file=file, reason=mistake))
-        self._certificates.append(certificates)
+        self._certificates[number] = certificates
         return certificates
+
+    def _certificate_of(self, connection: int) -> ClientCertificate | None:
+        if self._certificates:
+            from edge.engine.tls_context import certificate_of  # imports ssl
+
+            shown = certificate_of(self._engine, connection)
+            if shown is not None:
+                return ClientCertificate(*shown)
+        name = self._proxy_headers.name(connection)
+        return None if name is None else ClientCertificate(name)
 
     def reload_certificates(self) -> None:
         """Read all certificates and keys again, for later connections. For any thread.
 
         If a file is unreadable, that is logged, and the old certificate stays in use.
         """
-        for certificates in self._certificates:
+        for number, certificates in self._certificates.items():
             try:
-                certificates.reload()
+                replaced = certificates.reload()
             except EdgeError as error:
                 log.error("certificate not reloaded %s", pairs(reason=error, remedy=error.hint))
             else:
+                listener_of(self._engine, number).tls = certificates.context.address
+                # The thread may be using the old context now, but not after the call.
+                self.call(lambda kept=replaced: None)  # type: ignore[misc]
                 log.info("certificate reloaded %s", pairs(file=certificates.file))
 
     def start(self) -> None:
@@ -153,9 +157,6 @@ class Listener:
         assert self._thread is None
         self._thread = threading.Thread(target=self._run, name="brim-mqtt")
         self._thread.start()
-        if self._relays is not None:
-            self._relays.on_failure = self.on_failure
-            self._relays.start()
 
     def stop(self) -> None:
         """Stop: accept no more clients, end all connections, publish wills, flush output, end the thread.
@@ -165,8 +166,6 @@ class Listener:
         if self._closed:
             return
         self._closed = True
-        if self._relays is not None:
-            self._relays.close_listeners()
         self._stopping = True
         if self._thread is None:
             self._finish()
@@ -176,10 +175,8 @@ class Listener:
             if self._thread.is_alive():
                 log.error("MQTT thread did not stop %s", pairs(waited_s=JOIN_S))
                 return
-        self._run_calls()  # late calls may hand over sockets, which must not stay open
+        self._run_calls()
         self._loop.close()
-        if self._relays is not None:
-            self._relays.stop()  # after the last output of the loop has reached them
         for address in self.addresses:
             remove_socket(address)
 
@@ -207,34 +204,6 @@ class Listener:
 
         self.call(run)
         return future
-
-    def adopt(
-        self, client: socket.socket, number: int, peer: Peer, facts: TransportInfo, accepted_s: float
-    ) -> None:
-        """Let the loop serve `client`, a connected stream socket, as if listener `number` had accepted it.
-
-        `accepted_s`, of time.monotonic(), is the start of the connect timeout. The socket belongs to the loop
-        from now on, even if it is refused: then it is closed.
-        """
-        client.setblocking(False)
-        fd = client.detach()
-        if self._closed:
-            os.close(fd)
-        else:
-            self.call(lambda: self._adopt(fd, number, peer, facts, accepted_s))
-
-    def _adopt(self, fd: int, number: int, peer: Peer, facts: TransportInfo, accepted_s: float) -> None:
-        waited_ms = int((time.monotonic() - accepted_s) * 1000)
-        connection = self._loop.adopt(fd, number, peer, waited_ms)
-        if not connection:
-            return
-        transports = self.broker.transports
-        # Not every end of a connection is reported here: entries are checked when their number has doubled.
-        if len(transports) >= self._transports_look:
-            for known in [it for it in transports if not self._engine.is_open(it)]:
-                del transports[known]
-            self._transports_look = max(TRANSPORTS_LOOK, 2 * len(transports))
-        transports[connection] = facts
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> bool:
         """Store and deliver a message of this process. False: too many calls wait, and the message was
@@ -289,6 +258,7 @@ class Listener:
             if self._loop.poll(int(timeout_s * 1000) + 1):
                 self._answer_events()
             self._run_calls()
+            self._violations.look()
             timeout_s = self.broker.tick()
 
     def _answer_events(self) -> None:

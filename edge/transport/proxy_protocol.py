@@ -2,9 +2,7 @@
 
     signature 12 | version and command 1 | family 1 | length 2 | addresses | TLV (type 1, length 2, value) ...
 
-All big-endian. Version 1, which is text, is refused: its end can only be found by reading too much.
-
-Invariant: ProxyHeader never requests a byte behind the header, because that byte belongs to MQTT.
+All big-endian. The C loop reads a header to its last byte (ringbuf/c/mqtt/transport/proxy_layer.c).
 
 A client that reaches such a listener directly may claim any address: use it behind a proxy only.
 """
@@ -19,12 +17,9 @@ from dataclasses import dataclass
 from edge.transport.errors import HandshakeError
 from ringbuf import crc32c
 
-__all__ = ["ProxiedAddress", "ProxyHeader"]
+__all__ = ["ProxiedAddress", "source_in"]
 
-SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 FIXED_BYTES = 16
-# A header with everything that known proxies add is a few hundred bytes; the protocol allows 64 KiB.
-HEADER_MAX_BYTES = 4_096
 LOCAL, PROXY = 0, 1
 UNSPECIFIED, STREAM = 0, 1
 AF_UNSPEC, AF_INET, AF_INET6, AF_UNIX = 0, 1, 2, 3
@@ -45,52 +40,31 @@ class ProxiedAddress:
     certificate: str | None = None  # common name of a client certificate that the proxy has verified
 
 
-class ProxyHeader:
-    """One header while it arrives: pass `wanted` bytes to receive() until `wanted` is 0."""
+def source_in(header: bytes) -> ProxiedAddress:
+    """Source in a complete header, of which the C loop has checked signature and length.
 
-    def __init__(self) -> None:
-        self.wanted = FIXED_BYTES
-        self._data = b""
-
-    def receive(self, data: bytes) -> None:
-        """Add at most `wanted` bytes. Raises HandshakeError as soon as the header is invalid."""
-        assert 0 < len(data) <= self.wanted
-        self._data += data
-        self.wanted -= len(data)
-        if not (SIGNATURE.startswith(self._data) or self._data.startswith(SIGNATURE)):
-            raise HandshakeError(f"no PROXY header of version 2: it begins with {self._data[:12]!r}")
-        if self.wanted == 0 and len(self._data) == FIXED_BYTES:
-            self.wanted = self._length()
-
-    def _length(self) -> int:
-        length: int = struct.unpack_from(">H", self._data, 14)[0]
-        version, command = self._data[12] >> 4, self._data[12] & 15
-        if version != 2 or command not in {LOCAL, PROXY}:
-            raise HandshakeError(f"PROXY header of version {version}, command {command}")
-        if length > HEADER_MAX_BYTES:
-            raise HandshakeError(f"a PROXY header of {length} bytes is above the limit, {HEADER_MAX_BYTES}")
-        return length
-
-    def source(self) -> ProxiedAddress:
-        """Source in the complete header. Raises HandshakeError."""
-        assert self.wanted == 0
-        family, kind = self._data[13] >> 4, self._data[13] & 15
-        if self._data[12] & 15 == LOCAL:
-            return ProxiedAddress()
-        start = FIXED_BYTES + ADDRESS_BYTES.get(family, 0)
-        if family not in ADDRESS_BYTES or kind not in {UNSPECIFIED, STREAM} or start > len(self._data):
-            length = len(self._data) - FIXED_BYTES
-            raise HandshakeError(f"PROXY header for family {family}, protocol {kind} with {length} bytes")
-        at = self._data[FIXED_BYTES:start]
-        _require_checksum(self._data, start)
-        certificate = _certificate(self._data[start:])
-        if kind != STREAM or family == AF_UNSPEC:
-            return ProxiedAddress(certificate=certificate)
-        if family == AF_INET:
-            return ProxiedAddress(socket.AF_INET, at[:4], int.from_bytes(at[8:10]), certificate)
-        if family == AF_INET6:
-            return ProxiedAddress(socket.AF_INET6, at[:16], int.from_bytes(at[32:34]), certificate)
-        return ProxiedAddress(socket.AF_UNIX, certificate=certificate)
+    Raises HandshakeError.
+    """
+    version, command = header[12] >> 4, header[12] & 15
+    family, kind = header[13] >> 4, header[13] & 15
+    if version != 2 or command not in {LOCAL, PROXY}:
+        raise HandshakeError(f"PROXY header of version {version}, command {command}")
+    if command == LOCAL:
+        return ProxiedAddress()
+    start = FIXED_BYTES + ADDRESS_BYTES.get(family, 0)
+    if family not in ADDRESS_BYTES or kind not in {UNSPECIFIED, STREAM} or start > len(header):
+        length = len(header) - FIXED_BYTES
+        raise HandshakeError(f"PROXY header for family {family}, protocol {kind} with {length} bytes")
+    at = header[FIXED_BYTES:start]
+    _require_checksum(header, start)
+    certificate = _certificate(header[start:])
+    if kind != STREAM or family == AF_UNSPEC:
+        return ProxiedAddress(certificate=certificate)
+    if family == AF_INET:
+        return ProxiedAddress(socket.AF_INET, at[:4], int.from_bytes(at[8:10]), certificate)
+    if family == AF_INET6:
+        return ProxiedAddress(socket.AF_INET6, at[:16], int.from_bytes(at[32:34]), certificate)
+    return ProxiedAddress(socket.AF_UNIX, certificate=certificate)
 
 
 def _require_checksum(header: bytes, start: int) -> None:

@@ -1,4 +1,4 @@
-"""Refused connections: logs the counts of the accepting threads.
+"""Refused connections: logs the counts of the C loop.
 
 Owns the counts of the last message. The MQTT loop refuses in C (ringbuf/c/mqtt/accept.c), so no line is
 logged for a single connection: one message in 10 s gives the number of refusals, by cause.
@@ -41,7 +41,7 @@ class Refusals:
     def look(self) -> None:
         """Log the refusals since the last message."""
         counters = self._counters
-        refused = int(counters.closed[CloseCause.LIMIT] + counters.turned_away[CloseCause.LIMIT])
+        refused = int(counters.closed[CloseCause.LIMIT])
         if refused > self._limit and self._log_limit():
             facts = pairs(refused=refused - self._limit, connections=int(counters.connections))
             log.warning("connections refused; raise connections_max of [limits] or the listener %s", facts)

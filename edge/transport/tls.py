@@ -1,4 +1,4 @@
-"""TLS certificates: from the files of a listener to a context for handshakes, and back to names.
+"""TLS certificates: from the files of a listener to a context for handshakes.
 
 Owns the error texts for invalid files. Never connects to another process: a handshake with itself, in memory,
 shows if clients will accept the broker's certificate today. That finds more than a check of the dates.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Any
 
 from edge.config.listener import Tls
+from edge.engine.tls_context import TlsContext
 from edge.errors import EdgeError
 
-__all__ = ["Certificates", "certificate_name"]
+__all__ = ["Certificates"]
 
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 HANDSHAKE_TURNS = 10  # far more than TLS takes
@@ -28,33 +28,41 @@ class Certificates:
         self.file = settings.certificate_file
         self.context = _context(settings)
 
-    def reload(self) -> None:
-        """Read the files again, for later handshakes. Raises EdgeError; the old certificate stays then."""
-        self.context = _context(self._settings)
+    def reload(self) -> TlsContext:
+        """Read the files again. Returns the context until now. Raises EdgeError; that context stays then."""
+        replaced, self.context = self.context, _context(self._settings)
+        return replaced
 
     def problem(self) -> str:
         """Reason why clients will refuse the certificate, for example expired; "" if none is known."""
         return _refusal(self._settings)
 
 
-def _context(settings: Tls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = VERSIONS[settings.version_min]
-    # Renegotiation costs the server more than the client, and no client needs it. Compression leaks plain
-    # text.
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    _load_key(context, settings)
+def _context(settings: Tls) -> TlsContext:
+    """Context for the C loop. The same files are read by `ssl` first, whose errors say more."""
+    checked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load_key(checked, settings)
     if settings.client_ca_file is not None:
-        must = settings.require_client_certificate
-        context.verify_mode = ssl.CERT_REQUIRED if must else ssl.CERT_OPTIONAL
         try:
-            context.load_verify_locations(settings.client_ca_file)
+            checked.load_verify_locations(settings.client_ca_file)
         except (OSError, ssl.SSLError) as error:
             raise EdgeError(
                 f"tls.client_ca_file {settings.client_ca_file}: {_words(error)}",
                 hint="it must hold the certificates of authorities, in PEM",
             ) from error
-    return context
+    try:
+        return TlsContext(
+            settings.certificate_file,
+            settings.key_file,
+            settings.client_ca_file,
+            require_client_certificate=settings.require_client_certificate,
+            version_min=VERSIONS[settings.version_min],
+        )
+    except OSError as error:
+        raise EdgeError(
+            f"TLS with tls.certificate_file {settings.certificate_file}: {error}",
+            hint="install OpenSSL 3 (on Debian: libssl3), and keep the files unchanged while they are read",
+        ) from error
 
 
 def _load_key(context: ssl.SSLContext, settings: Tls) -> None:
@@ -106,19 +114,3 @@ def _refusal(settings: Tls) -> str:
             if side is client:
                 return ""
     return "no handshake with it comes to an end"
-
-
-def certificate_name(peer: dict[str, Any] | None) -> str | None:
-    """Common name in a verified certificate (ssl.SSLSocket.getpeercert()), otherwise its first alternative
-    name.
-
-    None: there is no certificate, or no name in it.
-    """
-    if not peer:
-        return None
-    for parts in peer.get("subject", ()):
-        for key, value in parts:
-            if key == "commonName" and value and "\0" not in value:
-                return str(value)
-    names = [value for kind, value in peer.get("subjectAltName", ()) if kind in {"DNS", "email", "URI"}]
-    return names[0] if names else None

@@ -10,7 +10,7 @@ import pytest
 from edge.engine.engine import counters_of
 from edge.mqtt import PingReq, PingResp, Publish
 from tests.support.mqtt_bench import Bench
-from tests.support.mqtt_transports import transports
+from tests.support.mqtt_transports import KINDS, transports
 from tests.support.vector_files import VECTORS, scenarios
 from tests.support.vector_lines import ENGINE, bench_lines, stream_dial
 from tests.support.vector_run import Line, run
@@ -56,7 +56,7 @@ def test_vectors_leave_nothing_behind():
         works(bench)
 
 
-@pytest.mark.parametrize("kind", ["tcp", "tls", "ws"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_vectors_hold_over(kind):
     """But those that wait: there a clock of the bench's own passes faster."""
     with transports(kind, engine=ENGINE) as there:

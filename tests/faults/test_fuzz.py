@@ -132,6 +132,19 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
             "if (ws->close_code != 0 || have < 2 ||",
             "if (have < 2 ||",
         ),
+        (
+            "tls",
+            "mqtt/transport/tls_layer",
+            "self->layer.pending = mq_ssl.SSL_has_pending(self->ssl) != 0;",
+            "",
+        ),
+        ("tls", "mqtt/transport/tls_layer", "        sent += (size_t)result;\n", "        sent = length;\n"),
+        (
+            "tls",
+            "mqtt/transport/tls_layer",
+            "room - count));\n        if (result",
+            "room));\n        if (result",
+        ),
     ],
 )
 def test_planted_mistakes_are_found(

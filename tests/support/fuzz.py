@@ -127,6 +127,17 @@ def _seeds_of_connect() -> list[bytes]:
     return whole + [it[:1] + bytes((len(it) - 2,)) + it[2:] for it in ends]
 
 
+def _seeds_of_tls() -> list[bytes]:
+    """Operations in any order, and beginnings of invalid records."""
+    random = Random(4)
+    heads = [
+        bytes((0, 22, 3, 1, 0, length, kind)) + bytes(60) for length in (4, 60, 255) for kind in range(26)
+    ]
+    operations = [b"\1" + random.randbytes(2 * length) for length in range(1, 60)]
+    plain = [bytes((1, 0, length, 2, 3, 4, 9, 3, 0, 0, length, 2, 3)) for length in range(0, 256, 5)]
+    return heads + operations + plain
+
+
 SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
     "topics": _seeds_of_topics,
     "connect": _seeds_of_connect,
@@ -135,6 +146,7 @@ SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
     "scan": _seeds_of_scan,
     "unpack": _seeds_of_unpack,
     "websocket": _seeds_of_websocket,
+    "tls": _seeds_of_tls,
 }
 
 

@@ -40,9 +40,18 @@ from tests.support.directories import memory_directory
 from tests.support.mqtt_served import RawClient, Served, served
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["KINDS", "Authority", "Stream", "Transports", "WebSocketStream", "authority", "transports"]
+__all__ = [
+    "KINDS",
+    "Authority",
+    "Stream",
+    "Transports",
+    "WebSocketStream",
+    "authority",
+    "transports",
+]
 
-KINDS = ("tcp", "unix", "tls", "mtls", "ws", "wss", "proxy")
+KINDS = ("tcp", "unix", "tls", "mtls", "ws", "wss", "proxy", "proxy-tls", "proxy-wss")
+TLS_KINDS = ("tls", "mtls", "wss", "proxy-tls", "proxy-wss")
 PROXY_HEADER = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes([192, 0, 2, 7, 127, 0, 0, 1]) + b"\x12\x67\7\x5b"
 
 
@@ -255,12 +264,12 @@ class Transports:
     def connected(self, kind: str) -> Stream:
         """A stream that MQTT may be spoken on."""
         client = self.dial(kind)
-        if kind in {"tls", "mtls", "wss"}:  # it closes the socket if it fails
+        if kind.startswith("proxy"):
+            client.sendall(PROXY_HEADER)
+        if kind in TLS_KINDS:  # it closes the socket if it fails
             context = authority().context(certificate=kind == "mtls")
             client = context.wrap_socket(client, server_hostname="127.0.0.1")
-        elif kind == "proxy":
-            client.sendall(PROXY_HEADER)
-        return WebSocketStream(client) if kind in {"ws", "wss"} else Stream(client)
+        return WebSocketStream(client) if kind.endswith(("ws", "wss")) else Stream(client)
 
     def client(self, kind: str, client_id: str = "c", **fields: Any) -> RawClient:
         """A stream whose CONNECT was accepted, speaking packets."""
@@ -277,12 +286,12 @@ def settings_of(kind: str, directory: Path, **more: Any) -> Settings:
     fields: dict[str, Any] = {"port": 0, **more}
     if kind == "unix":
         fields["path"] = directory / "mqtt.sock"
-    if kind in {"tls", "mtls", "wss"}:
+    if kind in TLS_KINDS:
         usual = authority().tls(client_ca_file=authority().ca_file if kind == "mtls" else None)
         fields.setdefault("tls", usual)
-    if kind in {"ws", "wss"}:
+    if kind.endswith(("ws", "wss")):
         fields["transport"] = "websocket"
-    return Settings(**fields, proxy_protocol=kind == "proxy")
+    return Settings(**fields, proxy_protocol=kind.startswith("proxy"))
 
 
 @contextmanager

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accepting: new sockets become connections, from listeners of the loop or from Python (mq_loop_adopt), or
- * are refused because of connections_max (mq_listener_full).
+ * Accepting: new sockets become connections with the layers of their listener, or are refused because of
+ * connections_max.
  *
  * A listener is paused while it is full or while the process has no free descriptor, because level-triggered
  * epoll would report it all the time.
  */
 #include "mqtt/event_loop.h"
 #include "mqtt/peer.h"
+#include "mqtt/transport/proxy_layer.h"
+#include "mqtt/transport/tls.h"
 #include "mqtt/transport/websocket_layer.h"
 
 #include <errno.h>
@@ -31,82 +33,120 @@ static void send_at_once(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-/* Create the layers of a connection, by the settings of its listener.  False: no memory. */
+/* Put a new layer next to the parser.  False: no memory. */
+static bool add_layer(mq_connection *connection, mq_layer *layer)
+{
+    if (layer != NULL)
+        connection->layer = layer;
+    return layer != NULL;
+}
+
+static bool begin_proxy(mq_connection *connection)
+{
+    connection->proxying = true;
+    return add_layer(connection, mq_proxy_layer());
+}
+
+/* Create the layers between socket, or PROXY header, and parser, by the settings of the listener.  False: no
+ * memory. */
 static bool open_layers(mq_engine *engine, mq_connection *connection)
 {
     const mq_listener *own = &engine->listeners[connection->listener];
-    const mq_limits *common = &engine->limits;
-    if (own->is_websocket) {
-        uint32_t packet_max = own->packet_max_bytes != 0 ? own->packet_max_bytes : common->packet_max_bytes;
-        mq_layer *layer = mq_websocket_layer(connection->layer, connection->packet_max_bytes, packet_max);
-        if (layer == NULL)
-            return false;
-        connection->layer = layer;
-        connection->upgrading = true;
-    }
-    connection->opening = connection->layer != NULL && !connection->layer->is_open;
-    return true;
+    if (own->tls != NULL && !add_layer(connection, mq_tls_layer(connection->layer, &own->tls)))
+        return false;
+    if (!own->is_websocket)
+        return true;
+    uint32_t packet_max =
+        own->packet_max_bytes != 0 ? own->packet_max_bytes : engine->limits.packet_max_bytes;
+    connection->upgrading = true;
+    return add_layer(connection,
+                     mq_websocket_layer(connection->layer, connection->packet_max_bytes, packet_max));
 }
 
-/* True if the listener is full.  Connections in a handshake on another thread count, too. */
-int mq_listener_full(const mq_engine *engine, int number)
+static bool listener_full(const mq_engine *engine, int number)
 {
-    uint64_t all = engine->connections.live, here = engine->listeners[number].connections;
-    for (int i = 0; i < MQ_LISTENERS_MAX; i++) {
-        uint32_t outside = __atomic_load_n(&engine->listeners[i].outside, __ATOMIC_RELAXED);
-        all += outside;
-        here += i == number ? outside : 0;
-    }
-    uint32_t most = engine->listeners[number].connections_max;
-    return all >= engine->limits.connections_max || (most != 0 && here >= most);
+    const mq_listener *own = &engine->listeners[number];
+    return engine->connections.live >= engine->limits.connections_max ||
+           (own->connections_max != 0 && own->connections >= own->connections_max);
 }
 
-/* Adopt a socket.  NULL: refused, with the socket closed.  Until CONNECT, the connection is charged to its
- * address. */
-static mq_connection *adopt(mq_loop *loop, int fd, int number, const mq_peer *from)
+static void set_peer(mq_connection *connection, const mq_peer *from)
+{
+    connection->address_family = from->family;
+    connection->port = from->port;
+    memcpy(connection->address, from->address, sizeof from->address);
+}
+
+/* Owner of the address, with an added reference.  NULL: the address is charged for nothing. */
+static mq_owner *owner_of(mq_engine *engine, const mq_peer *from)
+{
+    bool is_6 = from->family == AF_INET6, ip = from->family == AF_INET || is_6;
+    return ip ? mq_owner_of_peer(engine, is_6, from->address) : NULL;
+}
+
+/* Make a connection of a socket, or refuse it by closing the socket.  Until CONNECT, the connection is
+ * charged to its address; a proxy is not charged for its clients. */
+static void adopt(mq_loop *loop, int fd, int number, const mq_peer *from)
 {
     mq_engine *engine = loop->engine;
-    bool is_6 = from->family == AF_INET6, ip = from->family == AF_INET || is_6;
-    mq_owner *owner = ip ? mq_owner_of_peer(engine, is_6, from->address) : NULL;
-    bool full = mq_listener_full(engine, number) || !mq_owner_may(engine, owner, MQ_OWNED_OPENING, 1);
+    bool is_proxied = engine->listeners[number].is_proxied;
+    mq_owner *owner = is_proxied ? NULL : owner_of(engine, from);
+    bool full = listener_full(engine, number) || !mq_owner_may(engine, owner, MQ_OWNED_OPENING, 1);
     engine->counters.closed[MQ_CLOSE_LIMIT] += full;
     mq_connection *connection = full ? NULL : mq_connection_open(engine, fd, number);
     if (connection == NULL) {
         mq_owner_drop(engine, owner);
         close(fd);
-        return NULL;
+        return;
     }
     mq_connection_owned(engine, connection, owner, MQ_OWNED_OPENING);
     connection->interest = EPOLLIN;
-    connection->address_family = from->family;
-    connection->port = from->port;
-    memcpy(connection->address, from->address, sizeof from->address);
-    if (open_layers(engine, connection) &&
-        mq_loop_watch(connection->opening ? loop->opening : loop->epoll, EPOLL_CTL_ADD, fd, EPOLLIN,
-                      mq_handle(&connection->item)) == 0)
-        return connection;
+    set_peer(connection, from);
+    bool layered = is_proxied ? begin_proxy(connection) : open_layers(engine, connection);
+    connection->opening = connection->layer != NULL && !connection->layer->is_open;
+    if (layered && mq_loop_watch(connection->opening ? loop->opening : loop->epoll, EPOLL_CTL_ADD, fd,
+                                 EPOLLIN, mq_handle(&connection->item)) == 0)
+        return;
     mq_connection_forget(engine, connection);
     close(fd);
-    return NULL;
 }
 
-uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint8_t *address, int port,
-                       uint32_t waited_ms)
+/* Charge a connection behind a proxy to the address of its client.  False: a limit of the address is
+ * reached. */
+static bool charge_client(mq_engine *engine, mq_connection *connection, const mq_peer *from)
+{
+    mq_owner *owner = owner_of(engine, from);
+    set_peer(connection, from);
+    if (!mq_owner_may_attach(engine, owner, MQ_OWNED_OPENING)) {
+        mq_owner_drop(engine, owner);
+        return false;
+    }
+    mq_connection_owned(engine, connection, owner, MQ_OWNED_OPENING);
+    return true;
+}
+
+/* Documented in mqtt_api.h. */
+void mq_loop_proxied(mq_loop *loop, uint64_t handle, int family, const uint8_t *address, int port)
 {
     mq_engine *engine = loop->engine;
-    mq_peer from = {.family = (uint8_t)family, .port = (uint16_t)port};
-    memcpy(from.address, address, sizeof from.address);
-    send_at_once(fd);
-    mq_clock_read(engine);
-    mq_connection *connection = adopt(loop, fd, number, &from);
-    if (connection == NULL)
-        return 0;
-    connection->known = true; /* Python has state for it */
-    connection->last_seen_ms -= waited_ms < engine->now_ms ? waited_ms : engine->now_ms;
-    uint64_t due = connection->last_seen_ms + connection->idle_max_ms;
-    if (due < engine->next_deadline_ms)
-        engine->next_deadline_ms = due;
-    return mq_handle(&connection->item);
+    mq_connection *connection = mq_slab_get(&engine->connections, handle);
+    if (connection == NULL || !connection->proxying || connection->stop != MQ_STOP_PYTHON)
+        return;
+    bool is_proxy = family <= 0;
+    mq_peer from = {.family = is_proxy ? connection->address_family : (uint8_t)family,
+                    .port = is_proxy ? connection->port : (uint16_t)port};
+    memcpy(from.address, is_proxy ? connection->address : address, sizeof from.address);
+    if (family < 0 || !charge_client(engine, connection, &from)) {
+        mq_connection_close(engine, connection, family < 0 ? MQ_CLOSE_PROTOCOL : MQ_CLOSE_LIMIT);
+        return;
+    }
+    mq_layers_free(connection->layer);
+    connection->layer = NULL;
+    connection->proxying = false;
+    if (!open_layers(engine, connection))
+        mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
+    else
+        mq_layers_used(loop, connection);
 }
 
 /* Pause a listener, because level-triggered epoll would report it all the time. */
@@ -126,7 +166,7 @@ void mq_accept_some(mq_loop *loop, int number, bool refuses)
     for (int i = 0; i < most; i++) {
         struct sockaddr_storage address = {0};
         socklen_t length = sizeof address;
-        if (!refuses && mq_listener_full(engine, number)) {
+        if (!refuses && listener_full(engine, number)) {
             pause_accepting(loop, number, FULL_MS, true);
             return;
         }
@@ -152,7 +192,7 @@ void mq_accept_again(mq_loop *loop)
         if (loop->rest_until_ms[i] == 0 || loop->listeners[i] < 0)
             continue;
         bool is_over = loop->engine->now_ms >= loop->rest_until_ms[i];
-        bool has_place = loop->waits_for_place[i] && !mq_listener_full(loop->engine, i);
+        bool has_place = loop->waits_for_place[i] && !listener_full(loop->engine, i);
         if (!is_over && !has_place)
             continue;
         loop->rest_until_ms[i] = 0;

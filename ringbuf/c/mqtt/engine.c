@@ -273,6 +273,11 @@ mq_listener *mq_engine_listener(mq_engine *engine, int number)
     return number >= 0 && number < MQ_LISTENERS_MAX ? &engine->listeners[number] : NULL;
 }
 
+const mq_violation *mq_engine_violation(const mq_engine *engine)
+{
+    return &engine->violation;
+}
+
 static uint32_t or_else(uint32_t own, uint32_t common)
 {
     return own != 0 ? own : common;

@@ -21,6 +21,7 @@
  */
 #include "mqtt/event_loop.h"
 #include "base/clock.h"
+#include "mqtt/peer.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -85,18 +86,21 @@ static void send_failed(mq_engine *engine, mq_connection *connection, int error)
 
 /* ---- layers ---- */
 
-/* Act on the flags of a connection's layers after a call of them. */
-static void layers_used(mq_loop *loop, mq_connection *connection)
+static void leave_opening(mq_loop *loop, mq_connection *connection)
+{
+    watch(loop, EPOLL_CTL_DEL, connection, 0);
+    connection->opening = false;
+    if (watch(loop, EPOLL_CTL_ADD, connection, connection->interest) != 0)
+        mq_connection_close(loop->engine, connection, MQ_CLOSE_MEMORY);
+}
+
+void mq_layers_used(mq_loop *loop, mq_connection *connection)
 {
     const mq_layer *layer = connection->layer;
+    if (connection->opening && (layer == NULL || layer->is_open))
+        leave_opening(loop, connection);
     if (layer == NULL)
         return;
-    if (connection->opening && layer->is_open) {
-        watch(loop, EPOLL_CTL_DEL, connection, 0);
-        connection->opening = false;
-        if (watch(loop, EPOLL_CTL_ADD, connection, connection->interest) != 0)
-            mq_connection_close(loop->engine, connection, MQ_CLOSE_MEMORY);
-    }
     if (layer->wants_write) {
         connection->blocked = true;
         interest_set(loop, connection, connection->interest | EPOLLOUT);
@@ -114,7 +118,7 @@ static bool layers_flush(mq_loop *loop, mq_connection *connection)
     if (layer == NULL || !layer->wants_write)
         return true;
     if (layer->calls->flush(layer, connection->fd) == 0) {
-        layers_used(loop, connection);
+        mq_layers_used(loop, connection);
         return !layer->wants_write;
     }
     if (errno != EAGAIN)
@@ -145,7 +149,7 @@ static bool send_out(mq_loop *loop, mq_connection *connection)
         return false;
     }
     sent = sent < 0 ? 0 : sent;
-    layers_used(loop, connection);
+    mq_layers_used(loop, connection);
     loop->engine->counters.bytes_out += (uint64_t)sent;
     out->start += (uint32_t)sent;
     mq_output_sent(connection, (uint32_t)sent);
@@ -290,7 +294,7 @@ static void resume_reading(mq_loop *loop, mq_connection *connection)
     connection->interest |= EPOLLIN;
     if (watch(loop, EPOLL_CTL_MOD, connection, connection->interest) != 0)
         watch(loop, EPOLL_CTL_ADD, connection, connection->interest);
-    layers_used(loop, connection);
+    mq_layers_used(loop, connection);
 }
 
 /* True if only the broker can end this pause. */
@@ -316,6 +320,17 @@ static void resume_ready(mq_loop *loop)
     loop->read_paused.count = kept;
 }
 
+static void note_violation(mq_engine *engine, const mq_connection *connection)
+{
+    mq_violation *last = &engine->violation;
+    if (connection->layer->reason == NULL)
+        return;
+    last->count++;
+    last->listener = connection->listener;
+    mq_peer_text(connection, last->peer);
+    last->reason = connection->layer->reason;
+}
+
 static void receive(mq_loop *loop, mq_connection *connection)
 {
     mq_engine *engine = loop->engine;
@@ -334,10 +349,11 @@ static void receive(mq_loop *loop, mq_connection *connection)
         mq_connection_close(engine, connection, MQ_CLOSE_PEER);
     } else if (errno == EPROTO || errno == EMSGSIZE) {
         mq_connection_close(engine, connection, errno == EPROTO ? MQ_CLOSE_PROTOCOL : MQ_CLOSE_TOO_LARGE);
+        note_violation(engine, connection);
     } else if (errno != EAGAIN && errno != EINTR) {
         mq_connection_close(engine, connection, MQ_CLOSE_RESET);
     }
-    layers_used(loop, connection);
+    mq_layers_used(loop, connection);
 }
 
 static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t events)
@@ -403,7 +419,7 @@ static void serve_pending(mq_loop *loop)
         if (connection->layer->pending)
             serve_connection(loop, connection, EPOLLIN);
         if (connection->layer->pending && connection->interest & EPOLLIN)
-            layers_used(loop, connection);
+            mq_layers_used(loop, connection);
     }
     for (uint32_t i = count; i < loop->pending.count; i++)
         loop->pending.at[kept++] = loop->pending.at[i];

@@ -57,8 +57,7 @@
  *
  * A queue holds positions, never payloads.  A ring may overwrite the record at a position.  A record of QoS 1
  * or 2 is copied out before that (spill.c) or read back from the log later (log_backfill.c), within the
- * limits. Other overwritten records are counted as dropped.
- */
+ * limits. Other overwritten records are counted as dropped. */
 #ifndef BRIM_MQTT_H
 #define BRIM_MQTT_H
 
@@ -281,7 +280,7 @@ struct mq_connection {
     bool is_ready;       /* in engine->ready */
     bool has_acks;       /* in engine->ack_waiters */
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
-    bool upgrading;      /* WebSocket: its HTTP request is not answered */
+    bool proxying, upgrading; /* not answered: its PROXY header; its HTTP request for WebSocket */
     bool opening, lingers; /* in loop->opening: its layers are not open; in loop->lingering */
     bool is_pending;     /* in loop->pending */
     bool last_allowed;
@@ -389,6 +388,7 @@ typedef struct mq_pulse { /* values that the watchdog's thread reads: watchdog.c
 struct mq_engine {
     mq_limits limits;
     mq_listener listeners[MQ_LISTENERS_MAX];
+    mq_violation violation;
     mq_counters counters;
     mq_journal journal;
     mq_pulse pulse;

@@ -24,7 +24,8 @@ enum {                      /* events from the parser or the loop for Python */
                                handler calls thaw() and warm() */
        MQ_EVENT_JOURNAL = 7, /* request to save state; detail 0: a checkpoint of sessions; 1: retained
                                 messages.  Repeated once per second until begun */
-       MQ_EVENT_UPGRADE = 8 /* the HTTP request of a WebSocket client, answered with mq_engine_upgrade() */
+       MQ_EVENT_UPGRADE = 8, /* the HTTP request of a WebSocket client, answered with mq_engine_upgrade() */
+       MQ_EVENT_PROXY = 9    /* the PROXY header of a connection, answered with mq_loop_proxied() */
 };
 
 enum {                      /* causes for the end of a connection */
@@ -94,6 +95,7 @@ enum { /* tables shared by all clients, with a limit per owner (owners.c) */
 };
 
 enum {
+    MQ_PEER_BYTES = 56, /* address and port of a client as text */
     MQ_SOURCES_MAX = 4096, /* own and foreign rings; 0 is the store of retained copies */
     MQ_LISTENERS_MAX = 16,
     MQ_TOPICS_MAX = 16777216,
@@ -128,17 +130,26 @@ typedef struct mq_limits {
     uint64_t owner_max[2][8];    /* limits of one user, one address, by MQ_OWNED_*; 0: by share_percent */
 } mq_limits;
 
-/* Limits of one listener; 0: the value of mq_limits.  Another thread may help to accept: it counts its
- * connections in `outside`, and only that thread writes `outside`.  Only the loop writes `connections`. */
+/* Settings and limits of one listener; limits of 0: the value of mq_limits.  Only the loop writes
+ * `connections`. */
 typedef struct mq_listener {
     uint32_t connections_max;
     uint32_t connect_max_bytes;
     uint32_t packet_max_bytes;
     uint32_t publish_rate_max; /* PUBLISH packets of one client per second; also its largest burst */
-    uint32_t is_websocket;     /* its connections begin with an HTTP request for WebSocket */
+    uint32_t is_proxied;       /* its connections begin with a PROXY header; the next layer is TLS */
+    uint32_t is_websocket;     /* its connections, inside TLS, begin with an HTTP request for WebSocket */
     uint32_t connections;      /* now */
-    uint32_t outside;          /* now: accepted by the other thread and not adopted at present */
+    struct mq_tls_context *tls; /* NULL: not encrypted.  May change at any time; read when TLS begins */
 } mq_listener;
+
+/* The last connection that has broken the rules of TLS or of the PROXY protocol. */
+typedef struct mq_violation {
+    uint64_t count; /* of such connections */
+    uint32_t listener;
+    char peer[56];      /* MQ_PEER_BYTES; as in Engine.peer() */
+    const char *reason; /* in static memory */
+} mq_violation;
 
 typedef struct mq_counters {
     /* Totals since the engine was created. */
@@ -164,7 +175,6 @@ typedef struct mq_counters {
     uint64_t thawed;           /* records read back from the log, counted each time */
     uint64_t dropped[12];      /* by MQ_DROP_* */
     uint64_t closed[17];       /* by MQ_CLOSE_* */
-    uint64_t turned_away[17];  /* by MQ_CLOSE_*, before adoption: written only by the other thread */
     uint64_t quota_refused[8]; /* refusals at an owner's limit, by MQ_OWNED_* */
     uint64_t wakeups;          /* returns of epoll_wait */
     uint64_t input_waits;      /* times that reading was paused to keep unfinished_max_bytes */
@@ -202,18 +212,16 @@ void mq_loop_close(mq_loop *loop);
  * listener number that Engine.peer() returns for its connections.  0, or -errno. */
 int mq_loop_listen(mq_loop *loop, int fd, int number);
 
-/* Serve `fd`, a connected stream socket that the loop takes over, as if accepted from listener `number`
- * `waited_ms` ago.  `family` (AF_*), 16 bytes of address and port are returned by Engine.peer().  Such a
- * connection always ends with an event, unless Python closes it.  Returns its handle; 0 if refused (a limit,
- * memory), with the socket closed. */
-uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint8_t *address, int port,
-                       uint32_t waited_ms);
-
-/* Limits of listener `number`, 0 .. 15; valid as long as the engine.  NULL: no such number. */
+/* Settings of listener `number`, 0 .. 15; valid as long as the engine.  NULL: no such number. */
 mq_listener *mq_engine_listener(mq_engine *engine, int number);
 
-/* True if listener `number`, or the engine, has its maximum of connections.  For any thread. */
-int mq_listener_full(const mq_engine *engine, int number);
+/* The last violation; valid as long as the engine.  On the polling thread. */
+const mq_violation *mq_engine_violation(const mq_engine *engine);
+
+/* Answer the MQ_EVENT_PROXY of connection `handle` by the address of the client: AF_*, 16 bytes, of which
+ * IPv4 uses 4, and port.  `family` 0: the proxy itself; -1: the header is invalid, and the connection is
+ * closed.  The other layers follow, and the limits of the address apply. */
+void mq_loop_proxied(mq_loop *loop, uint64_t handle, int family, const uint8_t *address, int port);
 
 /* Send `answer` to the HTTP request of connection `handle`, during its MQ_EVENT_UPGRADE.  Then WebSocket
  * frames follow if it was accepted; otherwise the connection is closed.  True if it is open. */

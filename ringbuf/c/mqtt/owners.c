@@ -219,10 +219,10 @@ bool mq_owner_may(mq_engine *engine, const mq_owner *owner, uint32_t table, uint
     return within(engine, owner, table, own + more, used_of(engine, table) + more);
 }
 
-bool mq_owner_may_attach(mq_engine *engine, const mq_owner *owner)
+bool mq_owner_may_attach(mq_engine *engine, const mq_owner *owner, uint32_t table)
 {
-    uint64_t own = owner == NULL ? 0 : owner->used[MQ_OWNED_CONNECTIONS];
-    return within(engine, owner, MQ_OWNED_CONNECTIONS, own + 1, used_of(engine, MQ_OWNED_CONNECTIONS));
+    uint64_t own = owner == NULL ? 0 : owner->used[table];
+    return within(engine, owner, table, own + 1, used_of(engine, table));
 }
 
 void mq_owner_use(mq_owner *owner, uint32_t table, int64_t more)

@@ -4,9 +4,9 @@
  */
 #include "mqtt/peer.h"
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
-#include <stdbool.h>
-#include <string.h>
+#include <stdio.h>
 
 mq_peer mq_peer_of(const struct sockaddr_storage *address)
 {
@@ -23,4 +23,15 @@ mq_peer mq_peer_of(const struct sockaddr_storage *address)
         memcpy(found.address, ip->sin6_addr.s6_addr + (mapped ? 12 : 0), mapped ? 4 : 16);
     }
     return found;
+}
+
+void mq_peer_text(const mq_connection *connection, char to[MQ_PEER_BYTES])
+{
+    char host[INET6_ADDRSTRLEN];
+    int family = connection->address_family;
+    to[0] = '\0';
+    if ((family == AF_INET || family == AF_INET6) &&
+        inet_ntop(family, connection->address, host, sizeof host) != NULL)
+        snprintf(to, MQ_PEER_BYTES, family == AF_INET ? "%s:%u" : "[%s]:%u", host,
+                 (unsigned)connection->port);
 }

@@ -5,7 +5,7 @@
 #ifndef BRIM_PEER_H
 #define BRIM_PEER_H
 
-#include <stdint.h>
+#include "mqtt/mqtt.h"
 
 struct sockaddr_storage;
 
@@ -17,5 +17,9 @@ typedef struct mq_peer { /* in the form of mq_connection */
 
 /* Peer from a socket address.  An IPv4 client of a dual-stack listener becomes an IPv4 peer. */
 mq_peer mq_peer_of(const struct sockaddr_storage *address);
+
+/* Write address and port of the peer of a connection: `127.0.0.1:50123`, `[::1]:50123`, or "" without an
+ * address. */
+void mq_peer_text(const mq_connection *connection, char to[MQ_PEER_BYTES]);
 
 #endif

@@ -5,13 +5,10 @@
  */
 #include "mqtt/in/acl_rules.h"
 #include "mqtt/in/connect.h"
+#include "mqtt/peer.h"
 #include "python/py_engine.h"
 
-#include <arpa/inet.h>
-#include <stdio.h>
 #include <stdlib.h>
-
-#define PEER_BYTES (INET6_ADDRSTRLEN + sizeof "[]:65535")
 
 static PyObject *text_of(const mq_text *text)
 {
@@ -67,18 +64,14 @@ PyObject *engine_plain_connect(engine_object *Py_UNUSED(self), PyObject *packet)
 
 PyObject *engine_peer(engine_object *self, PyObject *handle)
 {
-    char host[INET6_ADDRSTRLEN], text[PEER_BYTES];
+    char text[MQ_PEER_BYTES];
     mq_connection *connection;
     if (connection_from(self, handle, &connection) != 0)
         return NULL;
     if (connection == NULL)
         Py_RETURN_NONE;
-    int family = connection->address_family, length = 0;
-    if ((family == AF_INET || family == AF_INET6) &&
-        inet_ntop(family, connection->address, host, sizeof host) != NULL)
-        length = snprintf(text, sizeof text, family == AF_INET ? "%s:%u" : "[%s]:%u", host,
-                          (unsigned)connection->port);
-    return Py_BuildValue("(is#)", connection->listener, text, (Py_ssize_t)length);
+    mq_peer_text(connection, text);
+    return Py_BuildValue("(is)", connection->listener, text);
 }
 
 PyObject *engine_publish_rules(engine_object *self, args_t args, Py_ssize_t count)

@@ -152,7 +152,7 @@ PyObject *engine_owner_may(engine_object *self, args_t args, Py_ssize_t count)
     if (more_from(args, count, &table, &more) != 0 ||
         ((owner = owner_from(self, args[0])) == NULL && PyErr_Occurred()))
         return NULL;
-    bool may = table == MQ_OWNED_CONNECTIONS ? mq_owner_may_attach(self->engine, owner)
+    bool may = table == MQ_OWNED_CONNECTIONS ? mq_owner_may_attach(self->engine, owner, table)
                                              : mq_owner_may(self->engine, owner, table, more);
     mq_owner_drop(self->engine, owner);
     return PyBool_FromLong(may);

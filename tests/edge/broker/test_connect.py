@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from edge.auth.interfaces import ClientInfo, TransportInfo, Verdict
+from edge.auth.interfaces import ClientCertificate, ClientInfo, ListenerPolicy, Verdict
 from edge.engine.engine import EngineLimits
 from edge.mqtt import (
     ConnAck,
@@ -24,7 +24,7 @@ from edge.mqtt import (
     Will,
     encode,
 )
-from tests.support.mqtt_bench import Bench
+from tests.support.mqtt_bench import Bench, Wire
 
 # ---- CONNECT ----
 
@@ -168,10 +168,17 @@ class ByCertificate(Passwords):
         return client.certificate_der == b"press"
 
 
+def shows_certificate(bench: Bench, wire: Wire, name: str) -> None:
+    """Give this connection of listener 1 a certificate, and others none."""
+    shown = {wire.handle: ClientCertificate(name, b"press")}
+    bench.broker.policies[1] = ListenerPolicy("strict", allow_anonymous=False, has_certificates=True)
+    bench.broker.certificate_of = shown.get
+
+
 def test_who_gives_no_name_is_judged_by_the_authenticator_unless_anybody_may_come() -> None:
     with Bench(authenticator=ByCertificate()) as bench:
         wire, other = bench.wire(listener=1), bench.wire(listener=1)
-        bench.broker.transports[wire.handle] = TransportInfo("tls", "press-7", b"press")
+        shows_certificate(bench, wire, "press-7")
         wire.send(Connect("p", clean_start=False))
         assert wire.received() == [ConnAck()]
         other.send(Connect("p", clean_start=False))
@@ -188,7 +195,7 @@ def test_nobody_who_had_to_prove_nothing_takes_over_the_session_of_somebody_who_
             ("press-7", ReasonCode.SUCCESS),
         ):
             wire = bench.wire(listener=1)
-            bench.broker.transports[wire.handle] = TransportInfo("tls", name, b"press")
+            shows_certificate(bench, wire, name)
             wire.send(Connect("p"))
             assert wire.received() == [ConnAck(False, code)]
         thief = bench.wire(listener=0)

@@ -11,7 +11,7 @@ import pytest
 
 from edge.broker.deferred import SLICE_S, DeferredDecisions
 from edge.broker.sliced_work import Steps, at_once
-from edge.engine.engine import Loop, Peer, counters_of
+from edge.engine.engine import Loop, counters_of
 from edge.mqtt import (
     Connect,
     Disconnect,
@@ -29,7 +29,6 @@ from edge.mqtt import (
 from edge.mqtt.primitives import decode_variable_integer
 from tests.support.mqtt_bench import Bench
 
-NOBODY: Peer = (0, 0, b"", 0)
 MIB = 1 << 20
 SUBSCRIBERS = 128
 MESSAGES = 150
@@ -52,6 +51,12 @@ class Rounds:
         self._bench, self._down = bench, down
         self.loop = Loop(bench.engine)
         self.counters = counters_of(bench.engine)
+        server = socket.socket(socket.AF_UNIX)
+        server.bind("")  # a free name without a file
+        server.listen(SUBSCRIBERS)
+        server.setblocking(False)
+        self._address = server.getsockname()
+        self.loop.listen(server.detach(), 0)
 
     def turn(self, events: int = 32) -> int:
         """Poll, and do what Python has to do, for so many events; return how many bytes were sent."""
@@ -65,10 +70,8 @@ class Rounds:
 
     def client(self, name: str, *filters: str) -> socket.socket:
         """A connected client, of which the answers are read."""
-        here, there = socket.socketpair()
-        self._down.enter_context(here)
-        there.setblocking(False)
-        assert self.loop.adopt(there.detach(), 0, NOBODY)
+        here = self._down.enter_context(socket.socket(socket.AF_UNIX))
+        here.connect(self._address)
         here.sendall(encode(Connect(name, keep_alive_s=0)))
         expected = 4
         if filters:

@@ -15,7 +15,7 @@ import trustme
 from edge.config.listener import Tls
 from edge.errors import EdgeError
 from edge.mqtt import ConnAck, Connect, encode
-from edge.transport.tls import Certificates, certificate_name
+from edge.transport.tls import Certificates
 from tests.support.mqtt_transports import Transports, authority, transports
 from tests.support.recording_authenticator import RecordingAuthenticator
 from tests.support.waiting import wait_until
@@ -147,17 +147,3 @@ def test_what_clients_will_refuse_is_known_before_they_do(tmp_path: Path) -> Non
     assert Certificates(tls.tls()).problem() == ""
     assert "expired" in Certificates(Tls(late, late_key)).problem()
     assert "not yet valid" in Certificates(Tls(early, early_key)).problem()
-
-
-@pytest.mark.parametrize(
-    ("peer", "name"),
-    [
-        (None, None),
-        ({}, None),
-        ({"subject": ((("countryName", "XX"),), (("commonName", "press-7"),))}, "press-7"),
-        ({"subject": (), "subjectAltName": (("DNS", "press-7.example"),)}, "press-7.example"),
-        ({"subject": ((("commonName", "a\0b"),),)}, None),
-    ],
-)
-def test_names_of_certificates(peer: dict[str, object] | None, name: str | None) -> None:
-    assert certificate_name(peer) == name

@@ -11,6 +11,7 @@
  * All input is in [at, end); each step checks the bounds before it reads.
  */
 #include "mqtt/in/packets.h"
+#include "mqtt/transport/proxy_layer.h"
 #include "mqtt/transport/websocket_layer.h"
 
 /* ---- events for Python ---- */
@@ -103,6 +104,10 @@ static uint32_t parse(mq_engine *engine, mq_connection *connection, const uint8_
 {
     const uint8_t *at = bytes, *end = bytes + length;
     mq_packet packet;
+    if (connection->proxying) {
+        mq_proxy_header(engine, connection, length);
+        return 0;
+    }
     if (connection->upgrading) {
         mq_websocket_request(engine, connection, bytes, length);
         return 0;
