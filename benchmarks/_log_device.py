@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from persistence.log.thread import FIFO_PRIORITY
+from persistence.log.log_thread import FIFO_PRIORITY
 
 SECTOR_BYTES = 512
 FILE_BYTES = 512 << 20

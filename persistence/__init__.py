@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from persistence.files import Files, OsFiles
     from persistence.log.group_commit import LogWriter, Source
     from persistence.log.log import Log
+    from persistence.log.log_thread import LogThread
     from persistence.log.recovery import RecoveryReport
-    from persistence.log.thread import LogThread
     from persistence.read.log_reader import Epoch, LogReader, RingEnd
     from persistence.segment.scan import DamagedRange
     from persistence.stats import LogState, LogStats
@@ -57,7 +57,7 @@ _HOMES = {
     "log.group_commit": ("LogWriter", "Source"),
     "log.log": ("Log",),
     "log.recovery": ("RecoveryReport",),
-    "log.thread": ("LogThread",),
+    "log.log_thread": ("LogThread",),
     "read.log_reader": ("Epoch", "LogReader", "RingEnd"),
     "segment.scan": ("DamagedRange",),
     "stats": ("LogState", "LogStats"),

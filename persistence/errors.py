@@ -35,7 +35,7 @@ __all__ = [
 
 
 class NoDiskRoom(OSError):
-    """A new segment would leave fewer than `floor` bytes of the disk free (free_room.py)."""
+    """A new segment would leave fewer than `floor` bytes of the disk free (free_disk_space.py)."""
 
     def __init__(self, floor: int) -> None:
         super().__init__(errno.ENOSPC, f"{floor} bytes of the disk are kept free")

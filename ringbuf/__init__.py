@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from ringbuf.errors import RingError
     from ringbuf.native import Batch, Claim, KeyFilter, Record, Writer
     from ringbuf.reader import Range, Reader
+    from ringbuf.reader_wakeup import WakeupThread
     from ringbuf.record import Scan, bytes_of_records, copied, crc32, crc32c, scan_records
     from ringbuf.ring import Extremes, Ring, SlotInfo
-    from ringbuf.wakeup import WakeupThread
 
 __all__ = [
     "FLAG_EXPIRY",
@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "wakeup": ("WakeupThread",),
+    "reader_wakeup": ("WakeupThread",),
     "native": ("Batch", "Claim", "KeyFilter", "Record", "Writer"),
     "errors": ("RingError",),
     "reader": ("Range", "Reader"),

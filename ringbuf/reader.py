@@ -12,8 +12,8 @@ from ringbuf.constants import HEADER_BYTES
 from ringbuf.errors import RingClosed
 from ringbuf.native import Batch, CReader, Record, ffi, lib
 from ringbuf.reader_slots import Seat, Unseated
+from ringbuf.reader_wakeup import WakeupThread
 from ringbuf.shared_mapping import Mapping
-from ringbuf.wakeup import WakeupThread
 
 RANGES_MAX = 1024  # the limit of one pwritev (IOV_MAX)
 LAPS_MAX = 64  # overruns in a row before a reader with overrun="count" returns nothing

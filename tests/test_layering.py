@@ -18,15 +18,15 @@ from tests.support.project import PACKAGES, ROOT
 LEAVES = {
     "EDGE": "edge.errors edge.log_throttle edge.logging_setup",
     "FILES": "persistence.durable_file persistence.files",
-    "PERSISTENCE": "persistence.durable_file persistence.errors persistence.files persistence.free_room "
-    "persistence.stats",
+    "PERSISTENCE": "persistence.durable_file persistence.errors persistence.files "
+    "persistence.free_disk_space persistence.stats",
 }
 TABLE = """
 ringbuf: typing_extensions
 persistence.errors:
 persistence.durable_file: persistence.files ringbuf
 persistence.files:
-persistence.free_room: persistence.files
+persistence.free_disk_space: persistence.files
 persistence.stats:
 persistence.segment: PERSISTENCE ringbuf msgpack
 persistence.archive: PERSISTENCE persistence.segment ringbuf pyarrow
@@ -48,18 +48,18 @@ edge.auth: EDGE FILES edge.config edge.mqtt argon2 msgspec
 edge.auth.amqtt_compat: EDGE edge.auth edge.mqtt amqtt dacite
 edge.engine: edge.mqtt ringbuf
 edge.streams: EDGE FILES edge.config edge.mqtt persistence.errors ringbuf msgspec
-edge.session_store: EDGE FILES edge.auth edge.engine edge.mqtt persistence.free_room
+edge.session_store: EDGE FILES edge.auth edge.engine edge.mqtt persistence.free_disk_space
     ringbuf msgspec
 edge.broker: EDGE edge.auth edge.config edge.engine edge.mqtt edge.session_store
     edge.streams ringbuf msgspec
 edge.recovery: EDGE FILES edge.auth edge.broker edge.config edge.engine edge.mqtt edge.session_store
-    edge.streams persistence persistence.free_room ringbuf msgspec
+    edge.streams persistence persistence.free_disk_space ringbuf msgspec
 edge.transport: EDGE edge.auth edge.broker edge.config edge.engine edge.mqtt ringbuf websockets
 edge.log: PERSISTENCE EDGE edge.broker edge.config edge.mqtt edge.streams persistence persistence.log
     persistence.maintenance persistence.read persistence.segment ringbuf
 edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.waiting ringbuf msgspec zmq
 edge.consumers: EDGE FILES edge.config edge.local edge.mqtt edge.rpc edge.waiting
-    persistence.free_room persistence.read ringbuf msgspec pyroaring zmq
+    persistence.free_disk_space persistence.read ringbuf msgspec pyroaring zmq
 edge.load: edge.errors edge.mqtt ringbuf
 edge.observe: EDGE edge.broker edge.config edge.local edge.rpc edge.session_store edge.streams
     edge.terminal_escape edge.transport persistence.log ringbuf

@@ -2,9 +2,10 @@
 
 Owns the thread, its waits and retries, and the state that people see. Never decides what is drained.
 
-While no record waits, the thread sleeps until a record arrives (ringbuf.wakeup), so an idle bridge uses no
-processor time. A failed step is tried again after a random time of up to 0.5 s, 1 s, 2 s, ... 60 s, without
-end. With full jitter, bridges that lost the same sink do not come back in step. One success resets the time.
+While no record waits, the thread sleeps until a record arrives (ringbuf.reader_wakeup), so an idle bridge
+uses no processor time. A failed step is tried again after a random time of up to 0.5 s, 1 s, 2 s, ... 60 s,
+without end. With full jitter, bridges that lost the same sink do not come back in step. One success resets
+the time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from bridge.errors import (
 from bridge.sinks.interface import Sink
 from bridge.sinks.registry import open_sink
 from bridge.source.partition_source import BrokerLog, RecordLog
-from ringbuf.wakeup import READERS_MAX, Sleeper
+from ringbuf.reader_wakeup import READERS_MAX, Sleeper
 
 __all__ = ["Bridge"]
 

@@ -36,7 +36,7 @@ from pathlib import Path
 
 from persistence.durable_file import NewFile, read_file, write_all
 from persistence.files import Files
-from persistence.free_room import require_room
+from persistence.free_disk_space import require_room
 from ringbuf import crc32c
 
 __all__ = ["BODY_MAX_BYTES", "Journal", "bodies_in", "pack_header", "pack_record"]

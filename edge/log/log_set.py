@@ -26,7 +26,7 @@ from edge.log.log_status import TOTALS, log_facts, sys_numbers, together
 from edge.logging_setup import pairs
 from persistence import Log, LogError, LogReader, LogThread, RingEnd, Source
 from persistence.files import OsFiles
-from persistence.free_room import DiskRules, floors, segment_bytes_for
+from persistence.free_disk_space import DiskRules, floors, segment_bytes_for
 from persistence.log.copied_rings import CopiedRing, CopiedRingsWriter
 from persistence.read.directories import home, is_shared, logs_in
 from persistence.read.merged_reader import MergedReader

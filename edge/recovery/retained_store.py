@@ -36,7 +36,7 @@ from edge.logging_setup import pairs
 from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog
 from persistence.durable_file import NewFile, frames_in, pack_frame, read_file, write_all
 from persistence.files import Files, OsFiles
-from persistence.free_room import require_room
+from persistence.free_disk_space import require_room
 from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN, Range, Ring
 
 if TYPE_CHECKING:

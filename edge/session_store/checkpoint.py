@@ -38,7 +38,7 @@ from persistence.durable_file import (
     read_file,
 )
 from persistence.files import Files, OsFiles
-from persistence.free_room import require_room
+from persistence.free_disk_space import require_room
 from ringbuf import crc32c
 
 __all__ = [

@@ -28,8 +28,8 @@ from persistence.log.log import Log
 from ringbuf import Range, Reader, Ring, scan_records
 from ringbuf.errors import Corrupt, Evicted, OffsetGone, Overrun, RingError
 from ringbuf.native import ffi
+from ringbuf.reader_wakeup import READERS_MAX, Sleeper
 from ringbuf.ring import Extremes
-from ringbuf.wakeup import READERS_MAX, Sleeper
 
 __all__ = ["CopiedRing", "CopiedRingsWriter"]
 

@@ -1,8 +1,8 @@
 """Log writer: joins rings to a log, schedules rounds, reports durability, recovers from errors.
 
 LogWriter has no thread, no lock and no clock of its own: step() does one round and returns the time of the
-next.  The crash simulation therefore runs the production code; thread.py calls run() in a loop, which sleeps
-between rounds.  Rounds are C's (native_commit.py).
+next.  The crash simulation therefore runs the production code; log_thread.py calls run() in a loop, which
+sleeps between rounds.  Rounds are C's (native_commit.py).
 
 A round takes the rings' records, writes them at once, syncs if a sync is due, and publishes the new durable
 positions: first the ring's durable word, then the release of the ring's memory, then on_durable.  Records

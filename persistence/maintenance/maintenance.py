@@ -30,7 +30,7 @@ from typing import NamedTuple, Protocol
 from persistence.archive import Archived, earlier_name
 from persistence.archive import load as load_archives
 from persistence.errors import ArchiveUnavailable, LogError, NoDiskRoom
-from persistence.free_room import DiskRules, DiskStep, disk_step, floors
+from persistence.free_disk_space import DiskRules, DiskStep, disk_step, floors
 from persistence.log.log import Log
 from persistence.maintenance.background_process import Job, TaskFailed, Worker
 from persistence.maintenance.retention_rules import Floor, Removal, Retention, StreamRules

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from persistence.durable_file import read_file, write_all
 from persistence.files import Files
-from persistence.free_room import require_room
+from persistence.free_disk_space import require_room
 from persistence.segment.scan import DamagedRange
 
 __all__ = ["QUARANTINE", "Quarantined", "keep_aside", "quarantined"]

@@ -14,7 +14,7 @@ from edge.local.protocol import Connection, Report, Status
 from edge.mqtt import Connect, PubAck, Publish, Subscribe, Subscription, Version
 from edge.mqtt.properties import Properties
 from edge.mqtt.reason_codes import ReasonCode
-from persistence.free_room import DiskRules, disk_step, floors, require_room, segment_bytes_for
+from persistence.free_disk_space import DiskRules, disk_step, floors, require_room, segment_bytes_for
 from tests.support.children import ModuleChild
 from tests.support.mqtt_served import RawClient
 from tests.support.ports import free_port

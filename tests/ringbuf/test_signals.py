@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from ringbuf import Ring
-from ringbuf.wakeup import Sleeper
+from ringbuf.reader_wakeup import Sleeper
 
 LONG_S = 60.0
 ENOUGH = 20  # handlers that ran; a wait in slices of half a second runs 6 in WAIT_S

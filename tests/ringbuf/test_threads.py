@@ -300,7 +300,7 @@ async def test_the_wake_up_thread_outlives_a_callback_that_raises(
         raise ValueError("by the callback")
 
     wakeup.watch(thrower, throw)
-    with caplog.at_level(logging.ERROR, "ringbuf.wakeup"):
+    with caplog.at_level(logging.ERROR, "ringbuf.reader_wakeup"):
         thrower.close()
         await until(lambda: "by the callback" in caplog.text)
     caplog.clear()  # A traceback holds what it was about.
@@ -318,7 +318,7 @@ async def test_a_wake_up_thread_that_ends_is_reported_and_replaced(
     task = await asleep(reader)
     first = wakeup._thread
     assert first is not None
-    with caplog.at_level(logging.ERROR, "ringbuf.wakeup"):
+    with caplog.at_level(logging.ERROR, "ringbuf.reader_wakeup"):
         ident, error = ctypes.c_ulong(first.ident or 0), ctypes.py_object(SystemExit)
         assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error) == 1
         WakeupThread.closed(reader)

@@ -10,7 +10,7 @@ import pytest
 
 from ringbuf import KeyFilter, Ring, WakeupThread
 from ringbuf.errors import Overrun, RingClosed
-from ringbuf.wakeup import Sleeper
+from ringbuf.reader_wakeup import Sleeper
 from tests.support.children import Child
 from tests.support.rings import drained, payload_of, publish_to_lap
 from tests.support.waiting import PATIENCE_S

@@ -142,8 +142,8 @@ int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int
 /* Release everything below `position`. */
 void rb_reader_release(rb_reader *reader, uint64_t position);
 
-/* skip.c.  Move the cursor, after RB_CORRUPT or of a stuck reader, to the next record that verifies, or to
- * the end.  Skipped records count as lost.  Returns RB_OVERRUN, or RB_EMPTY if no record follows. */
+/* skip_damage.c.  Move the cursor, after RB_CORRUPT or of a stuck reader, to the next record that verifies,
+ * or to the end.  Skipped records count as lost.  Returns RB_OVERRUN, or RB_EMPTY if no record follows. */
 int rb_reader_skip(rb_reader *reader);
 
 /* Store the reader's progress in its slot: at once, or lazily once per chunk. */

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from persistence.free_room import DiskRules, disk_step
+from persistence.free_disk_space import DiskRules, disk_step
 from persistence.maintenance.maintenance import UpkeepRules
 from persistence.maintenance.retention_rules import Floor, Retention, StreamRules
 from persistence.segment.segment_facts import RingInfo, SegmentInfo
