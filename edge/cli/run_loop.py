@@ -100,7 +100,6 @@ async def _tidy() -> None:
 def _ready(broker: BrokerServer, arguments: argparse.Namespace, seconds: float) -> str:
     """Summary of a started broker, for its user."""
     mqtt = ", ".join(map(str, broker.listener.addresses)) or "no listener"
-    zmq = broker.zmq.endpoint if broker.zmq else "off"
     where = ""
     plain = [address for address in broker.listener.addresses if address.scheme == "tcp"]
     if plain and plain[0].port != 1883:
@@ -110,7 +109,7 @@ def _ready(broker: BrokerServer, arguments: argparse.Namespace, seconds: float) 
         memory = f" --runtime-dir {shlex.quote(str(broker.config.runtime_dir))}"
     return (
         f"brim {broker.version} is ready after {seconds:.1f} s: "
-        f"mqtt {mqtt}, memory {broker.config.runtime_dir}, zmq {zmq}\n"
+        f"mqtt {mqtt}, memory {broker.config.runtime_dir}, zmq {broker.zmq_endpoint or 'off'}\n"
         f"try\n"
         f"  brim sub 'plant/#' --shm{memory}\n"
         f"  brim pub plant/1/temp 21.5{where}\n"

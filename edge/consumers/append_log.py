@@ -39,7 +39,7 @@ from persistence.files import Files
 from persistence.free_disk_space import require_room
 from ringbuf import crc32c
 
-__all__ = ["BODY_MAX_BYTES", "Journal", "bodies_in", "pack_header", "pack_record"]
+__all__ = ["BODY_MAX_BYTES", "Journal", "bodies_in", "has_records", "pack_header", "pack_record"]
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,14 @@ def pack_record(body: bytes) -> bytes:
     crc = crc32c(body, crc32c(_LENGTH.pack(len(body))))
     record = _RECORD.pack(len(body), crc) + body
     return record + bytes(-len(record) % ALIGN_BYTES)
+
+
+def has_records(path: Path) -> bool:
+    """True if there may be records after the header. Raises OSError, but not FileNotFoundError."""
+    try:
+        return path.stat().st_size > _HEADER.size
+    except FileNotFoundError:
+        return False
 
 
 class Journal:

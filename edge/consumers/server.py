@@ -29,6 +29,7 @@ from edge.consumers.registry import RingEntry
 from edge.errors import EdgeError
 from edge.local.ring_poll import RingPoll
 from edge.local.zmq_gate import GateLimits
+from edge.local.zmq_listener import ZmqListener
 from edge.local.zmq_server_socket import ZmqServer
 from edge.log_throttle import LogThrottle
 from ringbuf import Reader, WakeupThread
@@ -49,11 +50,11 @@ JOIN_S = 10.0
 
 
 class ConsumersEndpoint:
-    """Serves consumers at `endpoint` from start() to stop(), and owns the `service`."""
+    """Serves the peers of `listener` from start() to stop()."""
 
     def __init__(
         self,
-        endpoint: str,
+        listener: ZmqListener,
         make_coordinator: Callable[[Callable[[], None]], Coordinator],
         *,
         secret_key_file: Path | None = None,
@@ -61,7 +62,7 @@ class ConsumersEndpoint:
     ) -> None:
         """Create the endpoint. `make_coordinator` is called with the function that wakes it."""
         limits = GateLimits(LETTERS_MAX + 2, 2 * FRAME_MAX_BYTES, unread_max_ms=UNREAD_MAX_MS)
-        self._server = ZmqServer(zmq.ROUTER, "consumers", endpoint, limits, secret_key_file, client_keys_dir)
+        self._server = ZmqServer(zmq.ROUTER, listener, limits, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
         self.unsent = 0  # answers to peers without room, or that had disconnected
         self._sent: deque[tuple[bytes, zmq.MessageTracker, int]] = deque()  # frames that ZeroMQ holds
@@ -91,7 +92,7 @@ class ConsumersEndpoint:
 
     @property
     def endpoint(self) -> str:
-        """Configured endpoint; after start() the bound one."""
+        """The bound endpoint."""
         return self._server.endpoint
 
     def add(self, entry: RingEntry, listening: Reader) -> None:
@@ -128,7 +129,7 @@ class ConsumersEndpoint:
         return self._groups
 
     def start(self) -> None:
-        """Bind, and start the thread. Raises PortTaken, or EdgeError if ZeroMQ cannot bind there."""
+        """Start the thread. Raises EdgeError."""
         try:
             self._server.bind()
         except EdgeError:

@@ -21,13 +21,14 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge.config.schema import NAME_PATTERN, NAME_RULE, Config, Stream
 from edge.config.schema import Producer as ProducerSettings
-from edge.errors import Refused
+from edge.errors import FILES_REMEDY, Refused
 from edge.logging_setup import pairs
 from edge.streams.epochs import Epochs
 from edge.streams.ring_files import (
@@ -75,6 +76,8 @@ class Producers:
         self._directory = config.runtime_dir
         self._streams = {stream.name: stream for stream in config.stream}
         self._settings = {settings.name: settings for settings in config.producer}
+        self.joins_max = sys.maxsize  # rings that may be added by open(); each takes descriptors
+        self._joined = 0
         self._unlisted_max = config.local.producers_max
         self._epochs = epochs
         self._rings: dict[str, ProducerRing] = {}
@@ -109,11 +112,15 @@ class Producers:
             )
         if known is not None:
             return known
+        if self._joined >= self.joins_max:
+            text = f"{self._joined} producer rings have joined, and the broker may open no files for another"
+            raise Refused(text, hint=FILES_REMEDY)
         shared = any(other != os.geteuid() for other in settings.uids)
         path = self._directory / f"{stream}@{producer}"
         mode = 0o660 if shared else 0o640  # another user, who then shares the directory's group
         end = LogEnd(*self._log_ends.get(path.name, ()))
         ring = ring_to_read(path, settings.ring_bytes, self._epochs, log_end=end, mode=mode)
+        self._joined += 1
         return self._attached(producer, self._streams[stream], ring)
 
     def refuse(self, refusal_of: Callable[[str], int]) -> None:

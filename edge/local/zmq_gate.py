@@ -4,25 +4,21 @@ libzmq keeps the parts of a message until its last one, and limits neither their
 peer that never ends a message takes all memory. So peers connect to the gate, a thread in C
 (ringbuf/c/gate/), which passes their bytes to libzmq and disconnects a peer that exceeds a limit.
 
-Owns the listening socket with its file, the thread, and a name for libzmq's own socket: `inner`, in the
-abstract namespace, which libzmq opens to this process only (ZMQ_IPC_FILTER_PID).
+Owns the thread, and a name for libzmq's own socket: `inner`, in the abstract namespace, which libzmq opens to
+this process only (ZMQ_IPC_FILTER_PID).
 
 Only for peers without CURVE, which encrypts the ends of messages; peers with a key are not limited.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import socket
-import stat
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
-from edge.config.setting_rules import split_address
-from edge.errors import EdgeError, PortTaken
+from edge.errors import EdgeError
+from edge.local.zmq_listener import ZmqListener
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from ringbuf.native import ffi, lib
@@ -31,7 +27,6 @@ __all__ = ["Gate", "GateLimits"]
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 512
 OF_CONNECTION = 3  # descriptors: the peer's, and both ends of the connection to libzmq
 UNFINISHED_MAX_BYTES = 64 << 20
 UNDRAINED_MAX_BYTES = 64 << 20
@@ -53,31 +48,19 @@ class GateLimits:
 
 
 class Gate:
-    """Listens at `endpoint` from open() to close(). `table` has the endpoint in the configuration file."""
+    """Accepts the peers of `listener` from open() to close()."""
 
-    def __init__(self, table: str, endpoint: str, limits: GateLimits) -> None:
-        self.endpoint = endpoint  # the bound endpoint, after open()
+    def __init__(self, listener: ZmqListener, limits: GateLimits) -> None:
         self.inner = f"brim-{os.urandom(16).hex()}"
-        self._setting = f"{table}.endpoint"
-        self._table = table
+        self._listener = listener
         self._limits = limits
-        self._listener: socket.socket | None = None
-        self._path: Path | None = None  # of a bound Unix socket
         self._gate = ffi.NULL
         self._thread: threading.Thread | None = None
         self._may_log = LogThrottle()
         self._logged = 0
 
     def open(self) -> None:
-        """Listen, and start the thread. Raises PortTaken, or EdgeError if the endpoint cannot be bound."""
-        try:
-            self._listener = self._listen()
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                text = f"{self._setting} {self.endpoint} is in use"
-                raise PortTaken(text, hint=f"stop the other program, or set {self._setting}") from error
-            text = f"{self._setting} {self.endpoint}: {error.strerror or error}"
-            raise EdgeError(text, hint=f"set {self._setting}") from error
+        """Start the thread. Raises EdgeError."""
         limits = ffi.new("gt_limits *")
         limits.connections_max = self._limits.connections_max
         limits.parts_max, limits.message_max_bytes = self._limits.parts_max, self._limits.message_max_bytes
@@ -86,10 +69,12 @@ class Gate:
         limits.unfinished_max_ms = UNFINISHED_MAX_MS
         limits.unread_max_ms = self._limits.unread_max_ms
         name = self.inner.encode()
-        self._gate = lib.gt_open(self._listener.fileno(), name, len(name), limits)
+        self._gate = lib.gt_open(self._listener.socket.fileno(), name, len(name), limits)
         if self._gate == ffi.NULL:
-            raise EdgeError(f"{self._setting}: {os.strerror(ffi.errno)}")
-        self._thread = threading.Thread(target=self._run, name=f"brim-{self._table}-gate", daemon=True)
+            raise EdgeError(f"{self._listener.table}.endpoint: {os.strerror(ffi.errno)}")
+        self._thread = threading.Thread(
+            target=self._run, name=f"brim-{self._listener.table}-gate", daemon=True
+        )
         self._thread.start()
 
     def admit(self, descriptors: int) -> None:
@@ -117,7 +102,7 @@ class Gate:
         if ended > self._logged and self._may_log():
             self._logged = ended
             found = {name: counts[name] for name in COUNTED[2:] if counts[name]}
-            log.warning("ZeroMQ peers disconnected %s", pairs(endpoint=self.endpoint, **found))
+            log.warning("ZeroMQ peers disconnected %s", pairs(endpoint=self._listener.endpoint, **found))
 
     def close(self, linger_ms: int = 0) -> None:
         """Stop, after libzmq's answers were passed on for `linger_ms` at most. May be called twice."""
@@ -127,58 +112,9 @@ class Gate:
             self._thread = None
             lib.gt_close(self._gate)
             self._gate = ffi.NULL
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-            self._path = None
 
     def _run(self) -> None:
         if code := lib.gt_run(self._gate):
-            log.error("ZeroMQ gate failed %s", pairs(endpoint=self.endpoint, reason=os.strerror(code)))
-
-    # ---- listening ----
-
-    def _listen(self) -> socket.socket:
-        scheme, _, place = self.endpoint.partition("://")
-        if scheme == "ipc":
-            return self._listen_unix(place)
-        if scheme != "tcp":
-            raise OSError(errno.EINVAL, "neither ipc:// nor tcp://")
-        try:
-            host, port = split_address(place.removesuffix(":*") + ":0" if place.endswith(":*") else place)
-        except ValueError:
-            raise OSError(errno.EINVAL, "no address; write tcp://HOST:PORT") from None
-        # IPv4 first, like libzmq's clients
-        family, *_, address = min(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
-        listener.setblocking(False)
-        bound, port = listener.getsockname()[:2]
-        self.endpoint = f"tcp://[{bound}]:{port}" if family == socket.AF_INET6 else f"tcp://{bound}:{port}"
-        return listener
-
-    def _listen_unix(self, place: str) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            if place.startswith("@"):
-                listener.bind("\0" + place[1:])
-            else:
-                _remove_socket(Path(place))
-                listener.bind(place)
-                self._path = Path(place)
-                self._path.chmod(0o660)
-            listener.listen(BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
-        return listener
-
-
-def _remove_socket(path: Path) -> None:
-    """Remove the socket of a killed broker; the lock of the directory excludes other brokers."""
-    try:
-        if stat.S_ISSOCK(path.lstat().st_mode):
-            path.unlink()
-    except FileNotFoundError:
-        pass
+            log.error(
+                "ZeroMQ gate failed %s", pairs(endpoint=self._listener.endpoint, reason=os.strerror(code))
+            )

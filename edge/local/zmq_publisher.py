@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
@@ -21,12 +20,14 @@ from edge.errors import EdgeError
 from edge.local.ring_poll import RingPoll
 from edge.local.zmq_frames import VERSION, Header, PreviousOffsets, encode_header
 from edge.local.zmq_gate import GateLimits
+from edge.local.zmq_listener import ZmqListener
 from edge.local.zmq_server_socket import ZmqServer
+from edge.local.zmq_stats import ZmqStats
 from edge.logging_setup import pairs
 from ringbuf import FLAG_QOS, FLAG_RETAIN, KeyFilter, Reader, Record, Ring, WakeupThread
 from ringbuf.errors import Corrupt, Overrun
 
-__all__ = ["ZmqPublisher", "ZmqStats"]
+__all__ = ["ZmqPublisher"]
 
 log = logging.getLogger(__name__)
 
@@ -36,17 +37,6 @@ SUBSCRIPTION_MAX_BYTES = 65_536
 _MORE = int(zmq.SNDMORE)  # a plain int: combining enum members costs as much as sending
 _FIRST = int(zmq.SNDMORE | zmq.NOBLOCK)
 POLL_MS = 1_000  # bounds the delay of a lost wake-up
-
-
-@dataclass(slots=True)
-class ZmqStats:
-    """Counters since the start. Only the publisher's thread writes them."""
-
-    sent: int = 0  # messages that ZeroMQ has accepted
-    sent_bytes: int = 0  # bytes of their payloads
-    overrun: int = 0  # records that the rings overwrote before they were read
-    full_queues: int = 0  # times that a subscriber's queue became full, so that it misses messages
-    prefixes: int = 0  # subscribed now
 
 
 class _RingFeed:
@@ -59,11 +49,11 @@ class _RingFeed:
 
 
 class ZmqPublisher:
-    """Publishes rings at `endpoint` from start() to stop()."""
+    """Publishes rings to the peers of `listener` from start() to stop()."""
 
     def __init__(
         self,
-        endpoint: str,
+        listener: ZmqListener,
         *,
         send_high_water: int = 10_000,
         secret_key_file: Path | None = None,
@@ -71,7 +61,7 @@ class ZmqPublisher:
     ) -> None:
         self.stats = ZmqStats()
         limits = GateLimits(1, SUBSCRIPTION_MAX_BYTES + 64)
-        self._server = ZmqServer(zmq.XPUB, "zmq", endpoint, limits, secret_key_file, client_keys_dir)
+        self._server = ZmqServer(zmq.XPUB, listener, limits, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
         self._socket.set(zmq.SNDHWM, send_high_water)
         self._socket.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX_BYTES + 1)
@@ -86,7 +76,7 @@ class ZmqPublisher:
 
     @property
     def endpoint(self) -> str:
-        """Configured endpoint; after start() the bound one."""
+        """The bound endpoint."""
         return self._server.endpoint
 
     def admit(self, descriptors: int) -> None:
@@ -107,7 +97,7 @@ class ZmqPublisher:
         self._poll.wake()
 
     def start(self) -> None:
-        """Bind, and start the thread. Raises PortTaken, or EdgeError if ZeroMQ cannot bind there."""
+        """Start the thread. Raises EdgeError."""
         try:
             self._server.bind()
         except EdgeError:

@@ -1,25 +1,25 @@
-"""ZeroMQ server socket: a separate context, keys or a gate for its peers, an endpoint, a clean end.
+"""ZeroMQ server socket: a separate context, keys or a gate for its peers, a clean end.
 
-Owns the context and the socket. With keys it owns ZeroMQ's thread that checks them, without keys the gate
-that limits peers (zmq_gate.py). Never sends or receives: the thread that uses the socket does.
+Owns the context and the socket; the listening socket (zmq_listener.py) belongs to the caller. With keys it
+owns ZeroMQ's thread that checks them, without keys the gate that limits peers (zmq_gate.py). Never sends or
+receives: the thread that uses the socket does.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import Protocol
 
 import zmq
 
-from edge.errors import EdgeError, PortTaken
-from edge.local.zmq_gate import BACKLOG, Gate, GateLimits
+from edge.errors import EdgeError
+from edge.local.zmq_gate import Gate, GateLimits
+from edge.local.zmq_listener import BACKLOG, ZmqListener
 
 __all__ = ["ZmqServer"]
 
 LINGER_MS = 500  # at the end, for queued messages
-IPC = "ipc://"
 
 
 class Stoppable(Protocol):
@@ -30,33 +30,30 @@ class Stoppable(Protocol):
 
 
 class ZmqServer:
-    """A socket for `endpoint`, bound by bind().
+    """A socket for the peers of `listener`, which it serves from bind() on.
 
-    `table` has that setting in the configuration file; the keys are those of [zmq] for all sockets. With both
-    key settings only peers with a public certificate in `client_keys_dir` are accepted. Raises EdgeError if
-    the secret key is unreadable.
+    The keys are those of [zmq] for all sockets. With both key settings only peers with a public certificate
+    in `client_keys_dir` are accepted. Raises EdgeError if the secret key is unreadable.
     """
 
     def __init__(
         self,
         kind: int,
-        table: str,
-        endpoint: str,
+        listener: ZmqListener,
         limits: GateLimits,
         secret_key_file: Path | None = None,
         client_keys_dir: Path | None = None,
     ) -> None:
         keys = _key_pair(secret_key_file) if secret_key_file is not None else None
-        self.endpoint = endpoint  # the bound endpoint, after bind()
-        self._table = table
+        self.endpoint = listener.endpoint
+        self._listener = listener
         self._context = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(kind)
         self.socket.set(zmq.LINGER, LINGER_MS)
         self._authenticator: Stoppable | None = None
-        self._file: Path | None = None  # of an ipc endpoint that is bound without a gate
         self._gate: Gate | None = None
         if keys is None or client_keys_dir is None:
-            self._gate = Gate(table, endpoint, limits)
+            self._gate = Gate(listener, limits)
             return
         try:
             self._authenticator = _let_in_only(self.socket, keys, client_keys_dir)
@@ -70,29 +67,15 @@ class ZmqServer:
         return bool(self._context.closed)
 
     def bind(self) -> None:
-        """Bind. Raises PortTaken, or EdgeError if ZeroMQ cannot bind there; call close() then too."""
-        setting = f"{self._table}.endpoint"
-        if self._gate is not None:
-            self._bind_behind(self._gate)
-            return
-        try:
+        """Serve the peers of the listener. After an error, call close(). Raises EdgeError."""
+        if self._gate is None:
+            self.socket.set(zmq.USE_FD, os.dup(self._listener.socket.fileno()))  # libzmq closes it
             self.socket.bind(self.endpoint)
-        except zmq.ZMQError as error:
-            if error.errno == errno.EADDRINUSE:
-                text = f"{setting} {self.endpoint} is in use"
-                raise PortTaken(text, hint=f"stop the other program, or set {setting}") from error
-            raise EdgeError(f"{setting} {self.endpoint}: {error.strerror}", hint=f"set {setting}") from error
-        self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        if self.endpoint.startswith(IPC):
-            self._file = Path(self.endpoint.removeprefix(IPC))
-            self._file.chmod(0o660)
-
-    def _bind_behind(self, gate: Gate) -> None:
+            return
         self.socket.set(zmq.IPC_FILTER_PID, os.getpid())
         self.socket.set(zmq.BACKLOG, BACKLOG)
-        self.socket.bind(f"ipc://@{gate.inner}")
-        gate.open()
-        self.endpoint = gate.endpoint
+        self.socket.bind(f"ipc://@{self._gate.inner}")
+        self._gate.open()
 
     def admit(self, descriptors: int) -> None:
         """Accept no more peers than so many descriptors allow. Any thread, after bind()."""
@@ -123,8 +106,6 @@ class ZmqServer:
         self._context.term()
         if self._gate is not None:
             self._gate.close(LINGER_MS)
-        if self._file is not None:  # otherwise the file may belong to another process
-            self._file.unlink(missing_ok=True)
 
 
 def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:

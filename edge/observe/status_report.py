@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from edge.broker.counters import ClientRow, Counters
 from edge.config.schema import Config
@@ -34,9 +34,6 @@ from edge.terminal_escape import escaped
 from edge.transport.listener import Listener
 from ringbuf import Ring, SlotInfo
 from ringbuf.errors import Corrupt
-
-if TYPE_CHECKING:
-    from edge.local.zmq_publisher import ZmqPublisher
 
 __all__ = ["Status", "StatusReporter"]
 
@@ -71,7 +68,7 @@ class StatusReporter:
     producers: Producers
     listener: Listener
     stats: Counters
-    zmq: ZmqPublisher | None
+    zmq: Callable[[], Status | None] = lambda: None  # None: not enabled
     log: Callable[[], Status] | None = None  # reads files; log_totals does not
     log_totals: Callable[[], dict[str, int]] | None = None
     consumers: Callable[[], list[Status]] | None = None  # consumer groups with their progress
@@ -131,7 +128,7 @@ class StatusReporter:
             "missing": [it._asdict() for it in self.missing()],
             "rings": [*self._partitions(), *self._producers()],
             "metrics": self.metrics_url,
-            "zmq": self._zmq(),
+            "zmq": self.zmq(),
             "local": self._local(),
             "log": await asyncio.to_thread(self.log) if self.log else None,
             "consumers": self.consumers() if self.consumers else [],
@@ -175,10 +172,11 @@ class StatusReporter:
         return self.stats.clients(islice(sessions, first, first + CLIENTS_PAGE))
 
     def _partitions(self) -> Iterable[Status]:
+        zmq = self.zmq()
         for partition in self.streams.all():
             facts = _ring_row(partition.ring)
             # it does not read now, and misses nothing
-            if self.zmq is not None and not self.zmq.stats.prefixes:
+            if zmq is not None and not zmq["prefixes"]:
                 facts["readers"] = [reader for reader in facts["readers"] if reader["name"] != "zmq"]
             facts["stream"] = partition.stream
             facts["durability"] = partition.durability
@@ -196,12 +194,6 @@ class StatusReporter:
                     "producer": producer.producer,
                     "refused": producer.ring.refused(),  # since the ring was created
                 }
-
-    def _zmq(self) -> Status | None:
-        if self.zmq is None:
-            return None
-        stats = dataclasses.asdict(self.zmq.stats)
-        return {"endpoint": self.zmq.endpoint, **stats, "peers": self.zmq.peers()}
 
     def _local(self) -> Status | None:
         if self.local is None:

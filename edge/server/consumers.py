@@ -19,6 +19,7 @@ from edge.consumers.ring_source import RingSource
 from edge.consumers.server import ConsumersEndpoint
 from edge.errors import EdgeError
 from edge.local.producers import ProducerRing, Producers
+from edge.local.zmq_listener import ZmqListener
 from edge.streams.streams import Streams
 from edge.transport.listener import Listener
 from persistence.files import OsFiles
@@ -118,7 +119,12 @@ class BrokerOutlet:
 
 
 def consumers_endpoint(
-    config: Config, streams: Streams, producers: Producers, listener: Listener, logs: LogSet | None
+    config: Config,
+    streams: Streams,
+    producers: Producers,
+    listener: Listener,
+    logs: LogSet | None,
+    zmq_listener: ZmqListener,
 ) -> ConsumersEndpoint:
     """Create the endpoint with all rings, not started. Raises EdgeError: its journal is unreadable."""
     cold = logs.reader if logs is not None else None
@@ -130,9 +136,7 @@ def consumers_endpoint(
         return coordinator
 
     keys, clients = config.zmq.secret_key_file, config.zmq.client_keys_dir
-    endpoint = ConsumersEndpoint(
-        config.consumers_endpoint, make, secret_key_file=keys, client_keys_dir=clients
-    )
+    endpoint = ConsumersEndpoint(zmq_listener, make, secret_key_file=keys, client_keys_dir=clients)
     outlet.hand_over = endpoint.call
     settings = {stream.name: stream for stream in config.stream}
 
@@ -156,10 +160,8 @@ def consumers_endpoint(
 
 def _registry(config: Config) -> GroupRegistry:
     consumers, directory = config.consumers, config.state_dir / "consumers"
-    files = OsFiles()
     try:
-        files.makedirs(str(directory))
-        store = OffsetStore(Journal(files, str(directory), "offsets"))
+        store = OffsetStore(Journal(OsFiles(), str(directory), "offsets"))
     except OSError as error:
         text = f"committed offsets of consumers in {directory}: {error.strerror}"
         raise EdgeError(text, hint="mend the directory, or write enabled = false in [consumers]") from error

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from edge.config.schema import Listener as ListenerConfig
 from edge.engine.engine import engine_of, limits_of
 from edge.errors import EdgeError
 from edge.local.producers import ProducerRing, Producers
+from edge.local.zmq_listener import ZmqListener
 from edge.logging_setup import pairs
 from edge.recovery.retained_store import retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
@@ -64,8 +65,11 @@ class BrokerCore:
         self.producers: Producers
         self.upstream: Upstream
         self.budget: descriptors.DescriptorBudget
+        self.zmq_listener: ZmqListener | None = None  # None: not enabled
+        self.consumers_listener: ZmqListener | None = None  # None: not enabled
         self.logs: LogSet | None = None  # None: no stream needs a log
         self.down = AsyncExitStack()  # ends each started part
+        self._has_loop = True
         self._version = version
         self._failed = failed
         self._state: StateFiles | None = None  # None: sessions end with the broker
@@ -89,6 +93,7 @@ class BrokerCore:
         self.streams = streams = self._open_streams(epochs)
         self._open_state(epochs)
         self._bind(streams)
+        self._bind_zmq()
         self._start_log(streams)
         self._wait_for_durable_rings(streams)
         self._restore_retained(streams)
@@ -96,9 +101,9 @@ class BrokerCore:
         self.producers = self._open_producers(epochs)
         self._start_feed(self.producers)
         self._restore_sessions(streams)
-        descriptors.check(config, allowed)
         self.budget = descriptors.budget(config, allowed, descriptors.open_now())
         limits_of(self.listener.broker.engine).connections_max = self.budget.clients
+        self.producers.joins_max = self.budget.producers
         self.listener.start()
         self.stop_on_thread(self.listener.stop)
 
@@ -111,11 +116,20 @@ class BrokerCore:
         """At the end, call `stop`, which waits, on a thread: the event loop continues meanwhile."""
 
         async def stopped() -> None:
+            if not self._has_loop:
+                stop()
+                return
             from asyncio import to_thread  # takes longer to import than all that this module needs
 
             await to_thread(stop)
 
         self.down.push_async_callback(stopped)
+
+    def abort(self) -> None:
+        """End the parts of a start that failed before there was an event loop, which takes descriptors."""
+        self._has_loop = False
+        with suppress(StopIteration):
+            self.down.aclose().send(None)  # runs to its end: nothing in it waits for a loop
 
     def apply(self, files: AuthFiles) -> None:
         """Put passwords and rules that were read again in force. On the MQTT thread."""
@@ -258,6 +272,16 @@ class BrokerCore:
             except OSError as error:
                 text = f"cannot listen on {it.host} port {it.port}: {error.strerror}"
                 raise EdgeError(text, hint="set host and port of that [[listener]]") from error
+
+    def _bind_zmq(self) -> None:
+        """Bind the ports of ZeroMQ, which services.py serves."""
+        config = self.config
+        if config.zmq.enabled:
+            self.zmq_listener = ZmqListener("zmq", config.zmq_endpoint)
+            self.down.callback(self.zmq_listener.close)
+        if config.consumers.enabled:
+            self.consumers_listener = ZmqListener("consumers", config.consumers_endpoint)
+            self.down.callback(self.consumers_listener.close)
 
     def _start_log(self, streams: Streams) -> None:
         if self.logs is None:

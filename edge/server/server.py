@@ -22,7 +22,6 @@ from edge.transport.listener import Listener
 if TYPE_CHECKING:
     import asyncio
 
-    from edge.local.zmq_publisher import ZmqPublisher
     from edge.log.log_set import LogSet
     from edge.server.services import Services
     from edge.server.watchdog import Watchdog
@@ -46,9 +45,7 @@ class BrokerServer:
         try:
             self._serve_clients()
         except BaseException:
-            import asyncio
-
-            asyncio.run(self._core.down.aclose())
+            self._core.abort()
             raise
 
     async def __aenter__(self) -> Self:
@@ -90,9 +87,10 @@ class BrokerServer:
         return self._core.logs
 
     @property
-    def zmq(self) -> ZmqPublisher | None:
-        """The ZeroMQ publisher; None: it is not enabled."""
-        return self._services.zmq
+    def zmq_endpoint(self) -> str:
+        """The bound endpoint of the ZeroMQ publisher; "": it is not enabled."""
+        listener = self._core.zmq_listener
+        return listener.endpoint if listener is not None else ""
 
     @property
     def watchdog(self) -> Watchdog:

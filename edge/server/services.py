@@ -9,6 +9,7 @@ broker.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
@@ -16,20 +17,26 @@ from typing import TYPE_CHECKING, Any
 
 from edge.broker.counters import Counters
 from edge.broker.session_admin import SessionAdmin
+from edge.config.schema import Config
+from edge.consumers.append_log import has_records
 from edge.errors import EdgeError
 from edge.local.control_server import LocalEndpoint
 from edge.local.shortened_rings import ShortenedFiles
+from edge.local.zmq_stats import ZmqStats
 from edge.logging_setup import pairs
 from edge.observe.status_report import StatusReporter
 from edge.recovery.state_files import SESSIONS_RING
 from edge.server.bridge_settings import separate_bridge
 from edge.server.mqtt_startup import BrokerCore
+from edge.server.on_demand import OnDemand
 from edge.server.watchdog import Watchdog
 from edge.transport.refusals import Refusals
+from persistence.files import OsFiles
 from ringbuf import Ring
 
 if TYPE_CHECKING:
     from bridge.drain.settings import BridgeSettings
+    from edge.consumers.server import ConsumersEndpoint
     from edge.local.zmq_publisher import ZmqPublisher
     from edge.observe.directory_watch import Missing
     from edge.server.retention_holds import ConsumerHolds
@@ -43,11 +50,12 @@ class Services:
     """The parts of a broker that are no part of MQTT; `core.down` ends them."""
 
     def __init__(self, core: BrokerCore) -> None:
-        self.zmq: ZmqPublisher | None = None
         self._core = core
         self._consumer_holds: ConsumerHolds | None = None  # only with a log
         self._bridges: list[Callable[[], dict[str, Any]]] = []
-        self._refuse_consumers: Callable[[str], object] = lambda _: None
+        self._consumers_refusal = ""  # reason why acknowledgements are refused, "" if they are not
+        self._zmq: OnDemand[ZmqPublisher] | None = None
+        self._consumers: OnDemand[ConsumersEndpoint] | None = None
         self.watchdog = Watchdog(core.listener.broker.engine, core.listener)
 
     async def start(self, version: str, bridges: Sequence[BridgeSettings]) -> None:
@@ -58,20 +66,21 @@ class Services:
         config = core.config
         self._bridges += [partial(separate_bridge, it, config) for it in config.bridge if not it.in_broker]
         self._start_upkeep()
-        self._start_zmq()
+        self._serve_zmq()
         core.stop_on_thread(core.listener.stop)  # before the parts that pass its records on
         self.watchdog.start()
         core.stop_on_thread(self.watchdog.stop)
         stats = Counters(core.listener.broker.engine)
         reporter = StatusReporter(
-            config, version, core.streams, core.producers, core.listener, stats, self.zmq
+            config, version, core.streams, core.producers, core.listener, stats, self._zmq_status
         )
         if core.logs:
             reporter.log, reporter.log_totals = core.logs.status, core.logs.totals
         reporter.watchdog = self.watchdog.status
         reporter.bridges = self._bridges
         reporter.upstream = core.upstream.status
-        reporter.consumers = self._start_consumers()
+        self._serve_consumers()
+        reporter.consumers = self._groups
         reporter.missing = self._watch_directories()
         reporter.local = await self._start_local(reporter)
         self._start_watches(reporter)
@@ -123,43 +132,93 @@ class Services:
             trouble = {"condition": "failed", "last_error": str(error), "remedy": error.hint}
         self._bridges.append(lambda: {**bridge.state().as_dict(), **trouble})
 
-    def _start_zmq(self) -> None:
+    def _serve_zmq(self) -> None:
         core = self._core
-        zmq = core.config.zmq
-        if not zmq.enabled:
+        if core.zmq_listener is None:
             return
+        self._zmq = OnDemand(core.zmq_listener, "edge.local.zmq_publisher", self._start_zmq)
+        core.down.push_async_callback(self._zmq.stop)
+        if core.config.zmq.secret_key_file is not None:
+            self._zmq.start_now()  # so that an unreadable key is an error of the start
+        else:
+            self._zmq.watch()
+
+    def _start_zmq(self) -> ZmqPublisher:
+        core, zmq = self._core, self._core.config.zmq
+        assert core.zmq_listener is not None
         from edge.local.zmq_publisher import ZmqPublisher
 
-        self.zmq = publisher = ZmqPublisher(
-            core.config.zmq_endpoint,
+        publisher = ZmqPublisher(
+            core.zmq_listener,
             send_high_water=zmq.send_high_water,
             secret_key_file=zmq.secret_key_file,
             client_keys_dir=zmq.client_keys_dir,
         )
-        core.stop_on_thread(publisher.stop)
-        for partition in core.streams.all():
-            publisher.add(partition.ring)
-        for producer in core.producers.all():
-            publisher.add(producer.ring, own=False)
-        core.producers.on_ring.append(lambda added: publisher.add(added.ring, own=False))
-        publisher.start()
+        try:
+            for partition in core.streams.all():
+                publisher.add(partition.ring)
+            for producer in core.producers.all():
+                publisher.add(producer.ring, own=False)
+            publisher.start()
+        except BaseException:
+            publisher.close()
+            raise
         publisher.admit(core.budget.peers)
+        core.producers.on_ring.append(lambda added: publisher.add(added.ring, own=False))
+        return publisher
 
-    def _start_consumers(self) -> Callable[[], list[dict[str, Any]]] | None:
-        """Start the consumers' endpoint. It ends before MQTT, because it publishes messages."""
-        core = self._core
-        if not core.config.consumers.enabled:
+    def _zmq_status(self) -> dict[str, Any] | None:
+        if self._zmq is None:
             return None
+        publisher = self._zmq.service
+        stats = publisher.stats if publisher is not None else ZmqStats()
+        peers = publisher.peers() if publisher is not None else {}
+        return {"endpoint": self._zmq.listener.endpoint, **dataclasses.asdict(stats), "peers": peers}
+
+    def _serve_consumers(self) -> None:
+        """Serve consumers: at once if there are groups, whose holds and lags are needed.
+
+        The endpoint ends before MQTT, because it publishes messages.
+        """
+        core, config = self._core, self._core.config
+        if core.consumers_listener is None:
+            return
+        self._consumers = OnDemand(core.consumers_listener, "edge.server.consumers", self._start_consumers)
+        core.down.push_async_callback(self._consumers.stop)
+        if config.zmq.secret_key_file is not None or _has_groups(config):
+            self._consumers.start_now()
+        else:
+            self._consumers.watch()
+        if self._consumer_holds is not None:
+            self._consumer_holds.groups = self._all_groups
+
+    def _start_consumers(self) -> ConsumersEndpoint:
+        core = self._core
+        assert core.consumers_listener is not None
         from edge.server.consumers import consumers_endpoint
 
-        endpoint = consumers_endpoint(core.config, core.streams, core.producers, core.listener, core.logs)
-        core.stop_on_thread(endpoint.stop)
+        endpoint = consumers_endpoint(
+            core.config, core.streams, core.producers, core.listener, core.logs, core.consumers_listener
+        )
         endpoint.start()
         endpoint.admit(core.budget.peers)
-        self._refuse_consumers = endpoint.refuse
-        if self._consumer_holds is not None:
-            self._consumer_holds.groups = endpoint.all_groups
-        return endpoint.groups
+        endpoint.refuse(self._consumers_refusal)
+        return endpoint
+
+    def _refuse_consumers(self, reason: str) -> None:
+        self._consumers_refusal = reason
+        if self._endpoint is not None:
+            self._endpoint.refuse(reason)
+
+    @property
+    def _endpoint(self) -> ConsumersEndpoint | None:
+        return self._consumers.service if self._consumers is not None else None
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return self._endpoint.groups() if self._endpoint is not None else []
+
+    def _all_groups(self) -> list[dict[str, Any]]:
+        return self._endpoint.all_groups() if self._endpoint is not None else []
 
     def _watch_directories(self) -> Callable[[], Sequence[Missing]]:
         core = self._core
@@ -223,3 +282,14 @@ async def _populate(rings: Iterable[Ring]) -> None:
     for ring in rings:
         for _ in ring.populate():
             await asyncio.sleep(0)
+
+
+def _has_groups(config: Config) -> bool:
+    """True if an earlier broker had groups of consumers. Creates their directory, which is watched."""
+    directory = config.state_dir / "consumers"
+    try:
+        OsFiles().makedirs(str(directory))
+        return has_records(directory / "offsets")
+    except OSError as error:
+        text = f"committed offsets of consumers in {directory}: {error.strerror}"
+        raise EdgeError(text, hint="mend the directory, or write enabled = false in [consumers]") from error

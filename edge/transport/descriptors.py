@@ -24,15 +24,16 @@ from edge.config.schema import Config
 from edge.errors import FILES_REMEDY, EdgeError
 from edge.logging_setup import pairs
 
-__all__ = ["DescriptorBudget", "allow", "budget", "check", "make_table", "open_now", "refusal"]
+__all__ = ["DescriptorBudget", "allow", "budget", "make_table", "open_now", "refusal"]
 
 log = logging.getLogger(__name__)
 
 
 START = 64  # open before clients connect: interpreter, event loops, locks
 OF_RING = 10  # files, locks and readers of one ring
-OWN_MIN = 20  # sockets that are opened after the clients' start, one checkpoint, one segment, one lookup
-OF_ENDPOINT = 10  # of ZeroMQ: its threads, its socket, a cursor over one ring
+OWN_MIN = 10  # opened after the clients' start: the event loop, its sockets, one checkpoint, one lookup
+OF_ENDPOINT = 10  # of ZeroMQ, which opens them for its first peer: threads, sockets, wake-ups
+OF_KEYS = 6  # more if its peers have keys
 OF_LOG = 6  # the next segment, its footer, the directory, one read
 OF_BRIDGE = 24  # its checkpoint, and `window` transfers to a store
 METRICS = 64
@@ -58,17 +59,6 @@ def open_now() -> int:
         return len(os.listdir("/proc/self/fd")) - 1  # without the descriptor of the directory itself
     except FileNotFoundError:  # without /proc
         return START
-
-
-def check(config: Config, allowed: int) -> None:
-    """Check that ZeroMQ can be started: libzmq ends a process that has no descriptor for it.
-
-    Raises EdgeError, or OSError.
-    """
-    opened = open_now()
-    needed = _own(config) + OF_ENDPOINT * _endpoints(config)
-    if allowed - opened < needed:
-        raise refusal(f"{opened} are open and at least {needed} more are needed")
 
 
 def allow(config: Config) -> int:
@@ -147,12 +137,16 @@ def _taken(config: Config, given: DescriptorBudget) -> int:
 
 
 def _own(config: Config) -> int:
-    """Files that the broker opens later for itself."""
+    """Files that the broker opens later for itself.
+
+    ZeroMQ's are among them: libzmq ends a process that has no descriptor for it.
+    """
     logged = [stream for stream in config.stream if stream.durability.is_logged]
     isolated = sum(stream.partitions for stream in logged if stream.isolated)
     logs = config.log.workers + isolated + 1 if logged else 0  # the last one is that of the sessions
     bridges = sum(it.in_broker for it in config.bridge)
-    return OWN_MIN + logs * OF_LOG + bridges * OF_BRIDGE
+    endpoint = OF_ENDPOINT + (OF_KEYS if config.zmq.secret_key_file is not None else 0)
+    return OWN_MIN + endpoint * _endpoints(config) + logs * OF_LOG + bridges * OF_BRIDGE
 
 
 def _wanted(config: Config) -> int:

@@ -19,7 +19,7 @@ from edge.cli.serving import _lacks_files
 from edge.config.schema import Config, Limits, Local, Zmq
 from edge.errors import EdgeError
 from edge.mqtt import ConnAck, Connect, PubAck, Publish, ReasonCode, SubAck, Subscribe, Subscription, encode
-from edge.transport.descriptors import METRICS, OF_RING, PEERS, budget
+from edge.transport.descriptors import METRICS, OF_ENDPOINT, OF_RING, PEERS, budget
 from tests.support.brim_process import LIMITED, BrimProcess
 from tests.support.mqtt_socket import SocketClient
 from tests.support.project import ROOT
@@ -160,7 +160,7 @@ def test_all_parts_together_never_get_more_descriptors_than_are_left(
         assert allowed < 100, error
         return
     others = given_out.local + given_out.metrics + endpoints * given_out.peers + given_out.producers * OF_RING
-    assert opened + others + given_out.clients <= allowed
+    assert opened + OF_ENDPOINT * endpoints + others + given_out.clients <= allowed
     assert min(given_out.clients, given_out.local, given_out.metrics, given_out.peers) >= 1
     if allowed >= clients + local + METRICS + 2 * PEERS + 1_000:
         assert (given_out.clients, given_out.local) == (clients, local)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,6 +21,7 @@ from edge.consumers.protocol import PROTOCOL, VERSION, Answer, Asked, Message
 from edge.consumers.registry import GroupRegistry, GroupSettings, RingEntry
 from edge.consumers.ring_source import ColdLog, RingSource
 from edge.consumers.server import ConsumersEndpoint
+from edge.local.zmq_listener import ZmqListener
 from edge.rpc.protocol import encode
 from persistence.files import Files, OsFiles
 from ringbuf import Batch, Ring
@@ -219,8 +221,9 @@ class Talker:
         self.desk.turn()
 
 
-def endpoint_over(ring: Ring, directory: Path, where: str, **keys: Path) -> ConsumersEndpoint:
-    """A real endpoint over one ring, with real sockets."""
+@contextmanager
+def endpoint_over(ring: Ring, directory: Path, where: str, **keys: Path) -> Iterator[ConsumersEndpoint]:
+    """A started endpoint over one ring, with real sockets."""
 
     def make(wake: Callable[[], None]) -> Coordinator:
         store = OffsetStore(Journal(OsFiles(), str(directory), "offsets"))
@@ -232,6 +235,11 @@ def endpoint_over(ring: Ring, directory: Path, where: str, **keys: Path) -> Cons
             wake=wake,
         )
 
-    made = ConsumersEndpoint(where, make, **keys)
-    made.add(RingEntry(RingSource(ring), "some", ("a/#",)), ring.reader(name="consumers", own=True))
-    return made
+    with closing(ZmqListener("consumers", where)) as listener:
+        made = ConsumersEndpoint(listener, make, **keys)
+        made.add(RingEntry(RingSource(ring), "some", ("a/#",)), ring.reader(name="consumers", own=True))
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()

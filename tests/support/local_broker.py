@@ -13,6 +13,7 @@ from typing import Any, Self
 from edge.config.schema import Config, Stream
 from edge.local.control_server import LocalEndpoint
 from edge.local.producers import Producers
+from edge.local.zmq_listener import ZmqListener
 from edge.local.zmq_publisher import ZmqPublisher
 from edge.streams.epochs import Epochs
 from edge.streams.streams import Streams
@@ -26,7 +27,8 @@ class LocalBroker:
         epochs = Epochs(config.state_dir / "epochs")
         self.streams = Streams.open(config, epochs)
         self.producers = Producers(config, epochs)
-        self.zmq = ZmqPublisher(config.zmq_endpoint, send_high_water=config.zmq.send_high_water)
+        self._listener = ZmqListener("zmq", config.zmq_endpoint)
+        self.zmq = ZmqPublisher(self._listener, send_high_water=config.zmq.send_high_water)
         self.local = LocalEndpoint(
             config, self.streams, self.producers, report=self._report, on_writer_thread=self._run
         )
@@ -43,6 +45,7 @@ class LocalBroker:
     async def __aexit__(self, *_: object) -> None:
         await self.local.stop()
         self.zmq.stop()
+        self._listener.close()
         self.producers.close()
         self.streams.close()
 

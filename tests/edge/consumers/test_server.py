@@ -29,7 +29,7 @@ from edge.consumers.protocol import (
     Records,
 )
 from edge.consumers.server import ConsumersEndpoint
-from edge.errors import BrokerUnreachable, EdgeError, PortTaken, Refused
+from edge.errors import BrokerUnreachable, EdgeError, Refused
 from edge.rpc.protocol import encode
 from ringbuf import Batch, Ring
 from tests.support.brim_process import BrimProcess
@@ -45,10 +45,8 @@ def ring(runtime_directory) -> Iterator[Ring]:
 
 @pytest.fixture
 def endpoint(ring, tmp_path) -> Iterator[ConsumersEndpoint]:
-    made = endpoint_over(ring, tmp_path, f"ipc://{tmp_path}/consumers.sock")
-    made.start()
-    yield made
-    made.stop()
+    with endpoint_over(ring, tmp_path, f"ipc://{tmp_path}/consumers.sock") as made:
+        yield made
 
 
 def test_a_thread_that_does_not_stop_keeps_its_sockets(endpoint, monkeypatch) -> None:
@@ -149,35 +147,9 @@ async def test_acknowledgements_go_on_while_a_fetch_waits(endpoint, ring):
 
 
 def test_the_socket_is_for_the_group_and_goes_with_the_broker(ring, tmp_path):
-    made = endpoint_over(ring, tmp_path, f"ipc://{tmp_path}/c.sock")
-    made.start()
-    assert stat.S_IMODE(os.stat(tmp_path / "c.sock").st_mode) == 0o660
-    made.stop()
+    with endpoint_over(ring, tmp_path, f"ipc://{tmp_path}/c.sock"):
+        assert stat.S_IMODE(os.stat(tmp_path / "c.sock").st_mode) == 0o660
     assert not (tmp_path / "c.sock").exists()
-
-
-def test_an_endpoint_that_is_taken_or_none_is_told(endpoint, ring, tmp_path):
-    (tmp_path / "other").mkdir()
-    with PortInUse() as taken, pytest.raises(PortTaken, match="is in use"):
-        endpoint_over(ring, tmp_path / "other", taken).start()
-    with pytest.raises(EdgeError, match=r"consumers\.endpoint"):
-        endpoint_over(ring, tmp_path / "other", f"ipc:///{'x' * 200}").start()
-
-
-class PortInUse:
-    """A port that something else has."""
-
-    def __init__(self) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.PULL)
-        self._socket.bind("tcp://127.0.0.1:0")
-
-    def __enter__(self) -> str:
-        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close(0)
-        self._context.term()
 
 
 def test_a_peer_that_reads_no_answers_loses_some_and_others_are_served(endpoint, ring):
@@ -200,9 +172,7 @@ def test_off_loopback_only_those_with_a_key_of_ours_are_served(ring, tmp_path):
     (tmp_path / "clients").mkdir()
     (tmp_path / "app.key").rename(tmp_path / "clients" / "app.key")
     keys = {"secret_key_file": tmp_path / "server.key_secret", "client_keys_dir": tmp_path / "clients"}
-    made = endpoint_over(ring, tmp_path, "tcp://127.0.0.1:*", **keys)
-    made.start()
-    try:
+    with endpoint_over(ring, tmp_path, "tcp://127.0.0.1:*", **keys) as made:
         ring.writer().publish(b"1", key="a/1")
         friend = Curve(tmp_path / "app.key_secret", tmp_path / "server.key")
         with consumer("g", "a/#", start="oldest", endpoint=made.endpoint, curve=friend) as records:
@@ -210,8 +180,6 @@ def test_off_loopback_only_those_with_a_key_of_ours_are_served(ring, tmp_path):
         stranger = Curve(tmp_path / "stranger.key_secret", tmp_path / "server.key")
         with pytest.raises(BrokerUnreachable):
             consumer("g", "a/#", endpoint=made.endpoint, curve=stranger, connect_timeout_s=0.3).__enter__()
-    finally:
-        made.stop()
 
 
 async def test_who_asks_for_what_cannot_be_is_told_at_once(endpoint):

@@ -399,6 +399,16 @@ async def test_producers_nobody_has_listed_are_few(config):
             broker.producers.open("two", "some", uid=os.geteuid())
 
 
+async def test_producers_join_while_there_are_descriptors_for_their_rings(config):
+    async with LocalBroker(config) as broker:
+        broker.producers.joins_max = 1
+        first = broker.producers.open("one", "some", uid=os.geteuid())
+        with pytest.raises(Refused, match="1 producer rings have joined") as caught:
+            broker.producers.open("two", "some", uid=os.geteuid())
+        assert "LimitNOFILE" in caught.value.hint
+        assert broker.producers.open("one", "some", uid=os.geteuid()) is first
+
+
 async def test_a_producers_ring_is_found_by_the_next_broker(config, caplog):
     async with LocalBroker(config) as broker:
         path = broker.producers.open("cam", "some", uid=os.geteuid()).ring.path

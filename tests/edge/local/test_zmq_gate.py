@@ -13,9 +13,9 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.errors import PortTaken
 from edge.local import zmq_gate
 from edge.local.zmq_gate import Gate, GateLimits
+from edge.local.zmq_listener import ZmqListener
 from edge.local.zmq_server_socket import ZmqServer
 from tests.support.children import Child
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -59,8 +59,8 @@ def is_closed(client: socket.socket) -> bool:
 def gate(directory: Path, limits: GateLimits = LIMITS) -> Iterator[tuple[Gate, Path, socket.socket]]:
     """A gate before a listening socket of the test."""
     path = directory / "gate.sock"
-    made = Gate("zmq", f"ipc://{path}", limits)
-    with socket.socket(socket.AF_UNIX) as inner:
+    with closing(ZmqListener("zmq", f"ipc://{path}")) as listener, socket.socket(socket.AF_UNIX) as inner:
+        made = Gate(listener, limits)
         inner.bind(f"\0{made.inner}")
         inner.listen(64)
         inner.settimeout(PATIENCE_S)
@@ -70,6 +70,17 @@ def gate(directory: Path, limits: GateLimits = LIMITS) -> Iterator[tuple[Gate, P
         finally:
             made.close()
     assert not path.exists()
+
+
+@contextmanager
+def served(kind: int, endpoint: str, limits: GateLimits = LIMITS) -> Iterator[ZmqServer]:
+    """A socket of libzmq behind a gate."""
+    with (
+        closing(ZmqListener("zmq", endpoint)) as listener,
+        closing(ZmqServer(kind, listener, limits)) as made,
+    ):
+        made.bind()
+        yield made
 
 
 Linked = tuple[Gate, socket.socket, socket.socket]
@@ -255,8 +266,7 @@ def test_who_is_disconnected_is_logged_seldom(tmp_path, caplog):
 @pytest.mark.parametrize("size", [1, 60_000])
 def test_a_message_without_an_end_takes_no_memory(tmp_path, kind, peer, size):
     limits = GateLimits(100, 1 << 20)
-    with closing(ZmqServer(kind, "zmq", f"ipc://{tmp_path}/s", limits)) as server:
-        server.bind()
+    with served(kind, f"ipc://{tmp_path}/s", limits) as server:
         sent = 0
         with closing(dial(tmp_path / "s", GREETING + ready(peer))) as client, pytest.raises(OSError):
             assert received(client, 90)[66:71] == b"\x05READY"[:5]  # ZMTP has peers wait for it
@@ -269,8 +279,7 @@ def test_a_message_without_an_end_takes_no_memory(tmp_path, kind, peer, size):
 
 def test_zeromq_behind_the_gate_is_open_to_this_process_only(tmp_path):
     """Its name in the abstract namespace is no secret."""
-    with closing(ZmqServer(zmq.ROUTER, "zmq", f"ipc://{tmp_path}/s", LIMITS)) as server:
-        server.bind()
+    with served(zmq.ROUTER, f"ipc://{tmp_path}/s") as server:
         assert server._gate is not None
         code = (
             "import socket, sys\n"
@@ -283,9 +292,11 @@ def test_zeromq_behind_the_gate_is_open_to_this_process_only(tmp_path):
 
 
 def test_answers_that_are_queued_at_the_end_arrive(tmp_path):
-    server = ZmqServer(zmq.ROUTER, "zmq", f"ipc://{tmp_path}/s", LIMITS)
-    server.bind()
-    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+    with (
+        served(zmq.ROUTER, f"ipc://{tmp_path}/s") as server,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as client,
+    ):
         client.set(zmq.LINGER, 0)
         client.connect(server.endpoint)
         client.send(b"question")
@@ -299,15 +310,14 @@ def test_answers_that_are_queued_at_the_end_arrive(tmp_path):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 def test_a_gate_listens_on_loopback_too(tmp_path, host):
-    with closing(ZmqServer(zmq.ROUTER, "zmq", f"tcp://{host}:*", LIMITS)) as server:
-        server.bind()
-        taken = ZmqServer(zmq.ROUTER, "zmq", server.endpoint, LIMITS)
-        with closing(taken), pytest.raises(PortTaken, match=r"zmq\.endpoint"):
-            taken.bind()
-        with zmq.Context() as context, context.socket(zmq.DEALER) as client:
-            client.set(zmq.LINGER, 0)
-            client.set(zmq.IPV6, 1)
-            client.connect(server.endpoint)
-            client.send_multipart([b"a", b"b"])
-            assert server.socket.poll(20_000)
-            assert server.socket.recv_multipart()[1:] == [b"a", b"b"]
+    with (
+        served(zmq.ROUTER, f"tcp://{host}:*") as server,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as client,
+    ):
+        client.set(zmq.LINGER, 0)
+        client.set(zmq.IPV6, 1)
+        client.connect(server.endpoint)
+        client.send_multipart([b"a", b"b"])
+        assert server.socket.poll(20_000)
+        assert server.socket.recv_multipart()[1:] == [b"a", b"b"]

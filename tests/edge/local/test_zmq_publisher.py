@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-import socket
 import stat
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +15,9 @@ import zmq.auth
 
 from brim.asyncio import subscribe_zmq
 from edge.config.schema import Zmq
-from edge.errors import EdgeError, PortTaken
+from edge.errors import EdgeError
 from edge.local.zmq_frames import Header, decode
+from edge.local.zmq_listener import ZmqListener
 from edge.local.zmq_publisher import PREFIXES_MAX, ZmqPublisher
 from edge.local.zmq_subscription_asyncio import ZmqSubscription
 from ringbuf import Ring
@@ -231,25 +232,14 @@ async def test_more_prefixes_than_can_be_remembered_let_everything_through(confi
         assert len(broker.zmq._prefixes) == PREFIXES_MAX + 1
 
 
-def test_an_endpoint_that_is_taken_or_no_endpoint_is_told():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        publisher = ZmqPublisher(f"tcp://127.0.0.1:{taken.getsockname()[1]}")
-        with pytest.raises(PortTaken, match="is in use") as caught:
-            publisher.start()
-        assert "zmq.endpoint" in caught.value.hint
-    with pytest.raises(EdgeError, match=r"zmq\.endpoint"):
-        ZmqPublisher(f"ipc:///{'x' * 200}").start()
-
-
 async def test_off_loopback_only_those_with_a_key_of_ours_are_served(config, tmp_path):
     for name in ("server", "app", "stranger"):
         zmq.auth.create_certificates(tmp_path, name)
     (tmp_path / "clients").mkdir()
     (tmp_path / "app.key").rename(tmp_path / "clients" / "app.key")
+    listener = ZmqListener("zmq", "tcp://127.0.0.1:*")
     publisher = ZmqPublisher(
-        "tcp://127.0.0.1:*",
+        listener,
         secret_key_file=tmp_path / "server.key_secret",
         client_keys_dir=tmp_path / "clients",
     )
@@ -269,6 +259,7 @@ async def test_off_loopback_only_those_with_a_key_of_ours_are_served(config, tmp
                 stranger.close(0)
         finally:
             publisher.stop()
+            listener.close()
 
 
 def client(context, endpoint: str, server_key: bytes, certificate: Path) -> zmq.asyncio.Socket:
@@ -288,5 +279,8 @@ def test_a_key_file_without_a_secret_or_that_is_none_is_told(tmp_path):
         (tmp_path / "none", "secret_key_file"),
         (tmp_path / "x", "x"),
     ):
-        with pytest.raises(EdgeError, match=said):
-            ZmqPublisher("tcp://127.0.0.1:*", secret_key_file=Path(file), client_keys_dir=tmp_path)
+        with (
+            closing(ZmqListener("zmq", "tcp://127.0.0.1:*")) as listener,
+            pytest.raises(EdgeError, match=said),
+        ):
+            ZmqPublisher(listener, secret_key_file=Path(file), client_keys_dir=tmp_path)

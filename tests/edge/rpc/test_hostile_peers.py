@@ -132,20 +132,18 @@ def bridge_socket(runtime: Path, root: Path) -> Iterator[Socket]:
 @contextmanager
 def consumers_socket(runtime: Path, root: Path) -> Iterator[Socket]:
     path = runtime / "consumers.sock"
-    with Ring.create(runtime / "some-0", capacity_bytes=1 << 16, epoch=1) as ring:
-        endpoint = endpoint_over(ring, root, f"ipc://{path}")
-        endpoint.start()
+    with (
+        Ring.create(runtime / "some-0", capacity_bytes=1 << 16, epoch=1) as ring,
+        endpoint_over(ring, root, f"ipc://{path}") as endpoint,
+    ):
 
         def ask() -> dict[str, int]:
             with Asker(endpoint=endpoint.endpoint) as asker:
                 return asker.ask(Groups(asker.number(), messages.VERSION), GroupList)[0].counts
 
-        try:
-            request = Groups(1, messages.VERSION)
-            counts = lambda name: ask().get(name, 0)  # noqa: E731
-            yield Socket(path, messages.PROTOCOL, request, ask, counts, "malformed")
-        finally:
-            endpoint.stop()
+        request = Groups(1, messages.VERSION)
+        counts = lambda name: ask().get(name, 0)  # noqa: E731
+        yield Socket(path, messages.PROTOCOL, request, ask, counts, "malformed")
 
 
 USES = {"broker": broker_socket, "bridge": bridge_socket, "consumers": consumers_socket}

@@ -1,0 +1,106 @@
+"""Listening socket of a ZeroMQ endpoint, bound without libzmq: loopback TCP, other TCP, or a Unix socket.
+
+Owns the socket and its file from the start of the broker to its end, so that a busy endpoint is an error
+before any client is served. Never accepts: the gate (zmq_gate.py) does, or libzmq for peers with keys.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import socket
+import stat
+import struct
+from pathlib import Path
+
+from edge.config.setting_rules import split_address
+from edge.errors import EdgeError, PortTaken
+
+__all__ = ["BACKLOG", "ZmqListener"]
+
+BACKLOG = 512
+SIOCGIFADDR = 0x8915  # ioctl: IPv4 address of an interface
+_IFREQ = struct.Struct("16s24x")
+_IFREQ_ADDRESS = slice(20, 24)
+
+
+class ZmqListener:
+    """Listens at `endpoint` until close(). `table` has the endpoint in the configuration file."""
+
+    def __init__(self, table: str, endpoint: str) -> None:
+        """Bind. Raises PortTaken, or EdgeError if the endpoint cannot be bound."""
+        self.table = table
+        self.endpoint = endpoint  # the bound endpoint
+        self._path: Path | None = None  # of a bound Unix socket
+        setting = f"{table}.endpoint"
+        try:
+            self.socket = self._listen()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                text = f"{setting} {endpoint} is in use"
+                raise PortTaken(text, hint=f"stop the other program, or set {setting}") from error
+            raise EdgeError(
+                f"{setting} {endpoint}: {error.strerror or error}", hint=f"set {setting}"
+            ) from error
+
+    def close(self) -> None:
+        """Close, and remove the file. May be called twice."""
+        self.socket.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path = None
+
+    def _listen(self) -> socket.socket:
+        scheme, _, place = self.endpoint.partition("://")
+        if scheme == "ipc":
+            return self._listen_unix(place)
+        if scheme != "tcp":
+            raise OSError(errno.EINVAL, "neither ipc:// nor tcp://")
+        try:
+            host, port = split_address(place.removesuffix(":*") + ":0" if place.endswith(":*") else place)
+        except ValueError:
+            raise OSError(errno.EINVAL, "no address; write tcp://HOST:PORT") from None
+        # IPv4 first, like libzmq's clients
+        found = socket.getaddrinfo(_address_of(host).encode(), port, type=socket.SOCK_STREAM)
+        family, *_, address = min(found)
+        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        listener.setblocking(False)
+        bound, port = listener.getsockname()[:2]
+        self.endpoint = f"tcp://[{bound}]:{port}" if family == socket.AF_INET6 else f"tcp://{bound}:{port}"
+        return listener
+
+    def _listen_unix(self, place: str) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            if place.startswith("@"):
+                listener.bind("\0" + place[1:])
+            else:
+                _remove_socket(Path(place))
+                listener.bind(place)
+                self._path = Path(place)
+                self._path.chmod(0o660)
+            listener.listen(BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+
+def _address_of(host: str) -> str:
+    """Host as for getaddrinfo(): ZeroMQ also accepts "*" and names of interfaces."""
+    if host == "*":
+        return "0.0.0.0"  # noqa: S104 - the configuration requires keys then
+    if host not in {name for _, name in socket.if_nameindex()}:
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        found = fcntl.ioctl(asking, SIOCGIFADDR, _IFREQ.pack(host.encode()))
+    return socket.inet_ntoa(found[_IFREQ_ADDRESS])
+
+
+def _remove_socket(path: Path) -> None:
+    """Remove the socket of a killed broker; the lock of the directory excludes other brokers."""
+    try:
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+    except FileNotFoundError:
+        pass
