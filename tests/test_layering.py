@@ -114,7 +114,7 @@ ONLY_IN = {
     "deltalake": {"bridge.spark.tables"},
     "google": {"bridge.spark.payload_formats"},
     "obstore": {"bridge.sinks.lease", "bridge.sinks.object_store"},
-    "websockets": {"edge.transport.websocket"},
+    "websockets": {"edge.transport.websocket_upgrade"},
 }
 
 # The engine gets the time and the bytes as arguments: it can be run through a century in a test.

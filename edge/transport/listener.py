@@ -29,8 +29,8 @@ from edge.errors import EdgeError
 from edge.logging_setup import pairs
 from edge.mqtt import check_name, payload_bytes
 from edge.transport.listen_sockets import ListenAddress, bind, remove_socket
-from edge.transport.proxied import ProxyHeaders
-from edge.transport.upgrades import Upgrades
+from edge.transport.proxy_headers import ProxyHeaders
+from edge.transport.upgrade_answers import Upgrades
 from edge.transport.violations import Violations
 
 if TYPE_CHECKING:

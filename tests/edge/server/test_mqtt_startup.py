@@ -13,7 +13,7 @@ bridge.drain bridge.format.drained_file bridge.sinks
 edge.auth.acl_file edge.auth.amqtt_compat edge.auth.password_checker edge.auth.password_hash edge.auth.scram
 edge.cli.run_loop edge.client edge.config.toml_positions edge.consumers edge.load edge.local.control_server
 edge.local.zmq_publisher edge.log edge.observe edge.rpc edge.server.services
-edge.transport.tls edge.transport.websocket
+edge.transport.tls edge.transport.websocket_upgrade
 persistence.archive persistence.log persistence.read persistence.segment
 """
 

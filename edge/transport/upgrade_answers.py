@@ -16,7 +16,7 @@ from edge.logging_setup import pairs
 from edge.transport.host_names import HostNames
 
 if TYPE_CHECKING:
-    from edge.transport.websocket import UpgradeAnswer, WebSocketUpgrade
+    from edge.transport.websocket_upgrade import UpgradeAnswer, WebSocketUpgrade
 
 __all__ = ["Upgrades"]
 
@@ -34,7 +34,7 @@ class Upgrades:
 
     def add(self, number: int, settings: Settings) -> None:
         """Add a listener."""
-        from edge.transport.websocket import WebSocketUpgrade  # its library takes a while to load
+        from edge.transport.websocket_upgrade import WebSocketUpgrade  # its library takes a while to load
 
         names = HostNames(settings.host, settings.host_names)
         self._rules[number] = WebSocketUpgrade(settings.origins, names)
