@@ -185,15 +185,23 @@ static uint8_t *put_receipt(uint8_t *to, const mq_session *session, const mq_rec
 bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier,
                          const mq_receipt *receipt)
 {
-    if (engine->journal.writer == NULL)
+    mq_journal *journal = &engine->journal;
+    if (journal->writer == NULL)
         return true;
-    uint8_t *to = collect(&engine->journal, receipt == NULL ? IDENTIFIER_BYTES : 2 * IDENTIFIER_BYTES);
+    if (!mq_journal_written(engine))
+        return false;
+    uint8_t *to = collect(journal, receipt == NULL ? IDENTIFIER_BYTES : 2 * IDENTIFIER_BYTES);
     if (to == NULL)
         return false;
     to = put_identifier(to, MQ_J_RECEIVED, session, where, identifier);
     if (receipt != NULL)
         put_receipt(to, session, receipt);
-    return mq_journal_flush(engine);
+    if (mq_journal_flush(engine))
+        return true;
+    journal->used = 0; /* only these entries: they must not be written later */
+    journal->full = journal->stalled = false;
+    journal->waits_since = 0;
+    return false;
 }
 
 void mq_journal_mark(mq_engine *engine, uint32_t index)

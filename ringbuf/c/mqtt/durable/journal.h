@@ -19,7 +19,7 @@
  *   ACKED      session  identifier: its exchange has ended
  *   RELEASED   session  identifier: PUBREC was received
  *   RECEIVED   session  where, identifier: of QoS 2; valid if the ring has a record there
- *   FREED      session  identifier: PUBREL was received, or the message was not stored
+ *   FREED      session  identifier: PUBREL was received, or the message is refused or lost
  *   MARK       source   position in bytes, two words: all records below have been routed
  *   GONE       group    where: a member has finished it, or owns it for good
  *   WINDOW     session  four words sent_first and sent_next, two counts;
@@ -90,7 +90,8 @@ void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entr
 void mq_journal_word(mq_engine *engine, uint32_t kind, const mq_session *session, uint32_t word);
 /* of a member's entry, tagged MQ_TAG_SHARED */
 void mq_journal_gone(mq_engine *engine, const mq_entry *entry);
-/* False: the entries could not be written, and their record must not be stored.  `receipt` NULL: none. */
+/* False: the entries have no room, and leave no trace; their record must not be stored.  `receipt` NULL:
+ * none. */
 bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier,
                          const mq_receipt *receipt);
 void mq_journal_mark(mq_engine *engine, uint32_t source);

@@ -155,38 +155,28 @@ static bool needs_receipt(const mq_engine *engine, const mq_topic *topic)
     return engine->sources[topic->source]->ack_gate.event == MQ_GATE_UPSTREAM;
 }
 
-/* For a kept session, the journal gets the identifier and the future position before the ring gets the
- * message.  After a crash between the two, one without the other has no effect. */
-static int append_once(mq_engine *engine, mq_session *session, mq_topic *topic, const publish *publish,
-                       uint64_t *waits_for)
+/* Mark the identifier of a message that will be the next record of its ring.  For a kept session, the journal
+ * gets the identifier and the position before the ring gets the message.  After a crash between the two, one
+ * without the other has no effect.  False: no memory, or no room in the journal. */
+static bool mark_once(mq_engine *engine, mq_session *session, const mq_topic *topic, const publish *publish)
 {
-    const mq_ring *source = engine->sources[topic->source];
-    uint64_t where = mq_where(topic->source, source->writer->tail);
+    bool again, has_receipt = needs_receipt(engine, topic);
+    mq_ring *source = engine->sources[topic->source];
     mq_receipt receipt = {.waits_for = 1 + mq_ack_waits_for(source),
-                          .source = (uint16_t)topic->source,
+                          .source = topic->source,
                           .identifier = publish->identifier};
-    bool has_receipt = needs_receipt(engine, topic);
-    if (has_receipt && !mq_receipt_add(engine, session, receipt))
-        return RB_FULL;
-    if (session->kept) {
-        if (!mq_journal_received(engine, session, where, publish->identifier, has_receipt ? &receipt : NULL))
-            return RB_FULL;
-        mq_block_log(engine, engine->sources[topic->source]);
+    if (!mq_received_mark(session, publish->identifier, &again))
+        return false;
+    if ((has_receipt && !mq_receipt_add(engine, session, receipt)) ||
+        (session->kept &&
+         !mq_journal_received(engine, session, mq_where(topic->source, source->writer->tail),
+                              publish->identifier, has_receipt ? &receipt : NULL))) {
+        mq_received_free(session, publish->identifier);
+        return false;
     }
-    return mq_append(engine, topic, &publish->message, waits_for);
-}
-
-/* Undo the mark of a message that was not stored.  Another record at its position must not count for it. */
-static void forget_once(mq_engine *engine, mq_connection *connection, const mq_topic *topic,
-                        uint16_t identifier)
-{
-    mq_received_free(connection->session, identifier);
-    if (!connection->session->kept)
-        return;
-    mq_journal_word(engine, MQ_J_FREED, connection->session, identifier);
-    mq_journal_flush(engine);
-    mq_block_log(engine, engine->sources[topic->source]);
-    mq_output_barrier(engine, connection);
+    if (session->kept)
+        mq_block_log(engine, source);
+    return true;
 }
 
 /* Acknowledge a repeated QoS 2 message.  Without a receipt, the position of its record is unknown: the
@@ -202,35 +192,32 @@ static void acknowledge_again(mq_engine *engine, mq_connection *connection, cons
 
 /* True if a new QoS 2 message must wait: the session has the maximum of receipts, from earlier connections,
  * too. */
-static bool exceeds_receipts(const mq_engine *engine, const mq_connection *connection, const mq_topic *topic,
-                             const publish *publish)
+static bool exceeds_receipts(const mq_engine *engine, const mq_connection *connection, const mq_topic *topic)
 {
     const mq_receipts *receipts = connection->session->receipts;
     return receipts != NULL && receipts->count >= mq_acks_max(engine, connection) &&
-           needs_receipt(engine, topic) && !mq_received_has(connection->session, publish->identifier);
+           needs_receipt(engine, topic);
 }
 
-/* Store a QoS 2 message once; a repeated one is only acknowledged again.  PUBREC may report that there are no
+/* Store a QoS 2 message once; a repeated one is only acknowledged again.  A message that must wait for room
+ * leaves no trace: while it waits, other records may take its position.  PUBREC may report that there are no
  * subscribers; as in Mosquitto, it does not. */
 static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
 {
-    bool again;
-    uint64_t waits_for = 0;
-    if (exceeds_receipts(engine, connection, topic, publish)) {
-        connection->stop = MQ_STOP_ACKS;
-        return false;
-    }
-    if (!mq_received_mark(connection->session, publish->identifier, &again))
-        return mq_refuse(engine, connection, MQ_CLOSE_MEMORY);
-    if (again) {
+    if (mq_received_has(connection->session, publish->identifier)) {
         acknowledge_again(engine, connection, topic, publish);
         return true;
     }
-    int result = append_once(engine, connection->session, topic, publish, &waits_for);
-    if (result != RB_OK) {
-        forget_once(engine, connection, topic, publish->identifier);
-        return append_failed(engine, connection, topic, publish, result);
+    if (exceeds_receipts(engine, connection, topic)) {
+        connection->stop = MQ_STOP_ACKS;
+        return false;
     }
+    int result = mq_append_room(engine, topic, &publish->message);
+    if (result != RB_OK)
+        return append_failed(engine, connection, topic, publish, result);
+    if (!mark_once(engine, connection->session, topic, publish))
+        return pause_for_room(engine, connection);
+    uint64_t waits_for = mq_append_in_room(engine, topic, &publish->message);
     connection->unfinished++;
     answer(engine, connection, publish, topic->source, waits_for, MQ_REASON_SUCCESS);
     return true;

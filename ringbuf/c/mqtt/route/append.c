@@ -7,17 +7,15 @@
 
 /* Handle a full ring.  A foreign reader that blocks for the queue timeout is evicted; the broker's own
  * readers never are, and `hidden` records are never overwritten. */
-static int append_full(mq_engine *engine, mq_ring *source, const rb_key *key, const mq_message *message,
+static int append_full(mq_engine *engine, mq_ring *source, uint32_t prefix, const mq_message *message,
                        bool hidden)
 {
     if (source->full_since_ms == 0)
         source->full_since_ms = engine->now_ms;
     if (engine->now_ms - source->full_since_ms < source->queue_timeout_ms)
         return source->blocks ? RB_FULL : RB_TIMEOUT;
-    if (!hidden &&
-        rb_evict_stalled(source->writer, message->payload_length, key->length + key->properties_length) > 0 &&
-        rb_append(source->writer, key, message->payload, message->payload_length, (uint16_t)message->flags,
-                  engine->now_ns) == RB_OK)
+    if (!hidden && rb_evict_stalled(source->writer, message->payload_length, prefix) > 0 &&
+        rb_room(source->writer, message->payload_length, prefix) == RB_OK)
         return RB_OK;
     return RB_TIMEOUT;
 }
@@ -47,16 +45,11 @@ static int save_before_overwrite(mq_engine *engine, uint32_t index, uint64_t roo
     return waits ? RB_FULL : RB_TIMEOUT;
 }
 
-static int append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *waits_for)
+int mq_append_room(mq_engine *engine, const mq_topic *topic, const mq_message *message)
 {
     mq_ring *source = engine->sources[topic->source];
-    rb_key key = {.bytes = topic->name,
-                  .length = topic->length,
-                  .hash = topic->key_hash,
-                  .properties = message->properties,
-                  .properties_length = message->properties_length};
-    uint64_t room = append_room(source->writer, topic->length + message->properties_length,
-                                message->payload_length);
+    uint32_t prefix = topic->length + message->properties_length;
+    uint64_t room = append_room(source->writer, prefix, message->payload_length);
     if (mq_refusal(engine, source) != 0)
         return RB_TIMEOUT;
     int saved = source->writer->tail + room > source->copy_at
@@ -64,18 +57,24 @@ static int append(mq_engine *engine, mq_topic *topic, const mq_message *message,
                     : RB_OK;
     if (saved != RB_OK)
         return saved;
-    bool when_durable = source->ack_gate.visible_when_durable,
-         hidden = when_durable && mq_pending_reserve(engine, topic->source, room) != RB_OK;
-    int result = hidden ? RB_FULL
-                        : rb_append(source->writer, &key, message->payload, message->payload_length,
-                                    (uint16_t)message->flags, engine->now_ns);
-    if (result == RB_FULL)
-        result = append_full(engine, source, &key, message, hidden);
-    if (result != RB_OK)
-        return result;
+    bool hidden = source->ack_gate.visible_when_durable &&
+                  mq_pending_reserve(engine, topic->source, room) != RB_OK;
+    int result = hidden ? RB_FULL : rb_room(source->writer, message->payload_length, prefix);
+    return result == RB_FULL ? append_full(engine, source, prefix, message, hidden) : result;
+}
+
+static uint64_t append(mq_engine *engine, mq_topic *topic, const mq_message *message)
+{
+    mq_ring *source = engine->sources[topic->source];
+    rb_key key = {.bytes = topic->name,
+                  .length = topic->length,
+                  .hash = topic->key_hash,
+                  .properties = message->properties,
+                  .properties_length = message->properties_length};
+    rb_append(source->writer, &key, message->payload, message->payload_length, (uint16_t)message->flags,
+              engine->now_ns);
     source->full_since_ms = 0;
     topic->used = true;
-    *waits_for = mq_ack_waits_for(source);
     engine->appended_bytes += RB_RECORD_HEADER_BYTES + topic->length + message->properties_length +
                               message->payload_length;
     engine->counters.published++;
@@ -84,9 +83,9 @@ static int append(mq_engine *engine, mq_topic *topic, const mq_message *message,
         source->dirty = true;
         mq_list_add(&engine->published, topic->source);
     }
-    if (when_durable) {
+    if (source->ack_gate.visible_when_durable) {
         mq_pending_add(engine, source, topic, message);
-        return RB_OK;
+        return mq_ack_waits_for(source);
     }
     if (message->flags & RB_FLAG_RETAIN)
         mq_retain(engine, topic, message, mq_where(topic->source, source->writer->claim_at));
@@ -95,18 +94,25 @@ static int append(mq_engine *engine, mq_topic *topic, const mq_message *message,
         engine->matched = mq_route_record(engine, topic, mq_where(topic->source, source->writer->claim_at),
                                           message);
     engine->turn_work += engine->matched;
-    return RB_OK;
+    return mq_ack_waits_for(source);
 }
 
 /* A message that cannot be retained is stored without RETAIN: current subscribers get it, and a restart does
  * not retain it from the ring. */
-int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *waits_for)
+uint64_t mq_append_in_room(mq_engine *engine, mq_topic *topic, const mq_message *message)
 {
     if (!(message->flags & RB_FLAG_RETAIN) || mq_retained_fits(engine, topic, message))
-        return append(engine, topic, message, waits_for);
+        return append(engine, topic, message);
     mq_message plain = *message;
     plain.flags &= ~(uint32_t)RB_FLAG_RETAIN;
-    int result = append(engine, topic, &plain, waits_for);
-    engine->counters.retained_refused += result == RB_OK;
+    engine->counters.retained_refused++;
+    return append(engine, topic, &plain);
+}
+
+int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *waits_for)
+{
+    int result = mq_append_room(engine, topic, message);
+    if (result == RB_OK)
+        *waits_for = mq_append_in_room(engine, topic, message);
     return result;
 }

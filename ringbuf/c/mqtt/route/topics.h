@@ -61,6 +61,10 @@ mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name,
 /* Append a message of this process to its topic's ring and route it.  RB_OK with *waits_for (mq_ack);
  * RB_FULL: wait; RB_TIMEOUT: full for longer than the queue timeout; RB_TOO_LARGE. */
 int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *waits_for);
+/* The two parts of mq_append(): find room, with its results; append where RB_OK has found it.  Between the
+ * two, nothing may be appended. */
+int mq_append_room(mq_engine *engine, const mq_topic *topic, const mq_message *message);
+uint64_t mq_append_in_room(mq_engine *engine, mq_topic *topic, const mq_message *message);
 
 /* producer_rings.c */
 void mq_rings_pump(mq_engine *engine);
