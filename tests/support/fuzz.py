@@ -134,7 +134,11 @@ def _seeds_of_tls() -> list[bytes]:
         bytes((0, 22, 3, 1, 0, length, kind)) + bytes(60) for length in (4, 60, 255) for kind in range(26)
     ]
     operations = [b"\1" + random.randbytes(2 * length) for length in range(1, 60)]
-    plain = [bytes((1, 0, length, 2, 3, 4, 9, 3, 0, 0, length, 2, 3)) for length in range(0, 256, 5)]
+    plain = [
+        bytes((1, 0, length, 2, room, 4, 9, 3, 0, 0, length, 2, room))
+        for length in range(0, 256, 5)
+        for room in range(4)
+    ]
     return heads + operations + plain
 
 

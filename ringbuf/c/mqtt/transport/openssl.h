@@ -74,6 +74,7 @@ enum {
     F(int, SSL_CTX_load_verify_locations, (SSL_CTX *, const char *, const char *)) \
     F(void, SSL_CTX_set_verify, (SSL_CTX *, int, mq_verify))                       \
     F(int, SSL_CTX_set_session_id_context, (SSL_CTX *, const uint8_t *, unsigned)) \
+    F(int, SSL_CTX_set_num_tickets, (SSL_CTX *, size_t))                           \
     F(SSL *, SSL_new, (SSL_CTX *))                                                 \
     F(void, SSL_free, (SSL *))                                                     \
     F(void, SSL_set_bio, (SSL *, BIO *, BIO *))                                    \

@@ -48,6 +48,7 @@ static bool configure(SSL_CTX *context, int version_min)
     mq_ssl.SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                             SSL_OP_CIPHER_SERVER_PREFERENCE);
     mq_ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_READ_AHEAD, 1, NULL);
+    mq_ssl.SSL_CTX_set_num_tickets(context, 1); /* a client has one connection */
     mq_ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, NULL);
     return (mq_ssl.SSL_CTX_ctrl(context, SSL_CTRL_MODE, mode, NULL) & mode) == mode &&
            mq_ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, version_min, NULL) == 1 &&
