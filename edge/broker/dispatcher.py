@@ -75,7 +75,6 @@ from edge.mqtt import (
     decode_packet,
     disconnect_packet,
     encode,
-    unsubscribe_steps,
 )
 from edge.mqtt.packet_types import PacketType
 from edge.mqtt.primitives import decode_variable_integer
@@ -285,11 +284,10 @@ class Broker:
 
     def _filters_of(self, client: ConnectedClient, first_byte: int, body: bytes) -> None:
         """Handle SUBSCRIBE or UNSUBSCRIBE in steps: decoding takes time in proportion to the filters."""
-        version, packets = client.version, self.limits.packets
         if first_byte >> 4 == PacketType.SUBSCRIBE:
             self._subscribing.subscribe(client, first_byte, body)
         else:
-            self._subscribing.unsubscribe(client, unsubscribe_steps(first_byte, body, version, packets))
+            self._subscribing.unsubscribe(client, first_byte, body)
 
     def _broke_rule(self, connection: int, error: ProtocolError) -> None:
         client = self.clients.get(connection)

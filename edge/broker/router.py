@@ -13,6 +13,7 @@ without the sessions that may_receive() denies.
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -262,6 +263,20 @@ class Router:
             yield
         return gone
 
+    def unsubscribe_plain(self, session: Session, topic_filters: Sequence[str]) -> Steps[list[bool]]:
+        """As unsubscribing(), for a session without marked subscriptions that may receive all topics. Filters
+        whose topics match very many others of the session are removed in steps.
+        """
+        done = self._engine.filters_remove(list(topic_filters), session.handle)
+        if removed := list(itertools.compress(topic_filters, done)):
+            for topic_filter in removed:
+                del session.subscriptions[topic_filter]
+            self._count_filters(session, -len(removed), -plain_bytes(removed))
+            self._tree.note(removed)
+            self._journal.unsubscribed(session, removed)
+        rest = yield from self.unsubscribing(session, topic_filters[len(done) :])
+        return [*map(bool, done), *rest]
+
     def _remove(self, session: Session, topic_filter: str) -> Steps[None]:
         terms = session.subscriptions.pop(topic_filter)
         self._count_filters(session, -1, -filter_bytes(topic_filter))
@@ -499,6 +514,12 @@ class Router:
 def filter_bytes(topic_filter: str) -> int:
     """Cost of a subscription in bytes: the length of its filter, and a tree node for each level."""
     return len(topic_filter.encode()) + LEVEL_BYTES * (topic_filter.count("/") + 1)
+
+
+def plain_bytes(filters: list[str]) -> int:
+    """Sum of filter_bytes() for one filter or more, in a tenth of the time."""
+    text = "\n".join(filters)
+    return len(text.encode()) + 1 + text.count("/") * LEVEL_BYTES + len(filters) * (LEVEL_BYTES - 1)
 
 
 def _marks(terms: int | None) -> int:

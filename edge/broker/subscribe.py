@@ -24,7 +24,7 @@ from edge.broker.connections import ConnectedClient, Connections
 from edge.broker.deferred import DeferredDecisions
 from edge.broker.limits import BrokerLimits
 from edge.broker.retained_delivery import Retained
-from edge.broker.router import LEVEL_BYTES, Router, filter_bytes
+from edge.broker.router import Router, filter_bytes, plain_bytes
 from edge.broker.sliced_work import Steps
 from edge.engine.engine import Engine, Table, limits_of
 from edge.engine.routing_calls import PLAIN_FILTERS_MAX
@@ -37,6 +37,7 @@ from edge.mqtt import (
     UnsubAck,
     Unsubscribe,
     subscribe_steps,
+    unsubscribe_steps,
 )
 from edge.mqtt.packet_types import PacketType
 
@@ -44,7 +45,7 @@ __all__ = ["SubscribeHandler"]
 
 # Retain Handling of MQTT 5. Before MQTT 5, retained messages are sent at every SUBSCRIBE, which is value 0.
 _IF_NEW, _NEVER = 1, 2
-_SUBSCRIBE = PacketType.SUBSCRIBE << 4 | 2  # first byte
+_SUBSCRIBE, _UNSUBSCRIBE = PacketType.SUBSCRIBE << 4 | 2, PacketType.UNSUBSCRIBE << 4 | 2  # first bytes
 _QOS_MAX = 2
 _GRANTED = tuple(map(ReasonCode, range(_QOS_MAX + 1)))
 PLAIN_BODY_MAX_BYTES = 32_768  # of a SUBSCRIBE that is handled without a yield
@@ -92,17 +93,15 @@ class SubscribeHandler:
     def _may_add(self, client: ConnectedClient, filters: list[str]) -> bool:
         """True if plain filters are new, within all limits, and allowed without a look at each of them."""
         session, limits, known = client.session, self._limits, client.session.subscriptions
-        more = _plain_bytes(filters)
+        more = plain_bytes(filters)
         return (
-            session.marked == 0
-            and not session.ended
+            self._is_plain(client)
             and not self._clients.watchers
             and len(known) + len(filters) <= limits.subscriptions_max
             and session.filters_bytes + more <= limits.subscriptions_max_bytes
             and len(set(filters)) == len(filters)
             and known.keys().isdisjoint(filters)
-            and self._permissions.receives_all(session)
-            and self._engine.session_may(session.handle, Table.SUBSCRIPTION_BYTES, more)
+            and self._engine.session_has_room(session.handle, Table.SUBSCRIPTION_BYTES, more)
         )
 
     def _add_plain(
@@ -112,15 +111,36 @@ class SubscribeHandler:
             return
         most: int = self._engine_limits.qos_max
         qos = wanted if most == _QOS_MAX else bytes(min(its, most) for its in wanted)
-        retaining = self._router.subscribe_plain(client.session, filters, qos, _plain_bytes(filters))
+        retaining = self._router.subscribe_plain(client.session, filters, qos, plain_bytes(filters))
         self._clients.send_packet(client, SubAck(packet_id, tuple(map(_GRANTED.__getitem__, qos))))
         for topic_filter in retaining:
             yield from self._retained.send(client.session, topic_filter)
             yield
 
-    def unsubscribe(self, client: ConnectedClient, decoding: Steps[Unsubscribe]) -> None:
+    def unsubscribe(self, client: ConnectedClient, first_byte: int, body: bytes) -> None:
         """Handle UNSUBSCRIBE; the answer is UNSUBACK with one reason code for each filter [MQTT-3.11.3-1]."""
-        self._pending.work(client.connection, client.session, self._remove_and_answer(client, decoding))
+        self._pending.work(client.connection, client.session, self._unsubscribe(client, first_byte, body))
+
+    def _unsubscribe(self, client: ConnectedClient, first_byte: int, body: bytes) -> Steps[None]:
+        """Remove plain filters in one call, others filter by filter, and answer."""
+        packets, plain = self._limits.packets, None
+        if first_byte == _UNSUBSCRIBE and len(body) <= PLAIN_BODY_MAX_BYTES and self._is_plain(client):
+            most = min(packets.filters_max, PLAIN_FILTERS_MAX)
+            plain = self._engine.plain_unsubscribe(body, client.version, most)
+        if plain is not None:
+            packet = Unsubscribe(plain[0], tuple(plain[1]))
+            remove = self._router.unsubscribe_plain
+        else:
+            packet = yield from unsubscribe_steps(first_byte, body, client.version, packets)
+            remove = self._router.unsubscribing
+        if self._engine.is_open(client.connection):
+            gone = yield from remove(client.session, packet.topic_filters)
+            yield from self._answer_unsubscribe(client, packet, gone)
+
+    def _is_plain(self, client: ConnectedClient) -> bool:
+        """True if the routes of the client's session follow from its filters and their QoS only."""
+        session = client.session
+        return session.marked == 0 and not session.ended and self._permissions.receives_all(session)
 
     def _authorize_filters(self, client: ConnectedClient, decoding: Steps[Subscribe]) -> Steps[None]:
         """Authorize each filter once."""
@@ -192,11 +212,9 @@ class SubscribeHandler:
                     )
                 yield
 
-    def _remove_and_answer(self, client: ConnectedClient, decoding: Steps[Unsubscribe]) -> Steps[None]:
-        packet = yield from decoding
-        if not self._engine.is_open(client.connection):
-            return
-        gone = yield from self._router.unsubscribing(client.session, packet.topic_filters)
+    def _answer_unsubscribe(
+        self, client: ConnectedClient, packet: Unsubscribe, gone: list[bool]
+    ) -> Steps[None]:
         codes = tuple(
             ReasonCode.SUCCESS if was_there else ReasonCode.NO_SUBSCRIPTION_EXISTED for was_there in gone
         )
@@ -235,12 +253,6 @@ class SubscribeHandler:
             words = "filters of all clients, or of one user or address, take too much: see filters_max_bytes"
             return ReasonCode.QUOTA_EXCEEDED, words
         return None, None
-
-
-def _plain_bytes(filters: list[str]) -> int:
-    """Sum of filter_bytes(), for many filters in a tenth of the time."""
-    text = "\n".join(filters)
-    return len(text.encode()) + 1 + text.count("/") * LEVEL_BYTES + len(filters) * (LEVEL_BYTES - 1)
 
 
 def _wants_retained(subscriptions: list[Subscription], is_new: bool) -> bool:

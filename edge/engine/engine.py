@@ -226,6 +226,9 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def session_may(self, session: int, table: int, more: int, /) -> bool:
         """True if the owner of the session may take `more` of a Table. A refusal is counted."""
 
+    def session_has_room(self, session: int, table: int, more: int, /) -> bool:
+        """As session_may(); a refusal is not counted."""
+
     def owner_may(self, owner: bytes, table: int, more: int, /) -> bool:
         """As session_may(), by owner. Of Table.CONNECTIONS: for one that counts for its address so far."""
 

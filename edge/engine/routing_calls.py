@@ -32,6 +32,15 @@ class RoutingEngine(Protocol):
         a retained message.
         """
 
+    def plain_unsubscribe(self, body: bytes, version: int, most: int, /) -> tuple[int, list[str]] | None:
+        """Packet identifier and filters of the body of an UNSUBSCRIBE. None as of plain_subscribe()."""
+
+    def filters_remove(self, filters: list[str], session: int, /) -> bytes:
+        """Remove subscriptions to plain filters, their routes and replays, from a session that may receive
+        all topics and has no subscription that is no-local or has an identifier. Returns a byte for each of
+        the first filters: 1 if it was there. The others would take long, and have not changed.
+        """
+
     def filter_remove(self, topic_filter: bytes, session: int, /) -> bool:
         """Remove a subscription. True if it was there."""
 

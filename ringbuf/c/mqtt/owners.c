@@ -199,18 +199,31 @@ static bool refused(mq_engine *engine, const mq_owner *owner, uint32_t table, bo
     return false;
 }
 
+/* True if `used` of a table exceeds its room.  A full table of topics forgets some. */
+static bool is_full(const mq_engine *engine, uint32_t table, uint64_t used)
+{
+    return used > room_of(engine, table) && table != MQ_OWNED_TOPICS;
+}
+
 /* True if `owner` may have `own` of a table with `used` in use. */
+static bool fits(const mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t own, uint64_t used)
+{
+    if (is_full(engine, table, used) || owner == NULL)
+        return !is_full(engine, table, used);
+    uint64_t most = engine->limits.owner_max[owner->key[0] == MQ_OWNER_ADDRESS][table];
+    return (most == 0 || own <= most) && !exceeds_share(engine, table, own, room_of(engine, table) - used);
+}
+
 static bool within(mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t own, uint64_t used)
 {
-    uint64_t room = room_of(engine, table);
-    if (used > room && table != MQ_OWNED_TOPICS)
-        return refused(engine, owner, table, true);
-    if (owner == NULL)
-        return true;
-    uint64_t most = engine->limits.owner_max[owner->key[0] == MQ_OWNER_ADDRESS][table];
-    if ((most == 0 || own <= most) && !exceeds_share(engine, table, own, room - used))
-        return true;
-    return refused(engine, owner, table, false);
+    return fits(engine, owner, table, own, used) ||
+           refused(engine, owner, table, is_full(engine, table, used));
+}
+
+bool mq_owner_has_room(const mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t more)
+{
+    uint64_t own = owner == NULL ? 0 : owner->used[table];
+    return fits(engine, owner, table, own + more, used_of(engine, table) + more);
 }
 
 bool mq_owner_may(mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t more)

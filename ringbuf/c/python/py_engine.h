@@ -139,6 +139,7 @@ PyObject *engine_session_owner(engine_object *self, args_t args, Py_ssize_t coun
 PyObject *engine_session_lasts(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_filters(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_may(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_session_has_room(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_owner_may(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_owner_refused(engine_object *self, PyObject *argument);
 PyObject *engine_owners_top(engine_object *self, args_t args, Py_ssize_t count);
@@ -160,6 +161,8 @@ PyObject *engine_filter_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_filter_remove(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_plain_subscribe(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_filters_add(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_plain_unsubscribe(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_filters_remove(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topics_match(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_match_begin(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_match_step(engine_object *self, args_t args, Py_ssize_t count);

@@ -144,6 +144,16 @@ PyObject *engine_session_may(engine_object *self, args_t args, Py_ssize_t count)
     return PyBool_FromLong(session == NULL || mq_owner_may(self->engine, session->owner, table, more));
 }
 
+PyObject *engine_session_has_room(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    uint32_t table;
+    unsigned long long more;
+    if (more_from(args, count, &table, &more) != 0 || session_from(self, args[0], &session) != 0)
+        return NULL;
+    return PyBool_FromLong(session == NULL || mq_owner_has_room(self->engine, session->owner, table, more));
+}
+
 PyObject *engine_owner_may(engine_object *self, args_t args, Py_ssize_t count)
 {
     uint32_t table;

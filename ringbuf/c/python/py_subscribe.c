@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of the Python type Engine for a SUBSCRIBE with many plain filters (see py_engine.c).
+ * Methods of the Python type Engine for SUBSCRIBE and UNSUBSCRIBE with many plain filters (see py_engine.c).
  *
  * A filter is plain if it has no wildcards, names no group and no reserved topic, and is within the limits of
  * names.  Python decodes all other packets (edge/mqtt/decode.py), and those with an error.
@@ -11,6 +11,7 @@
 
 #define VERSION_5 5u
 #define QOS_MAX 2u
+#define REMOVE_WORK (16u * MQ_MATCH_WORK) /* for all filters of an UNSUBSCRIBE */
 
 typedef struct cursor {
     const uint8_t *at, *end;
@@ -26,16 +27,18 @@ static bool number_at(cursor *body, uint32_t *out)
     return true;
 }
 
-/* Read a filter and its options, and append it to `filters`.  1; 0: it is not plain; -1: exception. */
+/* Read a filter, and its options if `qos` is not NULL, and append it to `filters`.  1; 0: it is not plain;
+ * -1: exception. */
 static int filter_at(const mq_engine *engine, cursor *body, PyObject *filters, uint8_t *qos)
 {
     uint32_t length;
-    if (!number_at(body, &length) || (size_t)(body->end - body->at) < (size_t)length + 1)
+    if (!number_at(body, &length) || (size_t)(body->end - body->at) < (size_t)length + (qos != NULL))
         return 0;
     const char *text = (const char *)body->at;
-    *qos = body->at[length];
-    body->at += length + 1;
-    if (*qos > QOS_MAX || !mq_name_is_ordinary(engine, text, length))
+    body->at += length;
+    if (qos != NULL && (*qos = *body->at++) > QOS_MAX)
+        return 0;
+    if (!mq_name_is_ordinary(engine, text, length))
         return 0;
     PyObject *filter = PyUnicode_FromStringAndSize(text, (Py_ssize_t)length);
     int result = filter == NULL || PyList_Append(filters, filter) != 0 ? -1 : 1;
@@ -51,7 +54,10 @@ static bool head_at(cursor *body, unsigned long long version, uint32_t *identifi
     return version != VERSION_5 || (body->at < body->end && *body->at++ == 0);
 }
 
-PyObject *engine_plain_subscribe(engine_object *self, args_t args, Py_ssize_t count)
+/* Decode the body of a SUBSCRIBE (`qos` not NULL) or UNSUBSCRIBE.  The list of its filters; NULL without an
+ * exception: it is not plain. */
+static PyObject *plain_filters(engine_object *self, args_t args, Py_ssize_t count, uint32_t *identifier,
+                               uint8_t *qos)
 {
     HELD_VIEW bytes = {0};
     unsigned long long version, most;
@@ -59,20 +65,41 @@ PyObject *engine_plain_subscribe(engine_object *self, args_t args, Py_ssize_t co
         unsigned_of(args[2], MQ_PLAIN_FILTERS_MAX, &most) != 0)
         return NULL;
     cursor body = {.at = bytes.bytes, .end = (const uint8_t *)bytes.bytes + bytes.length};
-    uint32_t identifier, found = 0;
-    uint8_t qos[MQ_PLAIN_FILTERS_MAX];
-    if (!head_at(&body, version, &identifier) || body.at == body.end)
-        Py_RETURN_NONE;
+    if (!head_at(&body, version, identifier) || body.at == body.end)
+        return NULL;
     PyObject *filters = PyList_New(0);
     int plain = filters == NULL ? -1 : 1;
-    while (plain == 1 && body.at < body.end)
-        plain = found < most ? filter_at(self->engine, &body, filters, &qos[found++]) : 0;
-    if (plain == 1)
-        return Py_BuildValue("(INy#)", identifier, filters, (const char *)qos, (Py_ssize_t)found);
-    Py_XDECREF(filters);
-    if (plain < 0)
+    for (uint32_t i = 0; plain == 1 && body.at < body.end; i++)
+        plain = i < most ? filter_at(self->engine, &body, filters, qos == NULL ? NULL : &qos[i]) : 0;
+    if (plain != 1)
+        Py_CLEAR(filters);
+    return filters;
+}
+
+static PyObject *none_unless_failed(void)
+{
+    if (PyErr_Occurred())
         return NULL;
     Py_RETURN_NONE;
+}
+
+PyObject *engine_plain_subscribe(engine_object *self, args_t args, Py_ssize_t count)
+{
+    uint32_t identifier;
+    uint8_t qos[MQ_PLAIN_FILTERS_MAX];
+    PyObject *filters = plain_filters(self, args, count, &identifier, qos);
+    if (filters == NULL)
+        return none_unless_failed();
+    return Py_BuildValue("(INy#)", identifier, filters, (const char *)qos, PyList_Size(filters));
+}
+
+PyObject *engine_plain_unsubscribe(engine_object *self, args_t args, Py_ssize_t count)
+{
+    uint32_t identifier;
+    PyObject *filters = plain_filters(self, args, count, &identifier, NULL);
+    if (filters == NULL)
+        return none_unless_failed();
+    return Py_BuildValue("(IN)", identifier, filters);
 }
 
 /* Add a subscription and the route of its topic.  Its routes do not change otherwise: the session has no
@@ -115,4 +142,61 @@ PyObject *engine_filters_add(engine_object *self, args_t args, Py_ssize_t count)
     if (PyErr_Occurred())
         return NULL;
     return PyErr_Format(PyExc_ValueError, "the session has ended, or a filter is too long");
+}
+
+/* Find the subscriptions of a session that match a topic.  False: that takes more than *work. */
+static bool match_of(mq_engine *engine, const mq_session *session, const mq_topic *topic, uint32_t *work)
+{
+    mq_match *match = &engine->match;
+    mq_match_begin(engine, match, (const char *)topic->name, topic->length);
+    match->session = mq_handle(&session->item);
+    return mq_match_step(engine, match, work) && !match->failed;
+}
+
+/* Remove a subscription, and route its topic by the others of the session, which take no longer to find than
+ * with it.  1, 0: it was not there, -1: finding them takes more than *work. */
+static int remove_one(mq_engine *engine, mq_session *session, const char *filter, uint32_t length,
+                      uint32_t *work)
+{
+    mq_topic *topic = mq_topic_find(engine, filter, length);
+    bool may = topic == NULL || match_of(engine, session, topic, work);
+    mq_match_reset(&engine->match);
+    if (!may)
+        return -1;
+    mq_replay_end(engine, session, filter, length);
+    if (!mq_subscription_remove(engine, filter, length, mq_handle(&session->item)))
+        return 0;
+    if (topic == NULL)
+        return 1;
+    uint32_t any = UINT32_MAX;
+    mq_route_drop(engine, topic, session);
+    if (match_of(engine, session, topic, &any))
+        mq_match_routes(engine, &engine->match, topic);
+    mq_match_reset(&engine->match);
+    return 1;
+}
+
+PyObject *engine_filters_remove(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    uint32_t work = REMOVE_WORK;
+    uint8_t removed[MQ_PLAIN_FILTERS_MAX];
+    Py_ssize_t done = 0;
+    if (take(count, 2) != 0 || session_from(self, args[1], &session) != 0)
+        return NULL;
+    if (!PyList_Check(args[0]) || session == NULL)
+        return PyErr_Format(PyExc_ValueError, "filters are a list, and the session has not ended");
+    for (; done < PyList_Size(args[0]) && done < (Py_ssize_t)MQ_PLAIN_FILTERS_MAX; done++) {
+        Py_ssize_t length;
+        const char *text = PyUnicode_AsUTF8AndSize(PyList_GetItem(args[0], done), &length);
+        if (text == NULL)
+            return NULL;
+        int result = length > RB_KEY_MAX_BYTES
+                         ? 0
+                         : remove_one(self->engine, session, text, (uint32_t)length, &work);
+        if (result < 0)
+            break;
+        removed[done] = (uint8_t)result;
+    }
+    return PyBytes_FromStringAndSize((const char *)removed, done);
 }

@@ -1,7 +1,8 @@
-"""A SUBSCRIBE of plain filters is one call of the engine, with the result of one worked on in steps."""
+"""SUBSCRIBE and UNSUBSCRIBE of plain filters are one call of the engine, with the result of steps."""
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from typing import Any
 
@@ -11,11 +12,18 @@ from hypothesis import strategies as st
 
 from edge.broker import subscribe
 from edge.broker.dispatcher import BrokerLimits
-from edge.engine.engine import EngineLimits
+from edge.broker.router import plain_bytes
+from edge.broker.session_routes import Matching
+from edge.broker.sessions import Session
+from edge.broker.sliced_work import Steps
+from edge.engine.engine import EngineLimits, Table, counters_of
 from edge.mqtt import (
     Publish,
+    ReasonCode,
+    SubAck,
     Subscribe,
     Subscription,
+    UnsubAck,
     Unsubscribe,
     Version,
     encode,
@@ -91,6 +99,82 @@ def test_other_packets_and_errors_are_left_to_python(body: bytes) -> None:
         assert bench.engine.plain_subscribe(body, 4, 10) is None
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0\1",
+        b"\0\0\0\1a",
+        b"\0\1\0\2a",
+        b"\0\1\0\1+",
+        b"\0\1\0\1$",
+        b"\0\1\0\1\xff",
+        b"\0\1\0\1\0",
+        b"\0\1\0\0",
+        b"\0\1\0\1a\0",
+    ],
+)
+def test_other_unsubscribes_and_errors_are_left_to_python(body: bytes) -> None:
+    with Bench() as bench:
+        assert bench.engine.plain_unsubscribe(body, 4, 10) is None
+
+
+def test_a_plain_unsubscribe_is_decoded_as_python_does() -> None:
+    with Bench() as bench:
+        body = encode(Unsubscribe(7, ("a", "ä/b", "a")), Version.V5)[2:]
+        assert bench.engine.plain_unsubscribe(body, 5, 3) == (7, ["a", "ä/b", "a"])
+        assert bench.engine.plain_unsubscribe(body, 5, 2) is None
+        assert bench.engine.plain_unsubscribe(body, 4, 3) is None
+
+
+def test_filters_whose_topics_match_very_many_others_are_removed_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = ["/".join((*levels, "+")) for levels in itertools.product("a+", repeat=9)]
+    exact = ["a/" * 9 + str(number) for number in range(100)]
+    with Bench(limits=BrokerLimits(subscriptions_max=1_000)) as bench:
+        writer, client = bench.client("w"), bench.client5("c")
+        for number, some in enumerate((many[:256], many[256:], exact), 1):
+            client.send(Subscribe(number, tuple(Subscription(its) for its in some)))
+        writer.send(*(Publish(name, b"") for name in exact))
+        client.received()
+        session = bench.broker.sessions.get("c")
+        assert session is not None
+        taken: list[str] = []
+        recompute = bench.broker.router.routes.recompute_routes
+
+        def counted(session: Session, topic_filter: str, matching: Matching) -> Steps[None]:
+            taken.append(topic_filter)
+            return recompute(session, topic_filter, matching)
+
+        monkeypatch.setattr(bench.broker.router.routes, "recompute_routes", counted)
+        client.send(Unsubscribe(4, (*exact, exact[0])))
+        gone = ReasonCode.NO_SUBSCRIPTION_EXISTED
+        assert client.received() == [UnsubAck(4, (ReasonCode.SUCCESS,) * len(exact) + (gone,))]
+        assert 0 < len(taken) < len(exact)
+        assert set(session.subscriptions) == set(many)
+        assert bench.broker.router.subscription_count == len(many)
+        writer.send(*(Publish(name, b"x") for name in exact))
+        assert client.publishes() == [(name, b"x", 0) for name in exact]
+
+
+@pytest.mark.parametrize("filters", [("a", "b", "c"), ("a", "b/+", "c")], ids=["plain", "with a wildcard"])
+def test_a_refused_filter_counts_once(filters: tuple[str, ...]) -> None:
+    quota = [0] * len(Table)
+    quota[Table.SUBSCRIPTION_BYTES] = plain_bytes(list(filters[:2]))
+    with Bench(engine=EngineLimits(owner_max=(tuple(quota), tuple(quota)))) as bench:
+        client = bench.client5("c")
+        session = bench.broker.sessions.get("c")
+        assert session is not None
+        bench.engine.session_owner(session.handle, b"uann")
+        client.send(Subscribe(1, tuple(map(Subscription, filters))))
+        ok, over = ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED
+        (answer,) = client.received()
+        assert isinstance(answer, SubAck)
+        assert answer.reason_codes == (ok, ok, over)
+        assert counters_of(bench.engine).quota_refused[Table.SUBSCRIPTION_BYTES] == 1
+
+
 def test_a_plain_subscribe_is_decoded_as_python_does() -> None:
     with Bench() as bench:
         packet = Subscribe(7, (Subscription("a", 1), Subscription("ä/b", 2)))
@@ -98,3 +182,11 @@ def test_a_plain_subscribe_is_decoded_as_python_does() -> None:
         assert bench.engine.plain_subscribe(body, 5, 2) == (7, ["a", "ä/b"], b"\1\2")
         assert bench.engine.plain_subscribe(body, 5, 1) is None
         assert bench.engine.plain_subscribe(body, 4, 2) is None
+
+
+def test_a_retained_message_that_waits_is_not_sent_after_the_unsubscribe() -> None:
+    with Bench() as bench:
+        bench.client("w").send(Publish("a", b"kept", retain=True))
+        client = bench.client("c")
+        client.send(Subscribe(1, (Subscription("a"),)), Unsubscribe(2, ("a",)))
+        assert client.received() == [SubAck(1, (ReasonCode.SUCCESS,)), UnsubAck(2)]
