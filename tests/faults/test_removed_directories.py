@@ -21,7 +21,7 @@ from edge.mqtt import Connect, PubAck, Publish, Version
 from edge.mqtt.reason_codes import ReasonCode
 from edge.observe.directory_watch import DirectoryWatch
 from tests.support.children import ModuleChild
-from tests.support.mqtt_served import RawClient
+from tests.support.mqtt_socket import RawClient
 from tests.support.ports import free_port
 from tests.support.project import ROOT
 from tests.support.waiting import PATIENCE_S, wait_until

@@ -16,7 +16,7 @@ from edge.mqtt.properties import Properties
 from edge.mqtt.reason_codes import ReasonCode
 from persistence.free_disk_space import DiskRules, disk_step, floors, require_room, segment_bytes_for
 from tests.support.children import ModuleChild
-from tests.support.mqtt_served import RawClient
+from tests.support.mqtt_socket import RawClient
 from tests.support.ports import free_port
 from tests.support.small_disk import small_disk
 

@@ -9,8 +9,8 @@ from amqtt.mqtt.subscribe import SubscribePacket, SubscribePayload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.mqtt import Connect, Packet, Publish, Subscribe, Subscription, Version, Will, decode_packet, encode
-from edge.mqtt.primitives import decode_variable_integer
+from edge.mqtt import Connect, Packet, Publish, Subscribe, Subscription, Version, Will, encode
+from tests.support.frames import packets_of
 from tests.support.mqtt_packets import binaries, filters, identifiers, names, publishes, qos, strings
 
 
@@ -32,9 +32,8 @@ def theirs(frame: bytes) -> object:
 
 
 def ours(frame: bytes) -> Packet:
-    length = decode_variable_integer(frame, 1, len(frame))
-    assert length is not None
-    return decode_packet(frame[0], bytes(frame[1 + length[1] :]), Version.V311)
+    [packet] = packets_of(bytes(frame))
+    return packet
 
 
 wills = st.builds(Will, names, binaries.filter(bool), qos, st.booleans())

@@ -46,8 +46,9 @@ from edge.mqtt import (
     Will,
     encode,
 )
+from tests.support.frames import packets_of
 from tests.support.kept_bench import Lives
-from tests.support.mqtt_bench import Bench, packets_of
+from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_producer import Producer
 from tests.support.waiting import wait_until
 

@@ -21,8 +21,8 @@ import struct
 import sys
 import time
 
-from edge.mqtt import Connect, PubAck, Publish, Subscribe, Subscription, decode_packet, encode
-from edge.mqtt.primitives import decode_variable_integer
+from edge.mqtt import Connect, PubAck, Publish, Subscribe, Subscription, encode
+from tests.support.frames import first_packet
 
 PATIENCE_S = 10.0
 STAMP = struct.Struct("<Qd")
@@ -52,12 +52,8 @@ class Client:
             raise ConnectionError(f"{self.topic} was cut off")
         self.rest += data
         found = []
-        while self.rest and (length := decode_variable_integer(self.rest, 1, len(self.rest))) is not None:
-            end = 1 + length[1] + length[0]
-            if len(self.rest) < end:
-                break
-            packet = decode_packet(self.rest[0], self.rest[1 + length[1] : end])
-            self.rest = self.rest[end:]
+        while (first := first_packet(self.rest)) is not None:
+            packet, self.rest = first
             if isinstance(packet, Publish):
                 self.socket.sendall(encode(PubAck(packet.packet_id)))
                 found.append(bytes(packet.payload))

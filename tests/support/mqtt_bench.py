@@ -34,17 +34,16 @@ from edge.mqtt import (
     Subscribe,
     Subscription,
     Version,
-    decode_packet,
     encode,
 )
-from edge.mqtt.primitives import decode_variable_integer
 from edge.mqtt.properties import NO_PROPERTIES
 from ringbuf import Ring, Writer
 from ringbuf.ring import ring_file
 from tests.support.directories import memory_directory
+from tests.support.frames import packets_of
 from tests.support.waiting import wait_until
 
-__all__ = ["Bench", "OwnPartition", "Wire", "packets_of"]
+__all__ = ["Bench", "OwnPartition", "Wire"]
 
 BEGIN_MS = 1_000_000
 BEGIN_NS = 1_700_000_000_000_000_000
@@ -58,19 +57,6 @@ class OwnPartition:
     ring: Ring
     writer: Writer
     durability: Durability = Durability.PROCESS
-
-
-def packets_of(data: bytes, version: Version = Version.V311) -> list[Packet]:
-    """Every packet in `data`, which must end with one."""
-    found = []
-    while data:
-        length = decode_variable_integer(data, 1, len(data))
-        assert length is not None, f"half a packet: {data!r}"
-        head = 1 + length[1]
-        assert len(data) >= head + length[0], f"half a packet: {data!r}"
-        found.append(decode_packet(data[0], data[head : head + length[0]], version))
-        data = data[head + length[0] :]
-    return found
 
 
 class Wire:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import select
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from edge.broker.counters import Counters
 from edge.broker.dispatcher import Broker
 from edge.config.listener import Listener as Settings
 from edge.config.schema import Durability
 from edge.engine.engine import engine_of
-from edge.mqtt import ConnAck, Connect, Packet, Publish, Version, decode_packet, encode
-from edge.mqtt.primitives import decode_variable_integer
+from edge.mqtt import ConnAck, Connect, Version
 from edge.transport.listener import Listener
 from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import OwnPartition
+from tests.support.mqtt_socket import RawClient
 from tests.support.waiting import PATIENCE_S
 
-if TYPE_CHECKING:
-    from tests.support.mqtt_transports import Stream
-
-__all__ = ["RawClient", "Served", "served"]
+__all__ = ["Served", "served"]
 
 
 class Served:
@@ -76,63 +71,6 @@ class Served:
             found.append((record.key.decode(), record.bytes()))
         reader.close()
         return found
-
-
-class RawClient:
-    """A blocking socket that speaks packets.  Nothing of a client library is between it and the broker.
-
-    `stream`: instead of a new socket to `port`, one of tests.support.mqtt_transports.
-    """
-
-    def __init__(self, port: int, version: Version = Version.V311, *, stream: Stream | None = None) -> None:
-        self.version = version
-        self.stream = stream
-        self.socket = stream.socket if stream else socket.create_connection(("127.0.0.1", port), PATIENCE_S)
-        self.session_present = False
-        self._rest = b""
-
-    def send(self, *packets: Packet) -> None:
-        """Send packets."""
-        data = b"".join(encode(packet, self.version) for packet in packets)
-        (self.stream.send if self.stream else self.socket.sendall)(data)
-
-    def packet(self) -> Packet | None:
-        """The next packet; None: the broker has closed the connection."""
-        while True:
-            found = decode_variable_integer(self._rest, 1, len(self._rest)) if self._rest else None
-            if found is not None:
-                head = 1 + found[1]
-                end = head + found[0]
-                if len(self._rest) >= end:
-                    data, self._rest = self._rest[:end], self._rest[end:]
-                    return decode_packet(data[0], data[head:], self.version)
-            try:
-                more = (self.stream or self.socket).recv(1 << 16)
-            except ConnectionResetError:
-                return None
-            if not more:
-                return None
-            self._rest += more
-
-    def publish(self) -> Publish:
-        """The next packet, which must be a PUBLISH."""
-        packet = self.packet()
-        assert isinstance(packet, Publish), packet
-        return packet
-
-    def is_silent(self) -> bool:
-        """True if no packet has come that the test has not read."""
-        return not self._rest and not select.select([self.socket], [], [], 0)[0]
-
-    def close(self) -> None:
-        """Close the socket, without DISCONNECT."""
-        self.socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @contextmanager

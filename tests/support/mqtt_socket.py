@@ -1,27 +1,79 @@
-"""An MQTT client that is a socket: sends what a test says, nothing again by itself, and waits for answers."""
+"""MQTT clients that are sockets: they send the packets of a test, repeat none, and wait for answers."""
 
 from __future__ import annotations
 
 import select
 import socket
 import time
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from edge.mqtt import ConnAck, Connect, Packet, Version, decode_packet, encode
-from edge.mqtt.primitives import decode_variable_integer
+from edge.mqtt import ConnAck, Connect, Packet, Publish, Version, encode
+from tests.support.frames import first_packet
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["SocketClient"]
+if TYPE_CHECKING:
+    from tests.support.mqtt_transports import Stream
+
+__all__ = ["RawClient", "SocketClient"]
 
 
-class SocketClient:
+class RawClient:
+    """A blocking socket that speaks packets.  Nothing of a client library is between it and the broker.
+
+    `stream`: instead of a new socket to `port`, one of tests.support.mqtt_transports.
+    """
+
+    def __init__(self, port: int, version: Version = Version.V311, *, stream: Stream | None = None) -> None:
+        self.version = version
+        self.stream = stream
+        self.socket = stream.socket if stream else socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        self.session_present = False
+        self._rest = b""
+
+    def send(self, *packets: Packet) -> None:
+        """Send packets."""
+        data = b"".join(encode(packet, self.version) for packet in packets)
+        (self.stream.send if self.stream else self.socket.sendall)(data)
+
+    def packet(self) -> Packet | None:
+        """The next packet; None: the broker has closed the connection."""
+        while (first := first_packet(self._rest, self.version)) is None:
+            try:
+                more = (self.stream or self.socket).recv(1 << 16)
+            except ConnectionResetError:
+                return None
+            if not more:
+                return None
+            self._rest += more
+        packet, self._rest = first
+        return packet
+
+    def publish(self) -> Publish:
+        """The next packet, which must be a PUBLISH."""
+        packet = self.packet()
+        assert isinstance(packet, Publish), packet
+        return packet
+
+    def is_silent(self) -> bool:
+        """True if no packet has come that the test has not read."""
+        return not self._rest and not select.select([self.socket], [], [], 0)[0]
+
+    def close(self) -> None:
+        """Close the socket, without DISCONNECT."""
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class SocketClient(RawClient):
     """Connected, with a CONNACK that says yes.  A context manager."""
 
     def __init__(self, port: int, client_id: str, version: Version = Version.V5, **fields: Any) -> None:
-        self.version = version
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._rest = b""
+        super().__init__(port, version)
         try:
             self.send(Connect(client_id, version=version, **fields))
             answer = self.receive()
@@ -32,10 +84,6 @@ class SocketClient:
             raise
         self.session_present = answer.session_present
 
-    def send(self, *packets: Packet) -> None:
-        """Sends them."""
-        self._socket.sendall(b"".join(encode(packet, self.version) for packet in packets))
-
     def receive(self) -> Packet:
         """The next packet.  Fails when none comes, or the broker closes the connection."""
         packet = self.next(PATIENCE_S)
@@ -45,14 +93,15 @@ class SocketClient:
     def next(self, timeout_s: float) -> Packet | None:
         """The next packet; None: there is none in time.  Raises EOFError."""
         deadline = time.monotonic() + timeout_s
-        while (packet := self._packet()) is None:
+        while (first := first_packet(self._rest, self.version)) is None:
             left_s = deadline - time.monotonic()
-            if not select.select([self._socket], [], [], max(left_s, 0))[0]:
+            if not select.select([self.socket], [], [], max(left_s, 0))[0]:
                 return None
-            data = self._socket.recv(1 << 16)
+            data = self.socket.recv(1 << 16)
             if not data:
                 raise EOFError
             self._rest += data
+        packet, self._rest = first
         return packet
 
     def is_cut(self) -> bool:
@@ -62,24 +111,3 @@ class SocketClient:
         except (EOFError, ConnectionResetError):
             return True
         return False
-
-    def close(self) -> None:
-        """Without a word."""
-        self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _packet(self) -> Packet | None:
-        length = decode_variable_integer(self._rest, 1, len(self._rest)) if len(self._rest) > 1 else None
-        if length is None or len(self._rest) < 1 + length[1] + length[0]:
-            return None
-        head = 1 + length[1]
-        first, body = self._rest[0], self._rest[head : head + length[0]]
-        self._rest = self._rest[head + length[0] :]
-        return decode_packet(first, body, self.version)

@@ -37,7 +37,8 @@ from edge.config.listener import Tls
 from edge.engine.engine import listener_of
 from edge.mqtt import ConnAck, Connect
 from tests.support.directories import memory_directory
-from tests.support.mqtt_served import RawClient, Served, served
+from tests.support.mqtt_served import Served, served
+from tests.support.mqtt_socket import RawClient
 from tests.support.waiting import PATIENCE_S
 
 __all__ = [
@@ -94,6 +95,12 @@ def authority() -> Authority:
     directory = mkdtemp(prefix="brim-tls-")
     atexit.register(rmtree, directory, ignore_errors=True)
     return Authority(Path(directory))
+
+
+@cache
+def client_context(mutual: bool) -> ssl.SSLContext:
+    """A client's context, made once: that takes as long as half a handshake."""
+    return authority().context(certificate=mutual)
 
 
 class Closeable(Protocol):
@@ -267,8 +274,7 @@ class Transports:
         if kind.startswith("proxy"):
             client.sendall(PROXY_HEADER)
         if kind in TLS_KINDS:  # it closes the socket if it fails
-            context = authority().context(certificate=kind == "mtls")
-            client = context.wrap_socket(client, server_hostname="127.0.0.1")
+            client = client_context(kind == "mtls").wrap_socket(client, server_hostname="127.0.0.1")
         return WebSocketStream(client) if kind.endswith(("ws", "wss")) else Stream(client)
 
     def client(self, kind: str, client_id: str = "c", **fields: Any) -> RawClient:

@@ -16,7 +16,7 @@ from edge.auth.amqtt_compat.adapter import PluginAdapter
 from edge.auth.interfaces import ClientInfo
 from edge.config.listener import Tls
 from edge.mqtt import ConnAck, Connect, ReasonCode
-from tests.support.mqtt_served import RawClient
+from tests.support.mqtt_socket import RawClient
 from tests.support.mqtt_transports import Stream, Transports, transports
 
 CERTIFICATE = "amqtt.contrib.cert.UserAuthCertPlugin"

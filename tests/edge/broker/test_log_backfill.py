@@ -16,7 +16,7 @@ from persistence import Log
 from tests.support.brim_process import BrimProcess
 from tests.support.cold_log import ColdLog
 from tests.support.mqtt_bench import Bench, Wire
-from tests.support.mqtt_served import RawClient
+from tests.support.mqtt_socket import RawClient
 
 RING_BYTES = 64 << 10
 BODY = 200

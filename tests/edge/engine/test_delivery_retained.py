@@ -15,7 +15,8 @@ from edge.mqtt import (
     UnsubAck,
     Unsubscribe,
 )
-from tests.support.mqtt_bench import Bench, Wire, packets_of
+from tests.support.frames import packets_of
+from tests.support.mqtt_bench import Bench, Wire
 
 MANY = 20_000
 LIMITS = BrokerLimits(sessions=SessionLimits(queued_records_max=100))

@@ -18,7 +18,8 @@ from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench
-from tests.support.mqtt_served import RawClient, served
+from tests.support.mqtt_served import served
+from tests.support.mqtt_socket import RawClient
 from tests.support.waiting import wait_until
 
 REMIND_MS = 1_000  # of ringbuf/c/mqtt/events.c

@@ -43,6 +43,7 @@ from edge.mqtt.primitives import (
 from edge.mqtt.properties import In, decode_properties
 from edge.mqtt.topic_filters import check_name
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
+from tests.support.frames import packets_of
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_packets import binaries, cut, names, packets, payloads, publishes, strings
 
@@ -231,17 +232,6 @@ def stored_form(section: bytes) -> bytes:
     return encode_variable_integer(len(kept), V5) + kept if kept else b""
 
 
-def packets_of(data: bytes) -> list[Packet]:
-    found = []
-    while data:
-        length = decode_variable_integer(data, 1, len(data), V5)
-        assert length is not None
-        head = 1 + length[1]
-        found.append(decode_packet(data[0], data[head : head + length[0]], V5))
-        data = data[head + length[0] :]
-    return found
-
-
 def meaning_of(data: bytes, cuts: list[int]) -> Meaning:
     """The same, from the engine and the broker, fed the pieces between `cuts`."""
     limits = EngineLimits(packet_max_bytes=PACKET_MAX_BYTES, receive_max=RECEIVE_MAX, alias_max=ALIAS_MAX)
@@ -254,7 +244,7 @@ def meaning_of(data: bytes, cuts: list[int]) -> Meaning:
         for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
             client.raw(data[begin:end])
             out += client.bytes_received()
-        meaning = Meaning(records_of(bench), packets_of(out))
+        meaning = Meaning(records_of(bench), packets_of(out, V5))
         if not client.is_open:
             last = meaning.answers[-1] if meaning.answers else None
             meaning.ended = last.reason_code if isinstance(last, Disconnect) else ReasonCode.SUCCESS

@@ -32,7 +32,8 @@ from edge.mqtt import (
 from edge.mqtt.primitives import encode_string, encode_variable_integer
 from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES, FLAG_RETAIN
 from tests.support.mqtt_bench import Bench, Wire
-from tests.support.mqtt_served import RawClient, served
+from tests.support.mqtt_served import served
+from tests.support.mqtt_socket import RawClient
 
 V5 = Version.V5
 UNHEARD = ReasonCode.NO_MATCHING_SUBSCRIBERS

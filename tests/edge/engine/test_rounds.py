@@ -26,7 +26,7 @@ from edge.mqtt import (
     subscribe_steps,
     unsubscribe_steps,
 )
-from edge.mqtt.primitives import decode_variable_integer
+from tests.support.frames import first_frame
 from tests.support.mqtt_bench import Bench
 
 MIB = 1 << 20
@@ -190,9 +190,9 @@ FILTERS = tuple(f"{n:04}/+/" + "x" * 200 for n in range(1_000))
 )
 def test_many_filters_are_decoded_in_parts(packet: Packet, in_steps: Callable[..., Steps[Packet]]) -> None:
     data = encode(packet, Version.V5)
-    length = decode_variable_integer(data, 1, len(data))
-    assert length is not None
-    body = data[1 + length[1] :]
+    frame = first_frame(data)
+    assert frame is not None
+    body = frame[1]
     steps, parts = in_steps(data[0], body, Version.V5), 1
     while next(steps, packet) is not packet:
         parts += 1

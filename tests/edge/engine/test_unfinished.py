@@ -14,7 +14,8 @@ import pytest
 from edge.engine.engine import EngineLimits
 from edge.mqtt import Connect, Disconnect, PingReq, PingResp, PubAck, Publish, ReasonCode, Version, encode
 from tests.support.brim_process import BrimProcess
-from tests.support.mqtt_served import RawClient, Served, served
+from tests.support.mqtt_served import Served, served
+from tests.support.mqtt_socket import RawClient
 from tests.support.waiting import wait_until
 
 KIB, MIB = 1 << 10, 1 << 20

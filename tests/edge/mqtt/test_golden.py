@@ -2,9 +2,9 @@
 
 import pytest
 
-from edge.mqtt import ConnAck, Connect, Packet, ProtocolError, Version, decode_packet, encode
+from edge.mqtt import ConnAck, Connect, Packet, ProtocolError, Version, encode
 from edge.mqtt.connection import Connection, Role
-from edge.mqtt.primitives import decode_variable_integer
+from tests.support.frames import packets_of
 from tests.support.mqtt_vectors import Vector, vectors
 
 VECTORS = vectors()
@@ -13,10 +13,8 @@ BAD = [vector for vector in VECTORS if vector.packet is None]
 
 
 def decode(frame: bytes, version: Version) -> Packet:
-    length = decode_variable_integer(frame, 1, len(frame), version)
-    assert length is not None
-    assert 1 + length[1] + length[0] == len(frame), "the vector's remaining length is wrong"
-    return decode_packet(frame[0], frame[1 + length[1] :], version)
+    [packet] = packets_of(frame, version)
+    return packet
 
 
 @pytest.mark.parametrize("vector", GOOD, ids=str)

@@ -21,7 +21,7 @@ from edge.mqtt import (
     Will,
     encode,
 )
-from tests.support.mqtt_served import RawClient
+from tests.support.mqtt_socket import RawClient
 from tests.support.mqtt_transports import KINDS, Transports, transports
 
 MEGABYTE = bytes(range(256)) * 4_000

@@ -39,7 +39,8 @@ from edge.transport.refusals import Refusals
 from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import OwnPartition
-from tests.support.mqtt_served import RawClient, served
+from tests.support.mqtt_served import served
+from tests.support.mqtt_socket import RawClient
 from tests.support.waiting import PATIENCE_S
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from edge.engine.engine import EngineLimits, listener_of
 from edge.mqtt import Connect, Publish
-from tests.support.mqtt_served import RawClient, Served, served
+from tests.support.mqtt_served import Served, served
+from tests.support.mqtt_socket import RawClient
 from tests.support.waiting import wait_until
 
 
