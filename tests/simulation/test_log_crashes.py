@@ -25,8 +25,16 @@ from tests.support.walk_twin import WalkTwin
 SEEDS = 10
 MUTANT_SEEDS = 100  # within which each mistake must show
 SHOWN_BY = {  # mistakes that few histories show, with a seed that is tried before all others
+    "it acknowledges what a recovery could not sync": 29,
+    "it believes a sync that has failed": 6,
+    "it believes an old checkpoint": 6,
+    "it believes the kernel after a failed sync": 7,
+    "it forgets what it could not write": 3,
+    "it names a segment before that holds what the last one loses": 6,
+    "it names an archive too early": 2,
     "it releases ring memory too early": 12,
-    "it names a segment before that holds what the last one loses": 10,
+    "it stays in a segment that has failed": 4,
+    "it syncs again after a sync has failed": 8,
 }
 
 
