@@ -35,16 +35,19 @@ class RingPoll(Generic[T]):
         self._items: dict[Reader, T] = {}
         self._watched: set[Reader] = set()
         self._rung: deque[Reader] = deque()
+        self._readable: tuple[list[Reader], list[T]] | None = None  # until the next change of these sets
 
     def add(self, reader: Reader, item: T) -> None:
         """Poll `reader` too."""
         self._items[reader] = item
+        self._readable = None
 
     def remove(self, reader: Reader) -> None:
         """Stop polling `reader`."""
         self._wakeup.unwatch(reader)
         self._watched.discard(reader)
         self._items.pop(reader, None)
+        self._readable = None
 
     def items(self) -> list[T]:
         """All polled items. Call rest() before using their readers."""
@@ -52,14 +55,23 @@ class RingPoll(Generic[T]):
 
     def readable(self) -> list[T]:
         """Items that may be read: with records, or not found empty since the last record."""
+        return self.readable_readers()[1]
+
+    def readable_readers(self) -> tuple[list[Reader], list[T]]:
+        """The readers of readable(), and their items in the same order."""
         while self._rung:
             self._watched.discard(self._rung.popleft())
-        return [item for reader, item in self._items.items() if reader not in self._watched]
+            self._readable = None
+        if self._readable is None:
+            readers = [reader for reader in self._items if reader not in self._watched]
+            self._readable = readers, [self._items[reader] for reader in readers]
+        return self._readable
 
     def watch(self) -> None:
         """Make the descriptor readable as soon as one of readable() has a record."""
         for reader in self._items.keys() - self._watched:
             self._watched.add(reader)
+            self._readable = None
             self._wakeup.watch(reader, partial(self._ring, reader))
 
     def rest(self) -> None:
@@ -68,6 +80,7 @@ class RingPoll(Generic[T]):
             self._wakeup.unwatch(reader)
         self._watched.clear()
         self._rung.clear()
+        self._readable = None
 
     def wake(self) -> None:
         """Make the descriptor readable. From any thread."""

@@ -95,6 +95,11 @@ class _Source:
         lost, self._lost = self._lost, 0
         return RingBatch(self.facts, records, lost)
 
+    @property
+    def unsettled(self) -> bool:
+        """True if the source must be read even without records: it has losses to report, or a successor."""
+        return self._lost > 0 or self.successor is not None
+
     def close(self) -> None:
         self.reader.close()
         self._ring.close()
@@ -129,6 +134,7 @@ class RingSubscription:
         self._connection: Connection | None = None
         self._started = False
         self._ended: list[_Source] = []  # read to their end, with a successor
+        self._unsettled = False  # a source may be unsettled
         self._retry_s, self._retry_at = RETRY_FIRST_S, 0.0
         self._turn = 0
 
@@ -147,26 +153,36 @@ class RingSubscription:
         for source in self._sources.values():
             source.close()
         self._sources.clear()
+        self._ended.clear()
 
     # ---- reading ----
 
     def _next_batch(self) -> RingBatch | None:
         """The next batch, from the rings in turn, so that a busy ring does not delay the rest."""
-        readable = self._poll.readable()
+        readers, readable = self._poll.readable_readers()
+        begin = self._first_source(readers)
         for step in range(len(readable)):
-            source = readable[(self._turn + step) % len(readable)]
+            source = readable[(begin + step) % len(readable)]
             try:
                 batch = source.read(self._limit)
             except Evicted:
                 self._drop(source)
                 raise
             if batch is not None:
-                self._turn += step + 1
+                self._turn = begin + step + 1
                 self.lost += batch.lost
                 return batch
             if source.successor is not None and source not in self._ended:
                 self._ended.append(source)  # it has no writer any more, so it was read to its end
         return None
+
+    def _first_source(self, readers: list[Reader]) -> int:
+        """Index of the next source to read: the next one with records, unless others need attention."""
+        turn = self._turn % max(1, len(readers))
+        if self._unsettled:
+            self._unsettled = any(source.unsettled for source in self._sources.values())
+        due = -1 if self._unsettled else Reader.first_due(readers, turn)
+        return turn if due < 0 else due
 
     def _listen(self) -> None:
         """Receive notifications of the broker, or notice its end."""
@@ -204,6 +220,7 @@ class RingSubscription:
         known = self._sources.get(facts.name)
         if known is not None and known.facts.epoch != facts.epoch:
             known.successor = facts
+            self._unsettled = True
             self._poll.rest()  # the thread will never report the old ring again: read it now
             return
         source = known or self._open(facts, start)
@@ -237,6 +254,7 @@ class RingSubscription:
                 lost = max(0, error.nearest - place.offset)
         reader.match = self._match
         source = self._sources[facts.name] = _Source(facts, ring, reader, lost)
+        self._unsettled = True
         self._poll.add(reader, source)
         return source
 

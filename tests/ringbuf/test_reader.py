@@ -3,15 +3,17 @@
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from ringbuf import FLAG_UNCHECKED, Ring, crc32c, scan_records
+from ringbuf import FLAG_UNCHECKED, KeyFilter, Reader, Ring, crc32c, scan_records
 from ringbuf.errors import Corrupt, OffsetGone, Overrun, RingClosed
 from ringbuf.record import decode
-from tests.support.rings import drained, overwrite, payload_of, publish_to_lap
+from tests.support.rings import drained, new_ring, overwrite, payload_of, publish_to_lap
 
 
 def test_an_empty_ring_polls_as_none(ring: Ring) -> None:
@@ -434,3 +436,65 @@ def test_a_record_is_small(ring: Ring) -> None:
     assert sys.getsizeof(record) <= 144
     assert not hasattr(record, "__dict__")
     assert "offset=0 length=1" in repr(record)
+
+
+@pytest.mark.parametrize("limit", [15, 16, 17, 40, 99, 100, 101])
+def test_a_batch_grows_to_its_limit_with_all_columns(ring: Ring, limit: int) -> None:
+    reader, writer = ring.reader(gating=True), ring.writer()
+    for i in range(100):
+        writer.publish(payload_of(i, i), key=f"k{i % 3}", flags=i % 3, properties=b"\x01x" if i % 2 else None)
+    expected = min(limit, 100)
+    batch = reader.read_many(limit)
+    assert list(batch.offsets) == list(range(expected))
+    assert list(batch.payload_lengths) == list(range(expected))
+    assert [flags & 3 for flags in batch.flags] == [i % 3 for i in range(expected)]
+    assert set(batch.key_lengths) == {2}
+    for i, record in enumerate(batch):
+        assert (record.bytes(), record.key) == (payload_of(i, i), f"k{i % 3}".encode())
+        assert (record.position, record.key_hash) == (batch.positions[i], batch.key_hashes[i])
+        assert (record.timestamp_ns, record.offset) == (batch.timestamps_ns[i], i)
+        assert record.properties == (b"\x01x" if i % 2 else b"")
+    assert reader.offset == expected
+    assert len(reader.read_many()) == 100 - expected
+
+
+def test_a_batch_has_all_records_of_a_filter_in_one_read(ring: Ring) -> None:
+    reader, writer = ring.reader(), ring.writer()
+    reader.match = KeyFilter(lambda key: key == b"odd")
+    for i in range(200):
+        writer.publish(payload_of(i, 8), key="odd" if i % 2 else "even")
+    assert list(reader.read_many().offsets) == list(range(1, 200, 2))
+    assert reader.offset == 200
+
+
+def test_the_first_due_reader_is_found_in_turn(runtime_directory: Path) -> None:
+    with ExitStack() as stack:
+        rings = [stack.enter_context(new_ring(runtime_directory, name=f"ring-{i}")) for i in range(5)]
+        readers = [ring.reader() for ring in rings]
+        assert [Reader.first_due(readers, turn) for turn in range(6)] == [-1] * 6
+        for i in (1, 3):
+            rings[i].writer().publish(b"x")
+        assert [Reader.first_due(readers, turn) for turn in range(6)] == [1, 1, 3, 3, 1, 1]
+        assert [reader.offset for reader in readers] == [0] * 5
+        readers[1].poll()
+        assert Reader.first_due(readers, 0) == 3
+        readers[3].poll()
+        assert Reader.first_due(readers, 0) == -1
+        readers[4].close()  # its next read raises
+        assert Reader.first_due(readers, 0) == 4
+        assert Reader.first_due([], 0) == -1
+
+
+@pytest.mark.parametrize(
+    ("readers", "begin", "error"),
+    [
+        ((), 0, ValueError),
+        ([], 1, ValueError),
+        ([], -1, ValueError),
+        ([None], 0, TypeError),
+        ([], "0", TypeError),
+    ],
+)
+def test_first_due_refuses_other_arguments(readers: Any, begin: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Reader.first_due(readers, begin)

@@ -109,18 +109,51 @@ static void place_reader(reader_object *reader, place at)
     reader->reader.lost = at.lost;
 }
 
-/* Read records into the batch.  RB_OK, or the result that ended it.  If a filter raised, earlier records are
- * kept, and the next read calls the filter again.  An interrupt is raised at once; all records are then read
- * again later. */
-static int batch_read(reader_object *reader, batch_object *self)
+#define ROOM_FIRST 16 /* a shorter batch does not read the ring's end, a line that each publish writes */
+
+/* Make room for all records up to the ring's end, at most `limit`.  0, or -1 with MemoryError. */
+static int batch_grow(batch_object *self, Py_ssize_t limit)
+{
+    uint64_t end, unused, most = (uint64_t)limit;
+    rb_end_read(self->reader->reader.header, &unused, &end);
+    uint64_t waiting = end > self->reader->reader.offset ? end - self->reader->reader.offset : 0;
+    uint64_t count = (uint64_t)self->count, room = count + (waiting > count ? waiting : count);
+    batch_object grown = {.room = (Py_ssize_t)(waiting > most - count || room > most ? most : room)};
+    void *memory = PyMem_Malloc((size_t)(grown.room + 1) * BYTES_PER_RECORD);
+    if (memory == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    batch_lay_out(&grown, memory);
+    memcpy(grown.offsets, self->offsets, count * sizeof *self->offsets);
+    memcpy(grown.timestamps_ns, self->timestamps_ns, count * sizeof *self->timestamps_ns);
+    memcpy(grown.positions, self->positions, count * sizeof *self->positions);
+    memcpy(grown.payload_positions, self->payload_positions, count * sizeof *self->payload_positions);
+    memcpy(grown.payload_lengths, self->payload_lengths, count * sizeof *self->payload_lengths);
+    memcpy(grown.key_hashes, self->key_hashes, count * sizeof *self->key_hashes);
+    memcpy(grown.lengths, self->lengths, count * sizeof *self->lengths);
+    memcpy(grown.key_lengths, self->key_lengths, count * sizeof *self->key_lengths);
+    memcpy(grown.flags, self->flags, count * sizeof *self->flags);
+    PyMem_Free(self->offsets);
+    self->room = grown.room;
+    batch_lay_out(self, memory);
+    return 0;
+}
+
+/* Read up to `limit` records into the batch.  RB_OK, or the result that ended it.  If a filter raised,
+ * earlier records are kept, and the next read calls the filter again.  An interrupt is raised at once; all
+ * records are then read again later. */
+static int batch_read(reader_object *reader, batch_object *self, Py_ssize_t limit)
 {
     int result = RB_EMPTY;
     rb_view view;
     uint64_t end = gating_limit(reader);
     place begin = place_of_reader(reader), last = begin;
-    while (self->count < self->room && reader->reader.cursor < end) {
+    while (self->count < limit && reader->reader.cursor < end) {
         last = place_of_reader(reader);
-        if ((result = reader_next(reader, &view)) != RB_OK)
+        result = self->count == self->room && batch_grow(self, limit) != 0 ? RAISED
+                                                                           : reader_next(reader, &view);
+        if (result != RB_OK)
             break;
         batch_put(self, &view);
     }
@@ -137,14 +170,10 @@ static int batch_read(reader_object *reader, batch_object *self)
 
 PyObject *batch_new(reader_object *reader, Py_ssize_t limit)
 {
-    uint64_t waiting, unused;
-    rb_end_read(reader->reader.header, &unused, &waiting);
-    /* the reader may be ahead of the published end by one record */
-    waiting = waiting > reader->reader.offset ? waiting - reader->reader.offset : 1;
-    batch_object *self = batch_made(reader, (uint64_t)limit < waiting ? limit : (Py_ssize_t)waiting);
+    batch_object *self = batch_made(reader, limit < ROOM_FIRST ? limit : ROOM_FIRST);
     if (self == NULL)
         return NULL;
-    int result = batch_read(reader, self);
+    int result = batch_read(reader, self, limit);
     if (result == RAISED || (self->count == 0 && result != RB_EMPTY)) {
         Py_DECREF(self);
         return result == RAISED ? NULL : reader_trouble(reader, result);

@@ -73,7 +73,7 @@ static int topic_check(PyObject *key, const bytes_view *view)
     return 0;
 }
 
-int key_take(writer_object *self, PyObject *key, PyObject *properties, rb_key *out)
+int key_take_new(writer_object *self, PyObject *key, PyObject *properties, rb_key *out)
 {
     if (key != self->last_key || (key == NULL && self->topics)) {
         bytes_view view = {.bytes = "", .length = 0};

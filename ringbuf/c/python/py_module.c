@@ -40,8 +40,8 @@ PyObject *fail(const char *name, const char *format, ...)
     return NULL;
 }
 
-int arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names, int most,
-              int least, PyObject **out)
+int arguments_named(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
+                    int most, int least, PyObject **out)
 {
     if (count > most) {
         PyErr_Format(PyExc_TypeError, "at most %d arguments are taken, %zd were given", most, count);

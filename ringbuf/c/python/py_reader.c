@@ -163,12 +163,12 @@ static PyObject *next_record(reader_object *self)
     return result == RAISED ? NULL : reader_trouble(self, result);
 }
 
-#define PAUSES_ONE 2   /* after one record, which may be an answer */
-#define PAUSES_MOST 64 /* about 2 us */
+#define PAUSES_ONE 2    /* after one record, which may be an answer */
+#define PAUSES_MOST 384 /* about 8 us */
 
-/* Pause before the next look at an empty ring.  A look takes the cache line in which the writer stores the
- * next record.  After a run of records, the pause grows with its length: the writer gets ahead, and the
- * reader then reads longer runs. */
+/* Pause before the next look at an empty ring.  A look takes the line of the next record from the writer, and
+ * the processor fetches the lines after a run, too.  The pause is about twice as long as the run, so that the
+ * writer gets ahead and keeps its lines. */
 static void pause_poll(reader_object *self)
 {
     unsigned pauses = self->run < 2 ? PAUSES_ONE : self->run < PAUSES_MOST / 8 ? 8 * self->run : PAUSES_MOST;
@@ -548,6 +548,8 @@ static PyMethodDef reader_methods[] = {
     {"poll", (PyCFunction)reader_poll, METH_NOARGS, "The next record, or None."},
     {"read_many", (PyCFunction)(void (*)(void))reader_read_many, METH_FASTCALL,
      "A Batch of up to `limit` records, perhaps none."},
+    {"first_due", (PyCFunction)(void (*)(void))reader_first_due, METH_FASTCALL | METH_STATIC,
+     "Index of the next of a list of readers, from an index on, with a record or an error; -1: none."},
     {"wait", (PyCFunction)(void (*)(void))reader_wait, METH_FASTCALL,
      "Wait for a record; False when the timeout (seconds) is over."},
     {"seek", (PyCFunction)reader_seek, METH_O, "Go to an offset; OffsetGone if it is not in the ring."},

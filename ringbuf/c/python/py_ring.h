@@ -44,7 +44,14 @@ typedef struct writer_object {
 
 /* Take the key and properties arguments; either may be NULL.  `out` belongs to the caller, because Python
  * code run meanwhile may publish with this writer, too.  0, or -1 with an exception. */
-int key_take(writer_object *self, PyObject *key, PyObject *properties, rb_key *out);
+int key_take_new(writer_object *self, PyObject *key, PyObject *properties, rb_key *out);
+static inline int key_take(writer_object *self, PyObject *key, PyObject *properties, rb_key *out)
+{
+    if (key != self->last_key || properties != NULL || (key == NULL && self->topics))
+        return key_take_new(self, key, properties, out);
+    *out = self->last;
+    return 0;
+}
 
 typedef struct lease {
     uint64_t end; /* end position of the records that it holds */
@@ -96,8 +103,17 @@ PyObject *fail(const char *name, const char *format, ...);
 PyObject *fail_result(int result, const char *doing);
 
 /* Fill `out` (preset with NULL) from positional and keyword arguments.  0, or -1 with TypeError set. */
-int arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names, int most,
-              int least, PyObject **out);
+int arguments_named(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
+                    int most, int least, PyObject **out);
+static inline int arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                            const char *const *names, int most, int least, PyObject **out)
+{
+    if (keywords != NULL || count < least || count > most)
+        return arguments_named(args, count, keywords, names, most, least, out);
+    for (Py_ssize_t i = 0; i < count; i++)
+        out[i] = args[i];
+    return 0;
+}
 
 /* Bytes of a bytes, str (UTF-8) or buffer object.  `buffer` is released by bytes_done(). */
 typedef struct bytes_view {
@@ -119,6 +135,8 @@ int reader_usable(const reader_object *self);
 /* Begin a call that moves the cursor; reader_end() ends it.  0, or -1 with an exception. */
 int reader_begin(reader_object *self);
 void reader_end(reader_object *self);
+/* py_readers.c.  Method Reader.first_due(). */
+PyObject *reader_first_due(PyObject *self, PyObject *const *args, Py_ssize_t count);
 /* py_lease.c.  Make room for more leases.  0, or -1 with MemoryError. */
 int leases_grow(reader_object *self);
 uint64_t lease_take(reader_object *self);

@@ -26,14 +26,16 @@ static int writer_live(const writer_object *self)
     return -1;
 }
 
-static int writer_usable(const writer_object *self)
+static int writer_unusable(const writer_object *self)
 {
-    if (writer_live(self) != 0)
-        return -1;
-    if (!self->busy)
-        return 0;
-    fail("ClaimPending", "(s)", "another publish of this writer waits for room in the ring");
+    if (writer_live(self) == 0)
+        fail("ClaimPending", "(s)", "another publish of this writer waits for room in the ring");
     return -1;
+}
+
+static inline int writer_usable(const writer_object *self)
+{
+    return is_live(self) && !self->busy ? 0 : writer_unusable(self);
 }
 
 /* Get the bytes of the argument `payload`. */
@@ -103,7 +105,7 @@ static int full(writer_object *self, uint64_t length, uint32_t prefix)
     return RB_FULL;
 }
 
-static uint32_t refusal_now(const writer_object *self)
+static inline uint32_t refusal_now(const writer_object *self)
 {
     const rb_header *header = self->writer.header;
     if (atomic_load_explicit(&header->refusal, memory_order_relaxed) == 0)

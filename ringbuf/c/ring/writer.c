@@ -184,15 +184,10 @@ int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix)
     return evicted;
 }
 
-int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix)
+/* Take memory up to `need`.  RB_OK or RB_FULL. */
+static int room_take(rb_writer *writer, uint64_t need)
 {
-    uint64_t pad, total = rb_payload_position(prefix, 0) + length;
-    if (writer->claimed)
-        return RB_PENDING;
-    if (length > writer->largest || total > writer->largest)
-        return RB_TOO_LARGE;
-    uint64_t need = claim_need(writer, rb_span(total), &pad);
-    if (need <= writer->reserve || reserve_advance(writer, need))
+    if (reserve_advance(writer, need))
         return RB_OK;
     if (end_lags(writer)) /* within a batch: the blocking reader may sleep before it */
         rb_end_publish(writer);
@@ -200,6 +195,25 @@ int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix)
     if (wakeup != NULL)
         rb_wakeup_need_room(wakeup);
     return RB_FULL;
+}
+
+/* rb_room() for a record of *span bytes after *pad bytes of padding. */
+static inline int room_for(rb_writer *writer, uint64_t length, uint32_t prefix, uint64_t *span, uint64_t *pad)
+{
+    uint64_t total = rb_payload_position(prefix, 0) + length;
+    if (writer->claimed)
+        return RB_PENDING;
+    if (length > writer->largest || total > writer->largest)
+        return RB_TOO_LARGE;
+    *span = rb_span(total);
+    uint64_t need = claim_need(writer, *span, pad);
+    return need <= writer->reserve ? RB_OK : room_take(writer, need);
+}
+
+int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix)
+{
+    uint64_t span, pad;
+    return room_for(writer, length, prefix, &span, &pad);
 }
 
 static void store_length(const rb_writer *writer, uint64_t position, uint32_t length, memory_order order)
@@ -298,13 +312,10 @@ static uint32_t write_prefix(rb_writer *writer, const rb_key *key, uint64_t span
 int rb_claim(rb_writer *writer, const rb_key *key, uint64_t length, uint16_t flags, uint64_t timestamp_ns,
              uint8_t **payload)
 {
-    uint64_t pad;
-    uint32_t prefix = key->length + key->properties_length;
-    int result = rb_room(writer, length, prefix);
+    uint64_t span, pad;
+    int result = room_for(writer, length, key->length + key->properties_length, &span, &pad);
     if (result != RB_OK)
         return result;
-    uint64_t span = rb_span(rb_payload_position(prefix, 0) + length);
-    claim_need(writer, span, &pad);
     if (pad)
         pad_to_end(writer, pad);
     writer->claimed = write_prefix(writer, key, span, flags, timestamp_ns);

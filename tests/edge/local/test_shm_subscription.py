@@ -1,8 +1,11 @@
 """Subscribers and producers in shared memory, across the death of the broker."""
 
 import asyncio
+import os
 import time
 from collections import defaultdict
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
@@ -12,9 +15,12 @@ from brim import subscribe as subscribe_shm
 from brim.asyncio import subscribe as async_subscribe_shm
 from edge.config.schema import Stream
 from edge.errors import BrokerUnreachable, EdgeError, Refused
+from edge.local.protocol import Connection, RingInfo
+from edge.local.shm_subscription import RingSubscription
 from ringbuf import WakeupThread
 from tests.support.children import Child, ModuleChild
 from tests.support.local_broker import LocalBroker, small_config
+from tests.support.rings import drained, new_ring, publish_to_lap
 from tests.support.waiting import PATIENCE_S, until
 
 BROKER = "tests.support.local_broker"
@@ -193,6 +199,66 @@ async def test_a_ring_that_began_anew_is_read_after_the_old_one_to_its_end(confi
             assert sub.connected
             again.publish("b", b"newer")
             assert await take(sub, 1) == [b"newer"]
+
+
+@pytest.fixture
+def idle_and_busy(runtime_directory):
+    """A subscription without a broker, to two rings; and both rings."""
+    subscription = RingSubscription("#")
+    subscription._connection = cast(Connection, SimpleNamespace(uid=os.getuid(), close=lambda: None))
+    with (
+        new_ring(runtime_directory, name="idle", epoch=7) as idle,
+        new_ring(runtime_directory, name="busy", epoch=7) as busy,
+    ):
+        yield subscription, idle, busy
+        subscription._release()
+
+
+def facts_of(ring, epoch: int = 7) -> RingInfo:
+    """The description of a ring by a broker."""
+    return RingInfo(
+        name=ring.name,
+        path=str(ring.path),
+        stream="some",
+        epoch=epoch,
+        kind="partition",
+        when_full="overwrite",
+        queue_timeout_ms=0,
+    )
+
+
+def test_a_busy_ring_does_not_delay_the_end_of_another(idle_and_busy):
+    subscription, idle, busy = idle_and_busy
+    for ring in (idle, busy):
+        list(subscription._take(facts_of(ring), "oldest"))
+    for _ in range(3):
+        busy.writer().publish(b"busy", key="a")
+        assert subscription._next_batch().ring == "busy"
+    list(subscription._take(facts_of(idle, epoch=8), "oldest"))
+    assert subscription._ended == []
+    for _ in range(2):
+        busy.writer().publish(b"busy", key="a")
+        assert subscription._next_batch().ring == "busy"
+    assert [source.facts.name for source in subscription._ended] == ["idle"]
+
+
+def test_a_busy_ring_does_not_delay_the_losses_of_another(idle_and_busy):
+    subscription, idle, busy = idle_and_busy
+    publish_to_lap(idle.writer(), 2)
+    for _ in drained(idle.reader(start="oldest")):
+        pass
+    end = idle.writer().end_offset
+    list(subscription._take(facts_of(busy), "oldest"))
+    list(subscription._take(facts_of(idle), {"idle": Place(7, 0)}))
+    source = subscription._sources["idle"]
+    source.reader.seek(end)  # only the losses are left
+    found = []
+    for _ in range(3):
+        busy.writer().publish(b"busy", key="a")
+        found.append(subscription._next_batch())
+    (lossy,) = [batch for batch in found if batch.ring == "idle"]
+    assert (len(lossy), subscription.lost) == (0, lossy.lost)
+    assert lossy.lost > 0
 
 
 async def test_no_broker_at_the_start_is_told_at_once(config):
