@@ -2,10 +2,10 @@
 
 The configuration has the acknowledgement gate of each durability (edge/config/schema.py, AckGate).
 
-While the log of a ring accepts no records, its publishers are refused, also at `interval`: otherwise a power
-cut could lose more than sync_interval_ms of records. refusal() gives the code for every kind of publisher.
-The engine refuses MQTT clients and peers of consumers; a word in the ring refuses local producers
-(Ring.refuse()). Both begin after queue_timeout_ms.
+While the log of a ring accepts no records, its publishers are refused, also at `interval` and `upstream`:
+otherwise a power cut could lose more than sync_interval_ms of records. refusal() gives the code for every
+kind of publisher. The engine refuses MQTT clients and peers of consumers; a word in the ring refuses local
+producers (Ring.refuse()). Both begin after queue_timeout_ms.
 
 Owns no ring and no thread. A ring becomes a source of the engine when its first topic is known; its state
 from before is remembered. Everything runs on the broker's thread, except Upstream.moved().

@@ -128,7 +128,7 @@ class LogBackfill:
         call(partial(self._answer, call, session, source, at, runs))
 
     def _known(self, name: str, epoch: int, at: int) -> Sequence[Range]:
-        """The runs of the last read from the run at `position` on; empty if it does not have that run."""
+        """Runs of the last read, from the run with position `at` on; empty if no run has that position."""
         last_name, last_epoch, runs = self._last
         if (last_name, last_epoch) != (name, epoch):
             return ()

@@ -242,15 +242,21 @@ class SubscribeHandler:
         if topic_filter in known:
             return None, None
         if len(known) >= limits.subscriptions_max:
-            words = f"a client has at most subscriptions_max = {limits.subscriptions_max} of them"
+            words = (
+                f"too many subscriptions (limit: subscriptions_max = {limits.subscriptions_max}); "
+                "unsubscribe some"
+            )
             return ReasonCode.QUOTA_EXCEEDED, words
         most = limits.subscriptions_max_bytes
         if client.session.filters_bytes + filter_bytes(topic_filter) > most:
-            words = f"filters of a client take at most subscriptions_max_bytes = {most}"
+            words = f"topic filters too large (limit: subscriptions_max_bytes = {most}); unsubscribe some"
             return ReasonCode.QUOTA_EXCEEDED, words
         more = filter_bytes(topic_filter)
         if not self._engine.session_may(client.session.handle, Table.SUBSCRIPTION_BYTES, more):
-            words = "filters of all clients, or of one user or address, take too much: see filters_max_bytes"
+            words = (
+                "topic filters of all clients, or of one user or address, are at their limit; "
+                "raise limits.filters_max_bytes or [quota]"
+            )
             return ReasonCode.QUOTA_EXCEEDED, words
         return None, None
 

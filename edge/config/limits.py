@@ -94,7 +94,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes in flight to one client. Beyond it the next message waits for an acknowledgement. 0: no
     limit."""
     receive_max: Annotated[int, Meta(ge=1, le=65535)] = 1_024
-    """QoS 1 and 2 messages in flight from one client, for example while they wait for the disk."""
+    """QoS 1 and 2 messages in flight from one client, for example while they wait for a sync or a sink."""
     sessions_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 16_384
     """Sessions that outlast their connection, of connected and absent clients. Beyond it new sessions are
     refused."""

@@ -126,13 +126,13 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest wait of a publisher for a full ring before its message is rejected; choose it well below the
     timeouts of clients."""
     durability: Durability = Durability.PROCESS
-    """Meaning of a PUBACK. process: the record is in the ring and survives the death of the broker.
-    interval: the record is also written to the log, which is synced every sync_interval_ms.  disk: the record
-    is synced to disk before the PUBACK.  upstream: the sinks of all bridges that drain the stream have
-    acknowledged the record; the log is written as for interval."""
+    """Event that PUBACK waits for. process: the record is in the ring, which survives the death of the
+    broker. interval: as process; the log follows, and is synced every sync_interval_ms. disk: the log has
+    synced the record. upstream: the sinks of all bridges that drain the stream have the record; the log is
+    written as for interval."""
     visible: Literal["commit", "durable"] = "commit"
-    """Time at which subscribers of every kind receive a record. commit: at once. durable: after the log has
-    been synced, so that a power cut cannot undo a record that a subscriber has seen."""
+    """Time at which subscribers receive a record. commit: when it is in the ring. durable: after the log has
+    synced it. A power cut then cannot undo a record that a subscriber has received."""
     isolated: bool = False
     """Give each ring of the stream a log of its own, in a directory with its name."""
     sync_interval_ms: Milliseconds = 1_000

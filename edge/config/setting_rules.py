@@ -126,23 +126,20 @@ def durability_can_be_kept(config: Config, problems: Problems) -> None:
             drains = config.bridges_of(stream.name)
             if not drains:
                 text = (
-                    f'"upstream" waits for a bridge, and none drains stream {stream.name!r}; add a '
-                    '[[bridge]] for it, or write "disk"'
+                    f'durability "upstream" needs a [[bridge]] that drains stream {stream.name!r}; '
+                    'add one, or write "disk"'
                 )
                 problems.add(durability, text)
             for bridge in drains:
                 if bridge.start == "latest":
                     text = (
-                        f'"latest" passes over records that publishers of stream {stream.name!r} wait for '
-                        '(durability = "upstream"); write "oldest"'
+                        f'start = "latest" skips records that publishers of stream {stream.name!r} wait for; '
+                        'write "oldest"'
                     )
                     problems.add(("bridge", config.bridge.index(bridge), "start"), text)
         visible: Path = ("stream", index, "visible")
         if stream.visible == "durable" and not stream.durability.is_logged and not problems.blames(visible):
-            text = (
-                '"durable" needs a log, and durability = "process" has none; write durability = "interval" '
-                'or "disk", or leave visible out'
-            )
+            text = 'visible = "durable" needs a log; write durability = "interval", "disk" or "upstream"'
             problems.add(visible, text)
 
 
@@ -269,10 +266,10 @@ def caps_have_bytes(config: Config, problems: Problems) -> None:
     for index, stream in enumerate(config.stream):
         path: Path = ("stream", index, "discard")
         if stream.discard == "new" and not stream.retain_bytes and not problems.blames(path):
-            problems.add(path, '"new" refuses records at retain_bytes, which is not set; set it')
+            problems.add(path, 'discard = "new" needs retain_bytes; set it')
         if stream.discard == "new" and not stream.durability.is_logged and not problems.blames(path):
             problems.add(
-                path, '"new" is about the log, and durability = "process" has none; write "interval"'
+                path, 'discard = "new" needs a log; write durability = "interval", "disk" or "upstream"'
             )
 
 

@@ -44,8 +44,8 @@ counts for records that the member has, that wait to come again, or that it did 
 does not count for records that another member has or did meanwhile, for dead letters, and for records that
 were never delivered. Records that match no filter are in neither number.
 
-`acked` is sent when the acknowledgement is as durable as the records: it survives the death of the broker,
-and, for streams of durability "interval" and "disk", a power cut (after the next sync, or before the answer).
+`acked` is sent when the acknowledgement is as durable as the records: it survives the death of the broker.
+It survives a power cut at durability "disk", and at "interval" and "upstream" after the next sync.
 
 Rule for change: see edge.rpc.protocol.
 """

@@ -93,14 +93,14 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     # Rings.  The engine keeps the Writer or Reader alive.
 
     def add_ring(self, writer: Writer, gate: int, logged: bool, /) -> int:
-        """Add a source that topics can be stored in. `gate`: MQ_GATE_*, what acknowledgements wait for.
-        `logged`: overwritten records are in the log, and sessions that still need them leave a COLD event. If
-        the ring shows what is durable (Ring.show_durable), its records are routed and retained only when they
-        are durable.
+        """Add a ring for the records of clients. `gate`: event that acknowledgements wait for (MQ_GATE_*).
+        `logged`: the log has the records that the ring has overwritten; a session that needs one causes a
+        COLD event. Records of a ring with Ring.show_durable(True) are routed and retained when they are
+        durable.
         """
 
     def refuse(self, source: int, reason: int, /) -> None:
-        """Refuse publishers with this reason code after queue_timeout_ms: the log fails; 0: accept them."""
+        """Refuse publishers after queue_timeout_ms with `reason`, 128 to 255; 0: accept publishers again."""
 
     def upstream(self, source: int, offset: int, /) -> None:
         """Store that all sinks have every record below `offset`, except those reported as lost."""
@@ -143,7 +143,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         """Append bytes to the output of a connection."""
 
     def output_barrier(self, connection: int, /) -> None:
-        """Hold back later output until the journal entries of now are synced, if a log syncs the journal."""
+        """Send later output only after a sync of the present journal entries, if a log syncs the journal."""
 
     def close(self, connection: int, /) -> bool:
         """Close a connection after one attempt to send its output. No CLOSED event follows."""
@@ -209,10 +209,10 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     # Sessions.
 
     def session_open(self, queue_max: int, drop_newest: bool, owner: bytes, /) -> int:
-        """Open a session with room for `queue_max` waiting records; it counts for `owner`."""
+        """Open a session with room for `queue_max` waiting records; `owner` is charged for it."""
 
     def session_owner(self, session: int, owner: bytes, /) -> bool:
-        """Count a session and all that it has for `owner` from now on."""
+        """Charge `owner` for the session and its contents from now on."""
 
     def session_author(self, session: int, author: bytes, /) -> bool:
         """Set the author (edge.broker.retained_authors) of the messages that a session retains."""
@@ -362,7 +362,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         """Open a group without members: a session to route topics to, closed with session_close()."""
 
     def share_join(self, queue: int, session: int, options: int, identifiers: bytes, /) -> bool:
-        """Make `session` a member on these terms (edge.engine.subscription_options), or change its terms."""
+        """Make `session` a member with these edge.engine.subscription_options, or change the options."""
 
     def share_leave(self, queue: int, session: int, /) -> None:
         """Assign no more messages to a member; its assigned messages are still sent."""

@@ -18,7 +18,7 @@ class RoutingEngine(Protocol):
     # Subscriptions: filters, with the sessions that have them.
 
     def filter_add(self, topic_filter: bytes, session: int, terms: int, /) -> None:
-        """Add a subscription to a valid filter, or replace its terms (edge.engine.subscription_options)."""
+        """Add a subscription to a valid filter, or replace its edge.engine.subscription_options."""
 
     def plain_subscribe(self, body: bytes, version: int, most: int, /) -> tuple[int, list[str], bytes] | None:
         """Packet identifier, filters and QoS of each, of the body of a SUBSCRIBE. None if it is not a plain
@@ -57,7 +57,7 @@ class RoutingEngine(Protocol):
 
     def match_routes(self, match: Match, topic: int, denied: array[int] | bytes, /) -> None:
         """Route a topic to the sessions of a match, which have no routes there yet, except the sessions of
-        `denied` (uint64). Each session gets all its messages once, with the terms of all its subscriptions.
+        `denied` (uint64). Each session gets all its messages once, with the options of all its subscriptions.
         """
 
     # Rules by which the parser makes new topics without an event.

@@ -1,9 +1,9 @@
-"""Subscription terms: the options under which a session gets messages, by one subscription or several
-together.
+"""Subscription options: one int per subscription (QoS, no-local, retain-as-published, identifier), and their
+combination for a session.
 
-Pure. The terms of one subscription are an int: its options in the lower eight bits, in the form of the
-engine's tags, and its identifier above (0: none). Several together are an int if that suffices, otherwise a
-tuple of ints. tags() computes the engine's tags once per route.
+Pure. An int has the options in the lower eight bits, in the form of the engine's tags, and the identifier
+above (0: none). A combination is an int if that suffices, otherwise a tuple of ints. tags() computes
+the engine's tags once per route.
 
 All matching subscriptions of a session get one delivery, with the highest QoS [MQTT-3.3.4-2] and all their
 identifiers [MQTT-3.3.4-4]. RETAIN is sent as published if any of them requests that.
@@ -43,7 +43,7 @@ _IDENTIFIER_PROPERTY = 0x0B
 
 
 def options_of(subscription: Subscription, identifier: int = 0) -> int:
-    """Terms of one subscription; `identifier` is 1..268,435,455, or 0 for none."""
+    """Options of one subscription; `identifier` is 1..268,435,455, or 0 for none."""
     options = subscription.qos
     if subscription.no_local:
         options |= NO_LOCAL
@@ -53,7 +53,7 @@ def options_of(subscription: Subscription, identifier: int = 0) -> int:
 
 
 def subscription_of(topic_filter: str, terms: int) -> tuple[Subscription, int]:
-    """Subscription and identifier of terms: the inverse of options_of()."""
+    """Subscription and identifier of an int: the inverse of options_of()."""
     subscription = Subscription(
         topic_filter,
         terms & QOS,
@@ -64,7 +64,7 @@ def subscription_of(topic_filter: str, terms: int) -> tuple[Subscription, int]:
 
 
 def is_plain(terms: int) -> bool:
-    """True if the terms have no identifier and are not no-local: such terms combine to an int."""
+    """True if the options have no identifier and are not no-local: such options combine to an int."""
     return not terms & ~_PLAIN
 
 

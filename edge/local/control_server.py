@@ -157,7 +157,7 @@ class LocalEndpoint(Server[LocalPeer]):
     async def _gate(self, peer: LocalPeer, name: str, slot: int) -> None:
         partition = self._partitions.get(name)
         if partition is None:
-            hint = "the producer of a ring heeds all that gate, unasked"
+            hint = "omit this request for the ring of a producer, which waits for all blocking readers"
             raise Refused(f"this broker does not write a ring {name!r}", hint=hint)
         stream = self._streams[partition.stream]
         if stream.when_full == "overwrite":

@@ -1,9 +1,9 @@
 """Upstream reporter: sends the progress of a bridge in a separate process to the broker, by the control
 socket.
 
-Owns a thread and a connection. Publishers of streams with durability = "upstream" wait for these reports. So
-only the latest progress of each ring matters, and lost offsets are repeated until a report has succeeded. A
-broker that is absent, or restarts, gets everything once it is there.
+Owns a thread and a connection. Publishers of streams with durability = "upstream" wait for these reports.
+Only the latest offset of each ring matters. A broker that restarts gets the latest offsets again. Lost
+offsets are sent until one broker has received them.
 
 Never delays the bridge: moved() takes a lock only to store a number.
 """

@@ -5,8 +5,8 @@ each file and directory that the broker relies on is checked by its name every L
 file of that name at the start (device and inode). A separate thread does it, because a check may wait for the
 disk.
 
-    state_dir, log              streams of durability "interval" and "disk" refuse publishers; consumers'
-                                acknowledgements are refused
+    state_dir, log              streams with a log refuse publishers; acknowledgements of consumers are
+                                refused
     runtime_dir, a ring in it   reported: records in memory would not survive the broker, and programs of this
                                 machine cannot attach
 

@@ -7,10 +7,10 @@ reads the journal back: edge/recovery/read_journal.py does.
 
     change -> note in the journal -> answer to the client
 
-If a note does not fit, or the journal is full, a checkpoint replaces it, because that contains everything;
-until then no answers are sent. A snapshot is taken on the broker's thread (snapshot.py), and encoded and
-written on another. A failed checkpoint is repeated every RETRY_S; meanwhile a full journal holds back
-publishers.
+If the journal has no room for a note, a checkpoint is written instead. It contains the whole state. No answer
+is sent until it is written. A snapshot is taken on the broker's thread (snapshot.py), and encoded and
+written on another. A failed checkpoint is repeated every RETRY_S; meanwhile publishers wait while
+the journal is full.
 
 With a log, the journal is not full until the log has `in_log_bytes` of it that no checkpoint contains: a
 restart reads there what the ring has overwritten.

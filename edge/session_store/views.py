@@ -21,7 +21,7 @@ class SessionView(Protocol):
     handle: int  # of the engine's session
     expiry_s: int  # counted from the end of the connection; 0: the session ends with it
     connection: int  # 0 while the client is away
-    subscriptions: dict[str, int]  # filter -> tag of its options
+    subscriptions: dict[str, int]  # filter -> subscription options
     kept: bool  # True if changes are written to the journal
     left_ns: int  # of the wall clock, when the client went away; 0 while connected
 

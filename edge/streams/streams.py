@@ -129,6 +129,7 @@ def _open(
 ) -> Partition:
     def writer_of(ring: Ring) -> Writer:
         logged = stream.durability.is_logged
+        # A logged ring must not lose records to the log: its publishers wait up to queue_timeout_ms.
         waits = stream.when_full == "block" or (stream.when_full == "overwrite" and logged)
         return ring.writer(
             when_full="block" if waits else "reject",

@@ -10,6 +10,7 @@ that arrive during a sync form the next round: group commit needs no timer.
 
     process    not logged: the ring outlives the process
     interval   synced sync_interval_ms after the first waiting record, or when sync_bytes wait
+    upstream   as interval: publishers wait for the sinks, not for the log
     disk       synced in the round that writes it
 
 A round ends with a result code, and each code has one reaction:

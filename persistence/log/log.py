@@ -14,8 +14,12 @@ no thread and no timer: group_commit.py drives it.
     no segment   records wait, begin succeeds    segment
     no segment   begin fails (open, write, ...)  no segment; the caller tries again later
     segment      it is full and synced           no segment, sealed at its end
+    segment      its age is segment_age_s        no segment, sealed at its end
     segment      a write or a sync fails         no segment, sealed at the durable position, or without
                                                  records: the next segment takes its name
+
+Two triggers end a segment: its size (batch_of() in ringbuf/c/log/write_extents.c) and its age
+(persistence/maintenance/maintenance.py).
 
 Appended records stay queued until their sync has returned.  **When a write or a sync fails, the segment is
 ended at the last durable position, and the next one begins there and gets the queue again**: the bytes are

@@ -94,7 +94,8 @@ struct rb_log_inside {
 
     int64_t backoff_ns;
     int64_t lazy_at, urgent_at; /* time of the last records from a ring of either kind */
-    uint64_t largest_share;     /* largest part of a ring, in 1/256, taken at once since the last backoff */
+    uint64_t largest_share;     /* largest part of a ring that one call took since the last backoff, in
+                                   1/256 of the ring */
     int64_t oldest_at;          /* lower bound of the time when the oldest unsettled extent was taken */
     bool short_of_memory;
 };

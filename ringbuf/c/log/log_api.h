@@ -30,7 +30,8 @@ typedef struct rb_log_ring {
     int32_t on_disk; /* 1: synced in the round that writes it; 0: after interval_ns or sync_bytes */
     int32_t leaving; /* 1: no more records of this ring are taken */
     int32_t trouble; /* RB_CORRUPT, ... */
-    int32_t catches_up; /* 1: read again until nothing is found, because a gap may end a run of records */
+    int32_t catches_up; /* 1 from rb_log_add() or rb_log_resume() until a read finds no record: the ring is
+                           read again without a signal */
     int64_t interval_ns;
     int64_t waits_since; /* time when its first non-durable record was taken; -1: none */
     uint64_t sync_bytes;
@@ -69,7 +70,8 @@ typedef struct rb_log {
     int32_t descriptor; /* -1: none */
     /* the water marks: log positions, and numbers of extents since the log was opened */
     uint64_t durable_position; /* everything below is on the disk */
-    uint64_t proven;           /* the highest durable position that has been written */
+    uint64_t proven;           /* the highest durable position that the files of the log contain: in the
+                                  header of an extent, or as the base of a segment */
     uint64_t extents_queued, extents_written, extents_settled; /* settled <= written <= queued */
     uint64_t settled_tag;                                      /* the highest tag of a settled extent */
     uint64_t unsynced_bytes;                                   /* of extents that are not settled */

@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* Update the list before the durable positions: a reader of a durable position finds the records in the
- * log. */
+/* The list of extents changes before the durable positions: a thread that reads a durable position then also
+ * finds the extents. */
 static void settle_list(rb_log *log)
 {
     rb_log_inside *in = log->inside;

@@ -431,8 +431,9 @@ static void serve(mq_loop *loop, const struct epoll_event *event)
     mq_engine *engine = loop->engine;
     if (event->data.u64 == TAG_WAKE) {
         eventfd_drain(loop->wake);
-        /* The log thread writes this eventfd after a sync (rb_log_sync).  mq_engine_step() then sends the
-         * PUBACKs. */
+        /* The log thread writes this eventfd after a sync (rb_log_sync), producers after a record.
+         * sources_pending makes mq_engine_step() read the source rings.  Each step also sends the PUBACKs
+         * whose records are durable. */
         engine->sources_pending = true;
     } else if (event->data.u64 == TAG_CALL) {
         eventfd_drain(loop->call);

@@ -4,7 +4,7 @@
  *
  * There are two kinds.  Neither can be lost between two polls, in any order of actions of C and Python.
  *
- *   queued    PACKET, TOPIC, CLOSED.  Each has a number, and is in a circular buffer at that number.
+ *   queued    PACKET, TOPIC, CLOSED, UPGRADE, PROXY.  Each has a number, its place in a circular buffer.
  *
  *                 event_done <= event_taken <= event_next <= event_done + MQ_EVENTS
  *

@@ -232,7 +232,7 @@ typedef enum mq_stop { /* reason why parsing of a connection has stopped */
     MQ_STOP_PYTHON, /* an event is with Python; continues at the next poll */
     MQ_STOP_DEFERRED, /* waits for an answer that Python got later */
     MQ_STOP_FULL,   /* its ring has no room */
-    MQ_STOP_ACKS,   /* too many acknowledgements wait for the disk */
+    MQ_STOP_ACKS,   /* too many acknowledgements wait for a sync or a sink */
     MQ_STOP_OUT,    /* the client does not read its output */
     MQ_STOP_RATE,   /* the client publishes faster than its listener allows */
     MQ_STOP_INPUT,  /* incomplete packets use all memory for them: input.c */
@@ -354,7 +354,7 @@ struct mq_ring {
     bool reported; /* Python got the event that it waits or is bad */
     bool logged;   /* the log has the records that its ring has overwritten */
     mq_ack_gate ack_gate;
-    bool blocks; /* a full ring pauses the publisher for the queue timeout, or refuses at once */
+    bool blocks; /* true: a full ring pauses its publisher up to queue_timeout_ms; false: refused at once */
     uint32_t queue_timeout_ms;    /* time that a gating reader may block before it is evicted */
     uint64_t copied;              /* needed records below this position have been copied */
     uint64_t copy_at;             /* limit of appends: spill.c must check before it is passed */

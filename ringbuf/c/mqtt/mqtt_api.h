@@ -21,7 +21,7 @@ enum {                      /* events from the parser or the loop for Python */
        MQ_EVENT_SOURCE_BAD =
            5, /* a source ring has an invalid record; reading has stopped: detail is the source */
        MQ_EVENT_COLD = 6,   /* the next record for this connection's session is only in the log: the
-                               handler calls thaw() and warm() */
+                               handler calls restore_record() and resume_delivery() */
        MQ_EVENT_JOURNAL = 7, /* request to save state; detail 0: a checkpoint of sessions; 1: retained
                                 messages.  Repeated once per second until begun */
        MQ_EVENT_UPGRADE = 8, /* the HTTP request of a WebSocket client, answered with mq_engine_upgrade() */
@@ -37,7 +37,8 @@ enum {                      /* causes for the end of a connection */
        MQ_CLOSE_TOO_LARGE = 5,
        MQ_CLOSE_CONNECT_TIMEOUT = 6,
        MQ_CLOSE_KEEP_ALIVE = 7,
-       MQ_CLOSE_FULL = 8, /* QoS 1 or 2, and the ring had no room within the queue timeout [MQTT-4.8.0-2] */
+       MQ_CLOSE_FULL = 8, /* MQTT 3, QoS 1 or 2: the ring had no room or the log took no records within the
+                             queue timeout, or the sinks lost the record [MQTT-4.8.0-2] */
        MQ_CLOSE_MEMORY = 9,
        MQ_CLOSE_NOT_AUTHORIZED_YET = 10, /* Python did not answer a TOPIC event */
        MQ_CLOSE_LIMIT = 11,    /* more connections than allowed */
@@ -53,7 +54,8 @@ enum {                        /* causes for a message not stored in a ring, or a
        MQ_DROP_QUEUE = 0,     /* the session's queue was full */
        MQ_DROP_OVERRUN = 1,   /* overwritten in the ring before it could be delivered */
        MQ_DROP_MEMORY = 2,    /* all queues together were at their limit */
-       MQ_DROP_FULL = 3,      /* QoS 0, and the ring had no room within the queue timeout */
+       MQ_DROP_FULL = 3,      /* QoS 0, or MQTT 5: the ring had no room or the log took no records within the
+                                 queue timeout */
        MQ_DROP_DENIED = 4,    /* the client may not publish to that topic */
        MQ_DROP_TOPICS = 5,    /* the topic table was full of topics in use */
        MQ_DROP_FORGED = 6,    /* a record of a source ring that had changed since it was routed */
@@ -113,8 +115,8 @@ typedef struct mq_limits {
     uint32_t topics_max;
     uint32_t retained_max;       /* retained messages of clients; 0: none; announced to clients */
     uint32_t receive_max;        /* unfinished QoS 1 and 2 exchanges of one client, 1 .. 65535: announced to
-                                    MQTT 5 clients; for others, the limit of exchanges that wait for the disk
-                                    */
+                                    MQTT 5 clients; for others, the limit of exchanges that wait for a sync
+                                    or a sink */
     uint32_t alias_max;          /* topic aliases that one MQTT 5 client may set; announced to it */
     uint64_t topics_max_bytes;   /* names of all topics, with the extra of deep ones (topics.c) */
     uint64_t retained_max_bytes; /* total of all retained messages */

@@ -14,7 +14,7 @@ static int own_source_from(const engine_object *self, PyObject *object, uint32_t
         return -1;
     const mq_ring *source = index < self->engine->source_count ? self->engine->sources[index] : NULL;
     if (source == NULL || source->kind != MQ_SOURCE_OWN) {
-        PyErr_Format(PyExc_ValueError, "source %llu is not one that is written here", index);
+        PyErr_Format(PyExc_ValueError, "ring %llu is not written by this process", index);
         return -1;
     }
     *out = (uint32_t)index;
@@ -29,7 +29,7 @@ PyObject *engine_refuse(engine_object *self, args_t args, Py_ssize_t count)
         unsigned_of(args[1], 255, &reason) != 0)
         return NULL;
     if (reason != 0 && reason < MQ_REASON_UNSPECIFIED_ERROR)
-        return PyErr_Format(PyExc_ValueError, "reason code %llu does not say that it failed", reason);
+        return PyErr_Format(PyExc_ValueError, "invalid reason code %llu (allowed: 0, 128 to 255)", reason);
     mq_refuse_publishers(self->engine, source, (uint8_t)reason);
     Py_RETURN_NONE;
 }

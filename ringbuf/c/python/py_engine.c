@@ -39,7 +39,7 @@ static PyObject *add_ring(engine_object *self, args_t args, Py_ssize_t count)
     if (take(count, 3) != 0)
         return NULL;
     if (!PyObject_TypeCheck(args[0], writer_type))
-        return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
+        return PyErr_Format(PyExc_TypeError, "expected a ringbuf Writer, not %R",
                             (PyObject *)Py_TYPE(args[0]));
     writer_object *writer = (writer_object *)args[0];
     if (!writer->open || writer->forks != forks)
@@ -60,7 +60,7 @@ static PyObject *add_ring(engine_object *self, args_t args, Py_ssize_t count)
 static PyObject *add_reader(engine_object *self, PyObject *reader)
 {
     if (!PyObject_TypeCheck(reader, reader_type))
-        return PyErr_Format(PyExc_TypeError, "a ringbuf Reader is wanted, not %R",
+        return PyErr_Format(PyExc_TypeError, "expected a ringbuf Reader, not %R",
                             (PyObject *)Py_TYPE(reader));
     if (reader_usable((reader_object *)reader) != 0)
         return NULL;
@@ -301,7 +301,7 @@ static PyObject *skip(engine_object *self, args_t args, Py_ssize_t count)
         unsigned_of(args[1], 255, &reason) != 0)
         return NULL;
     if (reason < MQ_REASON_UNSPECIFIED_ERROR)
-        return PyErr_Format(PyExc_ValueError, "reason code %llu does not say that it failed", reason);
+        return PyErr_Format(PyExc_ValueError, "invalid reason code %llu (allowed: 128 to 255)", reason);
     if (connection != NULL) {
         connection->answered = true;
         connection->skip_reason = (uint8_t)reason;

@@ -30,7 +30,7 @@ PyObject *engine_journal_open(engine_object *self, args_t args, Py_ssize_t count
         unsigned_of(args[3], UINT64_MAX, &in_log) != 0)
         return NULL;
     if (!PyObject_TypeCheck(args[0], writer_type))
-        return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
+        return PyErr_Format(PyExc_TypeError, "expected a ringbuf Writer, not %R",
                             (PyObject *)Py_TYPE(args[0]));
     if (!((writer_object *)args[0])->open || ((writer_object *)args[0])->forks != forks)
         return fail("RingClosed", "(s)", "writer");

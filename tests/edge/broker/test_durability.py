@@ -449,9 +449,9 @@ def test_upstream_is_refused_where_no_bridge_drains_the_stream() -> None:
     stream = '[[stream]]\nname = "a"\ntopics = ["a"]\ndurability = "upstream"\n'
     other = '[[stream]]\nname = "b"\ntopics = ["b"]\n'
     bridge = '[[bridge]]\nname = "lake"\nto = "file:///lake"\n'
-    assert "\"upstream\" waits for a bridge, and none drains stream 'a'" in problems(stream)
-    assert "none drains stream" in problems(stream + other + bridge + 'streams = ["b"]\n')
-    assert "passes over records" in problems(stream + bridge + 'start = "latest"\n')
+    assert "durability \"upstream\" needs a [[bridge]] that drains stream 'a'" in problems(stream)
+    assert "needs a [[bridge]] that drains stream" in problems(stream + other + bridge + 'streams = ["b"]\n')
+    assert "skips records" in problems(stream + bridge + 'start = "latest"\n')
     assert parse(stream + bridge).stream[0].durability == "upstream"
     assert parse(stream + bridge + "in_broker = false\n").stream[0].durability == "upstream"
 

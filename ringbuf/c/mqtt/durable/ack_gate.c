@@ -11,13 +11,14 @@
  * not by an acknowledgement that waits, and not when its client repeats the message (receipts.c).
  *
  * A ring that shows only durable records: they are retained and routed when durable, in the order of commits.
- * Until then each record's position and publisher are remembered.  The log gates the ring up to the durable
- * position, so the remembered ones never exceed the ring.  mq_pending_reserve() ensures that none is
+ * Until then a list has the position and publisher of each record.  The log blocks the writer at the durable
+ * position, so the list is never longer than the ring.  mq_pending_reserve() ensures that no record is
  * overwritten before it is routed.
  *
  * While the log of a ring takes no records, publishes wait for queue_timeout_ms and are then refused.  An
- * acknowledgement that waits then gets the refusal as its reason if the protocol has reasons (MQTT 5).  The
- * record may still become durable later, as any record whose publisher got no acknowledgement.
+ * acknowledgement that waits for the log then gets the refusal as its reason if the protocol has reasons
+ * (MQTT 5).  An acknowledgement that waits for the sinks continues to wait.  The record may still become
+ * durable later, as any record whose publisher got no acknowledgement.
  */
 #include "mqtt/mqtt.h"
 

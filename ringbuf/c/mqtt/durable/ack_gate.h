@@ -14,7 +14,7 @@ typedef struct mq_engine mq_engine;
 typedef struct mq_pending_record { /* a hidden record, not routed until it is durable */
     uint64_t position;
     uint64_t topic, publisher; /* handles; publisher 0: not a client */
-    struct mq_owner *owner;    /* charged for the room promised for the retained message; NULL: none */
+    struct mq_owner *owner;    /* quota owner of the reserved space of the retained message; NULL: none */
     struct mq_author *author;  /* publisher of the retained message; NULL: none */
 } mq_pending_record;
 

@@ -354,6 +354,8 @@ bool mq_journal_note(mq_engine *engine, const void *bytes, uint32_t length)
 {
     if (engine->journal.writer == NULL)
         return true;
+    /* The marks come first: a restart then knows which records were routed before this change of
+     * subscriptions. */
     for (uint32_t i = 1; i < engine->source_count; i++)
         mq_journal_mark(engine, i);
     bool written = mq_journal_written(engine) && length <= engine->journal.writer->largest / 2 &&

@@ -15,13 +15,13 @@
  *   ROUTED     count    where; then for each session that it was queued for: options << 24 | session
  *   SENT       session  lower word of where: the oldest queued entry was sent, with the next identifier
  *   POPPED     session  lower word of where: the oldest queued entry was dropped, or needs no acknowledgement
- *   SENT_ELSE  session  where, options: as SENT, of an entry that was not in this queue
+ *   SENT_ELSE  session  where, options: as SENT, but the entry came from a retained message or a group
  *   ACKED      session  identifier: its exchange has ended
  *   RELEASED   session  identifier: PUBREC was received
  *   RECEIVED   session  where, identifier: of QoS 2; valid if the ring has a record there
  *   FREED      session  identifier: PUBREL was received, or the message is refused or lost
  *   MARK       source   position in bytes, two words: all records below have been routed
- *   GONE       group    where: a member has finished it, or owns it for good
+ *   GONE       group    where: a member has finished the record, or it was sent to the member at QoS 2
  *   WINDOW     session  four words sent_first and sent_next, two counts;
  *                       then for each number in flight: where, options;
  *                       then for each QoS 2 identifier received: a word.
@@ -31,8 +31,8 @@
  *                       of QoS 2, as long as the sinks may lose its record (receipts.c)
  *
  * Order.  Entries are in the order of the events.  They are collected, and appended before any dependent
- * output is sent.  RECEIVED is appended before its record.  A record without an entry was therefore stored
- * just before the end, and the restart routes it: of each source, the records after the last ROUTED or MARK.
+ * output is sent.  RECEIVED is appended before its record.  Records after the last
+ * ROUTED or MARK of their source were stored just before the end.  The restart routes them.
  *
  * No entry is written while no session is kept.  A session that is not kept costs one check of a byte.
  *

@@ -5,16 +5,16 @@
  * Input that the parser cannot finish stays in connection->in.  The memory of all of them is counted
  * (counters.unfinished_bytes) and bounded by limits.unfinished_max_bytes:
  *
- *   below three quarters   every connection is read, up to MQ_READ_BYTES at a time
- *   above that        a connection with less than MQ_INPUT_MIN is read up to that, which is enough for small
- *                     packets; the others are not read (MQ_STOP_INPUT) and wait in line
- *   below the limit   connections in line continue: short packets before long ones, but first those that have
- *                     waited for TOO_LONG_MS.  Each gets a promise of memory for the rest of its packet, so
- *                     that the packet ends without another wait
- *   at the limit for WAIT_MS   connections are closed until those in line have room: first those without an
- *                     accepted CONNECT, then those with an equal share or more.  In both groups, connections
- *                     with the oldest packet are closed first, and none below the last of AGES_MS.  Time in
- *                     line does not count
+ *   used memory below 3/4 of the limit: every connection is read, up to MQ_READ_BYTES at a time
+ *   used memory above 3/4 of the limit: a connection with less than MQ_INPUT_MIN is read up to that, which is
+ *                     enough for small packets; the others are not read (MQ_STOP_INPUT) and wait in line
+ *   used memory below the limit: connections in line continue: short packets before long ones, but first
+ *                     those that have waited for TOO_LONG_MS.  Each gets a promise of memory for the rest of
+ *                     its packet, so that the packet ends without another wait
+ *   used memory at the limit for WAIT_MS: connections are closed until those in line have room: first those
+ *                     without an accepted CONNECT, then those with an equal share or more.  In both groups,
+ *                     connections with the oldest packet are closed first, and none below the last of
+ *                     AGES_MS.  Time in line does not count
  *
  * Invariants: memory plus promises are at most the limit, plus one packet and MQ_INPUT_MIN per connection.  A
  * connection in line always continues: a connection with a promise finishes its packet, or is closed when it

@@ -155,9 +155,9 @@ static bool needs_receipt(const mq_engine *engine, const mq_topic *topic)
     return engine->sources[topic->source]->ack_gate.event == MQ_GATE_UPSTREAM;
 }
 
-/* Mark the identifier of a message that will be the next record of its ring.  For a kept session, the journal
- * gets the identifier and the position before the ring gets the message.  After a crash between the two, one
- * without the other has no effect.  False: no memory, or no room in the journal. */
+/* Mark the identifier of a message that will be the next record of its ring.  The journal of a kept session
+ * gets the identifier first, with the position that the record will have.  A restart ignores an identifier
+ * whose record is missing.  False: no memory, or no room in the journal. */
 static bool mark_once(mq_engine *engine, mq_session *session, const mq_topic *topic, const publish *publish)
 {
     bool again, has_receipt = needs_receipt(engine, topic);

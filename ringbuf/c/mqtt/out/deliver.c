@@ -238,7 +238,7 @@ bool mq_fill_output(mq_engine *engine, mq_connection *connection)
     mq_built result = MQ_BUILT;
     while (session->resend < session->sent_next && !stops(result)) {
         if (!may_resend(session))
-            return false; /* still dirty, as below */
+            return false; /* the session stays dirty until an acknowledgement frees its window */
         result = deliver_again(engine, connection, session);
     }
     if (session->replays != NULL && !stops(result))
@@ -255,5 +255,5 @@ bool mq_fill_output(mq_engine *engine, mq_connection *connection)
         return result == MQ_NO_ROOM || result == MQ_LATER;
     if (result != MQ_FULL_WINDOW)
         session->dirty = false;
-    return false; /* still dirty, if an acknowledgement will touch the connection */
+    return false; /* with a full window the session stays dirty until an acknowledgement */
 }

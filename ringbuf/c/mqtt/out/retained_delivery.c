@@ -6,8 +6,8 @@
  * message is looked up when output and window have room for it.  A replay costs a session the filter, or a
  * short list of its topics, for any number of retained messages.
  *
- * A message retained after the subscription reaches the session through its route.  The replay omits it by
- * its number (the offset of its copy), so no message comes twice or out of order.
+ * Retained messages are numbered (the offset of the copy).  A delivery ends at the number that was the newest
+ * at its start, so later messages come only by the route.  No message comes twice or out of order.
  *
  * A session has at most one replay per filter; a repeated subscription restarts it.
  */

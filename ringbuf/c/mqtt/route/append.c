@@ -20,8 +20,8 @@ static int append_full(mq_engine *engine, mq_ring *source, uint32_t prefix, cons
     return RB_TIMEOUT;
 }
 
-/* Limit of the space that a ring may overwrite beyond its tail for one record: the span, as much again to
- * fill the end, and the memory taken ahead. */
+/* Upper limit of the bytes behind the tail that the append of one record may overwrite: the span of the
+ * record, as much again to fill the end of the ring, and one chunk that the writer takes in advance. */
 static uint64_t append_room(const rb_writer *writer, uint64_t prefix, uint64_t payload)
 {
     return 2 * rb_span(RB_RECORD_HEADER_BYTES + prefix + 7 + payload) + RB_RECORD_ALIGN + writer->chunk;
