@@ -105,7 +105,7 @@ FORMATS = (
     ),
     Format(
         "Session checkpoint",
-        ("edge/session_store/checkpoint.py",),
+        ("edge/session_store/checkpoint_file.py",),
         journal_records.STATE_VERSION,
         "state/sessions-v*.state",
     ),

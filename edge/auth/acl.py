@@ -20,7 +20,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from edge.auth.access_rule import NAMES, Access, AccessRule, filled, names_of
+from edge.auth.access_rule import Access, AccessRule
+from edge.auth.acl_patterns import NAMES, filled, names_of
 from edge.auth.interfaces import AllowedFilters, ClientInfo
 from edge.auth.publish_rules import PublishRules
 from edge.mqtt.topic_filters import split_share

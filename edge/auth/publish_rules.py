@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edge.auth.access_rule import NAMES, Access, AccessRule, filled, names_of
+from edge.auth.access_rule import Access, AccessRule
+from edge.auth.acl_patterns import NAMES, filled, names_of
 from edge.auth.interfaces import ClientInfo
 
 __all__ = ["PublishRules"]

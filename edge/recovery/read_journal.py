@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from edge.logging_setup import pairs
-from edge.session_store.checkpoint import NOTE, Frame, SessionCheckpoint, read_checkpoint
+from edge.session_store.checkpoint_file import NOTE, Frame, SessionCheckpoint, read_checkpoint
 from edge.session_store.journal_records import JournalRecord, Sources, decode_record
 from ringbuf import RECORD_HEADER_BYTES, Range, Ring, scan_records
 from ringbuf.record import RecordHeader, payload_position, span

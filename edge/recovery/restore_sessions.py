@@ -28,7 +28,7 @@ from edge.logging_setup import pairs
 from edge.mqtt import Connect, Version, Will, decode_packet
 from edge.mqtt.primitives import decode_variable_integer
 from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog, SavedState, read_note
-from edge.session_store.checkpoint import ENTRIES, NOTE
+from edge.session_store.checkpoint_file import ENTRIES, NOTE
 from edge.session_store.journal_records import (
     Connected,
     Disconnected,

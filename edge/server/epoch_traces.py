@@ -17,7 +17,7 @@ from bridge.format.lake_epoch import ring_epoch
 from edge.config.schema import Config
 from edge.recovery.retained_store import marks_in
 from edge.recovery.state_files import FILE_NAMES, RETAINED_NAME
-from edge.session_store.checkpoint import NOTE, parse_checkpoint
+from edge.session_store.checkpoint_file import NOTE, parse_checkpoint
 from edge.session_store.journal_records import Sources, decode_record
 from edge.streams.epochs import EPOCH_MARGIN, EPOCH_MAX
 from ringbuf.ring import epoch_in

@@ -2,7 +2,7 @@
 
     ring `sessions`            the journal: changes since the last checkpoint
                                (ringbuf/c/mqtt/durable/journal.h)
-    file sessions.state        the checkpoint: all state at one time (edge/session_store/checkpoint.py)
+    file sessions.state        the checkpoint: all state at one time (edge/session_store/checkpoint_file.py)
     file sessions.state.copy   a copy of the checkpoint, for a damaged sessions.state
     file retained.state        retained messages that the rings may have overwritten
                                (edge/recovery/retained_store.py)

@@ -38,7 +38,7 @@ from edge.auth.interfaces import ClientInfo
 from edge.engine.engine import Engine
 from edge.logging_setup import pairs
 from edge.mqtt import Will
-from edge.session_store.checkpoint import Origin, write_checkpoint
+from edge.session_store.checkpoint_file import Origin, write_checkpoint
 from edge.session_store.journal_records import (
     Connected,
     Disconnected,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from edge.auth.interfaces import ClientInfo
 from edge.mqtt import Connect, Version, Will, encode
-from edge.session_store.checkpoint import ENTRIES, NOTE, Frame
+from edge.session_store.checkpoint_file import ENTRIES, NOTE, Frame
 from edge.session_store.journal_records import (
     Disconnected,
     GroupOpened,

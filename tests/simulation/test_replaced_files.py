@@ -11,7 +11,7 @@ import pytest
 from bridge.drain.checkpoint import Checkpoint
 from bridge.format.installation import Installation
 from edge.recovery.retained_store import _read, _Written
-from edge.session_store.checkpoint import NOTE, Origin, read_checkpoint, write_checkpoint
+from edge.session_store.checkpoint_file import NOTE, Origin, read_checkpoint, write_checkpoint
 from edge.streams.epochs import Epochs
 from persistence.durable_file import TEMPORARY_SUFFIX, Envelope, read_file, replace_file
 from persistence.files import Files, OsFiles

@@ -23,7 +23,7 @@ from edge.cli import main
 from edge.engine.engine import EventKind
 from edge.server import watchdog
 from edge.session_store import journal_writer
-from edge.session_store.checkpoint import write_checkpoint
+from edge.session_store.checkpoint_file import write_checkpoint
 from edge.session_store.journal_writer import SessionJournal
 
 TICKS = watchdog.Ticks(tick_ms=50, serve=5, report=10, exit=40)

@@ -13,8 +13,8 @@
  *   streams.c               partition of a topic, by the filters of streams
  *   trie.c                  trie of the levels of names and filters
  *   match_names.c           known names that a filter matches
- *   subscriptions.c         filters -> subscriptions; match.c: those that match a name
- *   match_routes.c          routes of a new topic by its match
+ *   subscriptions.c         filters -> subscriptions; match_filters.c: those that match a name
+ *   merge_routes.c          routes of a new topic by its match
  *   append.c                append of a message to the ring of its topic
  *   producer_rings.c        reading of rings that other processes write
  *   routes.c                routes: the sessions that a record of a topic goes to
@@ -92,7 +92,7 @@
 
 typedef struct mq_engine mq_engine;
 typedef struct mq_topic mq_topic;
-#include "mqtt/route/match.h"
+#include "mqtt/route/match_filters.h"
 #include "mqtt/route/streams.h"
 #include "mqtt/route/subscriptions.h"
 

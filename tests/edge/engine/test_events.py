@@ -12,7 +12,7 @@ import pytest
 from edge.engine.engine import Event, EventKind
 from edge.mqtt import Connect, Publish, Subscribe, Subscription, Version, encode
 from edge.session_store import journal_writer as keeper
-from edge.session_store.checkpoint import write_checkpoint
+from edge.session_store.checkpoint_file import write_checkpoint
 from edge.session_store.journal_writer import JournalTarget
 from ringbuf import Ring
 from tests.support.directories import memory_directory

@@ -27,7 +27,7 @@ from edge.mqtt import (
     Will,
 )
 from edge.session_store import journal_writer
-from edge.session_store.checkpoint import write_checkpoint
+from edge.session_store.checkpoint_file import write_checkpoint
 from persistence import Log, LogWriter, Source
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire

@@ -9,7 +9,7 @@ import pytest
 from edge.auth.interfaces import ClientInfo
 from edge.recovery.read_journal import read_saved_state
 from edge.recovery.state_files import FILE_NAMES
-from edge.session_store.checkpoint import ENTRIES, NOTE, Frame, Origin, read_checkpoint, write_checkpoint
+from edge.session_store.checkpoint_file import ENTRIES, NOTE, Frame, Origin, read_checkpoint, write_checkpoint
 from edge.session_store.journal_records import (
     Connected,
     Disconnected,

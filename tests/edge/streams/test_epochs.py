@@ -13,7 +13,7 @@ from edge.consumers.append_log import Journal
 from edge.consumers.offset_store import OffsetStore
 from edge.errors import EdgeError
 from edge.server.epoch_traces import highest_trace
-from edge.session_store.checkpoint import Origin, write_checkpoint
+from edge.session_store.checkpoint_file import Origin, write_checkpoint
 from edge.session_store.journal_records import Sources, encode_record
 from edge.streams.epochs import EPOCH_MARGIN, Epochs, pack_epochs, unpack_epochs
 from persistence.files import OsFiles

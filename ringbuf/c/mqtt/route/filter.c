@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Match of one filter and one name.  Filters of subscriptions are matched in match.c, all at once.
+ * Match of one filter and one name.  Filters of subscriptions are matched in match_filters.c, all at once.
  */
 #include "mqtt/route/filter.h"
 

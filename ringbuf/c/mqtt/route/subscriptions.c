@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Subscriptions of all sessions: filters to sessions.  match.c finds the filters that match a topic name.
+ * Subscriptions of all sessions: filters to sessions.  match_filters.c finds the filters that match a name.
  *
  * Filters without wildcards are nodes below one root, found by one look-up.  Filters with wildcards are paths
  * in the trie.  Subscriptions of a filter are a list; a table by filter and session finds one of them, so a

@@ -2,8 +2,8 @@
  *
  * Match of a topic name: the subscriptions whose filters match it.  Part of mqtt.h.
  */
-#ifndef BRIM_MQTT_MATCH_H
-#define BRIM_MQTT_MATCH_H
+#ifndef BRIM_MQTT_MATCH_FILTERS_H
+#define BRIM_MQTT_MATCH_FILTERS_H
 
 #include "mqtt/route/trie.h"
 
@@ -40,7 +40,7 @@ bool mq_match_step(mq_engine *engine, mq_match *match, uint32_t *work);
 void mq_match_reset(mq_match *match); /* ends the walk; its memory is used again */
 void mq_match_free(mq_match *match);
 
-/* match_routes.c.  Remove the subscriptions of `count` sessions, given by their handles. */
+/* merge_routes.c.  Remove the subscriptions of `count` sessions, given by their handles. */
 void mq_match_without(mq_engine *engine, mq_match *match, const void *sessions, uint32_t count);
 /* Add the routes of a complete match to a topic that has none to these sessions.  False: no
  * memory. */
