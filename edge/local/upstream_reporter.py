@@ -1,9 +1,9 @@
 """Upstream reporter: sends the progress of a bridge in a separate process to the broker, by the control
 socket.
 
-Owns a thread and a connection. Publishers of streams with durability = "upstream" wait for these reports.
-Only the latest offset of each ring matters. A broker that restarts gets the latest offsets again. Lost
-offsets are sent until one broker has received them.
+Owns a thread and a connection. Publishers of streams with durability = "upstream" wait for these reports. So
+only the latest progress of each ring matters, and lost offsets are repeated until a report has succeeded. A
+broker that is absent, or restarts, gets everything once it is there: also losses that its predecessor got.
 
 Never delays the bridge: moved() takes a lock only to store a number.
 """
@@ -26,15 +26,29 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 STOP_S = 10.0  # one answer is waited for half as long
-LOST_MAX = 256  # ranges of one ring: more are merged into one
+LOST_MAX = 256  # ranges of one ring
 
 
 @dataclass
 class _Ring:
     epoch: int = 0
     offset: int = 0
-    lost: list[tuple[int, int]] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)  # not reported yet
+    reported: list[tuple[int, int]] = field(default_factory=list)  # the latest, for a broker that restarts
     told: bool = True
+
+    def report_again(self) -> None:
+        """Report everything again, to a broker that knows none of it."""
+        self.lost, self.reported, self.told = _bounded([*self.reported, *self.lost]), [], False
+
+
+def _bounded(lost: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """At most LOST_MAX ranges that cover `lost`: those with the fewest offsets between them are joined."""
+    lost = sorted(lost)
+    while len(lost) > LOST_MAX:
+        at = min(range(1, len(lost)), key=lambda it: lost[it][0] - lost[it - 1][1])
+        lost[at - 1 : at + 1] = [(lost[at - 1][0], max(lost[at - 1][1], lost[at][1]))]
+    return lost
 
 
 class UpstreamReporter:
@@ -54,11 +68,9 @@ class UpstreamReporter:
         with self._news:
             ring = self._rings.setdefault(ring_name, _Ring())
             if ring.epoch != epoch:
-                ring.lost.clear()
-            ring.epoch, ring.offset, ring.told = epoch, offset, False
-            ring.lost += lost
-            if len(ring.lost) > LOST_MAX:
-                ring.lost[:] = [(ring.lost[0][0], ring.lost[-1][1])]
+                ring = self._rings[ring_name] = _Ring(epoch)
+            ring.offset, ring.told = offset, False
+            ring.lost = _bounded([*ring.lost, *lost])
             self._news.notify()
 
     def start(self) -> None:
@@ -108,14 +120,16 @@ class UpstreamReporter:
         for name in untold:
             with self._news:
                 ring = self._rings[name]
-                lost = len(ring.lost)
-                report = Drained(self._bridge, name, ring.epoch, ring.offset, tuple(ring.lost))
-            connection.ask(report, Done)
+                lost, ring.lost, ring.told = ring.lost, [], True
+                report = Drained(self._bridge, name, ring.epoch, ring.offset, tuple(lost))
+            try:
+                connection.ask(report, Done)
+            except EdgeError:
+                with self._news:
+                    ring.lost, ring.told = _bounded([*lost, *ring.lost]), False
+                raise
             with self._news:
-                if (ring.epoch, ring.offset) == (report.epoch, report.offset):
-                    ring.told = True
-                if ring.epoch == report.epoch:
-                    del ring.lost[:lost]
+                ring.reported = [*ring.reported, *lost][-LOST_MAX:]
 
     def _drop(self, *, forget: bool) -> None:
         """Close the connection. `forget`: report everything again, to a broker that knows none of it."""
@@ -125,4 +139,4 @@ class UpstreamReporter:
         if forget:
             with self._news:
                 for ring in self._rings.values():
-                    ring.told = False
+                    ring.report_again()
