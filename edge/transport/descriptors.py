@@ -96,7 +96,7 @@ def budget(config: Config, allowed: int, opened: int) -> DescriptorBudget:
         local=min(most.local, share),
         metrics=min(most.metrics, share),
         peers=min(most.peers, max(1, share // max(1, _endpoints(config)))),
-        producers=min(most.producers, share // OF_RING),
+        producers=min(most.producers, share // _of_producer(config)),
     )
     over = max(0, _taken(config, given) - left)
     clients = most.clients - over
@@ -132,7 +132,8 @@ def _most(config: Config) -> DescriptorBudget:
 
 def _taken(config: Config, given: DescriptorBudget) -> int:
     """Descriptors that a budget takes."""
-    others = given.local + given.metrics + given.peers * _endpoints(config) + given.producers * OF_RING
+    others = given.local + given.metrics + given.peers * _endpoints(config)
+    others += given.producers * _of_producer(config)
     return others + given.clients
 
 
@@ -141,12 +142,25 @@ def _own(config: Config) -> int:
 
     ZeroMQ's are among them: libzmq ends a process that has no descriptor for it.
     """
-    logged = [stream for stream in config.stream if stream.durability.is_logged]
-    isolated = sum(stream.partitions for stream in logged if stream.isolated)
-    logs = config.log.workers + isolated + 1 if logged else 0  # the last one is that of the sessions
     bridges = sum(it.in_broker for it in config.bridge)
     endpoint = OF_ENDPOINT + (OF_KEYS if config.zmq.secret_key_file is not None else 0)
-    return OWN_MIN + endpoint * _endpoints(config) + logs * OF_LOG + bridges * OF_BRIDGE
+    return OWN_MIN + endpoint * _endpoints(config) + _logs(config) * OF_LOG + bridges * OF_BRIDGE
+
+
+def _logs(config: Config) -> int:
+    """Number of logs, without those of isolated producers."""
+    logged = [stream for stream in config.stream if stream.durability.is_logged]
+    isolated = sum(stream.partitions for stream in logged if stream.isolated)
+    shared = config.log.workers if len(logged) > sum(stream.isolated for stream in logged) else 0
+    producers = bool(shared) and _most(config).producers > 0
+    sessions = config.sessions.keep and config.sessions_durability.is_logged
+    return isolated + shared + producers + sessions
+
+
+def _of_producer(config: Config) -> int:
+    """Descriptors of one ring of a local producer."""
+    has_log = any(stream.isolated and stream.durability.is_logged for stream in config.stream)
+    return OF_RING + (OF_LOG if has_log else 0)
 
 
 def _wanted(config: Config) -> int:

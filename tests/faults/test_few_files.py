@@ -10,16 +10,18 @@ import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.cli.serving import _lacks_files
-from edge.config.schema import Config, Limits, Local, Zmq
+from edge.config.schema import Config, Durability, Limits, Local, Log, Sessions, Stream, Zmq
 from edge.errors import EdgeError
 from edge.mqtt import ConnAck, Connect, PubAck, Publish, ReasonCode, SubAck, Subscribe, Subscription, encode
-from edge.transport.descriptors import METRICS, OF_ENDPOINT, OF_RING, PEERS, budget
+from edge.transport.descriptors import METRICS, OF_ENDPOINT, OF_LOG, OF_RING, PEERS, budget
 from tests.support.brim_process import LIMITED, BrimProcess
 from tests.support.mqtt_socket import SocketClient
 from tests.support.project import ROOT
@@ -164,6 +166,45 @@ def test_all_parts_together_never_get_more_descriptors_than_are_left(
     assert min(given_out.clients, given_out.local, given_out.metrics, given_out.peers) >= 1
     if allowed >= clients + local + METRICS + 2 * PEERS + 1_000:
         assert (given_out.clients, given_out.local) == (clients, local)
+
+
+LOGGED = Stream(name="a", topics=("a",), durability=Durability.INTERVAL)
+ISOLATED = Stream(name="b", topics=("b",), durability=Durability.DISK, isolated=True, partitions=3)
+NO_PRODUCERS = Local(producers_max=0)
+
+
+def given_out(config: Config, of_producer: int) -> int:
+    """Descriptors of all parts together, where clients get fewer than they may have."""
+    given = budget(config, 400, 28)
+    assert given.clients < config.limits.connections_max
+    endpoints = config.zmq.enabled + config.consumers.enabled
+    others = given.local + given.metrics + given.peers * endpoints + given.producers * of_producer
+    return others + given.clients
+
+
+@pytest.mark.parametrize(
+    ("logs", "settings"),
+    [
+        (1, {"sessions": Sessions(durability="disk")}),
+        (0, {"sessions": Sessions(durability="disk", keep=False)}),
+        (2, {"stream": (LOGGED,)}),
+        (5, {"stream": (LOGGED,), "log": Log(workers=4)}),
+        (2, {"stream": (LOGGED,), "sessions": Sessions(keep=False), "local": Local(producers_max=1)}),
+        (4, {"stream": (ISOLATED,), "log": Log(workers=4)}),
+    ],
+)
+def test_each_log_has_its_descriptors(logs: int, settings: dict[str, Any]) -> None:
+    """Of workers, isolated rings, sessions and producers; clients get what is left."""
+    settings = {"local": NO_PRODUCERS, **settings}
+    without, config = Config(local=settings["local"]), Config(**settings)
+    assert given_out(without, OF_RING) - given_out(config, OF_RING) == OF_LOG * logs
+
+
+def test_an_isolated_producer_has_a_log() -> None:
+    config = Config(stream=(ISOLATED,), sessions=Sessions(keep=False), local=Local(producers_max=1))
+    without = msgspec.structs.replace(config, local=NO_PRODUCERS)
+    assert budget(config, 400, 28).producers == 1
+    assert given_out(without, OF_RING) == given_out(config, OF_RING + OF_LOG)
 
 
 def test_the_soft_limit_is_raised_to_what_the_broker_may_need(
