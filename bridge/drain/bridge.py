@@ -43,7 +43,7 @@ from bridge.errors import (
 from bridge.sinks.interface import Sink
 from bridge.sinks.registry import open_sink
 from bridge.source.partition_source import BrokerLog, RecordLog
-from ringbuf.reader_wakeup import READERS_MAX, Sleeper
+from ringbuf.reader_wakeup import Sleeper
 
 __all__ = ["Bridge"]
 
@@ -351,7 +351,7 @@ class Bridge:
         """Sleep until the time is over, a record arrives at an idle drain, or a command arrives."""
         self._refresh(drain)
         idle = self._condition == "idle" and drain.idle and seconds > 0
-        readers = drain.partitions.readers()[:READERS_MAX] if idle else []
+        readers = drain.partitions.readers() if idle else []
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._kicked):
             rung = self._sleeper.sleep(readers, min(left, STATE_INTERVAL_S))

@@ -28,7 +28,7 @@ from persistence.log.log import Log
 from ringbuf import Range, Reader, Ring, scan_records
 from ringbuf.errors import Corrupt, Evicted, OffsetGone, Overrun, RingError
 from ringbuf.native import ffi
-from ringbuf.reader_wakeup import READERS_MAX, Sleeper
+from ringbuf.reader_wakeup import Sleeper
 from ringbuf.ring import Extremes
 
 __all__ = ["CopiedRing", "CopiedRingsWriter"]
@@ -209,7 +209,7 @@ class CopiedRingsWriter(LogWriter):
         """See LogWriter."""
         pause_ns = self.step()
         if pause_ns:
-            self._sleeper.sleep(self.readers()[:READERS_MAX], pause_ns / 1e9)
+            self._sleeper.sleep(self.readers(), pause_ns / 1e9)
 
     def call(self) -> None:
         """See LogWriter."""

@@ -232,3 +232,15 @@ def test_the_thread_sleeps_on_rings_of_other_processes(pair: tuple[Ring, Ring], 
         finally:
             assert thread.stop()
         assert offsets(log) == [0, 1, 2]
+
+
+def test_the_thread_sleeps_on_all_rings_however_many(
+    pair: tuple[Ring, Ring], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept_on: list[int] = []
+    with stepped(tmp_path, pair[1], gating=True) as (_, writer, _):
+        readers = writer.readers() * 200
+        monkeypatch.setattr(writer, "readers", lambda: readers)
+        monkeypatch.setattr(writer._sleeper, "sleep", lambda readers, _: slept_on.append(len(readers)))
+        writer.run()
+    assert slept_on == [200]
