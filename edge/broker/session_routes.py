@@ -259,11 +259,13 @@ class SessionRoutes:
             yield [terms]
             return
         words, taken = [], []
-        for options, identifiers in tags(terms):
-            number = self._engine.subscription_ids_take(identifiers) if identifiers else 0
-            if number:
-                taken.append(number)
-            words.append(options | number << TAG_IDS_SHIFT)
-        yield words
-        for number in taken:
-            self._engine.subscription_ids_drop(number)
+        try:
+            for options, identifiers in tags(terms):
+                number = self._engine.subscription_ids_take(identifiers) if identifiers else 0
+                if number:
+                    taken.append(number)
+                words.append(options | number << TAG_IDS_SHIFT)
+            yield words
+        finally:
+            for number in taken:
+                self._engine.subscription_ids_drop(number)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from edge.engine.engine import EngineLimits
+from edge.engine.subscription_options import options_of
 from edge.mqtt import (
     Connect,
     Properties,
@@ -442,3 +443,12 @@ def test_subscribers_with_the_same_identifier_share_it() -> None:
         for i in range(50):
             subscribe(v5(bench, f"s{i}"), Subscription("t"), identifier=1)
         assert bench.engine.subscription_ids_count() == 1
+
+
+def test_an_exception_leaves_no_identifier_behind() -> None:
+    with Bench() as bench:
+        terms = options_of(Subscription("t", no_local=True), 5), options_of(Subscription("t"), 6)
+        with pytest.raises(ZeroDivisionError), bench.broker.router.routes.tags_of(terms) as words:
+            assert (len(words), bench.engine.subscription_ids_count()) == (2, 2)
+            raise ZeroDivisionError
+        assert bench.engine.subscription_ids_count() == 0
