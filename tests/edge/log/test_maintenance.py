@@ -167,7 +167,7 @@ def test_the_log_of_the_sessions_is_left_alone(tmp_path: Path) -> None:
     ("text", "blamed"),
     [
         ('[[stream]]\nname = "t"\ntopics = ["t"]\ndurability = "disk"\ndiscard = "new"', "retain_bytes"),
-        ('[[stream]]\nname = "t"\ntopics = ["t"]\nretain_bytes = 9\ndiscard = "new"', "has none"),
+        ('[[stream]]\nname = "t"\ntopics = ["t"]\nretain_bytes = 9\ndiscard = "new"', "needs a log"),
         ("[log]\ndisk_warn_percent = 90", "disk_delete_percent"),
         ("[log]\ndisk_read_only_percent = 80", "must not fall"),
     ],
