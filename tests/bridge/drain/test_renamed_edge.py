@@ -85,6 +85,7 @@ async def test_a_renamed_edge_is_seen_counted_and_goes_on_under_its_new_name(
         with BrimProcess(runtime_directory, tmp_path, settings, bridge=False) as broker:
             await send(broker, ledger, 50)
             await until(lambda: drained(lake) == ledger)
+            await until(lambda: state(broker, capsys)[1]["verdict"] == "complete")  # no file is in flight
             assert main(["bridge", "pause", "--runtime-dir", str(runtime_directory)]) == 0
             await send(broker, ledger, 100)
             broker.kill()
