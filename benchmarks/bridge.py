@@ -103,7 +103,7 @@ def hot(place: Path, mib: int) -> Iterator[tuple[Path, RecordLog | None, int]]:
 
 @contextmanager
 def cold(place: Path, mib: int) -> Iterator[tuple[Path, RecordLog | None, int]]:
-    """Records in a log; the ring has only the last ones."""
+    """Records in a log, whose files are in the page cache; the ring has only the last ones."""
     with (
         memory() as run,
         Ring.create(run / "all-0", capacity_bytes=HOT_BYTES, epoch=EPOCH) as ring,
@@ -115,6 +115,8 @@ def cold(place: Path, mib: int) -> Iterator[tuple[Path, RecordLog | None, int]]:
         try:
             count = fill(ring, mib, writer.finish)
             writer.finish()
+            for path in (place / "log").iterdir():
+                path.read_bytes()  # the writer bypasses the page cache
             yield run, log.reader, count
         finally:
             writer.close()
