@@ -16,18 +16,18 @@ Ranges: TypeAlias = list[Range]
 
 def union(ranges: Iterable[Range]) -> Ranges:
     """Offsets that at least one of the ranges covers."""
-    found: Ranges = []
+    merged: Ranges = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], last)
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(merged[-1][1], last)
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged
 
 
 def subtract(ranges: Ranges, taken: Ranges) -> Ranges:
     """Offsets that `ranges` cover and `taken` do not."""
-    found: Ranges = []
+    remaining: Ranges = []
     at = 0
     for begin, last in ranges:
         first = begin
@@ -37,22 +37,22 @@ def subtract(ranges: Ranges, taken: Ranges) -> Ranges:
             if begins > last:
                 break
             if begins > first:
-                found.append((first, begins - 1))
+                remaining.append((first, begins - 1))
             first = ends + 1
         if first <= last:
-            found.append((first, last))
-    return found
+            remaining.append((first, last))
+    return remaining
 
 
 def overlap(ranges: Iterable[Range]) -> Ranges:
     """Offsets that more than one of the ranges covers."""
-    found: Ranges = []
+    common: Ranges = []
     reached = -1
     for first, last in sorted(ranges):
         if first <= reached:
-            found.append((first, min(last, reached)))
+            common.append((first, min(last, reached)))
         reached = max(reached, last)
-    return union(found)
+    return union(common)
 
 
 def count(ranges: Iterable[Range]) -> int:

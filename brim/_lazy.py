@@ -14,16 +14,16 @@ __all__ = ["lazy"]
 
 def lazy(module: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
     """A module's __getattr__.  `homes`: module -> names that it defines; "name=other" renames `other`."""
-    found = {
+    names = {
         entry.partition("=")[0]: (home, entry.rpartition("=")[2])
         for home, entries in homes.items()
         for entry in entries
     }
 
     def attribute(name: str) -> Any:
-        if name not in found:
+        if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        home, original = found[name]
+        home, original = names[name]
         return getattr(import_module(home), original)
 
     return attribute

@@ -210,8 +210,8 @@ class OsFiles:
 
     def disk(self, path: str) -> tuple[int, int]:
         """See Files."""
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
     def stand_in(self, log: Any) -> StandIn | None:
         """See Files."""

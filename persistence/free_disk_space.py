@@ -56,8 +56,8 @@ def floors(rules: DiskRules, total_bytes: int, segment_bytes: int = 0) -> Floors
     counted = min(total_bytes, DISK_COUNTS_BYTES)
 
     def at_least(percent: int, size: int, share: float) -> int:
-        most = int(total_bytes * share)
-        return max(counted * (100 - percent) // 100, min(size, most)) if percent <= NEVER_PERCENT else 0
+        max_bytes = int(total_bytes * share)
+        return max(counted * (100 - percent) // 100, min(size, max_bytes)) if percent <= NEVER_PERCENT else 0
 
     read_only = at_least(rules.read_only_percent, RESERVE_BYTES, 1 / 4)
     delete = at_least(rules.delete_percent, read_only + 4 * segment_bytes, 1 / 2)

@@ -42,7 +42,7 @@ class LatencyHistogram:
     def plus(self, times: Any) -> LatencyHistogram:
         """The sum with the counts of C (an rb_log_times)."""
         both = LatencyHistogram()
-        both.counts = [mine + its for mine, its in zip(self.counts, times.counts, strict=True)]
+        both.counts = [mine + theirs for mine, theirs in zip(self.counts, times.counts, strict=True)]
         both.count = self.count + times.count
         both.total_ns = self.total_ns + times.total_ns
         both.max_ns = max(self.max_ns, times.max_ns)
@@ -50,10 +50,10 @@ class LatencyHistogram:
 
     def quantile_us(self, share: float) -> int:
         """Upper bound in µs, a power of two, of the `share` (0..1) of shortest durations; 0: none."""
-        wanted, seen = share * self.count, 0
+        rank, seen = share * self.count, 0
         for index, count in enumerate(self.counts):
             seen += count
-            if count and seen >= wanted:
+            if count and seen >= rank:
                 return 1 << index
         return 0
 
@@ -72,13 +72,13 @@ class LatencyHistogram:
 
     def below_us(self) -> dict[str, int]:
         """Cumulative counts by upper bound in µs, up to the last bound that adds any."""
-        found, seen = {}, 0
+        bounds, seen = {}, 0
         for index, count in enumerate(self.counts[:-1]):  # the last one has no bound
             seen += count
-            found[str(1 << index)] = seen
+            bounds[str(1 << index)] = seen
             if seen == self.count:
                 break
-        return found
+        return bounds
 
 
 @dataclass
@@ -112,7 +112,8 @@ class LogStats:
     def as_dict(self) -> dict[str, object]:
         """The counters for display and for --json."""
         numbers: dict[str, object] = {
-            key: it.as_dict() if isinstance(it, LatencyHistogram) else it for key, it in vars(self).items()
+            key: value.as_dict() if isinstance(value, LatencyHistogram) else value
+            for key, value in vars(self).items()
         }
         numbers["bytes_per_sync"] = self.synced_bytes // self.syncs if self.syncs else 0
         per_byte = self.written_bytes / self.record_bytes if self.record_bytes else 0.0

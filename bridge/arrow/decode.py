@@ -26,8 +26,8 @@ ROWS_MAX = 65_536  # of one batch
 BYTES_MAX = 2 << 20  # of records at once, so that the second pass finds them in the cache
 
 
-def decode_file(file: drained_file.ParsedFile, wanted: Collection[str]) -> Iterator[DecodedColumns]:
-    """Rows of a file, in rising order of offsets; `wanted` names the columns.
+def decode_file(file: drained_file.ParsedFile, columns: Collection[str]) -> Iterator[DecodedColumns]:
+    """Rows of a file, in rising order of offsets; `columns`: names of the columns.
 
     An offset between the footer's first and last offset that is absent belongs to a record that does not
     verify.
@@ -37,13 +37,13 @@ def decode_file(file: drained_file.ParsedFile, wanted: Collection[str]) -> Itera
     for extent in file.extents:
         if extent.unchecked and not drained_file.extent_verifies(file, extent):
             continue
-        for decoded in decode_records(extent.body, footer.ring_epoch, least, footer.last_offset, wanted):
+        for decoded in decode_records(extent.body, footer.ring_epoch, least, footer.last_offset, columns):
             yield decoded
             least = decoded.first_offset + decoded.rows
 
 
 def decode_records(
-    records: memoryview, epoch: int, first_offset: int, last_offset: int, wanted: Collection[str]
+    records: memoryview, epoch: int, first_offset: int, last_offset: int, wanted_columns: Collection[str]
 ) -> Iterator[DecodedColumns]:
     """Rows of a run of records, with rising offsets in first_offset .. last_offset.
 
@@ -56,7 +56,7 @@ def decode_records(
         rows_max = min(ROWS_MAX, last_offset - begin + 1)
         lib.rb_decode_measure(data + at, len(records) - at, epoch, begin, rows_max, BYTES_MAX, sizes)
         if sizes.rows:
-            if (columns := _filled(data + at, sizes, wanted)) is not None:
+            if (columns := _filled(data + at, sizes, wanted_columns)) is not None:
                 yield DecodedColumns(begin, sizes.rows, columns)
             at, least = at + sizes.consumed_bytes, begin + sizes.rows
         elif sizes.bad_length:
@@ -65,15 +65,15 @@ def decode_records(
             return
 
 
-def _offset_at(records: memoryview, at: int, least: int, most: int) -> int:
+def _offset_at(records: memoryview, at: int, least: int, high: int) -> int:
     """The offset in the header of the record at `at`, if it is in least .. most; otherwise `least`."""
     if at + RECORD_HEADER_BYTES > len(records):
         return least
     offset = RecordHeader.of(records, at).offset
-    return offset if least <= offset <= most else least
+    return offset if least <= offset <= high else least
 
 
-def _filled(data: Any, sizes: Any, wanted: Collection[str]) -> dict[str, pa.Array] | None:
+def _filled(data: Any, sizes: Any, wanted_columns: Collection[str]) -> dict[str, pa.Array] | None:
     """Columns with memory allocated by Arrow and filled in C; None: the bytes have changed meanwhile."""
     out = ffi.new("rb_decode_columns *")
     rows = sizes.rows
@@ -97,7 +97,7 @@ def _filled(data: Any, sizes: Any, wanted: Collection[str]) -> dict[str, pa.Arra
         ("payload", "payload", sizes.payload_bytes),
         ("payload", "payload_ends", 4 * rows + 4),
     ):
-        if column in wanted:
+        if column in wanted_columns:
             room(field, length)
     if lib.rb_decode_fill(data, sizes, out) != lib.RB_OK:
         return None
@@ -112,7 +112,7 @@ def _filled(data: Any, sizes: Any, wanted: Collection[str]) -> dict[str, pa.Arra
     }
     columns = {}
     for name, fields in layouts.items():
-        if name in wanted:
+        if name in wanted_columns:
             kind = pa.binary() if name == "topic" else TYPES[name]
             parts = [buffers[field] if field else None for field in fields]
             columns[name] = pa.Array.from_buffers(kind, rows, parts)

@@ -30,8 +30,10 @@ def footer(file: Any, path: str) -> FileFooter:
     return _opened(file, path)[1]
 
 
-def rows_of(file: Any, path: str, name: FileName, wanted: Collection[str]) -> Iterator[DecodedColumns]:
-    """Rows of the file named `name`, in rising order of offsets; `wanted` names the columns.
+def rows_of(
+    file: Any, path: str, name: FileName, wanted_columns: Collection[str]
+) -> Iterator[DecodedColumns]:
+    """Rows of the file named `name`, in rising order of offsets; `wanted_columns` names the columns.
 
     Raises DrainedFileError: it is not the file of its name, or cannot be read from some row on.
     """
@@ -39,19 +41,21 @@ def rows_of(file: Any, path: str, name: FileName, wanted: Collection[str]) -> It
     if replace(name, day="") != stored.name(""):
         text = f"holds {stored.name(name.day).path}, which is not what its name says"
         raise DrainedFileError(text, name=path)
-    columns = [column for column in PARQUET_COLUMNS if column in wanted or column == "offset"]
+    columns = [column for column in PARQUET_COLUMNS if column in wanted_columns or column == "offset"]
     _check(opened, stored, columns, path)
     offset = stored.first_offset
     try:
         for batch in opened.iter_batches(ROWS_MAX, columns=columns, use_threads=False):
-            found = batch.column("offset").to_numpy(zero_copy_only=False)
-            if not np.array_equal(found, np.arange(offset, offset + batch.num_rows)):
+            offsets = batch.column("offset").to_numpy(zero_copy_only=False)
+            if not np.array_equal(offsets, np.arange(offset, offset + batch.num_rows)):
                 raise DrainedFileError(f"offset {offset} is not where it belongs", name=path)
             for column in columns:
                 if column in NEVER_NULL and batch.column(column).null_count:
                     raise DrainedFileError(f"has nulls in {column} from offset {offset} on", name=path)
             yield DecodedColumns(
-                offset, batch.num_rows, {it: batch.column(it) for it in columns if it in wanted}
+                offset,
+                batch.num_rows,
+                {column: batch.column(column) for column in columns if column in wanted_columns},
             )
             offset += batch.num_rows
     except (pa.ArrowException, OSError) as error:

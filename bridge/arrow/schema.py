@@ -87,7 +87,7 @@ class DecodedColumns(NamedTuple):
         """The rows of those offsets. Copies nothing."""
         begin, rows = first_offset - self.first_offset, last_offset - first_offset + 1
         return DecodedColumns(
-            first_offset, rows, {name: it.slice(begin, rows) for name, it in self.columns.items()}
+            first_offset, rows, {name: array.slice(begin, rows) for name, array in self.columns.items()}
         )
 
 

@@ -201,8 +201,8 @@ class Bridge:
         """Report the records that wait by the checkpoint of the other edge; drain nothing."""
         settings = self.settings
         while not self._stopping:
-            found = Checkpoint.peek(settings.checkpoint_path)
-            if found is None or found.edge == settings.edge_id:
+            saved = Checkpoint.peek(settings.checkpoint_path)
+            if saved is None or saved.edge == settings.edge_id:
                 with suppress(CheckpointError):
                     checkpoint = self._open_checkpoint()
                     self._condition, self._error = "starting", None
@@ -210,7 +210,7 @@ class Bridge:
                     return
             else:
                 with suppress(BridgeError):
-                    self._state = self._waiting(found)
+                    self._state = self._waiting(saved)
             self._refuse("the checkpoint is of another edge", self._state.remedy)
             self._sleeper.sleep([], STATE_INTERVAL_S)
         self._condition = "stopped"
@@ -219,8 +219,8 @@ class Bridge:
         self._ended.set()
         self._refuse()
 
-    def _waiting(self, found: Checkpoint) -> BridgeState:
-        drain = Drain(self.settings, self._sink, found, self._cold)
+    def _waiting(self, checkpoint: Checkpoint) -> BridgeState:
+        drain = Drain(self.settings, self._sink, checkpoint, self._cold)
         try:
             drain.intake_paused = True
             drain.look()

@@ -131,9 +131,9 @@ class Checkpoint:
         """
         checkpoint = cls(path, "", "", OsFiles())
         try:
-            found = _unpack(checkpoint._read())
-            checkpoint._take(found)
-            checkpoint.edge, checkpoint.sink = found["edge"], found["sink"]
+            values = _unpack(checkpoint._read())
+            checkpoint._take(values)
+            checkpoint.edge, checkpoint.sink = values["edge"], values["sink"]
         except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException):
             return None
         return checkpoint
@@ -223,7 +223,7 @@ class Checkpoint:
         self.fresh, self.saved = False, True
 
     def _pack(self) -> bytes:
-        losses = [(*key, *it.pack()) for key, it in self.losses.items()]
+        losses = [(*key, *loss.pack()) for key, loss in self.losses.items()]
         body: bytes = msgpack.packb(
             {
                 "edge": self.edge,
@@ -259,27 +259,31 @@ class Checkpoint:
                 "has to Kafka or MQTT again, move this file away",
             )
         try:
-            found = _unpack(data)
-            self._take(found)
+            values = _unpack(data)
+            self._take(values)
         except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
             log.error("checkpoint damaged, renamed path=%s.damaged reason=%r", self.path, error)
             self.files.rename(str(self.path), f"{self.path}.damaged")
             return
-        if found["sink"] != self.sink or found["edge"] != self.edge:
+        if values["sink"] != self.sink or values["edge"] != self.edge:
             raise CheckpointMismatch(
-                f"{self.path} belongs to edge {found['edge']!r} and sink {found['sink']}, "
+                f"{self.path} belongs to edge {values['edge']!r} and sink {values['sink']}, "
                 f"not of {self.edge!r} and {self.sink}",
-                hint=mismatch_remedy(found["edge"], self.edge) if found["sink"] == self.sink else OTHER_PLACE,
+                hint=mismatch_remedy(values["edge"], self.edge)
+                if values["sink"] == self.sink
+                else OTHER_PLACE,
             )
 
-    def _take(self, found: dict[str, Any]) -> None:
+    def _take(self, values: dict[str, Any]) -> None:
         """Take all but edge and sink. Raises ValueError, TypeError, KeyError: nothing was taken."""
-        cursors = [Cursor(*fields) for fields in found["cursors"]]
-        intents = [WriteIntent(**fields) for fields in found["intents"]]
-        free, paused = list(found["free"]), bool(found["paused"])
-        streams = tuple(found.get("streams", ()))
-        losses = {(stream, partition): Losses(*it) for stream, partition, *it in found.get("losses", ())}
-        self.drain_seq, self.day, self.fresh = found["drain_seq"], found["day"], False
+        cursors = [Cursor(*fields) for fields in values["cursors"]]
+        intents = [WriteIntent(**fields) for fields in values["intents"]]
+        free, paused = list(values["free"]), bool(values["paused"])
+        streams = tuple(values.get("streams", ()))
+        losses = {
+            (stream, partition): Losses(*values) for stream, partition, *values in values.get("losses", ())
+        }
+        self.drain_seq, self.day, self.fresh = values["drain_seq"], values["day"], False
         self.intents, self.free, self.paused, self.losses = intents, free, paused, losses
         self.streams = streams
         self.cursors = {(cursor.stream, cursor.partition): cursor for cursor in cursors}
@@ -297,7 +301,7 @@ def _fields(cursor: Cursor) -> tuple[Any, ...]:
 def _map(intent: WriteIntent) -> dict[str, Any]:
     """Its fields, without empty fields of earlier epochs, causes and the installation."""
     seldom = {"earlier_lost", "earlier_skipped", "damaged", "logged", "installation"}
-    return {key: it for key, it in dataclasses.asdict(intent).items() if it or key not in seldom}
+    return {key: value for key, value in dataclasses.asdict(intent).items() if value or key not in seldom}
 
 
 def mismatch_remedy(old: str, new: str) -> str:
@@ -310,16 +314,18 @@ def mismatch_remedy(old: str, new: str) -> str:
 
 def streams_in(path: Path) -> frozenset[str]:
     """Streams that the bridge of a checkpoint had to drain; empty: not known."""
-    found = Checkpoint.peek(path)
+    checkpoint = Checkpoint.peek(path)
     return (
-        frozenset() if found is None else frozenset(found.streams or (stream for stream, _ in found.cursors))
+        frozenset()
+        if checkpoint is None
+        else frozenset(checkpoint.streams or (stream for stream, _ in checkpoint.cursors))
     )
 
 
 def cursors_in(path: Path) -> list[Cursor] | None:
     """Cursors in a checkpoint that a bridge may be using; None: it is absent or unreadable."""
-    found = Checkpoint.peek(path)
-    return None if found is None else list(found.cursors.values())
+    checkpoint = Checkpoint.peek(path)
+    return None if checkpoint is None else list(checkpoint.cursors.values())
 
 
 def _version(data: bytes) -> int:
@@ -335,12 +341,12 @@ def _unpack(data: bytes) -> dict[str, Any]:
     version, body = ENVELOPE.unpack(data)
     if version not in {1, 2, VERSION}:
         raise ValueError(f"version {version}")
-    found = msgpack.unpackb(body, use_list=False)
-    if not isinstance(found, dict):
-        raise TypeError(f"a body of {type(found).__name__}")
+    values = msgpack.unpackb(body, use_list=False)
+    if not isinstance(values, dict):
+        raise TypeError(f"a body of {type(values).__name__}")
     if version == 1:
-        found |= {"intents": [found["intent"]] if found["intent"] else [], "free": [], "paused": False}
-    return found
+        values |= {"intents": [values["intent"]] if values["intent"] else [], "free": [], "paused": False}
+    return values
 
 
 def _unusable(path: Path, error: OSError) -> CheckpointError:

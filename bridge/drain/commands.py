@@ -25,18 +25,18 @@ def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str]:
 
     Raises InvalidCommand: no such partition was ever drained.
     """
-    chosen = {
+    selection = {
         name: cursor
         for name, cursor in drain.checkpoint.cursors.items()
         if (stream is None or name[0] == stream) and (partition is None or name[1] == partition)
     }
-    if not chosen:
+    if not selection:
         raise InvalidCommand(
             f"no records were drained of stream {stream or 'any'}, partition {partition or 'any'}",
             hint="see the partitions in `brim bridge status --json`",
         )
     lines = []
-    for key, cursor in chosen.items():
+    for key, cursor in selection.items():
         name = RingName(*key)
         source = drain.partitions.sources.get(name)
         end = source.end_offset() if source is not None and not source.moved_on(cursor.epoch) else None

@@ -103,8 +103,8 @@ PROTOCOL: Final = Protocol(
 
 def names(runtime_dir: str | os.PathLike[str]) -> list[str]:
     """Names of the bridges that have a socket there. A bridge that was killed leaves its socket behind."""
-    found = (path.name for path in Path(runtime_dir).glob(f"{PREFIX}*{SUFFIX}"))
-    return sorted(name.removeprefix(PREFIX).removesuffix(SUFFIX) for name in found)
+    socket_names = (path.name for path in Path(runtime_dir).glob(f"{PREFIX}*{SUFFIX}"))
+    return sorted(name.removeprefix(PREFIX).removesuffix(SUFFIX) for name in socket_names)
 
 
 def state_of(

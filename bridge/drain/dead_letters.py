@@ -37,15 +37,17 @@ class DeadLetters:
 
     def add(self, intent: WriteIntent, batch: RecordBatch, rejected: Sequence[Rejected]) -> None:
         """Append rejected records and sync them. Raises SinkBlocked: no space; no letter was added."""
-        lines = "".join(json.dumps(it) + "\n" for it in self._letters(intent, batch, rejected)).encode()
+        lines = "".join(
+            json.dumps(rejection) + "\n" for rejection in self._letters(intent, batch, rejected)
+        ).encode()
         try:
             fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
             try:
-                most = self._settings.dead_letters_bytes
-                if (length := os.fstat(fd).st_size) + len(lines) > most:
+                max_bytes = self._settings.dead_letters_bytes
+                if (length := os.fstat(fd).st_size) + len(lines) > max_bytes:
                     raise SinkBlocked(
                         f"{self.path}: {length} bytes of dead letters, and {len(lines)} more would be above "
-                        f"dead_letters_bytes = {most}; the last reason: {rejected[-1].reason}",
+                        f"dead_letters_bytes = {max_bytes}; the last reason: {rejected[-1].reason}",
                         hint="correct the cause, move the file away, then resume the bridge",
                     )
                 _append(fd, lines, length)
@@ -60,7 +62,7 @@ class DeadLetters:
     def _letters(
         self, intent: WriteIntent, batch: RecordBatch, rejected: Sequence[Rejected]
     ) -> Iterator[dict[str, Any]]:
-        reasons = {it.offset: it.reason for it in rejected}
+        reasons = {rejection.offset: rejection.reason for rejection in rejected}
         for run in batch.runs:
             for record in RingBatch.of(run.records, batch.ring_epoch, run.first_offset, None):
                 if record.offset not in reasons:

@@ -205,9 +205,11 @@ class Drain:
     def oldest_ns_of(self, name: RingName) -> int | None:
         """Timestamp of the oldest record that waits or is in flight, or of a record shortly before it."""
         waits = self.partitions.oldest_ns(name)
-        found = [] if waits is None else [waits]
-        found += [it.shipment.batch.first_timestamp_ns for it in self._window.of(name) if it.shipment]
-        return min(found, default=None)
+        times_ns = [] if waits is None else [waits]
+        times_ns += [
+            file.shipment.batch.first_timestamp_ns for file in self._window.of(name) if file.shipment
+        ]
+        return min(times_ns, default=None)
 
     def is_busy(self, name: RingName) -> bool:
         """True if units of the partition are in flight."""
@@ -226,11 +228,13 @@ class Drain:
 
     def wait_for_one(self) -> None:
         """Wait until the sink has answered about any unit in flight."""
-        wait([it.future for it in self._window.files if it.future is not None], FINISH_S, FIRST_COMPLETED)
+        wait(
+            [file.future for file in self._window.files if file.future is not None], FINISH_S, FIRST_COMPLETED
+        )
 
     def finish(self) -> None:
         """Wait at most half a minute for the units in flight, and save the progress. Raises as collect()."""
-        wait([it.future for it in self._window.files if it.future is not None], FINISH_S)
+        wait([file.future for file in self._window.files if file.future is not None], FINISH_S)
         self._settle()
         if not self.checkpoint.saved:
             self._saved()
@@ -276,15 +280,15 @@ class Drain:
         # One unit while the sink has nothing to do; several while it has.
         room = min(self._most, len(self._window) + (window if self._window.outstanding else 1))
         while len(self._window) < room and self._has_room():
-            found = self.partitions.demands(self._move_to_epoch)
-            wants = [it for it in found if (it.name, it.live) not in left_out]
+            waiting = self.partitions.demands(self._move_to_epoch)
+            wants = [demand for demand in waiting if (demand.name, demand.live) not in left_out]
             if not (wants := self._without(wants)):
                 break
-            chosen = self.plan.choose(wants, now)
-            if isinstance(chosen, float):
-                return self._begin_files(decided), 0.0 if moved else chosen
-            with self.partitions.blamed(chosen.name):
-                file = self._unit_of(self.partitions.sources[chosen.name], chosen)
+            demand = self.plan.choose(wants, now)
+            if isinstance(demand, float):
+                return self._begin_files(decided), 0.0 if moved else demand
+            with self.partitions.blamed(demand.name):
+                file = self._unit_of(self.partitions.sources[demand.name], demand)
                 if isinstance(file, InFlightFile):
                     decided.append(file)
                     self._window.files.append(file)
@@ -292,7 +296,7 @@ class Drain:
                 moved |= file
                 if file:
                     continue
-            left_out.add((chosen.name, chosen.live))
+            left_out.add((demand.name, demand.live))
         full = len(self._window) >= self._most or not self._has_room()
         wait_s = SETTLE_S if full else TICK_S if left_out else self.settings.scan_interval_ms / 1000
         return self._begin_files(decided), 0.0 if moved else wait_s
@@ -304,8 +308,8 @@ class Drain:
     def _without(self, wants: list[Demand]) -> list[Demand]:
         """The demands without backlog, if a backlog unit would take the last place that live records need."""
         backlog = sum(1 for file in self._window.files if file.backlog)
-        most = max(self.settings.window - 1, 1)
-        return [want for want in wants if want.live or backlog < most]
+        max_files = max(self.settings.window - 1, 1)
+        return [want for want in wants if want.live or backlog < max_files]
 
     def _begin_files(self, decided: list[InFlightFile]) -> list[InFlightFile]:
         """The files, written down if required. Raises CheckpointError: none was written."""
@@ -414,9 +418,9 @@ class Drain:
         """Causes of the losses that the next unit declares."""
         if not (lost or cursor.earlier_lost):
             return {}
-        ranges = [*cursor.earlier_lost, *((cursor.epoch, *it) for it in lost)]
-        found = [(it[0], *part) for it in ranges for part in source.damaged_in(*it)]
-        return {"damaged": tuple(found), "logged": source.is_logged()}
+        ranges = [*cursor.earlier_lost, *((cursor.epoch, *lost_range) for lost_range in lost)]
+        damaged = [(lost_range[0], *part) for lost_range in ranges for part in source.damaged_in(*lost_range)]
+        return {"damaged": tuple(damaged), "logged": source.is_logged()}
 
     def _move_to_epoch(self, cursor: Cursor) -> None:
         self.checkpoint.move(cursor)
@@ -427,7 +431,7 @@ class Drain:
         epochs = source.epochs()
         later = epochs
         if self.installation.owns(cursor.epoch):
-            later = [it for it in epochs if ring_epoch(it[0]) > ring_epoch(cursor.epoch)]
+            later = [epoch for epoch in epochs if ring_epoch(epoch[0]) > ring_epoch(cursor.epoch)]
         if not later:
             if epochs and epochs[-1][0] != cursor.epoch:
                 raise SourceError(

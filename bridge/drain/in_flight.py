@@ -77,7 +77,7 @@ class InFlightWindow:
 
     def to_send(self) -> list[InFlightFile]:
         """Units to send now."""
-        waiting = [it for it in self.files if it.future is None and not it.acknowledged]
+        waiting = [file for file in self.files if file.future is None and not file.acknowledged]
         if self.rewinding:
             return []
         if self.probing:

@@ -65,10 +65,12 @@ class LagMeter:
         sources = list(self._drain.partitions.sources.values())
         if (now := self._drain.clock.monotonic()) >= self._gone_at + GONE_S:
             self._gone_at = now
-            found = ((source.name, self._find_gone(source)) for source in sources)
-            self.gone = {name: gone for name, gone in found if gone is not None}
+            vanished = ((source.name, self._find_gone(source)) for source in sources)
+            self.gone = {name: range_lost for name, range_lost in vanished if range_lost is not None}
         else:
-            self.gone = {name: gone for name, gone in self.gone.items() if self._is_gone(name, gone)}
+            self.gone = {
+                name: range_lost for name, range_lost in self.gone.items() if self._is_gone(name, range_lost)
+            }
         return [self._lag(source) for source in sources]
 
     def _find_gone(self, source: PartitionSource) -> VanishedPartition | None:
@@ -84,10 +86,10 @@ class LagMeter:
         end = min(end, cursor.stop_offset) if cursor.stop_offset is not None else end
         return VanishedPartition(epoch, first, end - 1, cause) if end > first else None
 
-    def _is_gone(self, name: RingName, gone: VanishedPartition) -> bool:
+    def _is_gone(self, name: RingName, partition: VanishedPartition) -> bool:
         """True while the drain has not moved past these records."""
         cursor: Cursor | None = self._drain.cursor_of(name)
-        return cursor is not None and (cursor.epoch, cursor.next_offset) == (gone.epoch, gone.first)
+        return cursor is not None and (cursor.epoch, cursor.next_offset) == (partition.epoch, partition.first)
 
     def _lag(self, source: PartitionSource) -> PartitionLag:
         drain, name = self._drain, source.name
@@ -103,7 +105,7 @@ class LagMeter:
                 oldest = source.oldest()[1]
                 records = (source.end_offset() or oldest) - oldest
             records -= sum(end - first for first, end in cursor.ahead) if cursor else 0
-            records -= gone.last - gone.first + 1 if (gone := self.gone.get(name)) else 0
+            records -= vanished.last - vanished.first + 1 if (vanished := self.gone.get(name)) else 0
             left_s = self._left_s(source, length)
         except RingError as broken:
             error = error or str(broken)
@@ -118,10 +120,10 @@ class LagMeter:
         return PartitionLag(*name, epoch, offset, max(records, 0), length, age_s, waiting, left_s, error)
 
     def _left_s(self, source: PartitionSource, lag_bytes: int) -> float | None:
-        facts = source.capacity()
-        if facts is None:
+        capacity = source.capacity()
+        if capacity is None:
             return None
-        capacity_bytes, position = facts
+        capacity_bytes, position = capacity
         now = self._drain.clock.monotonic()
         inflow = self._inflows.setdefault(source.name, _Inflow(now, position))
         elapsed = now - inflow.at
@@ -133,5 +135,5 @@ class LagMeter:
         if inflow.bytes_s <= 0:
             return None
         stream = source.name.stream.partition("@")[0]
-        kept = capacity_bytes + self._drain.settings.spool_bytes.get(stream, 0)
-        return max(kept - lag_bytes, 0) / inflow.bytes_s
+        kept_bytes = capacity_bytes + self._drain.settings.spool_bytes.get(stream, 0)
+        return max(kept_bytes - lag_bytes, 0) / inflow.bytes_s

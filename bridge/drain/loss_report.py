@@ -31,9 +31,9 @@ class VanishedPartition:
     cause: str  # see losses.py
 
 
-def losses_of(drain: Drain, gone: Mapping[RingName, VanishedPartition]) -> list[PartitionLosses]:
-    """The losses of each partition that has any. `gone`: see LagMeter."""
-    return _rows(drain.checkpoint, gone, partial(_cause, drain))
+def losses_of(drain: Drain, vanished: Mapping[RingName, VanishedPartition]) -> list[PartitionLosses]:
+    """The losses of each partition that has any. `vanished`: see LagMeter."""
+    return _rows(drain.checkpoint, vanished, partial(_cause, drain))
 
 
 def losses_in(checkpoint: Checkpoint) -> list[PartitionLosses]:
@@ -42,17 +42,19 @@ def losses_in(checkpoint: Checkpoint) -> list[PartitionLosses]:
 
 
 def _rows(
-    checkpoint: Checkpoint, gone: Mapping[RingName, VanishedPartition], cause_of: Callable[[RingName], str]
+    checkpoint: Checkpoint,
+    vanished: Mapping[RingName, VanishedPartition],
+    cause_of: Callable[[RingName], str],
 ) -> list[PartitionLosses]:
-    names = [RingName(*it) for it in sorted({*checkpoint.losses, *checkpoint.cursors, *gone})]
-    rows = (_row(checkpoint, name, gone.get(name), cause_of) for name in names)
-    return [it for it in rows if it.losses.lost_records or it.losses.skipped_records]
+    names = [RingName(*key) for key in sorted({*checkpoint.losses, *checkpoint.cursors, *vanished})]
+    rows = (_row(checkpoint, name, vanished.get(name), cause_of) for name in names)
+    return [row for row in rows if row.losses.lost_records or row.losses.skipped_records]
 
 
 def _row(
     checkpoint: Checkpoint,
     name: RingName,
-    gone: VanishedPartition | None,
+    vanished: VanishedPartition | None,
     cause_of: Callable[[RingName], str],
 ) -> PartitionLosses:
     declared = checkpoint.losses.get(name, Losses())
@@ -63,14 +65,14 @@ def _row(
             losses = losses.with_lost(lost, cause_of(name))
         if skipped:
             losses = losses.with_skipped(skipped)
-    if gone is not None:
-        losses = losses.with_lost(((gone.epoch, gone.first, gone.last),), gone.cause)
+    if vanished is not None:
+        losses = losses.with_lost(((vanished.epoch, vanished.first, vanished.last),), vanished.cause)
     return PartitionLosses(*name, losses, losses.lost_records - declared.lost_records)
 
 
 def _pending(cursor: Cursor) -> tuple[EarlierRanges, EarlierRanges]:
     """Lost and skipped ranges that the next file declares."""
-    lost = (*cursor.earlier_lost, *((cursor.epoch, *it) for it in cursor.owed))
+    lost = (*cursor.earlier_lost, *((cursor.epoch, *lost_range) for lost_range in cursor.owed))
     if cursor.next_offset <= cursor.accounted_offset:
         return lost, cursor.earlier_skipped
     passed = cursor.epoch, cursor.accounted_offset, cursor.next_offset - 1

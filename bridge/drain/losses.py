@@ -47,8 +47,11 @@ class Losses:
         """The losses after the sink has this unit, which may declare losses."""
         if not (intent.lost or intent.skipped or intent.earlier_lost or intent.earlier_skipped):
             return self
-        lost = (*intent.earlier_lost, *((intent.epoch, *it) for it in intent.lost))
-        skipped = (*intent.earlier_skipped, *((intent.epoch, *it) for it in intent.skipped))
+        lost = (*intent.earlier_lost, *((intent.epoch, *lost_range) for lost_range in intent.lost))
+        skipped = (
+            *intent.earlier_skipped,
+            *((intent.epoch, *skipped_range) for skipped_range in intent.skipped),
+        )
         cause = RETENTION if intent.logged else OVERWRITTEN
         return self.with_lost(lost, cause, intent.damaged).with_skipped(skipped)
 
@@ -57,17 +60,17 @@ class Losses:
         fresh = _without(ranges, self.lost)
         broken = records_in(fresh) - records_in(_without(fresh, damaged))
         counts = {cause: records_in(fresh) - broken, DAMAGED: broken}
-        by = {it: self.lost_by.get(it, 0) + counts.get(it, 0) for it in {*self.lost_by, *counts}}
-        kept, total = _kept(self.lost, self.lost_ranges, fresh)
-        shown = {it: count for it, count in sorted(by.items()) if count}
-        return dataclasses.replace(self, lost_by=shown, lost=kept, lost_ranges=total)
+        by = {cause: self.lost_by.get(cause, 0) + counts.get(cause, 0) for cause in {*self.lost_by, *counts}}
+        listed, total = _kept(self.lost, self.lost_ranges, fresh)
+        shown = {cause: count for cause, count in sorted(by.items()) if count}
+        return dataclasses.replace(self, lost_by=shown, lost=listed, lost_ranges=total)
 
     def with_skipped(self, ranges: EarlierRanges) -> Losses:
         """The losses with these skipped ranges added."""
         fresh = _without(ranges, self.skipped)
-        kept, total = _kept(self.skipped, self.skipped_ranges, fresh)
+        listed, total = _kept(self.skipped, self.skipped_ranges, fresh)
         records = self.skipped_records + records_in(fresh)
-        return dataclasses.replace(self, skipped_records=records, skipped=kept, skipped_ranges=total)
+        return dataclasses.replace(self, skipped_records=records, skipped=listed, skipped_ranges=total)
 
     def pack(self) -> tuple[Any, ...]:
         """Values in their order, for the checkpoint."""
@@ -93,9 +96,9 @@ class PartitionLosses:
             "lost_by": dict(losses.lost_by),
             "skipped_records": losses.skipped_records,
             "undeclared_records": self.undeclared_records,
-            "lost": [list(it) for it in losses.lost],
+            "lost": [list(lost_range) for lost_range in losses.lost],
             "lost_ranges": losses.lost_ranges,
-            "skipped": [list(it) for it in losses.skipped],
+            "skipped": [list(skipped_range) for skipped_range in losses.skipped],
             "skipped_ranges": losses.skipped_ranges,
         }
 
@@ -107,21 +110,28 @@ def records_in(ranges: Iterable[tuple[int, int, int]]) -> int:
 
 def _kept(known: EarlierRanges, total: int, fresh: EarlierRanges) -> tuple[EarlierRanges, int]:
     """The latest ranges with neighbours joined, and the number of all ranges."""
-    joined = [(epoch, *it) for epoch, its in sorted(_by_epoch((*known, *fresh)).items()) for it in union(its)]
+    joined = [
+        (epoch, *merged_range)
+        for epoch, ranges_of_epoch in sorted(_by_epoch((*known, *fresh)).items())
+        for merged_range in union(ranges_of_epoch)
+    ]
     return tuple(joined[-RANGES_MAX:]), total + len(joined) - len(known)
 
 
 def _without(ranges: EarlierRanges, taken: EarlierRanges) -> EarlierRanges:
     """The parts of the ranges that are not in `taken`."""
-    gone = _by_epoch(taken)
+    taken_by_epoch = _by_epoch(taken)
     left: list[tuple[int, int, int]] = []
-    for epoch, its in _by_epoch(ranges).items():
-        left += ((epoch, *it) for it in subtract(union(its), union(gone.get(epoch, ()))))
+    for epoch, ranges_of_epoch in _by_epoch(ranges).items():
+        left += (
+            (epoch, *remaining_range)
+            for remaining_range in subtract(union(ranges_of_epoch), union(taken_by_epoch.get(epoch, ())))
+        )
     return tuple(left)
 
 
 def _by_epoch(ranges: EarlierRanges) -> dict[int, list[tuple[int, int]]]:
-    found: dict[int, list[tuple[int, int]]] = {}
+    by_epoch: dict[int, list[tuple[int, int]]] = {}
     for epoch, first, last in ranges:
-        found.setdefault(epoch, []).append((first, last))
-    return found
+        by_epoch.setdefault(epoch, []).append((first, last))
+    return by_epoch

@@ -71,25 +71,25 @@ class Partitions:
 
     def scan(self, busy: Callable[[RingName], bool]) -> None:
         """Attach new rings. Detach rings that are gone, drained and not `busy`."""
-        found = find_rings(self.settings.runtime_dir, self.streams)
-        for name in [name for name in self.sources if name not in found]:
+        ring_files = find_rings(self.settings.runtime_dir, self.streams)
+        for name in [name for name in self.sources if name not in ring_files]:
             if not self.waits(name) and not busy(name):
                 self.sources.pop(name).close()
                 self.forget(name)
-        for name, path in found.items():
+        for name, path in ring_files.items():
             if name not in self.sources:
                 self.sources[name] = self._source(name, path)
             with self.blamed(name):
                 self.sources[name].refresh()
-        self._look_back(found)
+        self._look_back(ring_files)
 
-    def _look_back(self, found: Container[RingName]) -> None:
+    def _look_back(self, rings: Container[RingName]) -> None:
         """Once: attach partitions of which only the log has records, for example of a renamed stream."""
         if self._unseen is None:
             self._unseen = {*self.known(), *self._never_begun()} if self.cold is not None else set()
         for name in sorted(self._unseen):
             with self.blamed(name):
-                if name not in found and name.belongs_to(self.streams):
+                if name not in rings and name.belongs_to(self.streams):
                     source = self.of(name)
                     source.look_back()
                     cursor = self.cursor_of(name)
@@ -104,13 +104,15 @@ class Partitions:
     @property
     def streams(self) -> tuple[str, ...]:
         """Streams to drain; none: all."""
-        chosen = self.settings.streams
-        return (*chosen, *sorted({it.partition("@")[0] for it in self.left})) if chosen else ()
+        streams = self.settings.streams
+        return (*streams, *sorted({name.partition("@")[0] for name in self.left})) if streams else ()
 
     def _never_begun(self) -> Iterator[RingName]:
         """Rings that former streams may have had while the sink could not be reached."""
         for stream in self.left if self.settings.start == "oldest" else ():
-            yield from (RingName(stream, it) for it in range(1 if "@" in stream else PARTITIONS_MAX))
+            yield from (
+                RingName(stream, partition) for partition in range(1 if "@" in stream else PARTITIONS_MAX)
+            )
 
     def of(self, name: RingName) -> PartitionSource:
         """The source of a partition; without a ring, a source that reads only the log."""
@@ -158,10 +160,10 @@ class Partitions:
 
     def oldest_ns(self, name: RingName) -> int | None:
         """Timestamp of the oldest record that waits to be sent, or of a record shortly before it."""
-        found = [self.waiting[name].oldest_ns] if name in self.waiting else []
+        times_ns = [self.waiting[name].oldest_ns] if name in self.waiting else []
         if name in self.backlog_ns and (cursor := self.cursor_of(name)) and cursor.ahead:
-            found.append(self.backlog_ns[name])
-        return min(found, default=None)
+            times_ns.append(self.backlog_ns[name])
+        return min(times_ns, default=None)
 
     def waits(self, name: RingName) -> bool:
         """True if records of the partition are still to be sent."""
@@ -173,19 +175,19 @@ class Partitions:
 
     def readers(self) -> list[Reader]:
         """One reader of each ring: an idle bridge sleeps until a record arrives in any of them."""
-        found = []
+        rings = []
         for name, source in self.sources.items():
             if (cursor := self.cursor_of(name)) is not None:
-                found.append(source.reader_at(cursor.epoch, cursor.live_offset))
-        return [reader for reader in found if reader is not None]
+                rings.append(source.reader_at(cursor.epoch, cursor.live_offset))
+        return [reader for reader in rings if reader is not None]
 
     def demands(self, begin: Callable[[Cursor], object]) -> list[Demand]:
         """Demands of all partitions, as known now. `begin` is called with each new cursor."""
-        found: list[Demand] = []
+        demands: list[Demand] = []
         for name, source in self.sources.items():
             with self.blamed(name):
-                found += self._demands(source, begin)
-        return found
+                demands += self._demands(source, begin)
+        return demands
 
     def close(self) -> None:
         """Detach from all."""

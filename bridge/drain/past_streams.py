@@ -28,9 +28,9 @@ def note_streams(settings: BridgeSettings, checkpoint: Checkpoint) -> None:
     """Record the streams of this bridge, for when they are removed. Raises CheckpointError."""
     if settings.known_streams is None:
         return
-    chosen = settings.streams
+    selected = settings.streams
     had, known = _streams_had(checkpoint), set(settings.known_streams)
-    now = {it for it in known if not chosen or it.partition("@")[0] in chosen}
+    now = {name for name in known if not selected or name.partition("@")[0] in selected}
     streams = tuple(sorted(now | (had - known)))
     if streams == checkpoint.streams:
         return

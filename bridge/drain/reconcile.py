@@ -59,11 +59,13 @@ def reconcile(
     )  # fmt: skip
     _settle_intents(checkpoint, names)
     ranges: dict[tuple[RingName, int], list[tuple[int, int]]] = defaultdict(list)
-    for name in (it for it in newer if owns(it.epoch)):
+    for name in (name for name in newer if owns(name.epoch)):
         key = RingName(name.stream, name.partition), name.epoch
         ranges[key].append((name.first_offset, name.last_offset + 1))
     # An epoch begins after the previous one is complete.
-    for (partition, epoch), there in sorted(ranges.items(), key=lambda it: (it[0][0], ring_epoch(it[0][1]))):
+    for (partition, epoch), there in sorted(
+        ranges.items(), key=lambda item: (item[0][0], ring_epoch(item[0][1]))
+    ):
         known = checkpoint.cursors.get(partition)
         if known is None or not owns(known.epoch) or ring_epoch(known.epoch) < ring_epoch(epoch):
             begin = min(there)[0]
@@ -74,7 +76,9 @@ def reconcile(
     if last.drain_seq > checkpoint.drain_seq:
         checkpoint.drain_seq, checkpoint.day = last.drain_seq, last.day
     taken = {name.drain_seq for name in names}
-    checkpoint.free = [it for it in checkpoint.free if it not in taken and it < checkpoint.drain_seq]
+    checkpoint.free = [
+        number for number in checkpoint.free if number not in taken and number < checkpoint.drain_seq
+    ]
 
 
 def is_there(sink: FileSink, intent: WriteIntent, edge: str) -> bool:
@@ -95,8 +99,8 @@ def _settle_intents(checkpoint: Checkpoint, names: list[FileName]) -> None:
 
 def _open(checkpoint: Checkpoint, names: Iterable[FileName]) -> Iterator[FileName]:
     """Names with a number that this checkpoint plans to use, or used without an acknowledgement."""
-    given = {*checkpoint.free, *(intent.drain_seq for intent in checkpoint.intents)}
-    return (it for it in names if it.drain_seq > checkpoint.drain_seq or it.drain_seq in given)
+    numbers = {*checkpoint.free, *(intent.drain_seq for intent in checkpoint.intents)}
+    return (name for name in names if name.drain_seq > checkpoint.drain_seq or name.drain_seq in numbers)
 
 
 def _has_strange(checkpoint: Checkpoint, names: Iterable[FileName]) -> bool:
@@ -118,11 +122,11 @@ def _may_be_behind(sink: FileSink, checkpoint: Checkpoint) -> bool:
     if not day <= today < day + timedelta(days=LOOK_DAYS):
         return True
     days = (day + timedelta(days=number) for number in range((today - day).days + 1))
-    given = [intent.drain_seq for intent in checkpoint.intents]
-    numbers = sorted({*checkpoint.free, *given, max([checkpoint.drain_seq, *given]) + 1})
-    prefixes = [f"dt={it.isoformat()}/{number:016d}-" for it in days for number in numbers]
-    found = (name for prefix in prefixes for name in _named(sink, checkpoint.edge, prefix))
-    return _has_strange(checkpoint, found)
+    intent_numbers = [intent.drain_seq for intent in checkpoint.intents]
+    numbers = sorted({*checkpoint.free, *intent_numbers, max([checkpoint.drain_seq, *intent_numbers]) + 1})
+    prefixes = [f"dt={day.isoformat()}/{number:016d}-" for day in days for number in numbers]
+    names = (name for prefix in prefixes for name in _named(sink, checkpoint.edge, prefix))
+    return _has_strange(checkpoint, names)
 
 
 def _named(sink: FileSink, edge: str, prefix: str) -> Iterator[FileName]:

@@ -36,9 +36,9 @@ def rename_edge(settings: BridgeSettings, old: str, new: str) -> str:
     behind drained ones cannot be read; CheckpointBusy: the bridge runs; SinkError: try again;
     CheckpointError.
     """
-    chosen = dataclasses.replace(settings, edge_id=old, linger_ms=0, live_share=0)
+    old_settings = dataclasses.replace(settings, edge_id=old, linger_ms=0, live_share=0)
     dataclasses.replace(settings, edge_id=new)  # raises BadName
-    path = chosen.checkpoint_path
+    path = old_settings.checkpoint_path
     if (known := Checkpoint.peek(path)) is None:
         return f"bridge {settings.name}: no checkpoint at {path}, nothing to rename"
     if known.edge == new:
@@ -52,7 +52,7 @@ def rename_edge(settings: BridgeSettings, old: str, new: str) -> str:
         checkpoint = Checkpoint.open(path, old, sink.url)
         try:
             _check_unused(sink, new)
-            _settle(chosen, sink, checkpoint)
+            _settle(old_settings, sink, checkpoint)
             _rename(checkpoint, new)
         finally:
             checkpoint.close()

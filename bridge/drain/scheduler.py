@@ -92,9 +92,9 @@ class Scheduler:
         """Speed of the sink in bytes per second; 0: not known yet."""
         return self._bytes_s or 0.0
 
-    def _kind(self, wanted: set[bool]) -> bool:
-        if len(wanted) == 1:
-            (live,) = wanted
+    def _kind(self, kinds: set[bool]) -> bool:
+        if len(kinds) == 1:
+            (live,) = kinds
             self._clocks[not live] = max(self._clocks[not live], self._clocks[live])
             return live
         return self._clocks[True] <= self._clocks[False]

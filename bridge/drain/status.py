@@ -60,15 +60,15 @@ class BridgeState:
     def as_dict(self) -> dict[str, Any]:
         """Dictionary for JSON: counts are of all partitions, ranges of the first LOSSES_SHOWN."""
         lost_by: Counter[str] = Counter()
-        for it in self.losses:
-            lost_by.update(it.losses.lost_by)
+        for loss in self.losses:
+            lost_by.update(loss.losses.lost_by)
         plain = dataclasses.asdict(dataclasses.replace(self, losses=()))
-        shown = [it.as_dict() for it in self.losses[:LOSSES_SHOWN]]
+        shown = [loss.as_dict() for loss in self.losses[:LOSSES_SHOWN]]
         return plain | {
             "verdict": self.verdict,
             "lost_records": sum(lost_by.values()),
             "lost_by": dict(lost_by),
-            "skipped_records": sum(it.losses.skipped_records for it in self.losses),
+            "skipped_records": sum(loss.losses.skipped_records for loss in self.losses),
             "losses": shown,
             "losses_not_shown": len(self.losses) - len(shown),
         }
@@ -76,7 +76,7 @@ class BridgeState:
     @property
     def verdict(self) -> Verdict:
         """The worst known verdict: lost, skipped, unknown (the bridge does not run), waiting or complete."""
-        if any(it.losses.lost_records for it in self.losses):
+        if any(loss.losses.lost_records for loss in self.losses):
             return "lost"
         if self.losses:
             return "skipped"

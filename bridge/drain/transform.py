@@ -76,7 +76,7 @@ class Pipeline:
 
     def __init__(self, settings: BridgeSettings) -> None:
         self._wanted, self._unwanted = settings.topics, settings.topics_not
-        longest_first = sorted(settings.remap.items(), key=lambda it: -len(it[0]))
+        longest_first = sorted(settings.remap.items(), key=lambda pair: -len(pair[0]))
         self._remap = tuple((old.encode(), new.encode()) for old, new in longest_first)
         self._names: dict[bytes, bytes] = {}
         self._transform = load(settings.transform) if settings.transform else None
@@ -100,7 +100,7 @@ class Pipeline:
         if self._transform is None:
             return tuple(parts), ()
         rejected: list[Rejected] = []
-        return tuple(self._transformed(it, rejected) for it in parts), tuple(rejected)
+        return tuple(self._transformed(part, rejected) for part in parts), tuple(rejected)
 
     def _transformed(
         self, part: Sequence[record_batch.SinkRecord], rejected: list[Rejected]
@@ -121,15 +121,15 @@ class Pipeline:
         assert self._transform is not None
         records = list(self._transform(part))
         first, last = part[0].offset, part[len(part) - 1].offset
-        for it in records:
-            if not isinstance(it, Record):
-                _check(it, first, last)
+        for record in records:
+            if not isinstance(record, Record):
+                _check(record, first, last)
         return records
 
     def _accepts(self, key: bytes) -> bool:
         topic = key.decode(errors="replace")
-        wanted = not self._wanted or any(matches(it, topic) for it in self._wanted)
-        return wanted and not any(matches(it, topic) for it in self._unwanted)
+        included = not self._wanted or any(matches(topic_filter, topic) for topic_filter in self._wanted)
+        return included and not any(matches(topic_filter, topic) for topic_filter in self._unwanted)
 
     def _renamed(self, topic: bytes) -> bytes:
         known = self._names.get(topic)
@@ -160,14 +160,14 @@ def load(name: str) -> Transform:
     try:
         if ":" in name:
             module, _, attribute = name.partition(":")
-            found: Any = getattr(importlib.import_module(module), attribute)
+            loaded: Any = getattr(importlib.import_module(module), attribute)
         else:
             (entry,) = entry_points(group=GROUP, name=name)
-            found = entry.load()
+            loaded = entry.load()
     except (ImportError, AttributeError, ValueError) as error:
         hint = f'name it "package.module:function", or as an entry point of group {GROUP}'
         raise BadTransform(f"transform {name!r} cannot be loaded: {error}", hint=hint) from error
-    if not callable(found):
-        raise BadTransform(f"transform {name!r} is not a function but a {type(found).__name__}")
-    transform: Transform = found
+    if not callable(loaded):
+        raise BadTransform(f"transform {name!r} is not a function but a {type(loaded).__name__}")
+    transform: Transform = loaded
     return transform

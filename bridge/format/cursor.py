@@ -60,13 +60,23 @@ class Cursor:
 
     def after(self, intent: WriteIntent) -> Cursor:
         """The cursor after the sink has this unit. It may have been moved since the unit was decided."""
-        owed = tuple(it for it in self.owed if not any(a <= it[0] and it[1] <= b for a, b in intent.lost))
+        owed = tuple(
+            owed_range
+            for owed_range in self.owed
+            if not any(a <= owed_range[0] and owed_range[1] <= b for a, b in intent.lost)
+        )
         cursor = replace(
             self,
             previous=None,
             owed=owed,
-            earlier_lost=tuple(it for it in self.earlier_lost if it not in intent.earlier_lost),
-            earlier_skipped=tuple(it for it in self.earlier_skipped if it not in intent.earlier_skipped),
+            earlier_lost=tuple(
+                lost_range for lost_range in self.earlier_lost if lost_range not in intent.earlier_lost
+            ),
+            earlier_skipped=tuple(
+                skipped_range
+                for skipped_range in self.earlier_skipped
+                if skipped_range not in intent.earlier_skipped
+            ),
         )
         accounted = (*intent.lost, *intent.skipped, (intent.first_offset, intent.last_offset))
         for first, last in union(accounted):
@@ -134,8 +144,11 @@ class Cursor:
             epoch,
             *(first, first, first),
             previous=self.previous if untouched and self.previous else (self.epoch, end),
-            earlier_lost=(*self.earlier_lost, *((self.epoch, *it) for it in lost)),
-            earlier_skipped=(*self.earlier_skipped, *((self.epoch, *it) for it in skipped)),
+            earlier_lost=(*self.earlier_lost, *((self.epoch, *lost_range) for lost_range in lost)),
+            earlier_skipped=(
+                *self.earlier_skipped,
+                *((self.epoch, *skipped_range) for skipped_range in skipped),
+            ),
         )
 
     def back(self, first: int) -> Cursor:
@@ -156,10 +169,10 @@ def _both_ends(first: int, end: int) -> Spans:
 
 def _merged(ahead: Spans) -> Spans:
     """Ranges as in `ahead`, with touching ranges joined."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for first, end in ahead:
-        if found and first <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if merged and first <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
-            found.append((first, end))
-    return tuple(found)
+            merged.append((first, end))
+    return tuple(merged)

@@ -287,8 +287,8 @@ class FileFooter:
 
     def values(self) -> dict[str, Any]:
         """The keys and values of a footer, in the order above."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {key: it for key, it in found.items() if it or key not in _MAY_MISS}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {key: value for key, value in values.items() if value or key not in _MAY_MISS}
 
     @classmethod
     def unpack(cls, data: Bytes) -> FileFooter:
@@ -303,9 +303,9 @@ class FileFooter:
     def of(cls, values: Any) -> FileFooter:
         """The footer with these values; arrays are tuples. Raises as unpack()."""
         try:
-            found = {**_MAY_MISS, **values}
+            fields = {**_MAY_MISS, **values}
             footer = cls(
-                **{field.name: _checked(field.name, found[field.name]) for field in dataclasses.fields(cls)}
+                **{field.name: _checked(field.name, fields[field.name]) for field in dataclasses.fields(cls)}
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DrainedFileError(f"invalid footer: {error!r}") from error
@@ -483,7 +483,7 @@ def _decompressed(data: memoryview) -> memoryview:
 
 
 def _extents(body: memoryview, header: FileHeader) -> list[FileExtent]:
-    found: list[FileExtent] = []
+    extents: list[FileExtent] = []
     at, records_bytes = HEADER_BYTES, 0
     while at < len(body):
         if at + EXTENT_HEADER_BYTES > len(body):
@@ -499,9 +499,9 @@ def _extents(body: memoryview, header: FileHeader) -> list[FileExtent]:
                 f"byte {at}: an extent of ring {ring_id}, epoch {epoch}, position {position}"
             )
         records = body[begin : begin + length]
-        found.append(FileExtent(at, crc, records, bool(records[_FLAGS_AT] & FLAG_UNCHECKED)))
+        extents.append(FileExtent(at, crc, records, bool(records[_FLAGS_AT] & FLAG_UNCHECKED)))
         at, records_bytes = begin + length, records_bytes + length
-    return found
+    return extents
 
 
 def extent_verifies(file: ParsedFile, extent: FileExtent) -> bool:

@@ -154,8 +154,8 @@ class DrainedFile:
 
 def build(edge: str, intent: WriteIntent, batch: RecordBatch) -> DrainedFile:
     """The unit of `intent` with the records of `batch`, which must be exactly those of the intent."""
-    wanted = (intent.epoch, intent.first_offset, intent.last_offset)
-    assert (batch.epoch, batch.first_offset, batch.last_offset) == wanted
+    expected = (intent.epoch, intent.first_offset, intent.last_offset)
+    assert (batch.epoch, batch.first_offset, batch.last_offset) == expected
     assert all(one.unchecked or two.unchecked for one, two in itertools.pairwise(batch.runs))
     header = intent.header
     parts: list[bytes | memoryview] = [header.pack()]

@@ -90,7 +90,7 @@ class Identity:
 
     def with_life(self, life: Life) -> Identity:
         """The identity with one more life. From its first epoch on, all epochs belong to that life."""
-        before = [it for it in self.lives if it.first_epoch < life.first_epoch]
+        before = [other for other in self.lives if other.first_epoch < life.first_epoch]
         return replace(self, lives=tuple([*before, life][-LIVES_MAX:]))
 
     def joined(self, other: Identity) -> Identity:
@@ -122,9 +122,9 @@ class Holder:
 class InstallationMismatch(BridgeError):
     """A directory holds records of another installation than the state directory."""
 
-    def __init__(self, directory: Path, found: str, state_dir: Path, known: str) -> None:
+    def __init__(self, directory: Path, other: str, state_dir: Path, known: str) -> None:
         super().__init__(
-            f"{directory} belongs to installation {found}, and state_dir {state_dir} to installation {known}",
+            f"{directory} belongs to installation {other}, and state_dir {state_dir} to installation {known}",
             hint="set runtime_dir and log.directory to directories of this installation, or put back the "
             "state_dir of the other one; remove none of them: each may hold records that are nowhere else",
         )
@@ -141,10 +141,10 @@ def unpack_identity(data: bytes) -> Identity:
     return _checked(json.loads(_ENVELOPE.body(data)))
 
 
-def _checked(found: Any) -> Identity:
+def _checked(values: Any) -> Identity:
     try:
-        lives = tuple(Life(first, number) for first, number in found["lives"])
-        identity = Identity(found["id"], lives)
+        lives = tuple(Life(first, number) for first, number in values["lives"])
+        identity = Identity(values["id"], lives)
         good = _ID.fullmatch(identity.id) and all(map(_is_life, lives)) and lives == tuple(sorted(lives))
     except (KeyError, TypeError) as error:
         raise ValueError(f"the body is not that of an installation: {error!r}") from error
@@ -183,10 +183,10 @@ class Installation:
         files = files or OsFiles()
         state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
         paths = state_dir / NAME, state_dir / COPY_NAME
-        own = [it for path in paths if (it := _read(files, path)) is not None]
+        own = [copy for path in paths if (copy := _read(files, path)) is not None]
         if not own:
-            kept = (_read(files, it / NAME) for it in also if it is not None)
-            new = next(filter(None, kept), None) or Identity(os.urandom(16).hex())
+            copies = (_read(files, place / NAME) for place in also if place is not None)
+            new = next(filter(None, copies), None) or Identity(os.urandom(16).hex())
             own = [_created(files, paths[0], new)]
         identity = own[0]
         for other in own[1:]:
@@ -198,12 +198,12 @@ class Installation:
 
         Raises InstallationMismatch, OSError.
         """
-        self._copies = [it / NAME for it in directories]
+        self._copies = [directory / NAME for directory in directories]
         for path in self._copies:
-            found = _read(self._files, path)
-            if found is not None and found.id != self.identity.id:
-                raise InstallationMismatch(path.parent, found.id, self._state_dir, self.identity.id)
-            self.identity = self.identity.joined(found) if found is not None else self.identity
+            identity = _read(self._files, path)
+            if identity is not None and identity.id != self.identity.id:
+                raise InstallationMismatch(path.parent, identity.id, self._state_dir, self.identity.id)
+            self.identity = self.identity.joined(identity) if identity is not None else self.identity
         self._save()
 
     @property
@@ -220,9 +220,9 @@ class Installation:
     def lake_epoch(self, epoch: int) -> int:
         """The epoch in the lake of an epoch of a ring, by the lives on the disk."""
         if (stamp := self._stamp()) != self._seen:
-            found = _read(self._files, self._state_dir / NAME)
-            if found is not None and found.id == self.identity.id:
-                self.identity, self._seen = found, stamp
+            identity = _read(self._files, self._state_dir / NAME)
+            if identity is not None and identity.id == self.identity.id:
+                self.identity, self._seen = identity, stamp
         return self.identity.lake_epoch(epoch)
 
     def owns(self, epoch: int) -> bool:
@@ -246,16 +246,16 @@ class Installation:
 
     def _stamp(self) -> tuple[int, int, int]:
         try:
-            found = os.stat(self._state_dir / NAME)
+            status = os.stat(self._state_dir / NAME)
         except FileNotFoundError:
             return 0, 0, 0
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def identity_of_log(directory: Path) -> Identity | None:
     """The identity next to a log, in its directory or in the one above it; None: not found."""
-    found = (_read(OsFiles(), place / NAME) for place in (directory, directory.absolute().parent))
-    return next(filter(None, found), None)
+    identities = (_read(OsFiles(), place / NAME) for place in (directory, directory.absolute().parent))
+    return next(filter(None, identities), None)
 
 
 def _read(files: Files, path: Path) -> Identity | None:
@@ -277,8 +277,8 @@ def _created(files: Files, path: Path, identity: Identity) -> Identity:
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)  # instead of os.link(): some file systems have no hard links
-        if (found := _read(files, path)) is not None:
-            return found
+        if (existing := _read(files, path)) is not None:
+            return existing
         _write(files, path, identity)
         return identity
     finally:

@@ -142,25 +142,25 @@ class DirectorySink:
 
     def _lock(self, directory: Path) -> None:
         """Lock the directory of an edge, so that no other process drains that edge here."""
-        held = self._locks.get(directory)
-        if held is not None and os.fstat(held).st_nlink > 0:
+        descriptor = self._locks.get(directory)
+        if descriptor is not None and os.fstat(descriptor).st_nlink > 0:
             return
         self._unlock(directory)  # the file was removed meanwhile
         fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            found = os.pread(fd, HOLDER_MAX_BYTES, 0)
+            holder = os.pread(fd, HOLDER_MAX_BYTES, 0)
             os.close(fd)
-            raise refusal(str(directory), holder_in(found), self._holder) from error
+            raise refusal(str(directory), holder_in(holder), self._holder) from error
         if self._holder is not None:
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(holder_as_dict(self._holder)).encode(), 0)
         self._locks[directory] = fd
 
     def _unlock(self, directory: Path) -> None:
-        if (held := self._locks.pop(directory, None)) is not None:
-            os.close(held)
+        if (descriptor := self._locks.pop(directory, None)) is not None:
+            os.close(descriptor)
 
     def _make_directory(self, directory: Path) -> None:
         """Create `directory` and sync its name to the disk."""
@@ -178,7 +178,7 @@ class DirectorySink:
         try:
             if begin:
                 there = os.listdir(self.root / directory)
-                yield from (f"{directory}/{it}" for it in fnmatch.filter(there, f"{glob.escape(begin)}*"))
+                yield from (f"{directory}/{name}" for name in fnmatch.filter(there, f"{glob.escape(begin)}*"))
                 return
             for place, _, files in os.walk(self.root / directory, onerror=_raise):
                 for name in files:

@@ -95,11 +95,15 @@ class _KafkaBatch:
             self._next, code = client.produce_records(to, self._group, self._marks, batch, self._next)
             return code
         while self._next < len(batch):
-            it = batch[self._next]
-            identity = b"%d %d %d" % (it.offset, it.timestamp_ns, it.flags & (FLAG_QOS | FLAG_RETAIN))
-            key, stamp_ms = self.records.topic_of(it.key), it.timestamp_ns // 1_000_000
-            message = KafkaMessage(key, it.bytes(), stamp_ms, identity, it.properties)
-            if code := client.produce(to, self._group, message, it.offset):
+            record = batch[self._next]
+            identity = b"%d %d %d" % (
+                record.offset,
+                record.timestamp_ns,
+                record.flags & (FLAG_QOS | FLAG_RETAIN),
+            )
+            key, stamp_ms = self.records.topic_of(record.key), record.timestamp_ns // 1_000_000
+            message = KafkaMessage(key, record.bytes(), stamp_ms, identity, record.properties)
+            if code := client.produce(to, self._group, message, record.offset):
                 return code
             self._next += 1
         return 0
@@ -176,7 +180,7 @@ class KafkaSink:
 
     def _take(self, under_way: deque[_KafkaBatch]) -> bool:
         """Move waiting records into flight, up to IN_FLIGHT_BYTES. True: the sink is being closed."""
-        length = sum(it.records.length for it in under_way)
+        length = sum(batch.records.length for batch in under_way)
         try:
             while length < IN_FLIGHT_BYTES:
                 item = self._waiting.get_nowait() if under_way else self._waiting.get(timeout=IDLE_POLL_S)
@@ -190,7 +194,7 @@ class KafkaSink:
 
     def _turn(self, client: KafkaClient, under_way: deque[_KafkaBatch]) -> None:
         """One round. Raises SinkError: all records in flight have failed."""
-        full = not all(it.over or it.hand_over(client, self._cluster) for it in under_way)
+        full = not all(batch.over or batch.hand_over(client, self._cluster) for batch in under_way)
         client.poll(FULL_S if full else IDLE_POLL_S)
         while under_way and under_way[0].settled(client, self._cluster):
             done = under_way.popleft()

@@ -121,14 +121,14 @@ class _Library:
         """Address of a function, for C."""
         return self.pointer(getattr(self.calls, name))
 
-    def pointer(self, it: Any) -> Any:
+    def pointer(self, array: Any) -> Any:
         """The same address, for ringbuf's C."""
-        return ffi.cast("void *", int(self.ffi.cast("uintptr_t", it)))
+        return ffi.cast("void *", int(self.ffi.cast("uintptr_t", array)))
 
-    def text(self, it: Any) -> str:
+    def text(self, pointer: Any) -> str:
         """A C string."""
-        found: bytes = self.ffi.string(it) if it else b""
-        return found.decode(errors="replace")
+        encoded: bytes = self.ffi.string(pointer) if pointer else b""
+        return encoded.decode(errors="replace")
 
 
 _library = functools.cache(_Library)
@@ -240,23 +240,23 @@ class KafkaClient:
         to = ffi.new("rb_kafka_to *")
         to.producev = self._library.producev
         to.client, to.topic = self._library.pointer(self._handle), self._library.pointer(self._topic(topic))
-        held = ffi.from_buffer("char[]", source)
-        to.source, to.source_length = held, len(source)
-        return to, held
+        memory = ffi.from_buffer("char[]", source)
+        to.source, to.source_length = memory, len(source)
+        return to, memory
 
-    def produce(self, to: Any, group: ProduceGroup, it: KafkaMessage, number: int) -> int:
+    def produce(self, to: Any, group: ProduceGroup, source: KafkaMessage, number: int) -> int:
         """Pass one message to the client.
 
         Returns 0, or the reason of the refusal: FULL, or another code of librdkafka.
         """
         message = ffi.new("rb_kafka_message *")
-        held = []  # while it is copied
+        memories = []  # while it is copied
         for field in ("key", "value", "identity", "properties"):
-            data: bytes = getattr(it, field)
-            held.append(ffi.from_buffer("uint8_t[]", data))
-            setattr(message, field, held[-1])
+            data: bytes = getattr(source, field)
+            memories.append(ffi.from_buffer("uint8_t[]", data))
+            setattr(message, field, memories[-1])
             setattr(message, f"{field}_length", len(data))
-        message.timestamp_ms = it.timestamp_ms
+        message.timestamp_ms = source.timestamp_ms
         code = int(lib.rb_kafka_produce(to[0], group.counts, group.marks((number,)), message))
         group.handed_over += code == 0
         return code
@@ -298,16 +298,16 @@ class KafkaClient:
     def ask(self, topic: str | None) -> Failure | None:
         """Check that the cluster answers, and has the topic or creates it. Returns the error, or None."""
         library = self._library
-        found = library.ffi.new("const cluster_metadata **")
+        metadata = library.ffi.new("const cluster_metadata **")
         handle = self._topic(topic) if topic else library.ffi.NULL
         timeout_ms = int(ASK_TIMEOUT_S * 1000)
-        code = self._calls.rd_kafka_metadata(self._handle, not topic, handle, found, timeout_ms)
+        code = self._calls.rd_kafka_metadata(self._handle, not topic, handle, metadata, timeout_ms)
         if code:
             self.poll(0)
             return self.last_error() or Failure.of(code)
-        topics = [found[0].topics[number] for number in range(found[0].topic_count)]
-        codes = [it.error for it in topics if library.text(it.name) == topic]
-        self._calls.rd_kafka_metadata_destroy(found[0])
+        topics = [metadata[0].topics[number] for number in range(metadata[0].topic_count)]
+        codes = [entry.error for entry in topics if library.text(entry.name) == topic]
+        self._calls.rd_kafka_metadata_destroy(metadata[0])
         return Failure.of(codes[0]) if any(codes) else None
 
     def close(self) -> None:

@@ -120,11 +120,11 @@ class Lease:
                 self._name = None
 
     def _contend(self) -> None:
-        found = self._read()
-        if found is None:
+        current = self._read()
+        if current is None:
             written = self._write(self._holder, "create")
         else:
-            other, e_tag = found
+            other, e_tag = current
             holder = other.key if isinstance(other, Holder) else other
             if holder not in {"", self._holder} and (left_s := self._left_s(e_tag)) > 0:
                 raise refusal(self._where, other, self._own, left_s)
@@ -146,8 +146,8 @@ class Lease:
 
     def _read(self) -> tuple[Holder | str, str | None] | None:
         try:
-            found = self._obstore.get(self._store, self._path)
-            content, e_tag = bytes(found.bytes()), found.meta["e_tag"]
+            response = self._obstore.get(self._store, self._path)
+            content, e_tag = bytes(response.bytes()), response.meta["e_tag"]
         except FileNotFoundError:
             return None
         return holder_in(content), e_tag

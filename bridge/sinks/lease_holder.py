@@ -30,13 +30,13 @@ def holder_as_dict(holder: Holder) -> dict[str, Any]:
 def holder_in(data: bytes) -> Holder | str:
     """The holder in a lock file or lease; its text if it is no installation; "": released."""
     try:
-        found = json.loads(data)
-        key = str(found["holder"])
+        values = json.loads(data)
+        key = str(values["holder"])
     except (ValueError, KeyError, TypeError):
         return "an unknown holder"
-    if "installation" not in found:
+    if "installation" not in values:
         return key
-    holder = Holder(*(str(found.get(name, "")) for name in ("installation", "boot", "place", "host")))
+    holder = Holder(*(str(values.get(name, "")) for name in ("installation", "boot", "place", "host")))
     return holder if holder.key == key else key
 
 

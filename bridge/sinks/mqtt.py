@@ -133,7 +133,11 @@ class MqttSink:
             raise BadName(text, hint=f"options: {', '.join(OPTIONS)}")
         rest = dict(options)
         prefix, client_id = rest.pop("prefix", ""), rest.pop("client_id", "")
-        filters = [it.strip() for it in rest.pop("commands", "").split(",") if it.strip()]
+        filters = [
+            topic_filter.strip()
+            for topic_filter in rest.pop("commands", "").split(",")
+            if topic_filter.strip()
+        ]
         local, in_flight = rest.pop("local", ""), rest.pop("in_flight", str(IN_FLIGHT))
         if not in_flight.isdecimal() or not 1 <= int(in_flight) <= 65_535:
             raise BadName(f"{url}: in_flight is {in_flight!r}, and must be 1 to 65535")
@@ -184,9 +188,9 @@ class MqttSink:
             self._thread.join()
             loop.close()
 
-    def _ask(self, wanted: Coroutine[Any, Any, _T]) -> Future[_T]:
+    def _ask(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(wanted, self._loop)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     # ---- the thread ----
 
@@ -287,7 +291,9 @@ class MqttSink:
     def _fail(self, error: SinkUnavailable) -> None:
         """Fail all records in flight: this side does not know whether they arrived."""
         self._link = None
-        waiting = {id(it): it for it in (*(it for it, _, _ in self._in_flight.values()), *self._queue)}
+        waiting = {
+            id(batch): batch for batch in (*(batch for batch, _, _ in self._in_flight.values()), *self._queue)
+        }
         for packet_id in self._in_flight:
             self._identifiers.free(packet_id)
         self._in_flight.clear()
@@ -362,20 +368,20 @@ class MqttSink:
         if not flags & FLAG_PROPERTIES:
             return Properties(user=user)
         data = message.properties
-        given = decode_properties(Body(data, Version.V5), In.PUBLISH)
-        if FROM_BYTES in data and any(name == FROM for name, _ in given.user):
+        properties = decode_properties(Body(data, Version.V5), In.PUBLISH)
+        if FROM_BYTES in data and any(name == FROM for name, _ in properties.user):
             self.echoes += 1
             return None
-        left_s = given.message_expiry_interval_s
+        left_s = properties.message_expiry_interval_s
         if left_s is not None:
             left_s -= max(time.time_ns() - stamp, 0) // 1_000_000_000
             if left_s <= 0:
                 self.expired += 1
                 return None
-        response = given.response_topic
+        response = properties.response_topic
         return replace(
-            given,
-            user=(*given.user, *user),
+            properties,
+            user=(*properties.user, *user),
             message_expiry_interval_s=left_s,
             response_topic=self._prefix + response if response is not None else None,
         )

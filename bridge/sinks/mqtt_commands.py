@@ -67,9 +67,13 @@ class Commands:
                 1,
                 tuple(
                     Subscription(
-                        self._prefix + it, 1, no_local=True, retain_as_published=True, retain_handling=1
+                        self._prefix + topic_filter,
+                        1,
+                        no_local=True,
+                        retain_as_published=True,
+                        retain_handling=1,
                     )
-                    for it in self._filters
+                    for topic_filter in self._filters
                 ),
             )
         )
@@ -113,16 +117,16 @@ class Commands:
 
     async def _publish(self, packet: Publish) -> None:
         """Publish a command until the local broker has it, or refuses it; no time limit."""
-        given = packet.properties
-        response = given.response_topic
+        request_properties = packet.properties
+        response = request_properties.response_topic
         if response is not None and response.startswith(self._prefix):
             response = response.removeprefix(self._prefix)
         properties = replace(
-            given,
+            request_properties,
             subscription_identifiers=(),
             topic_alias=None,
             response_topic=response,
-            user=(*given.user, (FROM, self._edge)),
+            user=(*request_properties.user, (FROM, self._edge)),
         )
         topic = packet.topic.removeprefix(self._prefix)
         local = Publish(topic, packet.payload, 1, packet.retain, packet_id=1, properties=properties)

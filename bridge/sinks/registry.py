@@ -36,10 +36,10 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
     try:
         return _opened(url, options)
     except (BadName, SinkUnavailable) as error:
-        who = urlsplit(url).netloc.rpartition("@")[0]
-        if not who:
+        credentials = urlsplit(url).netloc.rpartition("@")[0]
+        if not credentials:
             raise
-        text, hint = (message.replace(f"{who}@", "") for message in (str(error), error.hint))
+        text, hint = (message.replace(f"{credentials}@", "") for message in (str(error), error.hint))
         raise type(error)(text, hint=hint) from None
 
 

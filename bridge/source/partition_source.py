@@ -91,13 +91,13 @@ class BrokerLog:
         return self._merged.epochs(ring_name)
 
     def _looked(self, ring_name: str) -> list[LogReader]:
-        found = []
+        ranges = []
         for place in places(self._directory, ring_name):
             reader = self._readers.setdefault(place, LogReader(OsFiles(), str(place)))
             with suppress(FileNotFoundError):  # the broker has not created it yet
                 reader.refresh()
-                found.append(reader)
-        return found
+                ranges.append(reader)
+        return ranges
 
 
 class RingName(NamedTuple):
@@ -126,8 +126,8 @@ class RingName(NamedTuple):
 
 def _follows(epoch: int, before: int) -> bool:
     """True if an epoch can follow another one: it is of another life, or higher."""
-    known, found = ring_epoch(before), ring_epoch(epoch)
-    return epoch - found != before - known or found > known
+    known, epoch_number = ring_epoch(before), ring_epoch(epoch)
+    return epoch - epoch_number != before - known or epoch_number > known
 
 
 def find_rings(runtime_dir: Path, streams: Sequence[str]) -> dict[RingName, Path]:
@@ -156,15 +156,15 @@ class RecordBuffer:
         """
         runs: list[tuple[int, int, bool]] = []
         end = HEADER_BYTES
-        for it in ranges:
-            unchecked = RecordRun.of(it.view).unchecked
+        for part in ranges:
+            unchecked = RecordRun.of(part.view).unchecked
             if runs and not unchecked and not runs[-1][2]:
                 begin = runs.pop()[0]
             else:
                 begin = end = end + EXTENT_HEADER_BYTES
-            self._make_room(end, len(it.view), about_bytes)
-            copied(self.memory[end : end + len(it.view)], it.view)
-            end += len(it.view)
+            self._make_room(end, len(part.view), about_bytes)
+            copied(self.memory[end : end + len(part.view)], part.view)
+            end += len(part.view)
             runs.append((begin, end, unchecked))
         return tuple(RecordRun(self.memory[begin:end], unchecked) for begin, end, unchecked in runs)
 
@@ -246,7 +246,7 @@ class _HotRing:
         while ranges and limit_bytes > 0 and count < RUNS_MAX:
             yield from ranges
             count += len(ranges)
-            limit_bytes -= sum(len(it.view) for it in ranges)
+            limit_bytes -= sum(len(part.view) for part in ranges)
             try:
                 ranges = self.reader.ranges(min(limit_bytes, PIECE_BYTES)) if limit_bytes > 0 else []
             except (Corrupt, Overrun):
@@ -290,15 +290,15 @@ class PartitionSource:
             return
         if self._rings and self._rings[-1].file == (file.st_dev, file.st_ino):
             return
-        found = _HotRing(self.path, self._lake_epoch)
-        if any(not _follows(found.epoch, ring.epoch) for ring in self._rings):
+        new_ring = _HotRing(self.path, self._lake_epoch)
+        if any(not _follows(new_ring.epoch, ring.epoch) for ring in self._rings):
             known = self._rings[-1].epoch
-            found.close()
+            new_ring.close()
             raise SourceError(
-                f"{self.path}: a new ring of epoch {ring_epoch(found.epoch)}, after {ring_epoch(known)}",
+                f"{self.path}: a new ring of epoch {ring_epoch(new_ring.epoch)}, after {ring_epoch(known)}",
                 hint=ANOTHER_EDGE,
             )
-        self._rings.append(found)
+        self._rings.append(new_ring)
 
     def look_back(self) -> None:
         """Use only the log, because the ring is gone. Raises LogError, OSError."""
@@ -313,18 +313,18 @@ class PartitionSource:
         while len(self._rings) > 1 and _follows(epoch, self._rings[0].epoch):
             self._rings.pop(0).close()
         there = {ring.epoch for ring in self._rings}
-        self._passed = {it: end for it, end in self._passed.items() if it[0] in there}
+        self._passed = {key: end for key, end in self._passed.items() if key[0] in there}
 
     def epochs(self) -> list[tuple[int, int]]:
         """(epoch, first offset) of all epochs that can be read, in rising order."""
-        found = {it.epoch: it.first_offset for it in self._cold_epochs()}
-        found |= {ring.epoch: ring.ring.first_offset for ring in self._rings}
-        return sorted(found.items(), key=lambda it: ring_epoch(it[0]))
+        first_offsets = {span.epoch: span.first_offset for span in self._cold_epochs()}
+        first_offsets |= {hot.epoch: hot.ring.first_offset for hot in self._rings}
+        return sorted(first_offsets.items(), key=lambda item: ring_epoch(item[0]))
 
     def _cold_epochs(self) -> list[Epoch]:
         """Epochs of which the log has records."""
-        found = self._cold.epochs(self.path.name) if self._cold else []
-        return [it._replace(epoch=self._lake_epoch(it.epoch)) for it in found]
+        spans = self._cold.epochs(self.path.name) if self._cold else []
+        return [span._replace(epoch=self._lake_epoch(span.epoch)) for span in spans]
 
     @property
     def is_gone(self) -> bool:
@@ -363,7 +363,9 @@ class PartitionSource:
 
     def damaged_in(self, epoch: int, first: int, last: int) -> list[tuple[int, int]]:
         """Ranges in first .. last of records that did not verify; only the latest that were read."""
-        ends = ((begin, end - 1) for (it, begin), end in self._passed.items() if it == epoch)
+        ends = (
+            (begin, end - 1) for (passed_epoch, begin), end in self._passed.items() if passed_epoch == epoch
+        )
         return [(max(a, first), min(b, last)) for a, b in ends if a <= last and b >= first]
 
     def readable_from(self, epoch: int, offset: int) -> int:
@@ -371,16 +373,16 @@ class PartitionSource:
 
         Raises LogError, OSError, RingError.
         """
-        ring = next((it.ring for it in self._rings if it.epoch == epoch), None)
+        ring = next((hot.ring for hot in self._rings if hot.epoch == epoch), None)
         oldest = ring.extremes().oldest_offset if ring is not None else offset
         if oldest <= offset or self._cold is None:
             return max(oldest, offset)
-        spans = [it for it in self._cold_epochs() if it.epoch == epoch]
-        return min([max(it.first_offset, offset) for it in spans if it.end_offset > offset] + [oldest])
+        spans = [span for span in self._cold_epochs() if span.epoch == epoch]
+        return min([max(span.first_offset, offset) for span in spans if span.end_offset > offset] + [oldest])
 
     def end_of(self, epoch: int) -> int:
         """The offset behind the last record of an epoch, verified or not; 0: its ring is gone."""
-        ends = (it.ring.extremes().end_offset for it in self._rings if it.epoch == epoch)
+        ends = (hot.ring.extremes().end_offset for hot in self._rings if hot.epoch == epoch)
         return max(ends, default=0)
 
     def capacity(self) -> tuple[int, int] | None:
@@ -398,9 +400,9 @@ class PartitionSource:
         header.
         """
         if not self._rings:
-            later = (it for it in self._left if it.epoch == epoch or _follows(it.epoch, epoch))
-            here = ((it, offset if it.epoch == epoch else 0) for it in later)
-            left = sum(max(it.end_offset - max(it.first_offset, begin), 0) for it, begin in here)
+            later = (span for span in self._left if span.epoch == epoch or _follows(span.epoch, epoch))
+            here = ((span, offset if span.epoch == epoch else 0) for span in later)
+            left = sum(max(span.end_offset - max(span.first_offset, begin), 0) for span, begin in here)
             return left, left * RECORD_MIN_BYTES
         if self._rings[-1].epoch != epoch:
             return 1, 1
@@ -429,8 +431,8 @@ class PartitionSource:
             if hot is not None and nearest is None:
                 try:
                     return hot.read(offset, limit_bytes, buffer)
-                except OffsetGone as gone:
-                    nearest = gone.nearest
+                except OffsetGone as error:
+                    nearest = error.nearest
                 except (_Damaged, Corrupt):
                     nearest = self._behind(hot, offset, buffer)
             if nearest is not None and nearest < offset:
@@ -449,7 +451,11 @@ class PartitionSource:
 
     def _known_end(self, epoch: int, offset: int) -> int | None:
         """Offset behind known damaged records from `offset` on; None: `offset` is not known to be damaged."""
-        ends = (end for (it, first), end in self._passed.items() if it == epoch and first <= offset < end)
+        ends = (
+            end
+            for (passed_epoch, first), end in self._passed.items()
+            if passed_epoch == epoch and first <= offset < end
+        )
         return next(ends, None)
 
     def _behind(self, hot: _HotRing, offset: int, buffer: RecordBuffer) -> int:
@@ -469,7 +475,7 @@ class PartitionSource:
                 ) from worse
             end += 1
             self._damaged()
-        known = (first for (epoch, first), it in self._passed.items() if (epoch, it) == (hot.epoch, offset))
+        known = (first for (epoch, first), end in self._passed.items() if (epoch, end) == (hot.epoch, offset))
         first = next(known, offset)
         if first == offset:
             log.warning(
@@ -515,13 +521,13 @@ class PartitionSource:
             ranges = cold.read(self.path.name, ring_epoch(epoch), offset, min(limit_bytes, PIECE_BYTES))
             if not ranges:
                 return
-            for it in ranges:
-                if taken and it.offset != offset:
+            for part in ranges:
+                if taken and part.offset != offset:
                     return
-                taken.append(replace(it, view=memoryview(b"")))
-                offset = it.offset + it.count
-                limit_bytes -= len(it.view)
-                yield it
+                taken.append(replace(part, view=memoryview(b"")))
+                offset = part.offset + part.count
+                limit_bytes -= len(part.view)
+                yield part
             ranges.clear()
 
     def read_exactly(self, epoch: int, first_offset: int, last_offset: int) -> RecordBatch | None:
@@ -560,8 +566,8 @@ def cut(batch: RecordBatch, last_offset: int) -> RecordBatch:
     runs: list[RecordRun] = []
     offset, stamp = batch.first_offset, batch.first_timestamp_ns
     for run in batch.runs:
-        wanted = last_offset + 1 - offset
-        end = bytes_of_records(run.records, batch.ring_epoch, offset, wanted)
+        count = last_offset + 1 - offset
+        end = bytes_of_records(run.records, batch.ring_epoch, offset, count)
         scan = scan_records(run.records[:end], batch.ring_epoch)
         runs.append(RecordRun(run.records[:end], run.unchecked))
         offset, stamp = scan.last_offset + 1, scan.last_timestamp_ns

@@ -83,8 +83,8 @@ class Account:
         """True if records or files are missing without a declaration, numbers are used twice, or a file
         is unreadable.
         """
-        units = any(it.missing or it.doubled for it in self.edges)
-        return units or any(it.missing for it in self.epochs) or bool(self.unreadable)
+        units = any(edge.missing or edge.doubled for edge in self.edges)
+        return units or any(epoch.missing for epoch in self.epochs) or bool(self.unreadable)
 
 
 def account(files: Sequence[FileInfo], *, retained: bool = False) -> Account:
@@ -93,22 +93,22 @@ def account(files: Sequence[FileInfo], *, retained: bool = False) -> Account:
     `retained`: old files were removed on purpose. An epoch is then expected from the first offset that is
     present. An edge is always expected from its first number.
     """
-    drained_to = _drained_ends(facts.footer for facts in files)
+    drained_to = _drained_ends(file.footer for file in files)
     epochs: dict[EpochKey, list[FileInfo]] = defaultdict(list)
-    for facts in files:
-        name = facts.file.name
-        epochs[EpochKey(name.edge, name.stream, name.partition, name.epoch)].append(facts)
-    later = _declared_later(facts.footer for facts in files)
+    for info in files:
+        name = info.file.name
+        epochs[EpochKey(name.edge, name.stream, name.partition, name.epoch)].append(info)
+    later = _declared_later(file.footer for file in files)
     for epoch in (*drained_to, *later):
         epochs.setdefault(epoch, [])
     accounts = [
-        _epoch(epoch, facts, drained_to.get(epoch), later.get(epoch, _Declared([], [])), retained)
-        for epoch, facts in sorted(epochs.items())
+        _epoch(epoch, files_of_epoch, drained_to.get(epoch), later.get(epoch, _Declared([], [])), retained)
+        for epoch, files_of_epoch in sorted(epochs.items())
     ]
     return Account(
-        [it for it in accounts if it is not None],
+        [epoch_account for epoch_account in accounts if epoch_account is not None],
         _edges(files),
-        [facts for facts in files if facts.footer is None],
+        [file for file in files if file.footer is None],
     )
 
 
@@ -130,13 +130,13 @@ class _Declared(NamedTuple):
 
 def _declared_later(footers: Iterable[FileFooter | None]) -> dict[EpochKey, _Declared]:
     """Ranges that later files declare lost or skipped for epochs that had ended."""
-    found: dict[EpochKey, _Declared] = defaultdict(lambda: _Declared([], []))
+    declared: dict[EpochKey, _Declared] = defaultdict(lambda: _Declared([], []))
     for footer in filter(None, footers):
         for kind, ranges in enumerate((footer.earlier_lost, footer.earlier_skipped)):
             for epoch, first, last in ranges:
                 key = EpochKey(footer.edge, footer.stream, footer.partition, epoch)
-                found[key][kind].append((first, last))
-    return found
+                declared[key][kind].append((first, last))
+    return declared
 
 
 def _declared(footers: Sequence[FileFooter], later: _Declared, present: Ranges) -> _Declared:
@@ -149,8 +149,8 @@ def _declared(footers: Sequence[FileFooter], later: _Declared, present: Ranges) 
 def _epoch(
     epoch: EpochKey, files: list[FileInfo], drained_to: int | None, later: _Declared, retained: bool
 ) -> EpochAccount | None:
-    footers = [facts.footer for facts in files if facts.footer is not None]
-    ranges = [(facts.file.name.first_offset, facts.file.name.last_offset) for facts in files]
+    footers = [file.footer for file in files if file.footer is not None]
+    ranges = [(info.file.name.first_offset, info.file.name.last_offset) for info in files]
     present = union(ranges)
     declared = _declared(footers, later, present)
     firsts = [footer.epoch_first_offset for footer in footers] or [first for first, _ in ranges]
@@ -170,16 +170,16 @@ def _epoch(
 
 def _edges(files: Sequence[FileInfo]) -> list[EdgeAccount]:
     numbers: dict[str, list[int]] = defaultdict(list)
-    for facts in files:
-        numbers[facts.file.name.edge].append(facts.file.name.drain_seq)
-    found = []
-    for edge, given in sorted(numbers.items()):
-        there = union((number, number) for number in given)
+    for info in files:
+        numbers[info.file.name.edge].append(info.file.name.drain_seq)
+    accounts = []
+    for edge, files_of_edge in sorted(numbers.items()):
+        there = union((number, number) for number in files_of_edge)
         doubled = (
-            sorted({number for number in given if given.count(number) > 1})
-            if len(set(given)) < len(given)
+            sorted({number for number in files_of_edge if files_of_edge.count(number) > 1})
+            if len(set(files_of_edge)) < len(files_of_edge)
             else []
         )
-        missing = subtract([(min(given), max(given))], there)
-        found.append(EdgeAccount(edge, min(given), max(given), missing, doubled))
-    return found
+        missing = subtract([(min(files_of_edge), max(files_of_edge))], there)
+        accounts.append(EdgeAccount(edge, min(files_of_edge), max(files_of_edge), missing, doubled))
+    return accounts

@@ -137,10 +137,10 @@ class _Rows:
             kind = types.get(field.name)
             if kind is None:
                 raise SourceOptionError(f"no column {field.name!r}", hint=f"there are {', '.join(types)}")
-            given = field.dataType.simpleString()
-            if f"{field.name} {given}" not in known:
+            type_name = field.dataType.simpleString()
+            if f"{field.name} {type_name}" not in known:
                 raise SourceOptionError(
-                    f"column {field.name} cannot be {given}", hint=f"the columns are {ddl}"
+                    f"column {field.name} cannot be {type_name}", hint=f"the columns are {ddl}"
                 )
             if not field.nullable and (options.mode == "PERMISSIVE" or field.name not in NEVER_NULL):
                 raise SourceOptionError(
@@ -168,9 +168,9 @@ class _Rows:
                 rows = decoded.first_offset, decoded.first_offset + decoded.rows - 1
                 for first, last in task.ranges:
                     begin, end = max(first, rows[0]), min(last, rows[1])
-                    chosen = self.options.where.of(decoded.part(begin, end)) if begin <= end else None
-                    if chosen is not None and chosen.rows:
-                        yield batch_of(self._typed(chosen), constants, self.schema)
+                    columns = self.options.where.of(decoded.part(begin, end)) if begin <= end else None
+                    if columns is not None and columns.rows:
+                        yield batch_of(self._typed(columns), constants, self.schema)
                 left = subtract(left, [rows])
         except DrainedFileError as error:
             reason = str(error)
@@ -223,12 +223,14 @@ class _Rows:
         typed = typed_columns(self.options.payloads, topics, data, self.schema.names)
         return decoded._replace(columns={**decoded.columns, **typed})
 
-    def planned(self, chosen: list[StoredFile], every: list[StoredFile]) -> list[InputPartition]:
+    def planned(self, new_files: list[StoredFile], every: list[StoredFile]) -> list[InputPartition]:
         """The tasks for the chosen files."""
         streams = self.options.streams
         where = self.options.where
-        wanted = [it for it in chosen if matches(it.name.stream, streams) and where.may_be_in(it.name)]
-        tasks = clipped(tasks_of(wanted, every), *where.offsets)
+        named_files = [
+            file for file in new_files if matches(file.name.stream, streams) and where.may_be_in(file.name)
+        ]
+        tasks = clipped(tasks_of(named_files, every), *where.offsets)
         return [_Files(files) for files in pack(tasks, self.options.task_bytes, self.options.min_partitions)]
 
     def stored(self) -> list[StoredFile]:
@@ -292,9 +294,9 @@ class _PushingReader(_BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take conditions; return all of them, because Spark checks the remaining rows again."""
-        found = [condition for condition in map(condition_of, filters) if condition is not None]
+        conditions = [condition for condition in map(condition_of, filters) if condition is not None]
         options = self._rows.options
-        self._rows = replace(self._rows, options=replace(options, where=options.where.and_also(*found)))
+        self._rows = replace(self._rows, options=replace(options, where=options.where.and_also(*conditions)))
         return filters
 
 
@@ -332,8 +334,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._rows.reached(begin, files, limit, stream=True)
         if self._target is not None:
             target = self._target
-            most = {edge: max(target.get(edge, 0), begin.get(edge, 0)) for edge in target | begin}
-            end = {edge: min(number, most[edge]) for edge, number in end.items() if edge in most}
+            latest = {edge: max(target.get(edge, 0), begin.get(edge, 0)) for edge in target | begin}
+            end = {edge: min(number, latest[edge]) for edge, number in end.items() if edge in latest}
         return _offset(end)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

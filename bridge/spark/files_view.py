@@ -84,10 +84,12 @@ def _row(landing: Landing, file: StoredFile) -> Row:
     stamps = (
         datetime.fromtimestamp(ns / 1e9, UTC) for ns in (footer.first_timestamp_ns, footer.last_timestamp_ns)
     )
-    ranges = ([{"first": first, "last": last} for first, last in it] for it in (footer.lost, footer.skipped))
+    ranges = (
+        [{"first": first, "last": last} for first, last in ranges] for ranges in (footer.lost, footer.skipped)
+    )
     earlier = (
-        [{"epoch": epoch, "first": first, "last": last} for epoch, first, last in it]
-        for it in (footer.earlier_lost, footer.earlier_skipped)
+        [{"epoch": epoch, "first": first, "last": last} for epoch, first, last in ranges]
+        for ranges in (footer.earlier_lost, footer.earlier_skipped)
     )
     previous = footer.previous or (None, None)
     return (*row, *stamps, footer.epoch_first_offset, *previous, *ranges, None, *earlier)

@@ -40,7 +40,7 @@ PLAIN: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
-    "in": lambda value, them: value in them,
+    "in": lambda value, values: value in values,
     "starts": lambda value, with_what: str(value).startswith(with_what),
     "filter": lambda value, pattern: re.fullmatch(pattern, value, re.DOTALL) is not None,
 }
@@ -64,7 +64,11 @@ class Condition:
     @classmethod
     def of_topics(cls, *topic_filters: str) -> Condition:
         """Condition for any of these topic filters. Raises SourceOptionError."""
-        return cls("topic", "filter", "|".join(f"(?:{filter_pattern(it)})" for it in topic_filters))
+        return cls(
+            "topic",
+            "filter",
+            "|".join(f"(?:{filter_pattern(topic_filter)})" for topic_filter in topic_filters),
+        )
 
     def holds(self, value: Any) -> bool:
         """True if the value fulfils the condition."""
@@ -84,11 +88,15 @@ class Where:
     @property
     def columns(self) -> set[str]:
         """Columns of a record that the conditions need."""
-        return {it.column for it in self.conditions} & BY_RECORD
+        return {condition.column for condition in self.conditions} & BY_RECORD
 
     def may_be_in(self, name: FileName) -> bool:
         """True if a file of this name can hold a wanted record."""
-        if not all(it.holds(getattr(name, it.column)) for it in self.conditions if it.column in BY_NAME):
+        if not all(
+            condition.holds(getattr(name, condition.column))
+            for condition in self.conditions
+            if condition.column in BY_NAME
+        ):
             return False
         first, last = self.offsets
         return first <= name.last_offset and name.first_offset <= last and name.day >= self._first_day
@@ -96,44 +104,57 @@ class Where:
     @property
     def has_times(self) -> bool:
         """True if conditions on the timestamp can exclude a file by the times in its footer."""
-        return any(it.column == "timestamp" and it.how in COMPUTED for it in self.conditions)
+        return any(
+            condition.column == "timestamp" and condition.how in COMPUTED for condition in self.conditions
+        )
 
     def may_be_between(self, first_ns: int, last_ns: int) -> bool:
         """True: a file whose first and last record have these times can hold a wanted record."""
         low, high = sorted((first_ns, last_ns))
         earliest, latest = _utc(low) - SET_BACK, _utc(high) + SET_BACK
         return all(
-            (it.how in {">", ">="} or it.value >= earliest) and (it.how in {"<", "<="} or it.value <= latest)
-            for it in self.conditions
-            if it.column == "timestamp" and it.how in COMPUTED
+            (condition.how in {">", ">="} or condition.value >= earliest)
+            and (condition.how in {"<", "<="} or condition.value <= latest)
+            for condition in self.conditions
+            if condition.column == "timestamp" and condition.how in COMPUTED
         )
 
     @property
     def offsets(self) -> tuple[int, int]:
         """The smallest range with all wanted offsets."""
         first, last = 0, OFFSET_MAX
-        for it in self.conditions:
-            if it.column != "offset" or (it.how == "in" and not it.value):
+        for condition in self.conditions:
+            if condition.column != "offset" or (condition.how == "in" and not condition.value):
                 continue
-            if it.how in {"=", ">", ">=", "in"}:
-                first = max(first, (min(it.value) if it.how == "in" else it.value) + (it.how == ">"))
-            if it.how in {"=", "<", "<=", "in"}:
-                last = min(last, (max(it.value) if it.how == "in" else it.value) - (it.how == "<"))
+            if condition.how in {"=", ">", ">=", "in"}:
+                first = max(
+                    first,
+                    (min(condition.value) if condition.how == "in" else condition.value)
+                    + (condition.how == ">"),
+                )
+            if condition.how in {"=", "<", "<=", "in"}:
+                last = min(
+                    last,
+                    (max(condition.value) if condition.how == "in" else condition.value)
+                    - (condition.how == "<"),
+                )
         return first, last
 
     @property
     def _first_day(self) -> str:
         times = [
-            it.value for it in self.conditions if it.column == "timestamp" and it.how in {"=", ">", ">="}
+            condition.value
+            for condition in self.conditions
+            if condition.column == "timestamp" and condition.how in {"=", ">", ">="}
         ]
         return (max(times).astimezone(UTC) - SET_BACK).strftime("%Y-%m-%d") if times else ""
 
     def of(self, decoded: DecodedColumns) -> DecodedColumns:
         """The wanted rows; their offsets may then have gaps."""
         mask = None
-        for it in self.conditions:
-            if it.column in BY_RECORD:
-                one = _mask(it, decoded.columns[it.column])
+        for condition in self.conditions:
+            if condition.column in BY_RECORD:
+                one = _mask(condition, decoded.columns[condition.column])
                 mask = one if mask is None else pc.and_(mask, one)
         if mask is None or mask.true_count == decoded.rows:
             return decoded
@@ -158,5 +179,5 @@ def _mask(condition: Condition, values: pa.Array) -> pa.Array:
 
 def moment(text: str) -> datetime:
     """An ISO date or time, UTC without a time zone. Raises ValueError."""
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -70,7 +70,7 @@ class Landing:
         """
         opened = self._open()
         self._refuse_what_is_no_root(opened)
-        found: dict[FileName, StoredFile] = {}
+        files: dict[FileName, StoredFile] = {}
         tables = 0
         for info in self._entries(opened, edges):
             name = name_of(info.path)
@@ -79,21 +79,21 @@ class Landing:
                 continue
             stored = StoredFile(name, info.path, info.size, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
             key = replace(name, day="")
-            found[key] = min(found.get(key, stored), stored)
+            files[key] = min(files.get(key, stored), stored)
         # Otherwise a query over the wrong place would find nothing, and look correct.
-        if tables and not found:
+        if tables and not files:
             raise SourceOptionError(
                 f"path {self.root!r} holds Parquet files, and none that a bridge has drained",
                 hint="a table: read it with spark.read.parquet",
             )
-        return sorted(found.values())
+        return sorted(files.values())
 
     def edges(self) -> list[str]:
         """Edges that have a directory here, sorted. Raises as files() does."""
         opened = self._open()
         self._refuse_what_is_no_root(opened)
         top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
-        directories = (it.base_name for it in top if it.type == fs.FileType.Directory)
+        directories = (entry.base_name for entry in top if entry.type == fs.FileType.Directory)
         return sorted(name.removeprefix("edge=") for name in directories if name.startswith("edge="))
 
     def check(self) -> None:
@@ -116,7 +116,7 @@ class Landing:
     def _entries(self, opened: _Opened, edges: Sequence[str]) -> Iterator[Any]:
         """Files in the directories of these edges, and files next to the directories."""
         top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
-        yield from (it for it in top if it.type == fs.FileType.File)
+        yield from (entry for entry in top if entry.type == fs.FileType.File)
         for directory in top:
             edge = directory.base_name.removeprefix("edge=")
             if (
@@ -126,7 +126,9 @@ class Landing:
             ):
                 continue
             selector = fs.FileSelector(directory.path, recursive=True)
-            yield from (it for it in opened.filesystem.get_file_info(selector) if it.type == fs.FileType.File)
+            yield from (
+                entry for entry in opened.filesystem.get_file_info(selector) if entry.type == fs.FileType.File
+            )
 
     def read(self, path: str, length: int) -> ParsedFile:
         """Read and parse a file. Raises DrainedFileError: it is not the file of its name, or is cut."""
@@ -138,10 +140,10 @@ class Landing:
             raise DrainedFileError("is gone", name=path, hint="see option failOnDataLoss") from error
         if len(data) != length:
             raise DrainedFileError(f"has {len(data)} bytes, and had {length} when it was planned", name=path)
-        found = drained_file.parse(data, path)
-        if replace(found.name, day="") != _without_day(path):
-            raise DrainedFileError(f"holds {found.name.path}, which is not what its name says", name=path)
-        return found
+        parsed = drained_file.parse(data, path)
+        if replace(parsed.name, day="") != _without_day(path):
+            raise DrainedFileError(f"holds {parsed.name.path}, which is not what its name says", name=path)
+        return parsed
 
     def parquet(self, path: str) -> Any:
         """Open a Parquet file; the caller closes it. Raises DrainedFileError: it is gone."""
@@ -157,9 +159,9 @@ class Landing:
             if path.endswith(PARQUET_SUFFIX):
                 return parquet_files.footer(file, path)
             tail = file.read_at(min(TAIL_BYTES, length), max(length - TAIL_BYTES, 0))
-            wanted = drained_file.footer_length(tail) + drained_file.TRAILER_BYTES
-            if wanted > len(tail):
-                tail = file.read_at(min(wanted, length), max(length - wanted, 0))
+            total_bytes = drained_file.footer_length(tail) + drained_file.TRAILER_BYTES
+            if total_bytes > len(tail):
+                tail = file.read_at(min(total_bytes, length), max(length - total_bytes, 0))
         return drained_file.parse_footer(tail)
 
 

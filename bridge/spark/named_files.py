@@ -42,12 +42,15 @@ def _unknown(options: SourceOptions, files: Sequence[StoredFile]) -> tuple[str, 
     if lacking := _lacking(options.edges, edges):
         return _unknown_name("edge", lacking, Landing(options.path).edges())
     return _unknown_name(
-        "stream", _lacking(options.streams, streams := {it.name.stream for it in files}), streams
+        "stream", _lacking(options.streams, streams := {file.name.stream for file in files}), streams
     )
 
 
-def _lacking(wanted: Sequence[str], there: Collection[str]) -> str | None:
-    return next((name for name in wanted if not any(it in name for it in "*?[") and name not in there), None)
+def _lacking(names: Sequence[str], there: Collection[str]) -> str | None:
+    return next(
+        (name for name in names if not any(character in name for character in "*?[") and name not in there),
+        None,
+    )
 
 
 def _unknown_name(kind: str, name: str | None, there: Collection[str]) -> tuple[str, str] | None:

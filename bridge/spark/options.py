@@ -73,9 +73,9 @@ class SourceOptions:
     push_down: bool = False
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> SourceOptions:
+    def read(cls, options: Mapping[str, str]) -> SourceOptions:
         """Read the options. Raises SourceOptionError for the first mistake."""
-        lower = {key.lower(): value for key, value in given.items()}
+        lower = {key.lower(): value for key, value in options.items()}
         _refuse_unknown(lower)
 
         def text(name: str, default: str) -> str:
@@ -126,33 +126,33 @@ def _yes_or_no(name: str, value: str) -> bool:
     return _one_of(name, value.lower(), ("true", "false")) == "true"
 
 
-def _where(given: Mapping[str, str]) -> Where:
+def _where(options: Mapping[str, str]) -> Where:
     """The conditions of the options that are not empty. Raises SourceOptionError."""
     where = Where()
-    if given["partition"]:
+    if options["partition"]:
         try:
-            numbers = tuple(int(number) for number in given["partition"].split(","))
+            numbers = tuple(int(number) for number in options["partition"].split(","))
         except ValueError:
-            raise SourceOptionError(f"partition is {given['partition']!r}, and must be numbers") from None
+            raise SourceOptionError(f"partition is {options['partition']!r}, and must be numbers") from None
         where = where.and_also(Condition("partition", "in", numbers))
-    if given["offsets"]:
-        match = re.fullmatch(r"(\d{0,20})-(\d{0,20})", given["offsets"])
-        if match is None or given["offsets"] == "-":
+    if options["offsets"]:
+        match = re.fullmatch(r"(\d{0,20})-(\d{0,20})", options["offsets"])
+        if match is None or options["offsets"] == "-":
             raise SourceOptionError(
-                f"offsets is {given['offsets']!r}, and must be FIRST-LAST, FIRST- or -LAST"
+                f"offsets is {options['offsets']!r}, and must be FIRST-LAST, FIRST- or -LAST"
             )
         ends = ((match[1], ">="), (match[2], "<="))
         where = where.and_also(*(Condition("offset", how, int(end)) for end, how in ends if end))
     for name, how in (("since", ">="), ("until", "<")):
-        if given[name]:
+        if options[name]:
             try:
-                where = where.and_also(Condition("timestamp", how, moment(given[name])))
+                where = where.and_also(Condition("timestamp", how, moment(options[name])))
             except ValueError:
                 raise SourceOptionError(
-                    f"{name} is {given[name]!r}, and must be a date or time as 2026-01-31T12:00"
+                    f"{name} is {options[name]!r}, and must be a date or time as 2026-01-31T12:00"
                 ) from None
-    if given["topic"]:
-        where = where.and_also(Condition.of_topics(*(it.strip() for it in given["topic"].split(","))))
+    if options["topic"]:
+        where = where.and_also(Condition.of_topics(*(part.strip() for part in options["topic"].split(","))))
     return where
 
 
@@ -171,16 +171,18 @@ def _offsets(name: str, value: str, words: tuple[str, ...]) -> Literal["earliest
     if value == "latest" and "latest" in words:
         return "latest"
     try:
-        found = json.loads(value)
+        value_read = json.loads(value)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(type(seq) is int and seq >= 0 for seq in found.values()):
+        value_read = None
+    if not isinstance(value_read, dict) or not all(
+        type(seq) is int and seq >= 0 for seq in value_read.values()
+    ):
         raise SourceOptionError(
             f"{name} is {value!r}, and must be {', '.join(words)} or JSON {{edge: drain_seq}}"
         )
-    return found
+    return value_read
 
 
 def _limits(value: str) -> dict[str, int]:
-    found = _offsets("endingOffsets", value, ("latest",))
-    return found if isinstance(found, dict) else {}
+    offsets = _offsets("endingOffsets", value, ("latest",))
+    return offsets if isinstance(offsets, dict) else {}

@@ -29,22 +29,22 @@ HALVED_TO = 64  # rows: fewer are decoded one by one
 
 
 def typed_columns(
-    payloads: Payloads, topics: pa.Array, data: pa.Array, wanted: Collection[str]
+    payloads: Payloads, topics: pa.Array, data: pa.Array, columns: Collection[str]
 ) -> dict[str, pa.Array]:
     """The wanted columns of the payload schema, with one row per topic and payload."""
-    judged = set(payloads.columns) & set(wanted) or set(payloads.columns)
+    judged = set(payloads.columns) & set(columns) or set(payloads.columns)
     numbers = _rules_of(payloads, topics)
     if isinstance(numbers, int):
-        found = _by_rule(payloads, numbers, data, judged)
+        decoded = _by_rule(payloads, numbers, data, judged)
     else:
-        found = _by_rules(payloads, numbers, data, judged)
-    reasons = found.reasons
-    if RAW in wanted:
+        decoded = _by_rules(payloads, numbers, data, judged)
+    reasons = decoded.reasons
+    if RAW in columns:
         nothing = pa.nulls(len(data), pa.binary())
-        found.columns[RAW] = nothing if found.lost is None else pc.if_else(found.lost, data, nothing)
-    if UNDECODED in wanted:
-        found.columns[UNDECODED] = pa.nulls(len(data), pa.string()) if reasons is None else reasons
-    return {name: array for name, array in found.columns.items() if name in wanted}
+        decoded.columns[RAW] = nothing if decoded.lost is None else pc.if_else(decoded.lost, data, nothing)
+    if UNDECODED in columns:
+        decoded.columns[UNDECODED] = pa.nulls(len(data), pa.string()) if reasons is None else reasons
+    return {name: array for name, array in decoded.columns.items() if name in columns}
 
 
 def _rules_of(payloads: Payloads, topics: pa.Array) -> int | pa.Array:
@@ -66,9 +66,9 @@ def _by_rule(payloads: Payloads, number: int, data: pa.Array, judged: Collection
         return Typed(columns, *every)
     rule = payloads.rules[number]
     fields = tuple(field for field in rule.fields if field.column in judged) or rule.fields
-    found = decode_payloads(rule, fields, data)
-    columns |= {name: array for name, array in found.columns.items() if name in judged}
-    return found._replace(columns=columns)
+    decoded = decode_payloads(rule, fields, data)
+    columns |= {name: array for name, array in decoded.columns.items() if name in judged}
+    return decoded._replace(columns=columns)
 
 
 def _by_rules(payloads: Payloads, numbers: pa.Array, data: pa.Array, judged: Collection[str]) -> Typed:
@@ -195,10 +195,10 @@ def _refuse_constant(name: str) -> float:
 
 
 def _json_one(payload: bytes) -> Any:
-    found = json.loads(payload, object_pairs_hook=Pairs, parse_constant=_refuse_constant)
-    if not isinstance(found, Pairs):
+    value = json.loads(payload, object_pairs_hook=Pairs, parse_constant=_refuse_constant)
+    if not isinstance(value, Pairs):
         raise BadPayload(NO_MAP)
-    return found
+    return value
 
 
 # ---- text ----
@@ -216,14 +216,16 @@ def _cast(data: pa.Array, fields: Fields) -> dict[str, pa.Array] | None:
 def _cast_rows(data: pa.Array, fields: Fields) -> Typed:
     (field,) = fields
     columns = [_cast(data[row : row + 1], fields) for row in range(len(data))]
-    typed = [pa.nulls(1, KINDS[field.kind]) if it is None else it[field.column] for it in columns]
-    reasons = [None if it is None else _misfit(field, it) for it in _misfits(columns, data)]
-    lost = pa.array([it is None for it in columns])
+    typed = [pa.nulls(1, KINDS[field.kind]) if column is None else column[field.column] for column in columns]
+    reasons = [None if payload is None else _misfit(field, payload) for payload in _misfits(columns, data)]
+    lost = pa.array([column is None for column in columns])
     return Typed({field.column: pa.concat_arrays(typed)}, pa.array(reasons, pa.string()), lost)
 
 
 def _misfits(columns: Sequence[dict[str, pa.Array] | None], data: pa.Array) -> list[bytes | None]:
-    return [payload if it is None else None for it, payload in zip(columns, data.to_pylist(), strict=True)]
+    return [
+        payload if column is None else None for column, payload in zip(columns, data.to_pylist(), strict=True)
+    ]
 
 
 def _misfit(field: Field, payload: bytes) -> str:

@@ -71,12 +71,12 @@ def sparkplug() -> Callable[[bytes], Any]:
 
     def loads(data: bytes) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for it in payload_class.FromString(data).metrics:
-            value = _value(it)
-            if it.HasField("name"):
-                values[it.name] = value
-            if it.HasField("alias"):
-                values[f"#{it.alias}"] = value
+        for metric in payload_class.FromString(data).metrics:
+            value = _value(metric)
+            if metric.HasField("name"):
+                values[metric.name] = value
+            if metric.HasField("alias"):
+                values[f"#{metric.alias}"] = value
         return values
 
     return loads
@@ -85,12 +85,12 @@ def sparkplug() -> Callable[[bytes], Any]:
 def _value(metric: Any) -> Any:
     if metric.is_null:
         return None
-    found = next((getattr(metric, name) for name in VALUES if metric.HasField(name)), None)
+    value = next((getattr(metric, name) for name in VALUES if metric.HasField(name)), None)
     bits = SIGNED_BITS.get(metric.datatype)
-    if bits is not None and type(found) is int:
-        found &= (1 << bits) - 1
-        return found - (1 << bits) if found >> (bits - 1) else found
-    return found
+    if bits is not None and type(value) is int:
+        value &= (1 << bits) - 1
+        return value - (1 << bits) if value >> (bits - 1) else value
+    return value
 
 
 def _missing(package: str) -> SourceOptionError:

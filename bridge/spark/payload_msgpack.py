@@ -35,15 +35,15 @@ def unpack(data: pa.Array, fields: Sequence[Field]) -> Typed:
     first = ffi.cast("int32_t *", ends.address) + data.offset
     total = first[rows] - first[0]
     out = ffi.new("rb_unpack_field[]", len(fields))
-    kept = [_prepared(one, field, rows, total) for one, field in zip(out, fields, strict=True)]
+    outputs = [_prepared(one, field, rows, total) for one, field in zip(out, fields, strict=True)]
     outcomes = pa.allocate_buffer(2 * rows)
     # A buffer without bytes has no address, and all payloads may be empty.
     begin = ffi.cast("uint8_t *", payloads.address if payloads is not None else 0)
-    found = lib.rb_unpack(begin, first, rows, out, len(fields), ffi.cast("uint16_t *", outcomes.address))
-    assert found == lib.RB_OK, fields
+    code = lib.rb_unpack(begin, first, rows, out, len(fields), ffi.cast("uint16_t *", outcomes.address))
+    assert code == lib.RB_OK, fields
     columns = {
         field.column: pa.Array.from_buffers(KINDS[field.kind], rows, buffers)
-        for field, (buffers, _) in zip(fields, kept, strict=True)
+        for field, (buffers, _) in zip(fields, outputs, strict=True)
     }
     codes = pc.bit_wise_and(
         pa.Array.from_buffers(pa.uint16(), rows, [None, outcomes]), (1 << lib.RB_UNPACK_BITS) - 1
@@ -79,7 +79,9 @@ def _judged(
     reasons = pc.if_else(lost, NOT_WHOLE.format(format="msgpack"), nothing)
     again = pc.greater_equal(codes, misfit)
     rows = decode_rows(unpack_one, "msgpack", data.filter(again), fields)
-    columns = {name: pc.replace_with_mask(it, again, rows.columns[name]) for name, it in columns.items()}
+    columns = {
+        name: pc.replace_with_mask(column, again, rows.columns[name]) for name, column in columns.items()
+    }
     count = len(next(iter(rows.columns.values())))
     reasons = pc.replace_with_mask(reasons, again, rows.reasons or pa.nulls(count, pa.string()))
     lost = pc.replace_with_mask(lost, again, rows.lost or pa.repeat(pa.scalar(False), count))

@@ -90,19 +90,19 @@ class Payloads:
     def read(cls, path: str | Path) -> Payloads:
         """Read the file. Raises SourceOptionError for the first mistake."""
         try:
-            given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SourceOptionError(
                 f"payload schema {str(path)!r} cannot be read: {error}",
                 hint="bridge/spark/payload_schema.py shows what is in it",
             ) from error
-        return cls.of(given)
+        return cls.of(tables)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Payloads:
+    def of(cls, table: Mapping[str, Any]) -> Payloads:
         """The schema of a parsed file. Raises SourceOptionError."""
-        entries = given.get("payload")
-        if set(given) != {"payload"} or not isinstance(entries, list) or not entries:
+        entries = table.get("payload")
+        if set(table) != {"payload"} or not isinstance(entries, list) or not entries:
             raise SourceOptionError("a payload schema consists of [[payload]] entries, one at least")
         schema = cls(tuple(_rule(number, entry) for number, entry in enumerate(entries, 1)))
         assert schema.columns  # checks that their types agree
@@ -111,15 +111,15 @@ class Payloads:
     @cached_property
     def columns(self) -> dict[str, str]:
         """Name and type of each column, in the order of the file. Raises SourceOptionError."""
-        found: dict[str, str] = {}
+        columns: dict[str, str] = {}
         for field in (field for rule in self.rules for field in rule.fields):
-            if found.setdefault(field.column, field.kind) != field.kind:
+            if columns.setdefault(field.column, field.kind) != field.kind:
                 raise SourceOptionError(
-                    f"column {field.column} is {found[field.column]} in one entry "
+                    f"column {field.column} is {columns[field.column]} in one entry "
                     f"and {field.kind} in another",
                     hint="give one of them another name",
                 )
-        return found
+        return columns
 
     @property
     def ddl(self) -> str:
@@ -143,13 +143,13 @@ class Payloads:
 
     def rule_of(self, topic: str) -> int:
         """Number of the first entry that matches; -1: none does. Cached, because topics repeat."""
-        found = self._known.get(topic)
-        if found is None:
+        rule = self._known.get(topic)
+        if rule is None:
             if len(self._known) >= TOPICS_KEPT:
                 self._known.clear()
-            matching = (number for number, it in enumerate(self._patterns) if it.fullmatch(topic))
-            found = self._known[topic] = next(matching, -1)
-        return found
+            matching = (number for number, pattern in enumerate(self._patterns) if pattern.fullmatch(topic))
+            rule = self._known[topic] = next(matching, -1)
+        return rule
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle without the caches."""

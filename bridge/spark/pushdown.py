@@ -33,13 +33,13 @@ HOWS: dict[type[Filter], str] = {
 }
 
 
-def condition_of(given: Filter) -> Condition | None:
+def condition_of(spark_filter: Filter) -> Condition | None:
     """The condition for a filter of Spark, if it is usable here."""
-    how, parts = HOWS.get(type(given)), vars(given)
+    how, parts = HOWS.get(type(spark_filter)), vars(spark_filter)
     column = ".".join(parts.get("attribute", ()))
     if how is None or column not in BY_NAME | BY_RECORD | {"offset"}:
         return None
     values = tuple(parts["value"]) if how == "in" else (parts["value"],)
-    if None in values or any(isinstance(it, datetime) and it.tzinfo is None for it in values):
+    if None in values or any(isinstance(value, datetime) and value.tzinfo is None for value in values):
         return None
     return Condition(column, how, values if how == "in" else values[0])

@@ -52,24 +52,24 @@ def fitted(frame: DataFrame, table: StructType) -> DataFrame:
     return frame.select(*columns, undecoded).drop(UNDECODED).withColumnRenamed(SAID, UNDECODED)
 
 
-def _cast(column: Column, given: DataType, wanted: DataType) -> tuple[Column, Column]:
+def _cast(column: Column, old: DataType, new: DataType) -> tuple[Column, Column]:
     """The value in the type of the table, and True if it equals the given value."""
-    if BinaryType() in (given, wanted) and StringType() not in (given, wanted):
-        return f.lit(None).cast(wanted), column.isNull()
-    cast = column.try_cast(wanted)
-    fits = cast.try_cast(given).eqNullSafe(column)
-    return cast, fits & f.is_valid_utf8(cast) if given == BinaryType() else fits
+    if BinaryType() in (old, new) and StringType() not in (old, new):
+        return f.lit(None).cast(new), column.isNull()
+    cast = column.try_cast(new)
+    fits = cast.try_cast(old).eqNullSafe(column)
+    return cast, fits & f.is_valid_utf8(cast) if old == BinaryType() else fits
 
 
-def _shown(column: Column, given: DataType) -> Column:
+def _shown(column: Column, old: DataType) -> Column:
     """The text of a value, in the form of undecoded_text.py."""
-    if given == BinaryType():
+    if old == BinaryType():
         return f.concat(f.lit("0x"), f.lower(f.hex(column)))
-    if given != StringType():
+    if old != StringType():
         return column.cast("string")
     quoted = f.to_json(f.struct(column.alias("v")))  # {"v":"..."}
     return quoted.substr(f.lit(len('{"v":') + 1), f.length(quoted) - len('{"v":}'))
 
 
-def _kind(wanted: DataType) -> str:
-    return {"bigint": "long", "int": "integer"}.get(wanted.simpleString(), wanted.simpleString())
+def _kind(new: DataType) -> str:
+    return {"bigint": "long", "int": "integer"}.get(new.simpleString(), new.simpleString())

@@ -104,9 +104,9 @@ def check_java() -> int:
     output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)', output)
     if match is None or int(match[1]) < JAVA_OLDEST:
-        found = match[1] if match else output.strip().partition("\n")[0]
+        version = match[1] if match else output.strip().partition("\n")[0]
         raise SparkUnavailable(
-            f"{java} is Java {found}; Spark needs {JAVA_OLDEST} or newer", hint=INSTALL_JAVA
+            f"{java} is Java {version}; Spark needs {JAVA_OLDEST} or newer", hint=INSTALL_JAVA
         )
     return int(match[1])
 

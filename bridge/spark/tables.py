@@ -60,7 +60,7 @@ def is_there(directory: str, prefix: str = "") -> bool:
     """
     try:
         filesystem, path = opened(directory)
-        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     except NotADirectoryError:
         return False
     except (pa.ArrowException, OSError) as error:
@@ -70,7 +70,7 @@ def is_there(directory: str, prefix: str = "") -> bool:
             f"{directory}: what is there cannot be listed: {error}",
             hint="try again when it answers, and give this process credentials for it in the environment",
         ) from error
-    return any(entry.base_name.startswith(prefix) for entry in found)
+    return any(entry.base_name.startswith(prefix) for entry in entries)
 
 
 def is_delta(table: str) -> bool:
@@ -135,7 +135,7 @@ class DeltaLog:
         new = [field for field in schema.fields if field.name.lower() not in known]
         if not new:
             return log
-        log.alter.add_columns([self._deltalake.Field(it.name, it.type, nullable=True) for it in new])
+        log.alter.add_columns([self._deltalake.Field(field.name, field.type, nullable=True) for field in new])
         return self._deltalake.DeltaTable(self._url)
 
     def schema(self) -> StructType | None:
@@ -148,10 +148,10 @@ class DeltaLog:
     def paths(self) -> list[str]:
         """Paths of the files that count, in Spark's form."""
         log = self._opened()
-        found = log.file_uris() if log is not None else []
+        uris = log.file_uris() if log is not None else []
         if self._table.startswith("s3a://"):
-            return [it.replace("s3://", "s3a://", 1) for it in found]
-        return found
+            return [uri.replace("s3://", "s3a://", 1) for uri in uris]
+        return uris
 
     def compact(self, file_bytes: int) -> tuple[int, int]:
         """Merge small files into large ones of that length; return the numbers of old and new files."""
@@ -174,27 +174,27 @@ class DeltaLog:
             if not entry.base_name.endswith(".parquet"):
                 continue
             with filesystem.open_input_file(entry.path) as file:
-                facts = parquet.read_metadata(file)
-            schema = facts.schema.to_arrow_schema().remove_metadata()
-            if facts.num_rows:
+                metadata = parquet.read_metadata(file)
+            schema = metadata.schema.to_arrow_schema().remove_metadata()
+            if metadata.num_rows:
                 path, at = f"{directory}/{entry.base_name}", (entry.mtime_ns or 0) // 1_000_000
-                stats = json.dumps(_statistics(facts))
+                stats = json.dumps(_statistics(metadata))
                 actions.append(AddAction(path, entry.size, {}, at, True, stats))
         return schema, actions
 
 
-def _statistics(facts: Any) -> dict[str, Any]:
+def _statistics(metadata: Any) -> dict[str, Any]:
     least: dict[str, int] = {}
     greatest: dict[str, int] = {}
-    for name, found in _of_columns(facts):
-        least[name] = min(least.get(name, found.min), found.min)
-        greatest[name] = max(greatest.get(name, found.max), found.max)
-    return {"numRecords": facts.num_rows, "minValues": least, "maxValues": greatest}
+    for name, statistics in _of_columns(metadata):
+        least[name] = min(least.get(name, statistics.min), statistics.min)
+        greatest[name] = max(greatest.get(name, statistics.max), statistics.max)
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest}
 
 
-def _of_columns(facts: Any) -> Iterator[tuple[str, Any]]:
-    for group in range(facts.num_row_groups):
-        for at in range(facts.num_columns):
-            column = facts.row_group(group).column(at)
+def _of_columns(metadata: Any) -> Iterator[tuple[str, Any]]:
+    for group in range(metadata.num_row_groups):
+        for at in range(metadata.num_columns):
+            column = metadata.row_group(group).column(at)
             if column.path_in_schema in STATISTICS and column.is_stats_set and column.statistics.has_min_max:
                 yield column.path_in_schema, column.statistics

@@ -43,10 +43,10 @@ class FileTask:
 
 def by_edge(files: Iterable[StoredFile]) -> dict[str, dict[int, list[StoredFile]]]:
     """Files by edge and drain_seq, rising. More than one file per number exists only after an error."""
-    found: dict[str, dict[int, list[StoredFile]]] = defaultdict(dict)
+    numbered: dict[str, dict[int, list[StoredFile]]] = defaultdict(dict)
     for file in sorted(files):
-        found[file.name.edge].setdefault(file.name.drain_seq, []).append(file)
-    return found
+        numbered[file.name.edge].setdefault(file.name.drain_seq, []).append(file)
+    return numbered
 
 
 def start_of(start: Mapping[str, int], edge: str, numbers: Iterable[int]) -> int:
@@ -137,23 +137,23 @@ def between(
     start: Mapping[str, int], end: Mapping[str, int], files: Sequence[StoredFile], *, dense: bool
 ) -> list[StoredFile]:
     """The files behind `start` up to `end`, in order. `dense`: raises FilesMissing if one is missing."""
-    found = []
+    chosen_files = []
     for edge, numbered in by_edge(files).items():
         begin = start_of(start, edge, numbered)
-        wanted = [number for number in numbered if begin < number <= end.get(edge, 0)]
-        if dense and len(wanted) != max(end.get(edge, 0) - begin, 0):
-            raise missing(edge, sorted(set(range(begin + 1, end[edge] + 1)) - set(wanted)))
-        found += [file for number in wanted for file in numbered[number]]
+        numbers = [number for number in numbered if begin < number <= end.get(edge, 0)]
+        if dense and len(numbers) != max(end.get(edge, 0) - begin, 0):
+            raise missing(edge, sorted(set(range(begin + 1, end[edge] + 1)) - set(numbers)))
+        chosen_files += [file for number in numbers for file in numbered[number]]
     for edge in end if dense else ():
         if end[edge] > start.get(edge, 0) and not any(file.name.edge == edge for file in files):
             raise missing(edge, range(start.get(edge, 0) + 1, end[edge] + 1))
-    return sorted(found)
+    return sorted(chosen_files)
 
 
-def tasks_of(chosen: Sequence[StoredFile], every: Sequence[StoredFile]) -> list[FileTask]:
+def tasks_of(files: Sequence[StoredFile], every: Sequence[StoredFile]) -> list[FileTask]:
     """The records to read of each chosen file: those that no file of `every` with a lower number has."""
     taken: dict[tuple[str, str, int, int], Ranges] = {}
-    wanted = {file.path for file in chosen}
+    paths = {file.path for file in files}
     tasks = []
     for file in sorted(every):
         name = file.name
@@ -162,7 +162,7 @@ def tasks_of(chosen: Sequence[StoredFile], every: Sequence[StoredFile]) -> list[
         before = taken.get(key, [])
         ranges = subtract(own, before)
         taken[key] = _joined(before, own)
-        if file.path in wanted and ranges:
+        if file.path in paths and ranges:
             tasks.append(FileTask(file.path, file.length, tuple(ranges)))
     return tasks
 
@@ -177,12 +177,12 @@ def _joined(before: Ranges, own: Ranges) -> Ranges:
 
 def clipped(tasks: Iterable[FileTask], first: int, last: int) -> list[FileTask]:
     """The parts of the tasks within first .. last."""
-    found = []
+    clipped_tasks = []
     for task in tasks:
         ends = ((max(first, begin), min(last, end)) for begin, end in task.ranges)
         if ranges := tuple((begin, end) for begin, end in ends if begin <= end):
-            found.append(FileTask(task.path, task.length, ranges))
-    return found
+            clipped_tasks.append(FileTask(task.path, task.length, ranges))
+    return clipped_tasks
 
 
 def pack(

@@ -29,8 +29,8 @@ class Pairs(list[tuple[Any, Any]]):
 def entry(columns: Iterable[str], reason: str, values: Iterable[Any], payload_bytes: int) -> str:
     """One entry of `_undecoded`.  Raises ValueError as shown()."""
     names = list(columns)
-    found = ", ".join(shown(value, payload_bytes) for value in values)
-    return f"field{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}: {found}"
+    text = ", ".join(shown(value, payload_bytes) for value in values)
+    return f"field{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}: {text}"
 
 
 def shown(value: Any, payload_bytes: int) -> str:
@@ -56,7 +56,7 @@ def _parts(value: Any, depth: int) -> Iterator[str]:
     elif isinstance(value, Pairs | Mapping):
         yield from _joined("{}", _pairs(value, depth + 1))
     elif isinstance(value, list | tuple | set | frozenset):
-        yield from _joined("[]", (_parts(it, depth + 1) for it in value))
+        yield from _joined("[]", (_parts(element, depth + 1) for element in value))
     elif hasattr(value, "tag") and hasattr(value, "value"):  # of CBOR
         yield from _joined("()", [iter([str(value.tag)]), _parts(value.value, depth + 1)])
     else:

@@ -44,16 +44,16 @@ def verdict_of(files: Account, *, table_is_wrong: bool = False) -> LakeVerdict:
     """The verdict over these files. `table_is_wrong`: a table made of them lacks or doubles records."""
     if files.has_missing or table_is_wrong:
         return LakeVerdict.MISSING
-    if any(it.lost for it in files.epochs):
+    if any(epoch.lost for epoch in files.epochs):
         return LakeVerdict.LOST
-    return LakeVerdict.SKIPPED if any(it.skipped for it in files.epochs) else LakeVerdict.COMPLETE
+    return LakeVerdict.SKIPPED if any(epoch.skipped for epoch in files.epochs) else LakeVerdict.COMPLETE
 
 
 def sentence(files: Account, verdict: LakeVerdict) -> str:
     """The verdict as a sentence, with the numbers of records."""
     lost, skipped = (
-        sum(count(it.lost) for it in files.epochs),
-        sum(count(it.skipped) for it in files.epochs),
+        sum(count(epoch.lost) for epoch in files.epochs),
+        sum(count(epoch.skipped) for epoch in files.epochs),
     )
     sentences = {
         LakeVerdict.COMPLETE: "complete: nothing is missing, lost or skipped",

@@ -139,12 +139,12 @@ class AccessRules:
         readable = (common for tree in trees for common in tree.common(levels) if common != NO_TOPIC)
         return any(not any(tree.denies_all(common) for tree in trees) for common in readable)
 
-    def _allows(self, client: ClientInfo, topic: str, wanted: int) -> bool:
+    def _allows(self, client: ClientInfo, topic: str, access: int) -> bool:
         levels = topic.split("/")
-        found = 0
+        granted = 0
         for tree in self._trees(client):
-            found |= tree.access(levels)
-        return bool(found & wanted) and not found & DENY
+            granted |= tree.access(levels)
+        return bool(granted & access) and not granted & DENY
 
     def _trees(self, client: ClientInfo) -> tuple[_Walk, _Walk]:
         names = names_of(client)
@@ -162,19 +162,19 @@ class _Walk:
     def access(self, levels: Sequence[str]) -> int:
         """Combined access of all rules that match a topic."""
         steps = [(self._root, False)]
-        found = 0
+        access = 0
         for depth, level in enumerate(levels):
             dollar = depth == 0 and level[:1] == "$"
             if not dollar:
                 for node, strict in steps:
-                    found |= node.below & DENY if strict else node.below
+                    access |= node.below & DENY if strict else node.below
             steps = [after for node, strict in steps for after in self._after(node, strict, level, dollar)]
             if not steps:
-                return found
+                return access
         for node, strict in steps:
             matching = node.below | node.here
-            found |= matching & DENY if strict else matching
-        return found
+            access |= matching & DENY if strict else matching
+        return access
 
     def _after(
         self, node: _AclNode, strict: bool, level: str, dollar: bool
@@ -192,26 +192,26 @@ class _Walk:
 
     # ---- filters ----
 
-    def common(self, wanted: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """Common part of the filter `wanted` and of each rule that allows reading, as filters."""
-        yield from self._common(self._root, wanted, ())
+    def common(self, filter_levels: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """Common part of `filter_levels` and of each rule that allows reading, as filters."""
+        yield from self._common(self._root, filter_levels, ())
 
     def _common(
-        self, node: _AclNode, wanted: Sequence[str], above: tuple[str, ...]
+        self, node: _AclNode, filter_levels: Sequence[str], above: tuple[str, ...]
     ) -> Iterator[tuple[str, ...]]:
         first = not above
-        if node.below & READ and not (first and wanted[0].startswith("$")):
-            yield (*above, *wanted)
-        if node.here & READ and (not wanted or wanted[0] == "#"):
+        if node.below & READ and not (first and filter_levels[0].startswith("$")):
+            yield (*above, *filter_levels)
+        if node.here & READ and (not filter_levels or filter_levels[0] == "#"):
             yield above
-        if not wanted:
+        if not filter_levels:
             return
         for level, child in self._readable_children(node, first=first):
-            if wanted[0] != "#":
-                if (both := _both(wanted[0], level, first=first)) is not None:
-                    yield from self._common(child, wanted[1:], (*above, both))
+            if filter_levels[0] != "#":
+                if (both := _both(filter_levels[0], level, first=first)) is not None:
+                    yield from self._common(child, filter_levels[1:], (*above, both))
             elif not (first and level.startswith("$")):
-                yield from self._common(child, wanted, (*above, level))
+                yield from self._common(child, filter_levels, (*above, level))
 
     def _readable_children(self, node: _AclNode, *, first: bool) -> Iterator[tuple[str, _AclNode]]:
         yield from node.children.items()
@@ -220,20 +220,20 @@ class _Walk:
             if text is not None and not (first and text.startswith("$")):
                 yield text, child
 
-    def denies_some(self, wanted: Sequence[str]) -> bool:
-        """True if a rule may deny a topic of the filter `wanted`. Topics with $ are not distinguished."""
-        return self._denies_some(self._root, wanted)
+    def denies_some(self, filter_levels: Sequence[str]) -> bool:
+        """True if a rule may deny a topic of `filter_levels`. Topics with $ are not distinguished."""
+        return self._denies_some(self._root, filter_levels)
 
-    def _denies_some(self, node: _AclNode, wanted: Sequence[str]) -> bool:
-        if node.below & DENY or (node.here & DENY and (not wanted or wanted[0] == "#")):
+    def _denies_some(self, node: _AclNode, filter_levels: Sequence[str]) -> bool:
+        if node.below & DENY or (node.here & DENY and (not filter_levels or filter_levels[0] == "#")):
             return True
-        if not wanted:
+        if not filter_levels:
             return False
-        rest = wanted if wanted[0] == "#" else wanted[1:]
+        rest = filter_levels if filter_levels[0] == "#" else filter_levels[1:]
         return any(
             self._denies_some(child, rest)
             for level, child in self._denying_children(node, dollar=False)
-            if wanted[0] in {"#", "+", level} or level == "+"
+            if filter_levels[0] in {"#", "+", level} or level == "+"
         )
 
     def denies_all(self, topics: Sequence[str]) -> bool:
@@ -261,12 +261,12 @@ class _Walk:
             yield filled(template, self._names) or "+", child
 
 
-def _both(wanted: str, level: str, *, first: bool) -> str | None:
+def _both(filter_level: str, level: str, *, first: bool) -> str | None:
     """The level that two levels have in common; None if there is none."""
-    if wanted == level:
+    if filter_level == level:
         return level
-    if wanted == "+":
+    if filter_level == "+":
         return None if first and level.startswith("$") else level
     if level == "+":
-        return None if first and wanted.startswith("$") else wanted
+        return None if first and filter_level.startswith("$") else filter_level
     return None

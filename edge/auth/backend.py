@@ -227,8 +227,8 @@ def scram_secret(file: Path) -> bytes:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        if len(kept := file.read_bytes()) == SECRET_BYTES:
-            return kept
+        if len(saved := file.read_bytes()) == SECRET_BYTES:
+            return saved
         file.unlink()  # truncated by a crash
         return scram_secret(file)
     with os.fdopen(descriptor, "wb") as output:

@@ -71,19 +71,19 @@ def parse_users(text: str, name: str) -> Users:
 
 
 def _add(users: Users, line: str) -> None:
-    who, colon, stored = line.partition(":")
+    username, colon, stored = line.partition(":")
     if not colon:
         raise ValueError("no colon; a line is name:hash, made with `brim passwd`")
-    check_name(who)
-    user = users.get(who, User())
+    check_name(username)
+    user = users.get(username, User())
     if stored.startswith(PREFIX):
         if user.scram:
-            raise ValueError(f"user {who!r} has a {PREFIX[:-1]} line already; remove one")
-        users[who] = replace(user, scram=parse_keys(stored))
+            raise ValueError(f"user {username!r} has a {PREFIX[:-1]} line already; remove one")
+        users[username] = replace(user, scram=parse_keys(stored))
     else:
         if user.password:
-            raise ValueError(f"user {who!r} has a line already; remove one")
-        users[who] = replace(user, password=parse_hash(stored))
+            raise ValueError(f"user {username!r} has a line already; remove one")
+        users[username] = replace(user, password=parse_hash(stored))
 
 
 def check_name(name: str) -> None:
@@ -109,20 +109,20 @@ def delete_user(file: Path, name: str) -> bool:
 
 def _rewrite(file: Path, name: str, is_old: Callable[[str], bool], line: str | None) -> bool:
     lines = text_of(file).split("\n") if file.exists() else []
-    kept: list[str] = []
+    new_lines: list[str] = []
     place: int | None = None
     for old in lines:
-        who, _, stored = old.partition(":")
-        if who == name and is_old(stored):
-            place = len(kept) if place is None else place
+        username, _, stored = old.partition(":")
+        if username == name and is_old(stored):
+            place = len(new_lines) if place is None else place
         else:
-            kept.append(old)
+            new_lines.append(old)
     if line is not None:
-        while place is None and kept and not kept[-1]:
-            kept.pop()
-        kept.insert(len(kept) if place is None else place, line)
+        while place is None and new_lines and not new_lines[-1]:
+            new_lines.pop()
+        new_lines.insert(len(new_lines) if place is None else place, line)
     if line is not None or place is not None:
-        _replace(file, "\n".join(kept).rstrip("\n") + "\n")
+        _replace(file, "\n".join(new_lines).rstrip("\n") + "\n")
     return place is not None
 
 

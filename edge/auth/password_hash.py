@@ -133,11 +133,11 @@ def _digest(text: str) -> bytes:
     return digest
 
 
-def _bytes(text: str, what: str) -> bytes:
+def _bytes(text: str, field: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError(f"the {what} is not base64") from None
+        raise ValueError(f"the {field} is not base64") from None
 
 
 def _base64(data: bytes) -> str:

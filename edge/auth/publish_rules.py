@@ -44,8 +44,8 @@ class PublishRules:
         own = self._own.get(client.identity, [])
         if len(own) + len(self._patterns) > RULES_MAX:
             return None
-        found = b"".join((*own, *self._filled_patterns(client)))
-        return found if len(found) <= RULES_MAX_BYTES else None
+        rules = b"".join((*own, *self._filled_patterns(client)))
+        return rules if len(rules) <= RULES_MAX_BYTES else None
 
     def _filled_patterns(self, client: ClientInfo) -> Iterator[bytes]:
         """A permission does not apply to a client without the name; a denial then has + in its place."""

@@ -37,7 +37,7 @@ class ScramKeys:
 
     def __str__(self) -> str:
         salt, stored, server = (
-            base64.b64encode(it).decode() for it in (self.salt, self.stored_key, self.server_key)
+            base64.b64encode(part).decode() for part in (self.salt, self.stored_key, self.server_key)
         )
         return f"{PREFIX}{self.iterations}:{salt}${stored}:{server}"
 
@@ -60,7 +60,7 @@ def parse_keys(text: str) -> ScramKeys:
     if not 1 <= count <= ITERATIONS_MAX:
         raise ValueError(f"{METHOD} needs a number of iterations from 1 to {ITERATIONS_MAX}")
     try:
-        decoded = [base64.b64decode(it, validate=True) for it in (salt, stored, server)]
+        decoded = [base64.b64decode(part, validate=True) for part in (salt, stored, server)]
     except (binascii.Error, ValueError):
         raise ValueError("salt and keys are base64") from None
     if len(decoded[1]) != KEY_BYTES or len(decoded[2]) != KEY_BYTES:

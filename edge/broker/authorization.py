@@ -74,54 +74,56 @@ class Authorization:
             certificate_der=shown.der,
         )
 
-    def is_verified(self, facts: ClientInfo) -> bool:
+    def is_verified(self, client_info: ClientInfo) -> bool:
         """True if an accepted client had to prove its identity; otherwise its user name is only a claim."""
-        policy = self.policies.get(facts.listener)
+        policy = self.policies.get(client_info.listener)
         if policy is not None and policy.certificate_is_user:
             return True
-        return self.authenticator is not None and not self._is_anonymous(facts)
+        return self.authenticator is not None and not self._is_anonymous(client_info)
 
-    def may_connect(self, facts: ClientInfo, password: bytes | None) -> Answer:
+    def may_connect(self, client_info: ClientInfo, password: bytes | None) -> Answer:
         """True if the client is accepted. A user name without a password never suffices.
 
         A client without a user name is accepted where the listener allows anonymous clients. Elsewhere the
         authenticator decides; it may know the client by its certificate. Without an authenticator all others
         are refused.
         """
-        policy = self.policies.get(facts.listener)
+        policy = self.policies.get(client_info.listener)
         if policy is not None and policy.certificate_is_user:
-            return facts.certificate is not None
+            return client_info.certificate is not None
         if self.authenticator is None:
             return policy is not None and policy.allow_anonymous
-        return self._is_anonymous(facts) or self.authenticator.authenticate(facts, password)
+        return self._is_anonymous(client_info) or self.authenticator.authenticate(client_info, password)
 
-    def _is_anonymous(self, facts: ClientInfo) -> bool:
-        policy = self.policies.get(facts.listener)
-        return facts.username is None and policy is not None and policy.allow_anonymous
+    def _is_anonymous(self, client_info: ClientInfo) -> bool:
+        policy = self.policies.get(client_info.listener)
+        return client_info.username is None and policy is not None and policy.allow_anonymous
 
-    def is_still_authorized(self, facts: ClientInfo) -> bool:
+    def is_still_authorized(self, client_info: ClientInfo) -> bool:
         """True if a connected client may stay: an authenticated one must still satisfy the authenticator."""
-        if self.authenticator is None or not facts.verified:
+        if self.authenticator is None or not client_info.verified:
             return True
-        return self.authenticator.is_still_authorized(facts)
+        return self.authenticator.is_still_authorized(client_info)
 
-    def may_publish(self, facts: ClientInfo, topic: str) -> Answer:
+    def may_publish(self, client_info: ClientInfo, topic: str) -> Answer:
         """True if messages of the client to `topic` are stored."""
-        return not topic.startswith("$") and (self.access is None or self.access.may_publish(facts, topic))
+        return not topic.startswith("$") and (
+            self.access is None or self.access.may_publish(client_info, topic)
+        )
 
-    def publishes_all(self, facts: ClientInfo) -> bool:
+    def publishes_all(self, client_info: ClientInfo) -> bool:
         """True if every message of the client is allowed without a request to the access list."""
         if self._survey is not None:
-            return self._survey.publishes_all(facts)
+            return self._survey.publishes_all(client_info)
         return self._access is None
 
-    def publish_rules(self, facts: ClientInfo) -> bytes | None:
+    def publish_rules(self, client_info: ClientInfo) -> bytes | None:
         """Rules by which the engine decides about messages of the client; None: the access list decides."""
-        return None if self._survey is None else self._survey.publish_rules(facts)
+        return None if self._survey is None else self._survey.publish_rules(client_info)
 
-    def may_subscribe(self, facts: ClientInfo, topic_filter: str) -> Answer:
+    def may_subscribe(self, client_info: ClientInfo, topic_filter: str) -> Answer:
         """True if the client may have this subscription; for a shared one the inner filter counts."""
-        return self.access is None or self.access.may_subscribe(facts, split_share(topic_filter)[1])
+        return self.access is None or self.access.may_subscribe(client_info, split_share(topic_filter)[1])
 
     def may_receive(self, session: Session, topic: str) -> bool:
         """True if the client of `session` may receive messages of `topic`."""

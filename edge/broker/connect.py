@@ -71,16 +71,19 @@ class ConnectHandler:
 
     def connect(self, connection: int, packet: Connect) -> None:
         """Refuse a CONNECT, or authenticate its client and continue with the answer."""
-        facts = self.facts(connection, packet)
-        if refusal := self.refusal(facts, packet):
-            self.refuse(connection, packet, facts, *refusal)
+        client_info = self.facts(connection, packet)
+        if refusal := self.refusal(client_info, packet):
+            self.refuse(connection, packet, client_info, *refusal)
             return
-        answer = self._permissions.may_connect(facts, packet.password)
+        answer = self._permissions.may_connect(client_info, packet.password)
         if answer is True or answer is False:  # known at once: most clients
-            self._admit(connection, packet, facts, answer)
+            self._admit(connection, packet, client_info, answer)
         else:
             self._pending.then(
-                connection, [answer], False, lambda allowed: self._admit(connection, packet, facts, *allowed)
+                connection,
+                [answer],
+                False,
+                lambda allowed: self._admit(connection, packet, client_info, *allowed),
             )
 
     def facts(self, connection: int, packet: Connect) -> ClientInfo:
@@ -88,28 +91,28 @@ class ConnectHandler:
         client_id = packet.client_id or f"auto-{os.urandom(8).hex()}"
         return self._permissions.facts(connection, client_id, packet.username)
 
-    def refusal(self, facts: ClientInfo, packet: Connect) -> tuple[ReasonCode, Properties] | None:
+    def refusal(self, client_info: ClientInfo, packet: Connect) -> tuple[ReasonCode, Properties] | None:
         """Reason to refuse a CONNECT before authentication; None if there is no reason."""
         if self.redirected is not None:
             code = ReasonCode.SERVER_MOVED if self.moved else ReasonCode.USE_ANOTHER_SERVER
             return code, self.redirected
-        policy = self._permissions.policies.get(facts.listener)
+        policy = self._permissions.policies.get(client_info.listener)
         if policy is not None and policy.redirect_to is not None:
             return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=policy.redirect_to)
         if not packet.client_id and not self._limits.empty_client_ids:
             words = "a client identifier is required here: limits.allow_empty_client_id = false"
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
-        most = self._limits.client_id_max_bytes
-        if (length := len(facts.client_id.encode())) > most:
-            words = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {most}"
+        max_bytes = self._limits.client_id_max_bytes
+        if (length := len(client_info.client_id.encode())) > max_bytes:
+            words = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {max_bytes}"
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
         if (trouble := self._sessions.failure) and _expiry_wanted_s(packet):
             words = f"sessions cannot be kept now: {trouble}"
             return ReasonCode.SERVER_UNAVAILABLE, Properties(reason_string=words)
-        if not self._sessions.fits_journal(facts, packet.will):
+        if not self._sessions.fits_journal(client_info, packet.will):
             words = "client identifier, user name and will are too long for sessions.journal_bytes"
             return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string=words)
-        if packet.will is not None and len(packet.will.payload) > self._will_max_bytes(facts):
+        if packet.will is not None and len(packet.will.payload) > self._will_max_bytes(client_info):
             return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string="the will is too large to be sent")
         return self._refusal_of_will(packet)
 
@@ -127,61 +130,71 @@ class ConnectHandler:
             return ReasonCode.QOS_NOT_SUPPORTED, NO_PROPERTIES
         return None
 
-    def _admit(self, connection: int, packet: Connect, facts: ClientInfo, allowed: bool) -> None:
+    def _admit(self, connection: int, packet: Connect, client_info: ClientInfo, allowed: bool) -> None:
         if not allowed:
-            named = facts.username is not None
+            named = client_info.username is not None
             reason = ReasonCode.BAD_USER_NAME_OR_PASSWORD if named else ReasonCode.NOT_AUTHORIZED
-            self.refuse(connection, packet, facts, reason)
+            self.refuse(connection, packet, client_info, reason)
             return
-        if self._permissions.is_verified(facts):
-            facts = msgspec.structs.replace(facts, identity=facts.username, verified=True)
-        self.authenticated(connection, packet, facts)
+        if self._permissions.is_verified(client_info):
+            client_info = msgspec.structs.replace(client_info, identity=client_info.username, verified=True)
+        self.authenticated(connection, packet, client_info)
 
     def authenticated(
-        self, connection: int, packet: Connect, facts: ClientInfo, data: bytes | None = None
+        self, connection: int, packet: Connect, client_info: ClientInfo, data: bytes | None = None
     ) -> None:
         """Continue after authentication.
 
-        `facts`: the client with its verified identity. `data`: the last Authentication Data of an enhanced
+        `client_info`: has the verified identity. `data`: the last Authentication Data of an enhanced
         authentication, for CONNACK.
         """
         will = packet.will
         if will is None:
-            self._accept_unless(connection, packet, facts, data, allowed=True)
+            self._accept_unless(connection, packet, client_info, data, allowed=True)
             return
-        answer = self._permissions.may_publish(facts, will.topic)
+        answer = self._permissions.may_publish(client_info, will.topic)
         self._pending.then(
             connection,
             [answer],
             False,
-            lambda allowed: self._accept_unless(connection, packet, facts, data, allowed=all(allowed)),
+            lambda allowed: self._accept_unless(connection, packet, client_info, data, allowed=all(allowed)),
         )
 
     def _accept_unless(
-        self, connection: int, packet: Connect, facts: ClientInfo, data: bytes | None, *, allowed: bool
+        self, connection: int, packet: Connect, client_info: ClientInfo, data: bytes | None, *, allowed: bool
     ) -> None:
-        known = self._sessions.get(facts.client_id)
+        known = self._sessions.get(client_info.client_id)
         if not allowed:
-            self.refuse(connection, packet, facts, ReasonCode.NOT_AUTHORIZED)
-        elif known is not None and known.facts.owner != facts.owner and not facts.may_replace(known.facts):
-            self._refuse_identifier(connection, packet, facts, known.facts)
-        elif (words := self._quota_exceeded(packet, facts, known)) is not None:
+            self.refuse(connection, packet, client_info, ReasonCode.NOT_AUTHORIZED)
+        elif (
+            known is not None
+            and known.facts.owner != client_info.owner
+            and not client_info.may_replace(known.facts)
+        ):
+            self._refuse_identifier(connection, packet, client_info, known.facts)
+        elif (words := self._quota_exceeded(packet, client_info, known)) is not None:
             refusal = Properties(reason_string=words)
-            self.refuse(connection, packet, facts, ReasonCode.QUOTA_EXCEEDED, refusal)
+            self.refuse(connection, packet, client_info, ReasonCode.QUOTA_EXCEEDED, refusal)
         else:
-            self._accept(connection, packet, facts, known, data)
+            self._accept(connection, packet, client_info, known, data)
 
-    def _quota_exceeded(self, packet: Connect, facts: ClientInfo, known: Session | None) -> str | None:
+    def _quota_exceeded(self, packet: Connect, client_info: ClientInfo, known: Session | None) -> str | None:
         """Reason why the owner of a client may have no further connection or session; None if allowed.
 
         A client keeps what it already has: a connection that it takes over, a session that continues.
         """
-        owner = key_of(facts)
-        held = known if known is not None and key_of(known.facts) == owner else None
-        if not (held and held.connection) and not self._engine.owner_may(owner, _CONNECTIONS, 1):
+        owner = key_of(client_info)
+        own_session = known if known is not None and key_of(known.facts) == owner else None
+        if not (own_session and own_session.connection) and not self._engine.owner_may(
+            owner, _CONNECTIONS, 1
+        ):
             return "too many connections of one user or address: see [quota]"
         lasts = self._sessions.allowed_s(_expiry_wanted_s(packet)) > 0
-        if lasts and not (held and held.expiry_s) and not self._engine.owner_may(owner, _SESSIONS, 1):
+        if (
+            lasts
+            and not (own_session and own_session.expiry_s)
+            and not self._engine.owner_may(owner, _SESSIONS, 1)
+        ):
             return (
                 "too many sessions, or too many of one user or address: see limits.sessions_max and [quota]"
             )
@@ -190,7 +203,7 @@ class ConnectHandler:
         return None
 
     def _refuse_identifier(
-        self, connection: int, packet: Connect, facts: ClientInfo, holder: ClientInfo
+        self, connection: int, packet: Connect, client_info: ClientInfo, holder: ClientInfo
     ) -> None:
         """Refuse a client whose identifier another owner holds; only the log names the holder."""
         if self._may_warn():
@@ -198,29 +211,34 @@ class ConnectHandler:
                 "client refused: identifier held by another user; end that session with "
                 "`brim sessions rm CLIENT_ID` if it is not needed %s",
                 pairs(
-                    client=facts.client_id,
-                    user=facts.identity or "",
-                    peer=facts.address,
+                    client=client_info.client_id,
+                    user=client_info.identity or "",
+                    peer=client_info.address,
                     holder=holder.identity or holder.certificate or "",
                     holder_peer=holder.address,
                 ),
             )
         words = "the client identifier belongs to another user; choose another one"
-        self.refuse(connection, packet, facts, ReasonCode.NOT_AUTHORIZED, Properties(reason_string=words))
+        self.refuse(
+            connection, packet, client_info, ReasonCode.NOT_AUTHORIZED, Properties(reason_string=words)
+        )
 
     def refuse(
         self,
         connection: int,
         packet: Connect,
-        facts: ClientInfo,
+        client_info: ClientInfo,
         reason: ReasonCode,
         properties: Properties | None = None,
     ) -> None:
         """Send CONNACK with a reason, and end the connection."""
-        log.info("client refused %s", pairs(client=facts.client_id, peer=facts.address, reason=reason.words))
+        log.info(
+            "client refused %s",
+            pairs(client=client_info.client_id, peer=client_info.address, reason=reason.words),
+        )
         answer = ConnAck(False, reason, properties or NO_PROPERTIES)
-        most = packet.properties.maximum_packet_size_bytes or 0
-        if (data := encode_within(answer, packet.version, most)) is not None:
+        max_bytes = packet.properties.maximum_packet_size_bytes or 0
+        if (data := encode_within(answer, packet.version, max_bytes)) is not None:
             self._engine.send(connection, data)
         self._clients.end(connection, will=False)
 
@@ -230,17 +248,17 @@ class ConnectHandler:
         self,
         connection: int,
         packet: Connect,
-        facts: ClientInfo,
+        client_info: ClientInfo,
         known: Session | None,
         data: bytes | None,
     ) -> None:
         """Take over the connection and `known` session of this client [MQTT-3.1.4-3], and answer."""
         ends = known is not None and known.kept  # the session may end: a power cut must not undo that either
-        session, present = self._take_over_session(packet, facts, known)
-        wanted = packet.properties
-        answer = self._answer(packet, facts, session, present, data)
-        most = wanted.maximum_packet_size_bytes or 0
-        fits = not most or len(answer) <= most
+        session, present = self._take_over_session(packet, client_info, known)
+        properties = packet.properties
+        answer = self._answer(packet, client_info, session, present, data)
+        max_bytes = properties.maximum_packet_size_bytes or 0
+        fits = not max_bytes or len(answer) <= max_bytes
         if fits:
             if ends or session.kept:
                 self._engine.output_barrier(connection)
@@ -252,36 +270,36 @@ class ConnectHandler:
             return
         client = ConnectedClient(
             connection,
-            facts,
+            client_info,
             packet.version,
             session,
             packet.will,
-            most,
-            wanted.request_problem_information != 0,
-            wanted.request_problem_information == 1,
-            wanted.authentication_method,
+            max_bytes,
+            properties.request_problem_information != 0,
+            properties.request_problem_information == 1,
+            properties.authentication_method,
         )
         self._clients.register(client)
 
     def _take_over_session(
-        self, packet: Connect, facts: ClientInfo, session: Session | None
+        self, packet: Connect, client_info: ClientInfo, session: Session | None
     ) -> tuple[Session, bool]:
         """Take over the session of this client, or open one; True if CONNACK reports a present session."""
         if session is not None and session.connection:
-            log.info("session taken over %s", pairs(client=facts.client_id, peer=facts.address))
+            log.info("session taken over %s", pairs(client=client_info.client_id, peer=client_info.address))
             self._clients.end(session.connection, will=True, reason=ReasonCode.SESSION_TAKEN_OVER)
-            session = self._sessions.get(facts.client_id)
-        if session is not None and (packet.clean_start or session.facts.owner != facts.owner):
+            session = self._sessions.get(client_info.client_id)
+        if session is not None and (packet.clean_start or session.facts.owner != client_info.owner):
             self._clients.forget(session)
             session = None
         expiry_s = self._sessions.allowed_s(_expiry_wanted_s(packet))
         if session is None:
-            return self._sessions.open(facts, expiry_s), False
-        self._sessions.resume(session, facts, expiry_s)
+            return self._sessions.open(client_info, expiry_s), False
+        self._sessions.resume(session, client_info, expiry_s)
         return session, packet.version != Version.V31  # MQTT 3.1 has no Session Present flag
 
     def _attach(self, connection: int, packet: Connect, session: Session) -> bool:
-        wanted, limits = packet.properties, self._limits
+        properties, limits = packet.properties, self._limits
         publishes_all = self._permissions.publishes_all(session.facts)
         self._engine.session_receives(session.handle, self._permissions.receives_all(session))
         attached = self._engine.attach(
@@ -290,9 +308,9 @@ class ConnectHandler:
             packet.version,
             self._keep_alive_s(packet) * 1500 or limits.keep_alive_max_s * 1000,  # [MQTT-3.1.2-22]
             publishes_all,
-            min(limits.sessions.in_flight_max, wanted.receive_maximum or RECEIVE_MAXIMUM),
-            wanted.maximum_packet_size_bytes or 0,
-            min(limits.topic_alias_max, wanted.topic_alias_maximum or 0),
+            min(limits.sessions.in_flight_max, properties.receive_maximum or RECEIVE_MAXIMUM),
+            properties.maximum_packet_size_bytes or 0,
+            min(limits.topic_alias_max, properties.topic_alias_maximum or 0),
         )
         if attached and not publishes_all:
             self._engine.publish_rules(connection, self._permissions.publish_rules(session.facts))
@@ -301,7 +319,7 @@ class ConnectHandler:
     # ---- CONNACK ----
 
     def _answer(
-        self, packet: Connect, facts: ClientInfo, session: Session, present: bool, data: bytes | None
+        self, packet: Connect, client_info: ClientInfo, session: Session, present: bool, data: bytes | None
     ) -> bytes:
         """CONNACK with each property that differs from the client's request or from the default of MQTT 5."""
         if packet.version != _V5:
@@ -310,7 +328,7 @@ class ConnectHandler:
             present,
             _unless(session.expiry_s, _expiry_wanted_s(packet)),
             _unless(self._engine_limits.receive_max, RECEIVE_MAXIMUM),
-            self._packet_max_bytes(facts),
+            self._packet_max_bytes(client_info),
             self._engine_limits.alias_max or None,
             _unless(self._engine_limits.qos_max, QOS_MAX),
             None if self._engine_limits.retained_max else 0,
@@ -322,26 +340,26 @@ class ConnectHandler:
         usual = _accepted(*terms)
         properties = replace(
             usual.properties,
-            assigned_client_identifier=None if packet.client_id else facts.client_id,
+            assigned_client_identifier=None if packet.client_id else client_info.client_id,
             authentication_method=method,
             authentication_data=data,
         )
         return encode(replace(usual, properties=properties), Version.V5)
 
-    def _packet_max_bytes(self, facts: ClientInfo) -> int:
-        policy = self._permissions.policies.get(facts.listener)
-        most: int = self._engine_limits.packet_max_bytes
-        return most if policy is None or policy.packet_max_bytes is None else policy.packet_max_bytes
+    def _packet_max_bytes(self, client_info: ClientInfo) -> int:
+        policy = self._permissions.policies.get(client_info.listener)
+        max_bytes: int = self._engine_limits.packet_max_bytes
+        return max_bytes if policy is None or policy.packet_max_bytes is None else policy.packet_max_bytes
 
-    def _will_max_bytes(self, facts: ClientInfo) -> int:
-        most = self._packet_max_bytes(facts)
-        return min(most, self._engine_limits.payload_max_bytes or most)
+    def _will_max_bytes(self, client_info: ClientInfo) -> int:
+        max_bytes = self._packet_max_bytes(client_info)
+        return min(max_bytes, self._engine_limits.payload_max_bytes or max_bytes)
 
     def _keep_alive_s(self, packet: Connect) -> int:
         """Keep Alive in effect: MQTT 5 clients can get a shorter one [MQTT-3.1.2-21], others keep theirs."""
-        most = self._limits.keep_alive_max_s
-        if packet.version == _V5 and most and not 0 < packet.keep_alive_s <= most:
-            return most
+        max_s = self._limits.keep_alive_max_s
+        if packet.version == _V5 and max_s and not 0 < packet.keep_alive_s <= max_s:
+            return max_s
         return packet.keep_alive_s
 
 

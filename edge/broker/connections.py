@@ -145,8 +145,8 @@ class Connections:
         """
         client = self._by_connection.pop(connection, None)
         if client is not None and reason is not None and client.version == Version.V5:
-            told = words if client.problem_information else None
-            properties = Properties(reason_string=told, server_reference=reference)
+            reason_string = words if client.problem_information else None
+            properties = Properties(reason_string=reason_string, server_reference=reference)
             self.send_packet(client, Disconnect(reason, properties))
         self._engine.close(connection)
         if client is None:
@@ -172,11 +172,11 @@ class Connections:
         self._sessions.close(session)
         self._wills.session_ended(session.client_id)
 
-    def notify_watchers(self, what: Callable[[Watcher], None]) -> None:
+    def notify_watchers(self, notify: Callable[[Watcher], None]) -> None:
         """Notify every watcher."""
         for watcher in self.watchers:
             try:
-                what(watcher)
+                notify(watcher)
             except Exception:
                 log.exception("client event watcher failed")
 
@@ -186,12 +186,12 @@ def _without_reason(packet: _SentPacket) -> _SentPacket:
     return replace(packet, properties=replace(packet.properties, reason_string=None, user=()))
 
 
-def encode_within(packet: _SentPacket, version: Version, most: int) -> bytes | None:
-    """Encode a packet into at most `most` bytes (0: no limit).
+def encode_within(packet: _SentPacket, version: Version, max_bytes: int) -> bytes | None:
+    """Encode a packet into at most `max_bytes` (0: no limit).
 
     Properties that only explain are left out if necessary. None if the packet is too long even so.
     """
     data = encode(packet, version)
-    if most and len(data) > most:
+    if max_bytes and len(data) > max_bytes:
         data = encode(_without_reason(packet), version)
-    return None if most and len(data) > most else data
+    return None if max_bytes and len(data) > max_bytes else data

@@ -77,10 +77,10 @@ class Counters:
         """A row for each session. On the broker's thread only."""
         rows = []
         for session in sessions:
-            facts = self._engine.session_facts(session.handle)
-            if facts is None:
+            session_stats = self._engine.session_facts(session.handle)
+            if session_stats is None:
                 continue
-            queued, in_flight, delivered, dropped = SessionStats(*facts)
+            queued, in_flight, delivered, dropped = SessionStats(*session_stats)
             lost = {cause.words: dropped[cause] for cause in DropCause if dropped[cause]}
             rows.append(
                 ClientRow(

@@ -213,7 +213,7 @@ class DeferredDecisions:
 
 
 def _then(answers: Sequence[T | Future[T]], refusal: T, then: Callable[[list[T]], None]) -> None:
-    then([_result(it, refusal) if isinstance(it, Future) else it for it in answers])
+    then([_result(answer, refusal) if isinstance(answer, Future) else answer for answer in answers])
 
 
 def _result(future: Future[T], refusal: T) -> T:

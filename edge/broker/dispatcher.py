@@ -396,8 +396,8 @@ class Broker:
         if self.limits.check_retain_source:
             self._pending.work(0, self.retained, self.retained.check_sources())
 
-    def _may_publish(self, facts: ClientInfo, topic: str, then: Callable[[list[bool]], None]) -> None:
-        self._pending.then(0, [self._permissions.may_publish(facts, topic)], False, then)
+    def _may_publish(self, client_info: ClientInfo, topic: str, then: Callable[[list[bool]], None]) -> None:
+        self._pending.then(0, [self._permissions.may_publish(client_info, topic)], False, then)
 
     def _set_access(self, access: AccessList | None) -> None:
         self._permissions.access = access
@@ -440,8 +440,8 @@ class Broker:
 
     def keep(self, place: JournalTarget) -> None:
         """Write the state that a restart needs to `place` from now on. Raises OSError."""
-        kept = BrokerView(self.sessions, self.router, self.wills, self.clients)
-        self.journal.begin(place, kept, self.call)
+        view = BrokerView(self.sessions, self.router, self.wills, self.clients)
+        self.journal.begin(place, view, self.call)
 
     def counts(self) -> dict[str, int]:
         """Figures of the control plane for the status: current values, and totals since the start."""
@@ -465,7 +465,7 @@ class Broker:
         """
         return self.own_messages.publish(topic, payload, qos, retain)
 
-    def _publish_will(self, facts: ClientInfo, will: Will) -> None:
+    def _publish_will(self, client_info: ClientInfo, will: Will) -> None:
         """Publish a will, if the rules of now (not those at CONNECT) still allow that."""
 
         def judged(allowed: list[bool]) -> None:
@@ -480,13 +480,15 @@ class Broker:
                     will.retain,
                     properties,
                     expiry_flag,
-                    key_of(facts),
-                    author_of(facts),
+                    key_of(client_info),
+                    author_of(client_info),
                 )
             else:
-                log.info("will dropped: publication no longer allowed %s", pairs(client=facts.client_id))
+                log.info(
+                    "will dropped: publication no longer allowed %s", pairs(client=client_info.client_id)
+                )
 
-        self._pending.then(0, [self._permissions.may_publish(facts, will.topic)], False, judged)
+        self._pending.then(0, [self._permissions.may_publish(client_info, will.topic)], False, judged)
 
     def tick(self) -> float:
         """Do the work that is due. Returns the seconds until more work is due."""

@@ -116,7 +116,7 @@ class Upstream:
         self._call = call
         self._epochs = dict(epochs)
         self._bridges = {
-            stream.name: [it.name for it in config.bridges_of(stream.name)]
+            stream.name: [bridge.name for bridge in config.bridges_of(stream.name)]
             for stream in config.stream
             if stream.durability is Durability.UPSTREAM
         }
@@ -139,7 +139,7 @@ class Upstream:
     def status(self) -> dict[str, dict[str, dict[str, float | None]]]:
         """Progress for `brim status`, by ring and bridge: offset (0: none yet), age of the report in s."""
         return {
-            ring_name: {it: self._row(ring_name, it) for it in self._bridges[stream]}
+            ring_name: {bridge: self._row(ring_name, bridge) for bridge in self._bridges[stream]}
             for ring_name in self._epochs
             if (stream := stream_of(ring_name)) in self._bridges
         }
@@ -153,11 +153,11 @@ class Upstream:
         reports = self._known.setdefault(ring_name, {})
         if lost:
             level = logging.ERROR if bridge in reports else logging.INFO  # the first repeats earlier losses
-            facts = pairs(bridge=bridge, ring=ring_name, offsets=list(lost))
-            log.log(level, "records lost by the sink, not acknowledged %s", facts)
+            details = pairs(bridge=bridge, ring=ring_name, offsets=list(lost))
+            log.log(level, "records lost by the sink, not acknowledged %s", details)
         reports[bridge] = progress
-        offsets = [self._offset(ring_name, it) for it in self._bridges[stream_of(ring_name)]]
-        known = [it for it in offsets if it is not None]
+        offsets = [self._offset(ring_name, bridge) for bridge in self._bridges[stream_of(ring_name)]]
+        known = [offset for offset in offsets if offset is not None]
         self._rings.upstream(ring_name, min(known) if len(known) == len(offsets) else None, lost)
 
     def _offset(self, ring_name: str, bridge: str) -> int | None:

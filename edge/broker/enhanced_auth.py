@@ -87,16 +87,16 @@ class EnhancedAuth:
         """Begin the exchange of a CONNECT with an Authentication Method."""
         method = packet.properties.authentication_method
         assert method is not None
-        facts = self._connecting.facts(connection, packet)
-        if refusal := self._connecting.refusal(facts, packet):
-            self._connecting.refuse(connection, packet, facts, *refusal)
+        client_info = self._connecting.facts(connection, packet)
+        if refusal := self._connecting.refusal(client_info, packet):
+            self._connecting.refuse(connection, packet, client_info, *refusal)
             return
-        conversation = self._begin(facts, method)
+        conversation = self._begin(client_info, method)
         if conversation is None:
-            self._connecting.refuse(connection, packet, facts, ReasonCode.BAD_AUTHENTICATION_METHOD)
+            self._connecting.refuse(connection, packet, client_info, ReasonCode.BAD_AUTHENTICATION_METHOD)
             return
         self._engine.converse(connection)
-        exchange = _AuthExchange(connection, facts, method, conversation, packet)
+        exchange = _AuthExchange(connection, client_info, method, conversation, packet)
         self._exchanges[connection] = exchange
         self._request(exchange, packet.properties.authentication_data)
 
@@ -139,9 +139,13 @@ class EnhancedAuth:
 
     # ---- one step ----
 
-    def _begin(self, facts: ClientInfo, method: str) -> Conversation | None:
+    def _begin(self, client_info: ClientInfo, method: str) -> Conversation | None:
         enhanced = self._permissions.enhanced
-        return None if enhanced is None or method not in enhanced.methods else enhanced.begin(facts, method)
+        return (
+            None
+            if enhanced is None or method not in enhanced.methods
+            else enhanced.begin(client_info, method)
+        )
 
     def _continue(self, exchange: _AuthExchange, packet: Auth) -> None:
         if packet.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or exchange.awaiting_authenticator:
@@ -175,8 +179,8 @@ class EnhancedAuth:
         if connect is None:
             self._finish_reauthentication(exchange, step)
         elif step.verdict == "accepted":
-            facts = msgspec.structs.replace(exchange.facts, identity=step.identity, verified=True)
-            self._connecting.authenticated(connection, connect, facts, step.data)
+            client_info = msgspec.structs.replace(exchange.facts, identity=step.identity, verified=True)
+            self._connecting.authenticated(connection, connect, client_info, step.data)
         else:
             self._connecting.refuse(connection, connect, exchange.facts, ReasonCode.NOT_AUTHORIZED)
 

@@ -99,8 +99,9 @@ class InternalPublisher:
         if topic is None:
             self.dropped += 1
             return None
-        it = message
-        return self._engine.publish(topic, it.payload, it.flags, it.properties, it.owner, it.author)
+        return self._engine.publish(
+            topic, message.payload, message.flags, message.properties, message.owner, message.author
+        )
 
     def _wait(self, message: _InternalMessage) -> bool:
         if len(self._waiting) >= WAITING_MAX:

@@ -93,12 +93,12 @@ class LogBackfill:
             self._thread = None
 
     def _return_records(self, session: int, source: int, position: int, runs: Sequence[Range]) -> None:
-        wanted = position
+        next_position = position
         for run in runs:
-            self._engine.restore_record(session, source, wanted, run.position, run.view)
-            wanted = run.position + len(run.view)
+            self._engine.restore_record(session, source, next_position, run.position, run.view)
+            next_position = run.position + len(run.view)
         if not runs:
-            self._engine.restore_record(session, source, wanted, BEHIND_ALL, b"")
+            self._engine.restore_record(session, source, next_position, BEHIND_ALL, b"")
         self._engine.resume_delivery(session)
 
     def _answer(

@@ -36,15 +36,15 @@ ADDRESSES_KEPT = 4_096
 TOP = 3
 
 
-def key_of(facts: ClientInfo) -> bytes:
+def key_of(client_info: ClientInfo) -> bytes:
     """Key of the owner that a client counts for."""
-    if facts.verified and facts.identity is not None:
-        return b"u" + facts.identity.encode()
-    if facts.verified and facts.certificate is not None:
-        return b"c" + facts.certificate.encode()
-    if facts.transport == "unix":
+    if client_info.verified and client_info.identity is not None:
+        return b"u" + client_info.identity.encode()
+    if client_info.verified and client_info.certificate is not None:
+        return b"c" + client_info.certificate.encode()
+    if client_info.transport == "unix":
         return b"l"
-    return _key_of_address(facts.address.rpartition(":")[0])
+    return _key_of_address(client_info.address.rpartition(":")[0])
 
 
 @lru_cache(ADDRESSES_KEPT)
@@ -122,12 +122,12 @@ class Owners:
 
     def top(self) -> dict[str, dict[str, Any]]:
         """Room of each table, and the owners that use most of it."""
-        found = {}
+        tables = {}
         for table in Table:
             if rows := self._engine.owners_top(table, TOP):
                 owners = {owner_text(key): has for key, has in rows}
-                found[table.words] = {"room": self._room(table), "owners": owners}
-        return found
+                tables[table.words] = {"room": self._room(table), "owners": owners}
+        return tables
 
     def _room(self, table: Table) -> int:
         return int(getattr(self._limits, table.limit))

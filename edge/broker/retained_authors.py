@@ -41,18 +41,18 @@ def _cut(text: str | None) -> str | None:
     return None if text is None else text[:TEXT_MAX]
 
 
-def author_of(facts: ClientInfo) -> bytes:
+def author_of(client_info: ClientInfo) -> bytes:
     """Encode the author of a client's messages."""
     return _encode(  # the fields of _Author, which is an array
         (
-            facts.client_id[:TEXT_MAX],
-            _cut(facts.username),
-            _cut(facts.identity),
-            _cut(facts.certificate),
-            facts.verified,
-            facts.address,
-            facts.listener,
-            facts.transport,
+            client_info.client_id[:TEXT_MAX],
+            _cut(client_info.username),
+            _cut(client_info.identity),
+            _cut(client_info.certificate),
+            client_info.verified,
+            client_info.address,
+            client_info.listener,
+            client_info.transport,
         )
     )
 
@@ -60,16 +60,16 @@ def author_of(facts: ClientInfo) -> bytes:
 def facts_of(author: bytes) -> ClientInfo | None:
     """The client facts of an author; None if the bytes are invalid."""
     try:
-        it = _decode(author)
+        decoded = _decode(author)
     except msgspec.DecodeError:
         return None
     return ClientInfo(
-        it.client_id,
-        it.username,
-        it.address,
-        it.listener,
-        identity=it.identity,
-        certificate=it.certificate,
-        transport=it.transport,
-        verified=it.vouched,
+        decoded.client_id,
+        decoded.username,
+        decoded.address,
+        decoded.listener,
+        identity=decoded.identity,
+        certificate=decoded.certificate,
+        transport=decoded.transport,
+        verified=decoded.vouched,
     )

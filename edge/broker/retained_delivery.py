@@ -121,16 +121,16 @@ class Retained:
             yield
 
     def _check_source(self, topic: int, author: bytes) -> None:
-        facts = facts_of(author)
+        client_info = facts_of(author)
         name = self._engine.topic_name(topic)
-        if facts is None:
+        if client_info is None:
             return
 
         def decided(allowed: list[bool]) -> None:
             if self._engine.topic_find(name) == topic:  # the topic may have been forgotten meanwhile
                 self._engine.retained_withhold(topic, author, not all(allowed))
 
-        self.may_publish(facts, name.decode(), decided)
+        self.may_publish(client_info, name.decode(), decided)
 
     def restore(self, records: Iterable[Record | RetainedRecord]) -> int:
         """Apply the RETAIN flags of `records`, oldest first. Returns the number of messages that are retained
@@ -139,7 +139,7 @@ class Retained:
         An empty payload clears a topic: the last record of a topic counts. Records whose key is not a topic
         are skipped.
         """
-        kept: set[int] = set()
+        topics: set[int] = set()
         for record in records:
             if not record.flags & FLAG_RETAIN:
                 continue
@@ -148,11 +148,11 @@ class Retained:
                 continue
             flags = min(record.flags & FLAG_QOS, 2) | record.flags & FLAG_EXPIRY
             author = getattr(record, "author", NO_AUTHOR)
-            facts = facts_of(author) if author else None
-            owner = NO_OWNER if facts is None else key_of(facts)
+            client_info = facts_of(author) if author else None
+            owner = NO_OWNER if client_info is None else key_of(client_info)
             parts = record.bytes(), flags, record.properties, record.timestamp_ns
             if self._engine.retain(topic, *parts, owner, author):
-                kept.add(topic)
+                topics.add(topic)
             else:
-                kept.discard(topic)
-        return len(kept)
+                topics.discard(topic)
+        return len(topics)

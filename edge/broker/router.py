@@ -138,7 +138,7 @@ class Router:
         engine.topic_limits(min(limits.topic_max_bytes, STRING_MAX_BYTES), limits.topic_levels_max)
         for number, (filters, partitions) in enumerate(streams):
             engine.stream_add("\0".join(filters).encode(), len(partitions))
-            self._places |= {its.name: (number, index) for index, its in enumerate(partitions)}
+            self._places |= {partition.name: (number, index) for index, partition in enumerate(partitions)}
 
     def topic_of(self, name: str) -> int | None:
         """The result of topic_steps(), without a yield."""
@@ -255,13 +255,13 @@ class Router:
 
     def unsubscribing(self, session: Session, topic_filters: Sequence[str]) -> Steps[list[bool]]:
         """Remove subscriptions. True for each filter that was subscribed, False for a repeated one."""
-        gone = []
+        removed = []
         for topic_filter in topic_filters:
-            gone.append(topic_filter in session.subscriptions)
-            if gone[-1]:
+            removed.append(topic_filter in session.subscriptions)
+            if removed[-1]:
                 yield from self._remove(session, topic_filter)
             yield
-        return gone
+        return removed
 
     def unsubscribe_plain(self, session: Session, topic_filters: Sequence[str]) -> Steps[list[bool]]:
         """As unsubscribing(), for a session without marked subscriptions that may receive all topics. Filters
@@ -293,12 +293,14 @@ class Router:
         """End a session. Its routes are not searched: they end with the session's handle."""
         session.ended = True
         self._targets.pop(session.handle, None)
-        for topic_filter in [its for its in session.subscriptions if is_share(its)]:
+        for topic_filter in [
+            shared_filter for shared_filter in session.subscriptions if is_share(shared_filter)
+        ]:
             leaving = self._leave(session, topic_filter)
             # the engine must be notified before the session is closed
             if next(leaving, _ENDED) is not _ENDED:
                 self.later(leaving)
-        own = [its for its in session.subscriptions if not is_share(its)]
+        own = [plain_filter for plain_filter in session.subscriptions if not is_share(plain_filter)]
         self._count_filters(session, -len(session.subscriptions), -session.filters_bytes)
         session.subscriptions.clear()
         self.later(self._forgetting(session, own))
@@ -357,7 +359,7 @@ class Router:
         ((options, identifiers),) = tags(terms)
         self._engine.share_join(group.handle, session.handle, options, identifiers)
         if session.kept:
-            self._journal.group(group.handle, shared_filter, kept=True)
+            self._journal.group(group.handle, shared_filter, is_kept=True)
         if is_new:
             yield from self._route_group(group, shared_filter)
 
@@ -373,7 +375,7 @@ class Router:
             self._engine.session_close(group.handle)
             return
         if session.kept and not any(member.kept for member in group.members):
-            self._journal.group(group.handle, shared_filter, kept=False)
+            self._journal.group(group.handle, shared_filter, is_kept=False)
         if self.may_receive is not None:
             yield from self._route_group(group, shared_filter)
 
@@ -382,7 +384,7 @@ class Router:
         for topics in self.routes.pieces(topic_filter, few=self.may_receive is not None):
             denied: array[int] = array("I")
             if not self._gets_all(group, topic_filter):
-                denied.extend(its for its in topics if not self._may_receive(group, self._name(its)))
+                denied.extend(topic for topic in topics if not self._may_receive(group, self._name(topic)))
             self._engine.routes_drop(denied, group.handle, 0)
             self._engine.routes_set(array("I", set(topics).difference(denied)), group.handle, OF_GROUP)
             yield
@@ -429,7 +431,7 @@ class Router:
         if self.may_receive is None:
             return
         waiting = set(array("I", self._engine.queue_topics(target.handle)))
-        denied = array("I", (its for its in waiting if not self._may_have(target, its)))
+        denied = array("I", (topic for topic in waiting if not self._may_have(target, topic)))
         if denied:
             self._engine.queue_purge(target.handle, denied)
 

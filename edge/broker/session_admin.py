@@ -33,9 +33,9 @@ class SessionAdmin:
 
         The second value is True if more sessions follow.
         """
-        found = list(islice(self._broker.sessions.all(), first, first + count + 1))
-        rows = [dataclasses.asdict(row) for row in self._stats.clients(found[:count])]
-        return rows, len(found) > count
+        sessions = list(islice(self._broker.sessions.all(), first, first + count + 1))
+        rows = [dataclasses.asdict(row) for row in self._stats.clients(sessions[:count])]
+        return rows, len(sessions) > count
 
     def remove(self, client_id: str) -> bool:
         """End the session of a client, and its connection. False if there is no such session."""

@@ -58,13 +58,13 @@ class SessionRoutes:
 
     def known(self, topic_filter: str) -> array[int]:
         """Ids of the known topics that `topic_filter` matches, found at once."""
-        found = self._walked(topic_filter, WALK_MAX)
-        if found is not None:
-            return found
-        found = array("I")
+        all_topics = self._walked(topic_filter, WALK_MAX)
+        if all_topics is not None:
+            return all_topics
+        all_topics = array("I")
         for topics, _ in self._scanned(topic_filter, PLACES):
-            found.extend(topics)
-        return found
+            all_topics.extend(topics)
+        return all_topics
 
     def name_of(self, topic: int) -> str:
         """Name of a topic."""
@@ -80,16 +80,16 @@ class SessionRoutes:
         allowed = None if decide is None else decide(session, topic_filter)
         return AllowedFilters((topic_filter,), certain=False) if allowed is None else allowed
 
-    def _walked(self, topic_filter: str, most: int) -> array[int] | None:
+    def _walked(self, topic_filter: str, limit: int) -> array[int] | None:
         """Known topics that a filter matches, found one by one; None if that takes too long."""
         if has_wildcard(topic_filter):
-            found = self._engine.topics_match(topic_filter.encode(), most)
-            return None if found is None else array("I", found)
+            matching = self._engine.topics_match(topic_filter.encode(), limit)
+            return None if matching is None else array("I", matching)
         topic = self._engine.topic_find(topic_filter.encode())
         return array("I", () if topic == NO_TOPIC else (topic,))
 
-    def _scanned(self, topic_filter: str, most: int) -> Iterator[tuple[array[int], tuple[int, int]]]:
-        """Topics that a filter matches, up to `most` at a time, with the range of table places of each piece.
+    def _scanned(self, topic_filter: str, limit: int) -> Iterator[tuple[array[int], tuple[int, int]]]:
+        """Topics that a filter matches, at most `limit` at a time, and the table places of each piece.
 
         A topic may be forgotten and its id reused at a yield, so the caller finishes with a piece before
         that.
@@ -97,15 +97,15 @@ class SessionRoutes:
         first: int | None = 0
         data = topic_filter.encode()
         while first is not None:
-            found, after = self._engine.topics_scan(data, first, PLACES, most)
-            yield array("I", found), (first, PLACES if after is None else after - first)
+            matching, after = self._engine.topics_scan(data, first, PLACES, limit)
+            yield array("I", matching), (first, PLACES if after is None else after - first)
             first = after
 
     def pieces(self, topic_filter: str, *, few: bool) -> Iterator[array[int]]:
         """All known topics that a filter matches, in pieces; small ones (`few`) for work in Python."""
-        found = self._walked(topic_filter, MANY if few else WALK_MAX)
-        if found is not None:
-            yield found
+        topics_found = self._walked(topic_filter, MANY if few else WALK_MAX)
+        if topics_found is not None:
+            yield topics_found
             return
         for topics, _ in self._scanned(topic_filter, PYTHON_PIECE if few else PIECE):
             yield topics
@@ -115,8 +115,8 @@ class SessionRoutes:
     def add_routes(self, session: Session, topic_filter: str, terms: int) -> Steps[None]:
         """Add the routes of a subscription that changes no other route of the session; see Router._add()."""
         rules = self.rules
-        for its in self.allowed_filters_of(session, topic_filter).filters:
-            for topics in self.pieces(its, few=False):
+        for allowed_filter in self.allowed_filters_of(session, topic_filter).filters:
+            for topics in self.pieces(allowed_filter, few=False):
                 self._engine.routes_merge(topics, session.handle, terms)
                 yield
                 if session.ended or self.rules != rules:
@@ -125,15 +125,19 @@ class SessionRoutes:
     def recompute_routes(self, session: Session, topic_filter: str, matching: Matching) -> Steps[None]:
         """Recompute the routes of the topics that a filter matches, from all filters of the session."""
         rules, allowed = self.rules, self.allowed_filters_of(session, topic_filter)
-        for its in allowed.filters:
-            found = self._walked(its, MANY)
+        for allowed_filter in allowed.filters:
+            topics_found = self._walked(allowed_filter, MANY)
             others = None
-            if found is None and allowed.certain:
+            if topics_found is None and allowed.certain:
                 others = yield from self._overlapping(session, topic_filter)
             if others is not None:
-                yield from self._recompute_by_filter(session, its, others, rules)
+                yield from self._recompute_by_filter(session, allowed_filter, others, rules)
             for topics in (
-                [found] if found is not None else self.pieces(its, few=True) if others is None else ()
+                [topics_found]
+                if topics_found is not None
+                else self.pieces(allowed_filter, few=True)
+                if others is None
+                else ()
             ):
                 yield from self._recompute_by_topic(session, topics, matching, allowed.certain, rules)
             if session.ended or self.rules != rules:
@@ -174,40 +178,42 @@ class SessionRoutes:
 
     def _overlapping(self, session: Session, topic_filter: str) -> Steps[list[str] | None]:
         """Filters of `session` that overlap `topic_filter`; None if there are more than FEW."""
-        found: list[str] = []
-        for number, its in enumerate(list(session.subscriptions), 1):
-            if not is_share(its) and overlap(its, topic_filter):
-                found.append(its)
-                if len(found) > FEW:
+        filters: list[str] = []
+        for number, own_filter in enumerate(list(session.subscriptions), 1):
+            if not is_share(own_filter) and overlap(own_filter, topic_filter):
+                filters.append(own_filter)
+                if len(filters) > FEW:
                     return None
             if number % FILTERS == 0:
                 yield
-        return found
+        return filters
 
     def _terms_by_filter(
         self, session: Session, topics: array[int], others: list[str], places: tuple[int, int]
     ) -> Iterable[tuple[int, SubscriptionOptions | None]]:
-        found: dict[int, SubscriptionOptions | None] = dict.fromkeys(topics)
+        options_by_topic: dict[int, SubscriptionOptions | None] = dict.fromkeys(topics)
         for topic_filter in others:
             terms = session.subscriptions.get(topic_filter)
             if terms is None:  # the session has ended
                 continue
             matching, _ = self._engine.topics_scan(topic_filter.encode(), *places, places[1])
             for topic in array("I", matching):
-                if topic in found:
-                    held = found[topic]
-                    found[topic] = terms if held is None else combined(held, terms)
-        return found.items()
+                if topic in options_by_topic:
+                    previous = options_by_topic[topic]
+                    options_by_topic[topic] = terms if previous is None else combined(previous, terms)
+        return options_by_topic.items()
 
-    def _assign_all(self, session: Session, found: Iterable[tuple[int, SubscriptionOptions | None]]) -> None:
-        gone: array[int] = array("I")
+    def _assign_all(
+        self, session: Session, options_by_topic: Iterable[tuple[int, SubscriptionOptions | None]]
+    ) -> None:
+        removed: array[int] = array("I")
         alike: dict[SubscriptionOptions, array[int]] = {}
-        for topic, terms in found:
+        for topic, terms in options_by_topic:
             if terms is None:
-                gone.append(topic)
+                removed.append(topic)
             else:
                 alike.setdefault(terms, array("I")).append(topic)
-        self._engine.routes_drop(gone, session.handle, 0)
+        self._engine.routes_drop(removed, session.handle, 0)
         for terms, same in alike.items():
             self._assign(session, same, terms)
 
@@ -226,26 +232,26 @@ class SessionRoutes:
         """
         allowed = self.allowed_filters_of(session, topic_filter)
         if allowed.certain and allowed.filters == (topic_filter,):
-            found = self._walked(topic_filter, WALK_MAX)
-            return None if found is None else array("I", sorted(self._with_retained(found)))
+            topics = self._walked(topic_filter, WALK_MAX)
+            return None if topics is None else array("I", sorted(self._with_retained(topics)))
         for _ in range(TRIES):
             forgotten = self._counters.topics_recycled
-            kept = yield from self._retaining(session, allowed)
+            retained_topics = yield from self._retaining(session, allowed)
             # ids of forgotten topics may belong to other topics by now
             if forgotten == self._counters.topics_recycled or session.ended:
-                return array("I", sorted(kept))
+                return array("I", sorted(retained_topics))
         return array("I", sorted(at_once(self._retaining(session, allowed))))
 
     def _retaining(self, session: Session, allowed: AllowedFilters) -> Steps[set[int]]:
-        kept: set[int] = set()
-        for its in allowed.filters:
-            for topics in self.pieces(its, few=not allowed.certain):
+        retained_topics: set[int] = set()
+        for allowed_filter in allowed.filters:
+            for topics in self.pieces(allowed_filter, few=not allowed.certain):
                 for topic in self._with_retained(topics):
                     may = None if allowed.certain else self.may_receive
                     if may is None or may(session, self.name_of(topic)):
-                        kept.add(topic)
+                        retained_topics.add(topic)
                 yield
-        return kept
+        return retained_topics
 
     def _with_retained(self, topics: array[int]) -> array[int]:
         return array("I", self._engine.topics_retaining(topics))

@@ -92,9 +92,9 @@ class Sessions:
         """Reason why no lasting session can be promised now; "" if it can."""
         return self._journal.ack_failure
 
-    def fits_journal(self, facts: ClientInfo, will: Will | None) -> bool:
+    def fits_journal(self, client_info: ClientInfo, will: Will | None) -> bool:
         """True if a client with such texts fits into the journal."""
-        return self._journal.fits(facts, will)
+        return self._journal.fits(client_info, will)
 
     @property
     def away(self) -> int:
@@ -114,22 +114,22 @@ class Sessions:
         """The session of a client; None if there is none."""
         return self._by_client.get(client_id)
 
-    def open(self, facts: ClientInfo, expiry_s: int) -> Session:
+    def open(self, client_info: ClientInfo, expiry_s: int) -> Session:
         """Open a session. The client must not have one."""
-        client_id, limits = facts.client_id, self._limits
+        client_id, limits = client_info.client_id, self._limits
         assert client_id not in self._by_client
-        handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest, key_of(facts))
-        session = self._by_client[client_id] = Session(facts, handle, expiry_s)
-        self._engine.session_author(handle, author_of(facts))
+        handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest, key_of(client_info))
+        session = self._by_client[client_id] = Session(client_info, handle, expiry_s)
+        self._engine.session_author(handle, author_of(client_info))
         self._engine.session_lasts(handle, expiry_s > 0)
         self._journal.opened(session)
         return session
 
-    def resume(self, session: Session, facts: ClientInfo, expiry_s: int) -> None:
+    def resume(self, session: Session, client_info: ClientInfo, expiry_s: int) -> None:
         """Continue a session for a returned client, perhaps from another address and with another expiry."""
-        session.facts, session.expiry_s = facts, expiry_s
-        self._engine.session_owner(session.handle, key_of(facts))
-        self._engine.session_author(session.handle, author_of(facts))
+        session.facts, session.expiry_s = client_info, expiry_s
+        self._engine.session_owner(session.handle, key_of(client_info))
+        self._engine.session_author(session.handle, author_of(client_info))
         self._engine.session_lasts(session.handle, expiry_s > 0)
 
     def connected(self, session: Session, connection: int) -> None:

@@ -82,8 +82,8 @@ class SubscribeHandler:
         packets = self._limits.packets
         plain = None
         if first_byte == _SUBSCRIBE and len(body) <= PLAIN_BODY_MAX_BYTES:
-            most = min(packets.filters_max, PLAIN_FILTERS_MAX)
-            plain = self._engine.plain_subscribe(body, client.version, most)
+            max_filters = min(packets.filters_max, PLAIN_FILTERS_MAX)
+            plain = self._engine.plain_subscribe(body, client.version, max_filters)
         if plain is not None and self._may_add(client, plain[1]):
             yield from self._add_plain(client, *plain)
             return
@@ -105,12 +105,12 @@ class SubscribeHandler:
         )
 
     def _add_plain(
-        self, client: ConnectedClient, packet_id: int, filters: list[str], wanted: bytes
+        self, client: ConnectedClient, packet_id: int, filters: list[str], qos_bytes: bytes
     ) -> Steps[None]:
         if not self._engine.is_open(client.connection):
             return
-        most: int = self._engine_limits.qos_max
-        qos = wanted if most == _QOS_MAX else bytes(min(its, most) for its in wanted)
+        max_qos: int = self._engine_limits.qos_max
+        qos = qos_bytes if max_qos == _QOS_MAX else bytes(min(qos_byte, max_qos) for qos_byte in qos_bytes)
         retaining = self._router.subscribe_plain(client.session, filters, qos, plain_bytes(filters))
         self._clients.send_packet(client, SubAck(packet_id, tuple(map(_GRANTED.__getitem__, qos))))
         for topic_filter in retaining:
@@ -125,8 +125,8 @@ class SubscribeHandler:
         """Remove plain filters in one call, others filter by filter, and answer."""
         packets, plain = self._limits.packets, None
         if first_byte == _UNSUBSCRIBE and len(body) <= PLAIN_BODY_MAX_BYTES and self._is_plain(client):
-            most = min(packets.filters_max, PLAIN_FILTERS_MAX)
-            plain = self._engine.plain_unsubscribe(body, client.version, most)
+            max_filters = min(packets.filters_max, PLAIN_FILTERS_MAX)
+            plain = self._engine.plain_unsubscribe(body, client.version, max_filters)
         if plain is not None:
             packet = Unsubscribe(plain[0], tuple(plain[1]))
             remove = self._router.unsubscribe_plain
@@ -134,8 +134,8 @@ class SubscribeHandler:
             packet = yield from unsubscribe_steps(first_byte, body, client.version, packets)
             remove = self._router.unsubscribing
         if self._engine.is_open(client.connection):
-            gone = yield from remove(client.session, packet.topic_filters)
-            yield from self._answer_unsubscribe(client, packet, gone)
+            removed = yield from remove(client.session, packet.topic_filters)
+            yield from self._answer_unsubscribe(client, packet, removed)
 
     def _is_plain(self, client: ConnectedClient) -> bool:
         """True if the routes of the client's session follow from its filters and their QoS only."""
@@ -160,8 +160,8 @@ class SubscribeHandler:
 
     def _granted(self, subscription: Subscription) -> Subscription:
         """The same subscription with its QoS limited to qos_max."""
-        most: int = self._engine_limits.qos_max
-        return subscription if subscription.qos <= most else replace(subscription, qos=most)
+        max_qos: int = self._engine_limits.qos_max
+        return subscription if subscription.qos <= max_qos else replace(subscription, qos=max_qos)
 
     def _on_authorized(
         self,
@@ -197,7 +197,9 @@ class SubscribeHandler:
             why = why or words
             yield
         granted = map(self._granted, packet.subscriptions)
-        codes = tuple(refused.get(it.topic_filter, ReasonCode(it.qos)) for it in granted)
+        codes = tuple(
+            refused.get(subscription.topic_filter, ReasonCode(subscription.qos)) for subscription in granted
+        )
         if self._clients.get(client.connection) is not client:
             return
         self._clients.send_packet(client, SubAck(packet.packet_id, codes, Properties(reason_string=why)))
@@ -213,16 +215,16 @@ class SubscribeHandler:
                 yield
 
     def _answer_unsubscribe(
-        self, client: ConnectedClient, packet: Unsubscribe, gone: list[bool]
+        self, client: ConnectedClient, packet: Unsubscribe, removed: list[bool]
     ) -> Steps[None]:
         codes = tuple(
-            ReasonCode.SUCCESS if was_there else ReasonCode.NO_SUBSCRIPTION_EXISTED for was_there in gone
+            ReasonCode.SUCCESS if was_there else ReasonCode.NO_SUBSCRIPTION_EXISTED for was_there in removed
         )
         if self._clients.get(client.connection) is not client:
             return
         self._clients.send_packet(client, UnsubAck(packet.packet_id, codes))
         if self._clients.watchers:
-            for topic_filter, was_there in zip(packet.topic_filters, gone, strict=True):
+            for topic_filter, was_there in zip(packet.topic_filters, removed, strict=True):
                 if was_there:
                     self._clients.notify_watchers(methodcaller("unsubscribed", client.facts, topic_filter))
                 yield
@@ -247,9 +249,11 @@ class SubscribeHandler:
                 "unsubscribe some"
             )
             return ReasonCode.QUOTA_EXCEEDED, words
-        most = limits.subscriptions_max_bytes
-        if client.session.filters_bytes + filter_bytes(topic_filter) > most:
-            words = f"topic filters too large (limit: subscriptions_max_bytes = {most}); unsubscribe some"
+        max_bytes = limits.subscriptions_max_bytes
+        if client.session.filters_bytes + filter_bytes(topic_filter) > max_bytes:
+            words = (
+                f"topic filters too large (limit: subscriptions_max_bytes = {max_bytes}); unsubscribe some"
+            )
             return ReasonCode.QUOTA_EXCEEDED, words
         more = filter_bytes(topic_filter)
         if not self._engine.session_may(client.session.handle, Table.SUBSCRIPTION_BYTES, more):

@@ -37,12 +37,12 @@ def is_share(topic_filter: str) -> bool:
 
 def overlap(one: str, other: str) -> bool:
     """True if some name can match both filters."""
-    for level, its in zip_longest(one.split("/"), other.split("/")):
-        if "#" in (level, its):
+    for level, other_level in zip_longest(one.split("/"), other.split("/")):
+        if "#" in (level, other_level):
             return True
-        if level != its and "+" not in (level, its):
+        if level != other_level and "+" not in (level, other_level):
             return False
-        if level is None or its is None:
+        if level is None or other_level is None:
             return False
     return True
 

@@ -202,13 +202,13 @@ class _Load:
 
     def take(self, total: int, passed_s: float) -> None:
         """Add the new total, `passed_s` after the previous one."""
-        came, self._total = total - self._total, total
+        increase, self._total = total - self._total, total
         if passed_s <= 0:
             return
-        now = came * 60 / passed_s
+        now = increase * 60 / passed_s
         for i, minutes in enumerate(MINUTES):
-            kept = math.exp(-passed_s / (60 * minutes))
-            self.a_minute[i] = now + (self.a_minute[i] - now) * kept
+            weight = math.exp(-passed_s / (60 * minutes))
+            self.a_minute[i] = now + (self.a_minute[i] - now) * weight
 
 
 def _resident_bytes() -> int:

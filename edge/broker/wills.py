@@ -119,28 +119,30 @@ class Wills:
         """Count the will of a client that has connected."""
         self.held_bytes += will_bytes(will)
 
-    def discarded(self, facts: ClientInfo, will: Will) -> None:
+    def discarded(self, client_info: ClientInfo, will: Will) -> None:
         """Drop the will of a client that sent DISCONNECT."""
-        self._ended(facts.client_id, will)
+        self._ended(client_info.client_id, will)
 
     # ---- of clients that have disconnected ----
 
-    def disconnected(self, facts: ClientInfo, will: Will, now_s: float) -> None:
+    def disconnected(self, client_info: ClientInfo, will: Will, now_s: float) -> None:
         """Publish the will now, or after its delay. The session of the client continues."""
         delay_s = will.properties.will_delay_interval_s or 0
         if delay_s == 0:
-            self._publish_soon(_DueWill(facts, will, now_s))
+            self._publish_soon(_DueWill(client_info, will, now_s))
             return
-        self._wait(_DueWill(facts, will, now_s + delay_s))
+        self._wait(_DueWill(client_info, will, now_s + delay_s))
 
-    def restored(self, facts: ClientInfo, will: Will, due_s: float) -> None:
+    def restored(self, client_info: ClientInfo, will: Will, due_s: float) -> None:
         """Take over a will from before a restart, to be published at `due_s` unless the client returns."""
         self.accepted(will)
-        self._wait(_DueWill(facts, will, due_s))
+        self._wait(_DueWill(client_info, will, due_s))
 
     def waiting(self) -> list[tuple[ClientInfo, Will, float]]:
         """Waiting wills, each with its client and the time at which it is due."""
-        return [(it.facts, it.will, it.due_s) for it in (*self._due.values(), *self._waiting.values())]
+        return [
+            (will.facts, will.will, will.due_s) for will in (*self._due.values(), *self._waiting.values())
+        ]
 
     def reconnected(self, client_id: str) -> None:
         """Cancel the will of a client that has returned [MQTT-3.1.3-9].

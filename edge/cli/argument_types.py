@@ -58,10 +58,10 @@ def seconds(text: str) -> float:
 
 def whole_seconds(text: str) -> int:
     """Seconds without a fraction."""
-    found = seconds(text)
-    if found != int(found):
+    value_s = seconds(text)
+    if value_s != int(value_s):
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number of seconds")
-    return int(found)
+    return int(value_s)
 
 
 def size(text: str) -> int:

@@ -111,8 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
         if result.interrupted:
             break
     if arguments.json:
-        found = [{"title": title, **result.as_dict()} for title, result in results]
-        print(json.dumps(found if len(scenarios) > 1 else found[0], indent=2))
+        rows = [{"title": title, **result.as_dict()} for title, result in results]
+        print(json.dumps(rows if len(scenarios) > 1 else rows[0], indent=2))
     elif len(scenarios) > 1:
         _print_table(results, str(target) if not arguments.self_test else "the generator itself")
     else:
@@ -225,7 +225,7 @@ def _print_result(scenario: Scenario, result: Result) -> None:
         if times.total and (times is not result.connected_in or scenario.name == "connect"):
             ranks = {"p50": 50, "p90": 90, "p99": 99, "p99.9": 99.9}
             figures = [f"{rank} {time_in_words(times.percentile(at))}" for rank, at in ranks.items()]
-            print(f"  {name}: {', '.join(figures)}, max {time_in_words(times.most)}")
+            print(f"  {name}: {', '.join(figures)}, max {time_in_words(times.max_ns)}")
     for line in result.latency.lines():
         print(line)
     print(f"  {result.limit_in_words()}")

@@ -92,17 +92,17 @@ def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "skip": "skip all waiting records; drained files declare them as skipped",
         "backfill": "drain again from an offset, together with new records",
     }
-    for what, about in helps.items():
-        order = verbs.add_parser(what, help=about)
+    for command, about in helps.items():
+        order = verbs.add_parser(command, help=about)
         order.add_argument("name", nargs="?", help="name of the bridge (default: the only one)")
-        if what in {"skip", "backfill"}:
-            required = what == "backfill"
+        if command in {"skip", "backfill"}:
+            required = command == "backfill"
             order.add_argument(
                 "--stream", required=required, help="stream; of a local producer STREAM@PRODUCER"
             )
             which = "partition (default: 0)" if required else "partition (default: all)"
             order.add_argument("--partition", type=int, default=0 if required else None, help=which)
-        if what == "backfill":
+        if command == "backfill":
             order.add_argument(
                 "--from", dest="first_offset", type=int, required=True, metavar="OFFSET", help="first offset"
             )
@@ -121,9 +121,9 @@ def _drain(arguments: argparse.Namespace) -> int:
 
     logging_setup.configure(arguments.log_level, arguments.log_format)
     config = configured(arguments)
-    chosen = _chosen(arguments, config)
-    telling = UpstreamReporter(chosen.name, config.runtime_dir)
-    bridge = Bridge(bridge_settings(chosen, config), moved=telling.moved)
+    selection = _chosen(arguments, config)
+    telling = UpstreamReporter(selection.name, config.runtime_dir)
+    bridge = Bridge(bridge_settings(selection, config), moved=telling.moved)
     asyncio.run(_serve(bridge, telling))
     bridge.stop()
     telling.stop()
@@ -212,12 +212,12 @@ def _tell(arguments: argparse.Namespace) -> int:
 def _only(directory: Path) -> str:
     from bridge.drain.control_socket import names
 
-    found = names(directory)
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    bridge_names = names(directory)
+    if len(bridge_names) == 1:
+        return bridge_names[0]
+    if not bridge_names:
         raise BrokerUnreachable("no bridges run here", hint="start one: `brim bridge run`")
-    raise EdgeError(f"{len(found)} bridges run here", hint=f"name one of {', '.join(found)}")
+    raise EdgeError(f"{len(bridge_names)} bridges run here", hint=f"name one of {', '.join(bridge_names)}")
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -226,13 +226,13 @@ def _show(arguments: argparse.Namespace) -> int:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(bridges), indent=2).decode() + "\n")
     elif not bridges:
         print("no bridge runs here")
-    for it in bridges if not arguments.json else ():
-        for line in _lines(it):
+    for bridge in bridges if not arguments.json else ():
+        for line in _lines(bridge):
             print(escaped(line))
-    troubled = any(it["condition"] in TROUBLED or it["stalled_s"] for it in bridges)
+    troubled = any(bridge["condition"] in TROUBLED or bridge["stalled_s"] for bridge in bridges)
     if troubled:
         return Exit.INCOMPLETE
-    return Exit.LOST if any(it["verdict"] == "lost" for it in bridges) else 0
+    return Exit.LOST if any(bridge["verdict"] == "lost" for bridge in bridges) else 0
 
 
 def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -241,35 +241,39 @@ def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from bridge.errors import BridgeUnreachable
 
     directory = arguments.runtime_dir or default_runtime_dir()
-    found: dict[str, dict[str, Any]] = {}
+    states: dict[str, dict[str, Any]] = {}
     try:
         with Connection(arguments.runtime_dir) as connection:
-            found = {it["name"]: it for it in connection.ask(Status(), Report).report["bridges"]}
+            states = {state["name"]: state for state in connection.ask(Status(), Report).report["bridges"]}
     except BrokerUnreachable:
         if not names(directory):
             raise
     for name in names(directory):
         with suppress(BridgeUnreachable):  # killed: only its socket file is left
-            found[name] = state_of(directory, name)
-    if arguments.name is not None and arguments.name not in found:
+            states[name] = state_of(directory, name)
+    if arguments.name is not None and arguments.name not in states:
         raise EdgeError(
-            f"no bridge {arguments.name} runs here", hint=f"choose one of: {', '.join(found) or 'none'}"
+            f"no bridge {arguments.name} runs here", hint=f"choose one of: {', '.join(states) or 'none'}"
         )
-    return [it for name, it in sorted(found.items()) if arguments.name in {None, name}]
+    return [state for name, state in sorted(states.items()) if arguments.name in {None, name}]
 
 
-def _lines(it: dict[str, Any]) -> Iterator[str]:
-    totals = it["totals"]
-    behind = f"{count_in_words(it['lag_records'])} records behind"
-    waits = f", the oldest for {seconds_in_words(it['lag_s'])}" if it["lag_records"] else ""
-    lost = f"{count_in_words(it['lost_records'])} LOST" if it["lost_records"] else "0 lost"
+def _lines(bridge: dict[str, Any]) -> Iterator[str]:
+    totals = bridge["totals"]
+    behind = f"{count_in_words(bridge['lag_records'])} records behind"
+    waits = f", the oldest for {seconds_in_words(bridge['lag_s'])}" if bridge["lag_records"] else ""
+    lost = f"{count_in_words(bridge['lost_records'])} LOST" if bridge["lost_records"] else "0 lost"
     done = f"{count_in_words(totals['records'])} drained, {lost}"
-    yield f"{it['name']}: {it['condition']}, {behind}{waits}; {done}; to {it['to']}"
-    if it["backlog_records"]:
-        yield f"  {count_in_words(it['backlog_records'])} of them wait beside what comes in, which goes first"
-    yield from loss_lines(it)
-    rate = f"{bytes_in_words(it['bytes_s'])}/s by the last units" if it["bytes_s"] else "no rate is known yet"
-    left = it["buffer_left_s"]
+    yield f"{bridge['name']}: {bridge['condition']}, {behind}{waits}; {done}; to {bridge['to']}"
+    if bridge["backlog_records"]:
+        yield f"  {count_in_words(bridge['backlog_records'])} of them wait until newer records are drained"
+    yield from loss_lines(bridge)
+    rate = (
+        f"{bytes_in_words(bridge['bytes_s'])}/s by the last units"
+        if bridge["bytes_s"]
+        else "no rate is known yet"
+    )
+    left = bridge["buffer_left_s"]
     room = (
         "nothing comes in"
         if left is None
@@ -280,7 +284,11 @@ def _lines(it: dict[str, Any]) -> Iterator[str]:
         yield f"  {count_in_words(totals['damaged_records'])} did not verify in memory, and were passed over"
     if totals["dead_letters"]:
         yield f"  {count_in_words(totals['dead_letters'])} dead letters"
-    if it["stalled_s"]:
-        yield f"  stalled: records wait, and none was drained for {seconds_in_words(it['stalled_s'])}"
-    if it["last_error"]:
-        yield f"  {it['last_error']}; {it['remedy']}" if it["remedy"] else f"  {it['last_error']}"
+    if bridge["stalled_s"]:
+        yield f"  stalled: records wait, and none was drained for {seconds_in_words(bridge['stalled_s'])}"
+    if bridge["last_error"]:
+        yield (
+            f"  {bridge['last_error']}; {bridge['remedy']}"
+            if bridge["remedy"]
+            else f"  {bridge['last_error']}"
+        )

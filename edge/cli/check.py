@@ -31,31 +31,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check the file. Returns 0, or 2 with every mistake on standard error."""
     try:
-        found = loader.load(arguments.file)
+        config = loader.load(arguments.file)
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return Exit.USAGE
-    if wrong := [*_tls_mistakes(found), *_log_mistakes(found), *_bridge_mistakes(found)]:
+    if wrong := [*_tls_mistakes(config), *_log_mistakes(config), *_bridge_mistakes(config)]:
         print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
         return Exit.USAGE
     try:
-        files = AuthFiles.read(found.auth.password_file, found.auth.acl_file)
+        files = AuthFiles.read(config.auth.password_file, config.auth.acl_file)
     except AuthFileError as error:
         print("\n".join(error.problems), file=sys.stderr)
         return Exit.USAGE
-    if wrong := list(_plugin_mistakes(found)):
+    if wrong := list(_plugin_mistakes(config)):
         print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
         return Exit.USAGE
     print(f"{arguments.file}: no mistakes")
-    for line in (*_summary(found), *_auth_summary(found, files)):
+    for line in (*_summary(config), *_auth_summary(config, files)):
         print(f"  {line}")
     return 0
 
 
-def _tls_mistakes(found: Config) -> Iterator[str]:
+def _tls_mistakes(config: Config) -> Iterator[str]:
     """Mistakes in the files themselves: missing, of different keys, or not valid today."""
-    for index, listener in enumerate(found.listener):
+    for index, listener in enumerate(config.listener):
         if listener.tls is None:
             continue
         from edge.transport.tls import Certificates
@@ -69,9 +69,9 @@ def _tls_mistakes(found: Config) -> Iterator[str]:
                 yield f"listener[{index}]: tls.certificate_file {listener.tls.certificate_file}: {mistake}"
 
 
-def _log_mistakes(found: Config) -> Iterator[str]:
+def _log_mistakes(config: Config) -> Iterator[str]:
     """A setting whose library is not installed."""
-    if not found.log.archive:
+    if not config.log.archive:
         return
     from persistence.archive import check_available
     from persistence.errors import ArchiveUnavailable
@@ -82,73 +82,73 @@ def _log_mistakes(found: Config) -> Iterator[str]:
         yield f"log.archive: {error}"
 
 
-def _bridge_mistakes(found: Config) -> Iterator[str]:
+def _bridge_mistakes(config: Config) -> Iterator[str]:
     """Mistakes that only the bridge's own code knows: a URL without a sink, a checkpoint of another edge."""
-    if not found.bridge:
+    if not config.bridge:
         return
     from bridge.drain.checkpoint import Checkpoint, mismatch_remedy
     from edge.server.bridge_settings import bridge_settings
 
-    for bridge in found.bridge:
+    for bridge in config.bridge:
         try:
-            settings = bridge_settings(bridge, found)
+            settings = bridge_settings(bridge, config)
         except EdgeError as error:
             yield f"{error}; {error.hint}" if error.hint else str(error)
             continue
         known = Checkpoint.peek(settings.checkpoint_path)
-        if known is not None and known.edge != found.edge_id:
-            remedy = mismatch_remedy(known.edge, found.edge_id)
+        if known is not None and known.edge != config.edge_id:
+            remedy = mismatch_remedy(known.edge, config.edge_id)
             yield (
                 f"bridge {bridge.name}: {known.path} is the checkpoint of edge {known.edge}, not of "
-                f"{found.edge_id}; {remedy}"
+                f"{config.edge_id}; {remedy}"
             )
 
 
-def _plugin_mistakes(found: Config) -> Iterator[str]:
+def _plugin_mistakes(config: Config) -> Iterator[str]:
     """Mistakes that only the plug-ins know: a missing class, or invalid options."""
-    if not found.auth.plugin:
+    if not config.auth.plugin:
         return
     try:
         from edge.auth.amqtt_compat.loader import configured
     except EdgeError as error:
         yield f"{error}; {error.hint}"
         return
-    for plugin in found.auth.plugin:
+    for plugin in config.auth.plugin:
         try:
             configured(plugin.path, plugin.options)
         except EdgeError as error:
             yield f"{error}; {error.hint}"
 
 
-def _auth_summary(found: Config, files: AuthFiles) -> Iterator[str]:
-    auth = found.auth
+def _auth_summary(config: Config, files: AuthFiles) -> Iterator[str]:
+    auth = config.auth
     if files.users is not None:
         yield f"users     {len(files.users)} in {auth.password_file}"
     if files.rules is not None:
         yield f"rules     {auth.acl_file}"
-        yield from (f"          WARNING: {warning}" for warning in rule_warnings(found, files))
+        yield from (f"          WARNING: {warning}" for warning in rule_warnings(config, files))
     for plugin in auth.plugin:
         yield f"plug-in   {plugin.path}"
 
 
-def _summary(found: Config) -> Iterator[str]:
+def _summary(config: Config) -> Iterator[str]:
     from bridge.sinks.interface import shown
 
-    yield f"edge      {found.edge_id}"
-    for listener in found.listener:
+    yield f"edge      {config.edge_id}"
+    for listener in config.listener:
         place = listener.path or f"{listener.host}:{listener.port}"
         yield f"listener  {place}" if listener.scheme == "tcp" else f"listener  {listener.scheme} {place}"
-    for stream in found.stream:
+    for stream in config.stream:
         size = bytes_in_words(stream.partitions * stream.ring_bytes)
         yield (
             f"stream    {stream.name}: {', '.join(stream.topics)}; partitions {stream.partitions}, {size} of "
             f"memory, when full {stream.when_full}, durability {stream.durability}"
         )
-    memory = sum(stream.partitions * stream.ring_bytes for stream in found.stream)
-    memory += sum(producer.ring_bytes for producer in found.producer)
-    yield f"memory    {bytes_in_words(memory)} in {found.runtime_dir}"
-    yield f"zmq       {found.zmq_endpoint if found.zmq.enabled else 'off'}"
-    for producer in found.producer:
+    memory = sum(stream.partitions * stream.ring_bytes for stream in config.stream)
+    memory += sum(producer.ring_bytes for producer in config.producer)
+    yield f"memory    {bytes_in_words(memory)} in {config.runtime_dir}"
+    yield f"zmq       {config.zmq_endpoint if config.zmq.enabled else 'off'}"
+    for producer in config.producer:
         yield f"producer  {producer.name} of {producer.stream}: {bytes_in_words(producer.ring_bytes)}"
-    for bridge in found.bridge:
+    for bridge in config.bridge:
         yield f"bridge    {bridge.name}: {', '.join(bridge.streams) or 'all streams'} to {shown(bridge.to)}"

@@ -46,9 +46,9 @@ def configured(arguments: argparse.Namespace) -> Config:
     from edge.config import loader  # not needed for --help
 
     settings = loader.load(arguments.config) if arguments.config else loader.parse("")
-    given: dict[str, object] = {}
+    values: dict[str, object] = {}
     for key in ("runtime_dir", "state_dir", "host", "port"):
         value = getattr(arguments, key, None)
         if value is not None:
-            given[key] = str(value) if isinstance(value, Path) else value
-    return loader.overridden(settings, given, "the command line")
+            values[key] = str(value) if isinstance(value, Path) else value
+    return loader.overridden(settings, values, "the command line")

@@ -87,8 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not answer.groups:
         print("there are no groups of consumers")
-    for facts in answer.groups:
-        for line in _lines(facts, places=arguments.what != "ls"):
+    for info in answer.groups:
+        for line in _lines(info, places=arguments.what != "ls"):
             print(escaped(line))
     return 0
 
@@ -109,26 +109,26 @@ def place_in_words(text: str) -> tuple[To, int]:
     return "time", max(ns, 0)
 
 
-def _lines(facts: GroupInfo, *, places: bool) -> Iterator[str]:
-    members = f"{len(facts.members)} consumer{'' if len(facts.members) == 1 else 's'}"
+def _lines(group: GroupInfo, *, places: bool) -> Iterator[str]:
+    members = f"{len(group.members)} consumer{'' if len(group.members) == 1 else 's'}"
     yield (
-        f"{facts.name}: {facts.mode}, {members}, {count_in_words(facts.lag)} records behind, "
-        f"of {', '.join(facts.filters)}"
+        f"{group.name}: {group.mode}, {members}, {count_in_words(group.lag)} records behind, "
+        f"of {', '.join(group.filters)}"
     )
     if not places:
         return
-    names = {it.member: it.name or it.member for it in facts.members}
-    for place in facts.places:
+    names = {member.member: member.name or member.member for member in group.members}
+    for place in group.places:
         yield _place_line(place, names)
 
 
 def _place_line(place: PlaceInfo, names: dict[str, str]) -> str:
     above = f" and {count_in_words(place.done_above)} above" if place.done_above else ""
     under_way = f", {count_in_words(place.in_flight)} handed out" if place.in_flight else ""
-    who = f", owned by {names.get(place.owner, place.owner)}" if place.owner else ""
+    owner = f", owned by {names.get(place.owner, place.owner)}" if place.owner else ""
     seconds = max(time.time() - place.committed_ns / 1e9, 0)
     when = f", committed {seconds_in_words(seconds)} ago" if place.committed_ns else ""
     return (
         f"  {place.ring}: done below {place.floor}{above}, ends at {place.end_offset}, "
-        f"{count_in_words(place.lag)} behind{under_way}{who}{when}"
+        f"{count_in_words(place.lag)} behind{under_way}{owner}{when}"
     )

@@ -65,9 +65,9 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
 
 def log_directory(arguments: argparse.Namespace) -> Path:
     """Directory of the logs. Raises ConfigError."""
-    given: Path | None = arguments.log
-    if given is not None:
-        return given.absolute()
+    directory: Path | None = arguments.log
+    if directory is not None:
+        return directory.absolute()
     ours = {key: getattr(arguments, key) for key in ("config", "state_dir", "runtime_dir")}
     return configured(argparse.Namespace(**ours)).log_directory
 
@@ -94,11 +94,11 @@ def place_of(text: str, option: str, now_s: Callable[[], float] = time.time) -> 
 def chosen_rings(arguments: argparse.Namespace, rings: Sequence[str]) -> list[str]:
     """Rings that the options select from `rings`. Raises EdgeError for an unknown name."""
     streams = {stream_of(ring) for ring in rings}
-    for option, wanted, known in (
+    for option, names, known in (
         ("stream", arguments.stream, streams),
         ("ring", arguments.ring, set(rings)),
     ):
-        if unknown := [name for name in wanted if name not in known]:
+        if unknown := [name for name in names if name not in known]:
             hint = f"the log has {', '.join(sorted(known)) or 'none'}"
             raise EdgeError(f"--{option} {unknown[0]}: the log has no such name", hint=hint)
     for topic_filter in arguments.topic:
@@ -108,4 +108,4 @@ def chosen_rings(arguments: argparse.Namespace, rings: Sequence[str]) -> list[st
             raise EdgeError(f"--topic: {error.detail}", hint="correct the filter") from error
     if not arguments.stream and not arguments.ring:
         return list(rings)
-    return [it for it in rings if it in arguments.ring or stream_of(it) in arguments.stream]
+    return [ring for ring in rings if ring in arguments.ring or stream_of(ring) in arguments.stream]

@@ -122,8 +122,8 @@ def _password(args: argparse.Namespace) -> str | None:
         return password
     if args.password == "-":  # noqa: S105  not a password
         return getpass.getpass(f"password of {args.username or args.host}: ")
-    given: str | None = args.password
-    return given
+    argument: str | None = args.password
+    return argument
 
 
 def _context(args: argparse.Namespace) -> ssl.SSLContext:

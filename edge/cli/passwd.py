@@ -28,15 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="password file")
     parser.add_argument("user", metavar="USER", help="user name")
     parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--delete", action="store_true", help="delete the user")
-    what.add_argument(
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--delete", action="store_true", help="delete the user")
+    source.add_argument(
         "--hash",
         choices=HASH_KINDS,
         default=HASH_KINDS[0],
         help="hash of the password (default: %(default)s)",
     )
-    what.add_argument(
+    source.add_argument(
         "--scram",
         action="store_true",
         help="store keys for SCRAM-SHA-256 (MQTT 5), in addition to the hash for login by password",

@@ -31,18 +31,18 @@ CHUNKS_WAITING = 16  # of standard input; with more the writing process waits
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim pub`."""
     parser.add_argument("topic", help="topic of the messages")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("payload", nargs="?", help="payload of the message, as text")
-    what.add_argument(
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("payload", nargs="?", help="payload of the message, as text")
+    source.add_argument(
         "-m",
         "--message",
         metavar="PAYLOAD",
         help="payload, as an option; write -m=-1 if it begins with a dash",
     )
-    what.add_argument(
+    source.add_argument(
         "--stdin-lines", action="store_true", help="publish each line of standard input as a message"
     )
-    what.add_argument(
+    source.add_argument(
         "--file", type=Path, metavar="PATH", help='publish the content of a file; "-" is standard input'
     )
     parser.add_argument(

@@ -97,7 +97,7 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
     sent = 0
     async with target(arguments, directory) as to:
         with progress("replaying", cursor.ahead(), unit="records", shown=arguments.to != "stdout") as advance:
-            pace, told = _Pace(arguments), 0
+            pace, reported = _Pace(arguments), 0
             try:
                 async for record in _records(view, cursor, to, follow=arguments.follow):
                     await pace.wait(record)
@@ -106,8 +106,8 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
                     if sent == arguments.count:
                         break
                     if sent % TURN_RECORDS == 0:
-                        advance(cursor.passed - told)
-                        told = cursor.passed
+                        advance(cursor.passed - reported)
+                        reported = cursor.passed
                         await asyncio.sleep(0)
             except asyncio.CancelledError:  # Ctrl-C is the normal end of --follow
                 if not arguments.follow:

@@ -81,7 +81,7 @@ class Lines:
 
     async def send(self, record: LogRecord) -> None:
         """See Target."""
-        facts = {
+        fields = {
             "qos": record.flags & FLAG_QOS,
             "retain": bool(record.flags & FLAG_RETAIN),
             "ring": record.ring,
@@ -91,7 +91,7 @@ class Lines:
             **property_facts(_properties_of(record)),
         }
         topic = record.topic.decode(errors="replace")
-        self._out.write(self._form(Arrival(topic, bytes(record.payload), facts)) + b"\n")
+        self._out.write(self._form(Arrival(topic, bytes(record.payload), fields)) + b"\n")
 
     async def settle(self) -> None:
         """See Target."""
@@ -144,9 +144,9 @@ def _take_address(arguments: argparse.Namespace, to: str) -> None:
 
 def _check_no_loop(arguments: argparse.Namespace, directory: Path) -> None:
     """Refuse to send records to the broker of this log if they would be read and sent again."""
-    wanted: list[str] = arguments.topic or ["#"]
-    sent = [_prefixed(it, arguments.prefix) for it in wanted]
-    if not any(filters_meet(one, other) for one in sent for other in wanted):
+    filters: list[str] = arguments.topic or ["#"]
+    sent = [_prefixed(topic_filter, arguments.prefix) for topic_filter in filters]
+    if not any(filters_meet(one, other) for one in sent for other in filters):
         return
     port = arguments.port or (TLS_PORT if arguments.tls else PORT)
     if _is_here(arguments.host) and port_owner_writes(port, directory):
@@ -168,10 +168,10 @@ def _prefixed(topic_filter: str, prefix: str) -> str:
 def _is_here(host: str) -> bool:
     """True if `host` is an address of this machine."""
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+        addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
     except OSError:
         return False
-    for family, kind, _, _, address in found:
+    for family, kind, _, _, address in addresses:
         with suppress(OSError), socket.socket(family, kind) as probe:
             probe.bind(address)
             return True

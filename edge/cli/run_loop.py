@@ -41,7 +41,7 @@ async def _run(
     async with server as broker:
         gc.collect()
         gc.freeze()  # existing objects stay: later collections need not visit them
-        tasks = [asyncio.create_task(it) for it in (_watch(broker), _tidy())]
+        tasks = [asyncio.create_task(coroutine) for coroutine in (_watch(broker), _tidy())]
         if not arguments.quiet:
             print(_ready(broker, arguments, time.monotonic() - started_s), flush=True)
         reload = partial(_reload, broker, set())

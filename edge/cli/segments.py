@@ -64,15 +64,15 @@ def run(arguments: argparse.Namespace) -> int:
     directory = log_directory(arguments)
     if arguments.what == "export":
         return export(arguments, directory)
-    told = {"ls": _list, "verify": verify, "repair": repair, "archive": archive}[arguments.what](
+    run_verb = {"ls": _list, "verify": verify, "repair": repair, "archive": archive}[arguments.what](
         LogView(directory)
     )
     if arguments.json:
-        print(json.dumps(told.facts, indent=2))
+        print(json.dumps(run_verb.facts, indent=2))
     else:
-        for line in told.lines:
+        for line in run_verb.lines:
             print(escaped(line))
-    return 0 if told.well else Exit.INCOMPLETE
+    return 0 if run_verb.well else Exit.INCOMPLETE
 
 
 # ---- ls ----
@@ -83,10 +83,10 @@ def _list(view: LogView) -> Told:
     lines: list[tuple[str, ...]] = []
     total = damaged = 0
     for directory, reader in view.readers.items():
-        for facts in _each(reader, f"reading {view.short(directory)}"):
-            total, damaged = total + facts.file_bytes, damaged + len(facts.damage)
-            rows.append({"log": str(directory), **asdict(facts), "records": facts.records})
-            lines.append(_columns(view, directory, facts))
+        for info in _each(reader, f"reading {view.short(directory)}"):
+            total, damaged = total + info.file_bytes, damaged + len(info.damage)
+            rows.append({"log": str(directory), **asdict(info), "records": info.records})
+            lines.append(_columns(view, directory, info))
     header = ("log", "segment", "state", "size", "records", "from", "to", "rings")
     warnings = [f"WARNING  {row['base']}: {row['reason']}" for row in rows if row["state"] == "lost"]
     if damaged:
@@ -100,31 +100,31 @@ def _list(view: LogView) -> Told:
 def _each(reader: LogReader, title: str) -> Iterator[SegmentInfo]:
     """Facts of all segments, archived ones first."""
     bases = set(reader.bases())
-    yield from (it for it in reader.archive.segments() if it.base not in bases)
+    yield from (segment for segment in reader.archive.segments() if segment.base not in bases)
     with progress(title, len(bases), unit="segments") as advance:
         for base in sorted(bases):
             try:
-                facts = reader.segment(base)
+                info = reader.segment(base)
             except OSError as error:
                 why = f"cannot be read: {error.strerror}; see the kernel's messages (dmesg)"
-                facts = SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=why)
-            if facts is not None:  # otherwise retention has removed it meanwhile
-                yield facts
+                info = SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=why)
+            if info is not None:  # otherwise retention has removed it meanwhile
+                yield info
             advance(1)
 
 
-def _columns(view: LogView, directory: Path, facts: SegmentInfo) -> tuple[str, ...]:
-    names = sorted({it.name or "?" for it in facts.rings})
+def _columns(view: LogView, directory: Path, info: SegmentInfo) -> tuple[str, ...]:
+    names = sorted({ring.name or "?" for ring in info.rings})
     more = f" and {len(names) - RINGS_SHOWN} more" if len(names) > RINGS_SHOWN else ""
-    damage = f", {len(facts.damage)} damaged" if facts.damage else ""
+    damage = f", {len(info.damage)} damaged" if info.damage else ""
     return (
         view.short(directory),
-        str(facts.base),
-        facts.state + damage,
-        bytes_in_words(facts.bytes if facts.state != "archived" else facts.file_bytes),
-        count_in_words(facts.records),
-        _when(facts.first_timestamp_ns),
-        _when(facts.last_timestamp_ns),
+        str(info.base),
+        info.state + damage,
+        bytes_in_words(info.bytes if info.state != "archived" else info.file_bytes),
+        count_in_words(info.records),
+        _when(info.first_timestamp_ns),
+        _when(info.last_timestamp_ns),
         ", ".join(names[:RINGS_SHOWN]) + more,
     )
 

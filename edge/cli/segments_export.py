@@ -103,14 +103,14 @@ def _whole(path: Path) -> Iterator[None]:
 
 async def _written(cursor: ScanPosition, file: IO[bytes]) -> str:
     lines = Lines(line_form(as_json=True, verbose=False), file)
-    count = told = 0
+    count = reported = 0
     with progress("exporting", cursor.ahead(), unit="records") as advance:
         for record in cursor.records():
             await lines.send(record)
             count += 1
             if count % 1024 == 0:
-                advance(cursor.passed - told)
-                told = cursor.passed
+                advance(cursor.passed - reported)
+                reported = cursor.passed
     await lines.settle()
     return f"{count_in_words(count)} records exported"
 

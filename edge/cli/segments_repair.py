@@ -54,10 +54,10 @@ def repair(view: LogView) -> Told:
                 look_through(name, directory, log.reader, looked, advance, mend_it)
             lines += _started(name, directory, report)
             logs.append({"directory": str(directory), **asdict(report)})
-    looked.flaws = [it for it in looked.flaws if not it.mends]
-    facts = {"logs": logs, **asdict(mended), "verified": looked.facts}
+    looked.flaws = [flaw for flaw in looked.flaws if not flaw.mends]
+    outcome = {"logs": logs, **asdict(mended), "verified": looked.facts}
     lines += [*_mended_lines(mended), *looked.lines(), *_advice(looked, mended)]
-    return Told(facts, lines, well=not looked.flaws and not mended.refused)
+    return Told(outcome, lines, well=not looked.flaws and not mended.refused)
 
 
 def _mend(log: Log, name: str, mended: _Mended, checked: CheckedSegment) -> None:
@@ -146,7 +146,7 @@ def archive(view: LogView) -> Told:
             with progress(f"archiving {view.short(directory)}", sum(ends.values())) as advance:
                 for base, ends_at in ends.items():
                     try:
-                        found = archive_segment(FreshFiles(), str(directory), base, ends_at)
+                        archived = archive_segment(FreshFiles(), str(directory), base, ends_at)
                     except (NotArchived, FormatError) as error:
                         refused.append(
                             f"{view.short(directory)}/{segment_name(base)} is left as it is: {error}"
@@ -162,11 +162,11 @@ def archive(view: LogView) -> Told:
                     else:
                         log.reader.archive.add(base)
                         log.remove(base)
-                        done.append({"log": str(directory), **found._asdict()})
+                        done.append({"log": str(directory), **archived._asdict()})
                     advance(ends_at)
-    before, after = (sum(it[key] for it in done) for key in ("segment_bytes", "archive_bytes"))
+    before, after = (sum(result[key] for result in done) for key in ("segment_bytes", "archive_bytes"))
     times = f", {before / after:.1f} times less" if after else ""
     sizes = f"{bytes_in_words(before)} are {bytes_in_words(after)}{times}"
     summary = f"{count_in_words(len(done))} segments archived: {sizes}"
-    facts = {"archived": done, "refused": refused}
-    return Told(facts, [*refused, summary], well=not refused)
+    report = {"archived": done, "refused": refused}
+    return Told(report, [*refused, summary], well=not refused)

@@ -72,7 +72,7 @@ class Looked:
     @property
     def facts(self) -> dict[str, Any]:
         """Findings for machines."""
-        damage = [asdict(it) for it in self.flaws]
+        damage = [asdict(flaw) for flaw in self.flaws]
         return {"files": self.files, "bytes": self.bytes, "damage": damage, "indexes": dict(self.indexes)}
 
     def lines(self) -> Iterator[str]:
@@ -88,7 +88,7 @@ def verify(view: LogView) -> Told:
     with progress("verifying", sum(map(file_bytes, view.readers))) as advance:
         for directory, reader in view.readers.items():
             look_through(view.short(directory), directory, reader, looked, advance)
-    looked.flaws = [it for it in looked.flaws if _is_there(view, it)]
+    looked.flaws = [flaw for flaw in looked.flaws if _is_there(view, flaw)]
     lines = [*looked.lines(), *_advice(looked)]
     return Told(looked.facts, lines, well=not looked.flaws)
 
@@ -107,7 +107,7 @@ def look_through(
     """
     files = _Watched(advance)
     here = set(reader.bases())
-    archived = [it.base for it in reader.archive.segments() if it.base not in here]
+    archived = [segment.base for segment in reader.archive.segments() if segment.base not in here]
     for base in sorted({*here, *archived}):
         try:
             if base not in here:
@@ -153,7 +153,7 @@ def _enter_sealed(name: str, directory: Path, checked: CheckedSegment, looked: L
     looked.files += 1
     looked.bytes += (directory / file).stat().st_size
     looked.indexes[checked.footer] += checked.footer != "none"
-    looked.flaws += [_flaw(name, it, checked.reason) for it in checked.damage]
+    looked.flaws += [_flaw(name, damage, checked.reason) for damage in checked.damage]
     if checked.footer == "wrong":
         place, reason = place_of(checked.end), "its index does not say what is there"
         looked.flaws.append(Flaw(name, file, place, 0, "", 0, reason=reason, mends=True))
@@ -161,9 +161,9 @@ def _enter_sealed(name: str, directory: Path, checked: CheckedSegment, looked: L
 
 def _look_at_last(files: Files, name: str, directory: Path, base: int, looked: Looked) -> None:
     """Verify the last segment, up to its proven end."""
-    found = scrub_segment(files, str(directory), base, None)
-    looked.files, looked.bytes = looked.files + 1, looked.bytes + found.bytes
-    looked.flaws += [_flaw(name, it, _headless(files, directory, it)) for it in found.places]
+    whole = scrub_segment(files, str(directory), base, None)
+    looked.files, looked.bytes = looked.files + 1, looked.bytes + whole.bytes
+    looked.flaws += [_flaw(name, place, _headless(files, directory, place)) for place in whole.places]
 
 
 def _headless(files: Files, directory: Path, damage: DamagedRange) -> str:
@@ -181,12 +181,12 @@ def _headless(files: Files, directory: Path, damage: DamagedRange) -> str:
 
 
 def _look_at_archive(files: Files, name: str, directory: Path, base: int, looked: Looked) -> None:
-    found = scrub_archive(files, str(directory), base)
+    scrubbed = scrub_archive(files, str(directory), base)
     names = archive_name(base), earlier_name(base)
-    file = next((it for it in names if (directory / it).exists()), names[0])
+    file = next((name for name in names if (directory / name).exists()), names[0])
     looked.files, looked.bytes = looked.files + 1, looked.bytes + (directory / file).stat().st_size
     looked.flaws += [
-        Flaw(name, file, 0, 0, "", 0, reason=f"{part}: {why}") for part, why in found.parts.items()
+        Flaw(name, file, 0, 0, "", 0, reason=f"{part}: {why}") for part, why in scrubbed.parts.items()
     ]
 
 
@@ -199,7 +199,7 @@ def _flaw(name: str, damage: DamagedRange, reason: str) -> Flaw:
 
 def _is_there(view: LogView, flaw: Flaw) -> bool:
     """True unless the file was removed during the read, when its bytes may belong to another file."""
-    return any(view.short(it) == flaw.log and (it / flaw.file).exists() for it in view.readers)
+    return any(view.short(reader) == flaw.log and (reader / flaw.file).exists() for reader in view.readers)
 
 
 def _advice(looked: Looked) -> Iterator[str]:

@@ -44,7 +44,7 @@ JOBS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim spark`."""
     parser.add_argument("--submit", metavar="OPTIONS", help="run the job with spark-submit and these options")
-    jobs = "\n".join(f"{name}: {what};" for name, what in JOBS.items())
+    jobs = "\n".join(f"{name}: {description};" for name, description in JOBS.items())
     parser.add_argument("job", choices=JOBS, metavar="JOB", help=jobs)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="options of the job")
 
@@ -63,16 +63,16 @@ def run(arguments: argparse.Namespace) -> int:
 def spark_submit() -> str:
     """Path of spark-submit: of SPARK_HOME, on PATH, or of the installed pyspark. Raises EdgeError."""
     home = os.environ.get("SPARK_HOME")
-    found = (
+    program = (
         shutil.which("spark-submit", path=str(Path(home, "bin"))) if home else shutil.which("spark-submit")
     )
-    if found is None and home is None:
+    if program is None and home is None:
         spec = importlib.util.find_spec("pyspark")
         places = spec.submodule_search_locations if spec else None
-        found = shutil.which("spark-submit", path=str(Path(places[0], "bin"))) if places else None
-    if found is None:
+        program = shutil.which("spark-submit", path=str(Path(places[0], "bin"))) if places else None
+    if program is None:
         raise EdgeError("there is no spark-submit here", hint="set SPARK_HOME, or pip install 'brim[spark]'")
-    return found
+    return program
 
 
 def _job(name: str) -> ModuleType:

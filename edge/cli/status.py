@@ -59,42 +59,42 @@ def run(arguments: argparse.Namespace) -> int:
             print(escaped(line))
     if _troubles(status):
         return Exit.INCOMPLETE
-    return Exit.LOST if any(it["verdict"] == "lost" for it in status["bridges"]) else 0
+    return Exit.LOST if any(bridge["verdict"] == "lost" for bridge in status["bridges"]) else 0
 
 
 def _troubles(status: dict[str, Any]) -> list[str]:
     """Parts that have stopped and need attention."""
-    found = [
-        f"{it['key']} {it['path']} was removed or replaced; {it['remedy']}{_LOST_BY.get(it['key'], '')}"
-        for it in status.get("missing", ())
+    troubles = [
+        f"{row['key']} {row['path']} was removed or replaced; {row['remedy']}{_LOST_BY.get(row['key'], '')}"
+        for row in status.get("missing", ())
     ]
     if stalled_s := status["watchdog"].get("stalled_s"):
-        found.append(f"clients are not served for {seconds_in_words(stalled_s)}; the log has the state")
+        troubles.append(f"clients are not served for {seconds_in_words(stalled_s)}; the log has the state")
     for bridge in status["bridges"]:
         if bridge["condition"] in TROUBLED or bridge["stalled_s"]:
             why = "; ".join(filter(None, (bridge["last_error"], bridge["remedy"])))
-            found.append(f"bridge {bridge['name']} is {bridge['condition']}: {why}")
+            troubles.append(f"bridge {bridge['name']} is {bridge['condition']}: {why}")
     for ring, bridge, behind, report_age_s in _upstream(status) if status["mqtt"]["acks_waiting"] else ():
         if behind and (report_age_s is None or report_age_s > QUIET_S):
             age = "no report" if report_age_s is None else f"last report {seconds_in_words(report_age_s)} ago"
-            found.append(f"publishers to {ring} wait for bridge {bridge}: {age}")
+            troubles.append(f"publishers to {ring} wait for bridge {bridge}: {age}")
     if error := status["mqtt"].get("spill_errno"):
-        found.append(
+        troubles.append(
             "publishers are refused where a ring would overwrite what absent sessions wait for: "
             f"the spill file in {status['runtime_dir']} cannot grow: {os.strerror(error)}"
         )
     log = status["log"]
     if log and log["failures"]:
-        found.append(
+        troubles.append(
             f"the log cannot be written, and nothing is acknowledged that waits for it: {log['reason']}"
         )
     if log:
-        found += [f"ring {name} is no longer logged: {why}" for name, why in log["broken_rings"].items()]
+        troubles += [f"ring {name} is no longer logged: {why}" for name, why in log["broken_rings"].items()]
     if log and (upkeep := log.get("upkeep")):
-        found += [f"stream {name} is full, and refuses publishers" for name in upkeep["full_streams"]]
+        troubles += [f"stream {name} is full, and refuses publishers" for name in upkeep["full_streams"]]
         if upkeep["trouble"]:
-            found.append(f"segments are not archived or read again: {upkeep['trouble']}")
-    return found
+            troubles.append(f"segments are not archived or read again: {upkeep['trouble']}")
+    return troubles
 
 
 def _upstream(status: dict[str, Any]) -> Iterator[tuple[str, str, int, float | None]]:
@@ -128,8 +128,8 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
         ago = seconds_in_words(dog["last_ago_s"])
         yield f"stalls   {count_in_words(dog['stalls'])}, the last {ago} ago: {dog['last']}"
     yield from _owner_lines(status["owners"])
-    for facts in status["rings"]:
-        yield from _ring_lines(facts, readers=readers)
+    for ring_status in status["rings"]:
+        yield from _ring_lines(ring_status, readers=readers)
     if status["zmq"]:
         zmq = status["zmq"]
         sent = count_in_words(zmq["sent"])
@@ -145,7 +145,7 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
         yield f"consumer {consumer['name']}: {count_in_words(consumer['lag'])} records behind"
     if clients:
         yield from _client_lines(status)
-    yield from (f"lost     {what}: {count_in_words(count)}" for what, count in status["lost"].items())
+    yield from (f"lost     {cause}: {count_in_words(count)}" for cause, count in status["lost"].items())
     if not status["lost"]:
         yield "lost     nothing"
     yield from (f"WARNING  {trouble}" for trouble in _troubles(status))
@@ -155,10 +155,12 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
 
 def _owner_lines(owners: dict[str, Any]) -> Iterator[str]:
     """Users and addresses with the largest parts of each table, if one has a tenth of it."""
-    for table, facts in owners.items():
-        if max(facts["owners"].values()) * OWNER_SHARE >= facts["room"]:
-            found = ", ".join(f"{owner} {count_in_words(has)}" for owner, has in facts["owners"].items())
-            yield f"most     {table} (room for {count_in_words(facts['room'])}): {found}"
+    for table, table_info in owners.items():
+        if max(table_info["owners"].values()) * OWNER_SHARE >= table_info["room"]:
+            owner_texts = ", ".join(
+                f"{owner} {count_in_words(has)}" for owner, has in table_info["owners"].items()
+            )
+            yield f"most     {table} (room for {count_in_words(table_info['room'])}): {owner_texts}"
 
 
 def _ring_lines(ring: dict[str, Any], *, readers: bool) -> Iterator[str]:
@@ -172,9 +174,9 @@ def _ring_lines(ring: dict[str, Any], *, readers: bool) -> Iterator[str]:
     )
     if readers:
         for reader in ring["readers"]:
-            who = f"{reader['name'] or 'reader'} ({reader['pid']})"
+            reader_name = f"{reader['name'] or 'reader'} ({reader['pid']})"
             lag, lost = count_in_words(reader["lag"]), count_in_words(reader["lost"])
-            yield f"  reader {who}: {reader['state']}, {lag} behind, {lost} lost"
+            yield f"  reader {reader_name}: {reader['state']}, {lag} behind, {lost} lost"
         if ring["readers_not_shown"]:
             yield f"  and {ring['readers_not_shown']} more readers"
 
@@ -191,18 +193,19 @@ def _bridge_line(bridge: dict[str, Any]) -> str:
 
 def loss_lines(bridge: dict[str, Any]) -> Iterator[str]:
     """Records that no drained file will ever have, by partition: causes and ranges."""
-    for it in bridge["losses"]:
-        place = f"{it['stream']}/{it['partition']}"
-        for cause, count in it["lost_by"].items():
+    for loss in bridge["losses"]:
+        place = f"{loss['stream']}/{loss['partition']}"
+        for cause, count in loss["lost_by"].items():
             yield f"  LOST     {place}: {count_in_words(count)} records {_CAUSES[cause]}"
-        if it["lost"]:
-            yield f"           {_ranges_in_words(it['lost'], it['lost_ranges'])}"
-        if it["undeclared_records"]:
-            yield f"           {count_in_words(it['undeclared_records'])} of them not yet declared in a file"
-        if it["skipped_records"]:
-            count = count_in_words(it["skipped_records"])
+        if loss["lost"]:
+            yield f"           {_ranges_in_words(loss['lost'], loss['lost_ranges'])}"
+        if loss["undeclared_records"]:
+            undeclared = count_in_words(loss["undeclared_records"])
+            yield f"           {undeclared} of them not yet declared in a file"
+        if loss["skipped_records"]:
+            count = count_in_words(loss["skipped_records"])
             yield f"  SKIPPED  {place}: {count} records passed over on purpose"
-            yield f"           {_ranges_in_words(it['skipped'], it['skipped_ranges'])}"
+            yield f"           {_ranges_in_words(loss['skipped'], loss['skipped_ranges'])}"
     if bridge["losses_not_shown"]:
         yield f"  and losses of {bridge['losses_not_shown']} more partitions"
 

@@ -23,7 +23,7 @@ __all__ = ["Arrival", "Arrivals", "from_memory", "from_mqtt", "from_zeromq", "pr
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One message. `facts`: further fields of its source, in the order of --json."""
+    """One message. `fields`: further fields of its source, in the order of --json."""
 
     topic: str
     payload: bytes
@@ -46,9 +46,9 @@ async def from_mqtt(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
     async with client_of(args, clean_start=not args.keep_session) as client:
         messages = client.subscribe(*args.filters, qos=args.qos)
         async for message in messages:
-            facts: dict[str, Any] = {"qos": message.qos, "retain": message.retain}
-            facts |= property_facts(message.properties)
-            one = Arrival(message.topic, message.payload, facts)
+            fields_shown: dict[str, Any] = {"qos": message.qos, "retain": message.retain}
+            fields_shown |= property_facts(message.properties)
+            one = Arrival(message.topic, message.payload, fields_shown)
             lost, dropped = messages.dropped - dropped, messages.dropped
             yield Arrivals(1, len(message.payload), iter((one,)), lost)
 
@@ -57,10 +57,10 @@ def property_facts(properties: Properties) -> dict[str, Any]:
     """Properties of an MQTT 5 message, by name; absent ones are left out."""
     if properties == NO_PROPERTIES:
         return {}
-    given = {it.name: getattr(properties, it.name) for it in fields(properties)}
-    data = given["correlation_data"]
-    given["correlation_data"] = data if data is None else base64.b64encode(data).decode()
-    return {"properties": {name: value for name, value in given.items() if value not in {None, ()}}}
+    values = {field.name: getattr(properties, field.name) for field in fields(properties)}
+    data = values["correlation_data"]
+    values["correlation_data"] = data if data is None else base64.b64encode(data).decode()
+    return {"properties": {name: value for name, value in values.items() if value not in {None, ()}}}
 
 
 async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
@@ -77,7 +77,7 @@ def _of_batch(batch: RingBatch) -> Iterator[Arrival]:
     from ringbuf.errors import Overrun
 
     for record in batch:
-        facts = {
+        fields = {
             "qos": record.flags & 3,
             "retain": bool(record.flags & 4),
             "ring": batch.ring,
@@ -89,7 +89,7 @@ def _of_batch(batch: RingBatch) -> Iterator[Arrival]:
             payload = bytes(record)
         except Overrun:  # overwritten while earlier records were shown; the next batch has the number
             continue
-        yield Arrival(record.key.decode(errors="replace"), payload, facts)
+        yield Arrival(record.key.decode(errors="replace"), payload, fields)
 
 
 async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
@@ -99,7 +99,7 @@ async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
     gaps = 0
     async with ZmqSubscription(args.filters, runtime_dir=args.runtime_dir) as messages:
         async for topic, header, payload in messages:
-            facts = {
+            fields = {
                 "qos": header.qos,
                 "retain": header.retain,
                 "ring": header.ring,
@@ -107,6 +107,6 @@ async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
                 "offset": header.offset,
                 "timestamp_ns": header.timestamp_ns,
             }
-            one = Arrival(topic, bytes(payload), facts)
+            one = Arrival(topic, bytes(payload), fields)
             lost, gaps = messages.gaps - gaps, messages.gaps
             yield Arrivals(1, len(payload), iter((one,)), lost)

@@ -261,8 +261,8 @@ class Client:
         """Connect, with all necessary attempts; None: the client has ended. `lost`: cause of a reconnect."""
         for delay_s in self._delays:
             if lost is not None:
-                facts = pairs(broker=self._address, retry_in_s=f"{delay_s:.2f}", error=lost)
-                log.info("mqtt connection lost %s", facts)
+                details = pairs(broker=self._address, retry_in_s=f"{delay_s:.2f}", error=lost)
+                log.info("mqtt connection lost %s", details)
                 await asyncio.sleep(delay_s)
             try:
                 return await self._open()
@@ -458,13 +458,13 @@ class Client:
     async def _begin(self, subscription: Subscription) -> None:
         """Wait until the broker has granted all filters. Raises SubscribeRefused. Called by subscriptions."""
         await self._connected_link()
-        wanted = tuple(Wanted(one, qos) for one, qos in self._router.add(subscription).items())
+        additions = tuple(Wanted(one, qos) for one, qos in self._router.add(subscription).items())
         try:
-            answer = await self._ask(Subscribe(0, wanted))
+            answer = await self._ask(Subscribe(0, additions))
         except BaseException:
             self._router.remove(subscription)
             raise
-        refused = self._refused(wanted, answer)
+        refused = self._refused(additions, answer)
         if refused is not None:
             subscription._finish(refused)
             await self._end(subscription)
@@ -508,23 +508,27 @@ class Client:
     def _subscribe_again(self) -> None:
         """Queue a request for all filters that no open request contains."""
         packets = [request.packet for request in self._requests.values()]
-        asked = {one.topic_filter for p in packets if isinstance(p, Subscribe) for one in p.subscriptions}
-        wanted = tuple(Wanted(one, qos) for one, qos in self._router.filters().items() if one not in asked)
-        if wanted:
-            request = self._new_request(Subscribe(0, wanted))
-            request.answer.add_done_callback(lambda answer: self._subscribed_again(wanted, answer))
+        queued_filters = {
+            one.topic_filter for p in packets if isinstance(p, Subscribe) for one in p.subscriptions
+        }
+        filters = tuple(
+            Wanted(one, qos) for one, qos in self._router.filters().items() if one not in queued_filters
+        )
+        if filters:
+            request = self._new_request(Subscribe(0, filters))
+            request.answer.add_done_callback(lambda answer: self._subscribed_again(filters, answer))
 
     def _subscribed_again(
-        self, wanted: tuple[Wanted, ...], answer: asyncio.Future[SubAck | UnsubAck]
+        self, filters: tuple[Wanted, ...], answer: asyncio.Future[SubAck | UnsubAck]
     ) -> None:
         if answer.cancelled() or answer.exception() is not None:
             return
-        refused = self._refused(wanted, answer.result())
+        refused = self._refused(filters, answer.result())
         if refused is not None:
             self._router.refuse(refused)
 
-    def _refused(self, wanted: tuple[Wanted, ...], answer: SubAck | UnsubAck) -> SubscribeRefused | None:
-        for one, code in zip(wanted, answer.reason_codes, strict=False):
+    def _refused(self, filters: tuple[Wanted, ...], answer: SubAck | UnsubAck) -> SubscribeRefused | None:
+        for one, code in zip(filters, answer.reason_codes, strict=False):
             if code.failed:
                 return SubscribeRefused(one.topic_filter, code)
         return None

@@ -161,22 +161,22 @@ class Subscription:
         message = self._queue.popleft()
         self._queued_bytes -= len(message.payload)
         while self._late and self._has_room(self._late[0][0]):
-            late, held = self._late.popleft()
+            late, receipt = self._late.popleft()
             self._append(late)
-            held.parties -= 1
-            if not held.parties:
-                self._client._taken(held.receipt)
+            receipt.parties -= 1
+            if not receipt.parties:
+                self._client._taken(receipt.receipt)
         return message
 
-    def _offer(self, message: Message, held: Held | None) -> None:
+    def _offer(self, message: Message, receipt: Held | None) -> None:
         """Queue a message, or drop it (QoS 0), or hold it and count this queue in held.parties."""
         if not self._late and self._has_room(message):
             self._append(message)
-        elif held is None:
+        elif receipt is None:
             self.dropped += 1
         else:
-            held.parties += 1
-            self._late.append((message, held))
+            receipt.parties += 1
+            self._late.append((message, receipt))
 
     def _finish(self, error: Exception | None) -> None:
         """Accept no more messages. Iteration ends after the queued ones, with `error` if there is one."""
@@ -186,7 +186,7 @@ class Subscription:
 
     def _forget_late(self) -> None:
         """Drop held QoS 1 messages: they were not acknowledged, so the broker sends them again."""
-        self._late = deque((message, held) for message, held in self._late if message.qos == 2)
+        self._late = deque((message, receipt) for message, receipt in self._late if message.qos == 2)
 
     def _has_room(self, message: Message) -> bool:
         if not self._queue:
@@ -228,11 +228,11 @@ class SubscriptionRouter:
 
     def filters(self) -> dict[str, int]:
         """All filters, each with the highest requested QoS."""
-        wanted: dict[str, int] = {}
+        qos_by_filter: dict[str, int] = {}
         for subscription in self._subscriptions:
             for topic_filter in subscription.filters:
-                wanted[topic_filter] = max(subscription.qos, wanted.get(topic_filter, 0))
-        return wanted
+                qos_by_filter[topic_filter] = max(subscription.qos, qos_by_filter.get(topic_filter, 0))
+        return qos_by_filter
 
     def add(self, subscription: Subscription) -> dict[str, int]:
         """Add a subscription, and deliver unclaimed messages to it. Returns the filters to subscribe to."""
@@ -258,11 +258,11 @@ class SubscriptionRouter:
         if not targets:
             self._set_aside(message, receipt)
             return
-        held = None if receipt is None else Held(receipt)
+        held_receipt = None if receipt is None else Held(receipt)
         for subscription in targets:
-            subscription._offer(message, held)
-        if held is not None and not held.parties:
-            self._taken(held.receipt)
+            subscription._offer(message, held_receipt)
+        if held_receipt is not None and not held_receipt.parties:
+            self._taken(held_receipt.receipt)
 
     def reconnected(self, *, session_present: bool) -> None:
         """Drop the messages that the broker will send again, so that they do not come twice."""
@@ -283,13 +283,13 @@ class SubscriptionRouter:
             subscription._finish(error)
 
     def _targets(self, topic: str) -> tuple[Subscription, ...]:
-        found = self._routes.get(topic)
-        if found is None:
-            found = tuple(one for one in self._subscriptions if self._wants(one.filters, topic))
+        subscriptions = self._routes.get(topic)
+        if subscriptions is None:
+            subscriptions = tuple(one for one in self._subscriptions if self._wants(one.filters, topic))
             if len(self._routes) >= ROUTES_LIMIT:
                 self._routes.clear()
-            self._routes[topic] = found
-        return found
+            self._routes[topic] = subscriptions
+        return subscriptions
 
     def _wants(self, filters: Iterable[str], topic: str) -> bool:
         if self._version == Version.V5:

@@ -39,19 +39,19 @@ LOCK_NAME = "brim.lock"
 
 def default_runtime_dir() -> Path:
     """$RUNTIME_DIRECTORY (set by systemd), otherwise /dev/shm/brim-<uid>."""
-    given = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-    return Path(given) if given else Path(f"/dev/shm/brim-{os.geteuid()}")
+    directory = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    return Path(directory) if directory else Path(f"/dev/shm/brim-{os.geteuid()}")
 
 
-def runtime_directory(given: StrPath | None) -> Path:
-    """`given` as a Path; None: default_runtime_dir()."""
-    return default_runtime_dir() if given is None else Path(given)
+def runtime_directory(configured: StrPath | None) -> Path:
+    """`directory` as a Path; None: default_runtime_dir()."""
+    return default_runtime_dir() if configured is None else Path(configured)
 
 
 def default_state_dir() -> Path:
     """$STATE_DIRECTORY (set by systemd), otherwise ~/.local/state/brim."""
-    given = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    return Path(given) if given else Path.home() / ".local" / "state" / "brim"
+    directory = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    return Path(directory) if directory else Path.home() / ".local" / "state" / "brim"
 
 
 def control_socket(runtime_dir: StrPath) -> Path:

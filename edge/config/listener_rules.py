@@ -50,32 +50,32 @@ def listeners_make_sense(config: Config, problems: Problems) -> None:
 
 def _mistakes(listener: Listener, packet_max_bytes: int) -> list[tuple[str, str]]:
     """Mistakes as (key, description)."""
-    found = []
+    mistakes = []
     tls = listener.tls
     if listener.path is not None:
         for key in filter(lambda key: getattr(listener, key), ("tls", "proxy_protocol")):
-            found += [(key, "a Unix socket has no network to protect or to hide; remove it, or path")]
+            mistakes += [(key, "a Unix socket has no network to protect or to hide; remove it, or path")]
         if listener.transport == "websocket":
-            found.append(("transport", "no browser opens a Unix socket; remove it, or path"))
+            mistakes.append(("transport", "no browser opens a Unix socket; remove it, or path"))
         if len(str(listener.path).encode()) > UNIX_PATH_MAX_BYTES:
             text = f"{listener.path} is longer than the {UNIX_PATH_MAX_BYTES} bytes that the kernel allows"
-            found.append(("path", f"{text}; choose a shorter one"))
+            mistakes.append(("path", f"{text}; choose a shorter one"))
     if listener.certificate_is_user and not listener.proxy_protocol:
         if tls is None or tls.client_ca_file is None:
             text = "no client shows a certificate here; add client_ca_file to tls, or proxy_protocol = true"
-            found.append(("certificate_is_user", text))
+            mistakes.append(("certificate_is_user", text))
         elif not tls.require_client_certificate:
             text = (
                 "a client without a certificate has no user name; remove require_client_certificate = false"
             )
-            found.append(("certificate_is_user", text))
+            mistakes.append(("certificate_is_user", text))
     if listener.origins and listener.transport != "websocket":
-        found.append(("origins", 'only browsers name one; add transport = "websocket"'))
+        mistakes.append(("origins", 'only browsers name one; add transport = "websocket"'))
     if listener.host_names and listener.transport != "websocket":
-        found.append(("host_names", 'only browsers are asked for one; add transport = "websocket"'))
+        mistakes.append(("host_names", 'only browsers are asked for one; add transport = "websocket"'))
     if listener.host_names and listener.origins:
-        found.append(("host_names", "origins decides which pages may connect; remove one of the two"))
+        mistakes.append(("host_names", "origins decides which pages may connect; remove one of the two"))
     if listener.packet_max_bytes is not None and listener.packet_max_bytes > packet_max_bytes:
         text = f"{listener.packet_max_bytes} is above limits.packet_max_bytes, {packet_max_bytes}; raise that"
-        found.append(("packet_max_bytes", f"{text}, or lower it here"))
-    return found
+        mistakes.append(("packet_max_bytes", f"{text}, or lower it here"))
+    return mistakes

@@ -46,17 +46,19 @@ def parse(text: str, *, name: str = "brim.toml", base: Path = Path()) -> Config:
     return _ruled(config, problems)
 
 
-def overridden(config: Config, given: Mapping[str, Any], name: str) -> Config:
-    """Replace settings by the values of `given`, for which the rules of the file hold.
+def overridden(config: Config, overrides: Mapping[str, Any], name: str) -> Config:
+    """Replace settings by the values of `overrides`, for which the rules of the file hold.
 
     Keys are those of [[listener]] (of the first one) and of the file itself; `name` is what messages call
     it.  Raises ConfigError.
     """
     problems = Problems(name)
     first = config.listener[0] if config.listener else Listener()
-    listener = {key: value for key, value in given.items() if key in {"host", "port"}}
+    listener = {key: value for key, value in overrides.items() if key in {"host", "port"}}
     values = read_values(Listener, listener, problems, Path.cwd(), ("listener", 0))
-    changes = read_values(Config, {k: v for k, v in given.items() if k not in listener}, problems, Path.cwd())
+    changes = read_values(
+        Config, {k: v for k, v in overrides.items() if k not in listener}, problems, Path.cwd()
+    )
     if values:
         changed = msgspec.structs.replace(first, **values)
         changes["listener"] = (changed, *config.listener[1:])

@@ -479,7 +479,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def bridges_of(self, stream: str) -> tuple[Bridge, ...]:
         """Bridges that drain a stream. Acknowledgements of durability UPSTREAM wait for all of them."""
-        return tuple(it for it in self.bridge if not it.streams or stream in it.streams)
+        return tuple(bridge for bridge in self.bridge if not bridge.streams or stream in bridge.streams)
 
     @property
     def log_directory(self) -> Path:

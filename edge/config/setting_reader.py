@@ -58,7 +58,7 @@ class Problems:
 
     def messages(self) -> list[str]:
         """Messages in the order of the file."""
-        return [text for _, text in sorted(self._found, key=lambda found: found[0])]
+        return [text for _, text in sorted(self._found, key=lambda mistake: mistake[0])]
 
 
 def dotted(path: Path) -> str:
@@ -81,10 +81,10 @@ def read_toml(text: str, problems: Problems) -> dict[str, Any]:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        what, _, place = str(error).partition(" (at ")
+        reason, _, place = str(error).partition(" (at ")
         line = re.search(r"line (\d+)", place)
         problems.lines = {(): int(line.group(1)) if line else text.count("\n") + 1}
-        problems.add((), f"not TOML: {what[:1].lower()}{what[1:]}; mend it first, the rest was not read")
+        problems.add((), f"not TOML: {reason[:1].lower()}{reason[1:]}; mend it first, the rest was not read")
         return {}
     problems.lines = key_lines(text)
     return raw

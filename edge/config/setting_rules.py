@@ -34,9 +34,9 @@ def names_are_unique(config: Config, problems: Problems) -> None:
     """Names of streams, producers and bridges, addresses of listeners and URLs of bridges are unique."""
     for section in ("stream", "producer", "bridge"):
         names = [table.name for table in getattr(config, section)]
-        for index, what, first in _repeated(names):
+        for index, name, first in _repeated(names):
             path: Path = (section, index, "name")
-            problems.add(path, f"{what!r} is taken by {section}[{first}]; give each its own name")
+            problems.add(path, f"{name!r} is taken by {section}[{first}]; give each its own name")
     places = [_place(listener) for listener in config.listener]
     for index, place, first in _repeated(places):
         own = "port" if config.listener[index].path is None else "path"
@@ -246,8 +246,8 @@ def _repeated(values: Iterable[T]) -> Iterable[tuple[int, T, int]]:
 
 def plugins_are_different(config: Config, problems: Problems) -> None:
     """A plug-in class is used once."""
-    for index, what, first in _repeated(plugin.path for plugin in config.auth.plugin):
-        text = f"{what} is auth.plugin[{first}] already; a class is used once"
+    for index, path, first in _repeated(plugin.path for plugin in config.auth.plugin):
+        text = f"{path} is auth.plugin[{first}] already; a class is used once"
         problems.add(("auth", "plugin", index, "class"), text)
 
 

@@ -59,12 +59,12 @@ def milliseconds_of(text: str) -> Decimal:
 
 
 def _amount(text: str, kind: str, units: Mapping[str, int], example: str) -> Decimal:
-    found = _AMOUNT.fullmatch(text.strip())
+    match = _AMOUNT.fullmatch(text.strip())
     known = {unit.lower(): length for unit, length in units.items()}
-    if found is None or found[2].lower() not in known:
+    if match is None or match[2].lower() not in known:
         allowed = f'allowed units: {", ".join(units)}; write it like "{example}"'
         raise InvalidUnit(f"invalid {kind} {_shown(text)} ({allowed})")
-    return Decimal(found[1]) * known[found[2].lower()]
+    return Decimal(match[1]) * known[match[2].lower()]
 
 
 def _shown(text: str) -> str:

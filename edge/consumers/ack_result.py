@@ -42,10 +42,10 @@ class AckResult:
     def accepted_runs(self) -> tuple[Run, ...]:
         """Exactly the accepted, (offset, count) each."""
         refused = set(_offsets_in(self.refused_runs, map(offset_of, self._asked)))
-        return tuple(runs_of(it for it in map(offset_of, self._asked) if it not in refused))
+        return tuple(runs_of(offset for offset in map(offset_of, self._asked) if offset not in refused))
 
 
-def result_of(answer: Answer | None, asked: Sequence[Record | int], *, named: bool = True) -> AckResult:
+def result_of(answer: Answer | None, requested: Sequence[Record | int], *, named: bool = True) -> AckResult:
     """Result from an answer for the requested records; `named`: only these were requested.
 
     None: no answer came.
@@ -53,18 +53,18 @@ def result_of(answer: Answer | None, asked: Sequence[Record | int], *, named: bo
     if isinstance(answer, Acked):
         refused, runs = answer.refused, answer.refused_runs
         if runs and named:  # ranges may include records that match no filter
-            offsets = list(_offsets_in(runs, map(offset_of, asked)))
+            offsets = list(_offsets_in(runs, map(offset_of, requested)))
             refused, runs = len(offsets), tuple(runs_of(offsets))
-        return AckResult(answer.accepted, refused, runs, TOO_LATE if refused else "", asked)
+        return AckResult(answer.accepted, refused, runs, TOO_LATE if refused else "", requested)
     cause = answer.error if isinstance(answer, Failed) else LOST
-    return AckResult(0, len(asked), tuple(runs_of(asked)), cause, asked)
+    return AckResult(0, len(requested), tuple(runs_of(requested)), cause, requested)
 
 
 def runs_of(offsets: Offsets) -> list[Run]:
     """(offset, count) of each contiguous run, in their order."""
     runs: list[Run] = []
-    for it in offsets:
-        offset = offset_of(it)
+    for number in offsets:
+        offset = offset_of(number)
         if runs and runs[-1][0] + runs[-1][1] == offset:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1)
         else:
@@ -80,6 +80,6 @@ def _offsets_in(runs: Sequence[Run], offsets: Iterable[int]) -> Iterable[int]:
             yield offset
 
 
-def offset_of(it: Record | int) -> int:
+def offset_of(record: Record | int) -> int:
     """The offset of a record, or the offset itself."""
-    return it if isinstance(it, int) else it.offset
+    return record if isinstance(record, int) else record.offset

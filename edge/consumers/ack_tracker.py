@@ -268,11 +268,11 @@ class AckTracker:
         delivered. With `whoever_did` records that are done are not refused. Runs must be disjoint and
         ascending, and may include records that were passed over. Raises TooManyRuns.
         """
-        asked, outside = self._known_part(runs)
-        mine = self._spans_of(asked, lambda span: span.member in {None, member} and not span.dead)
+        requested, outside = self._known_part(runs)
+        mine = self._spans_of(requested, lambda span: span.member in {None, member} and not span.dead)
         author = author or member
-        accepted = mine | (self._history.of(author) & asked)
-        refused = asked - accepted - self._history.passed
+        accepted = mine | (self._history.of(author) & requested)
+        refused = requested - accepted - self._history.passed
         if accept_done:
             refused -= self.done
             refused.remove_range(0, self.floor)
@@ -287,32 +287,32 @@ class AckTracker:
 
     def returnable(self, runs: Iterable[Run], member: str) -> Verdict:
         """Verdict on the records that `member` has and may give back. Raises TooManyRuns."""
-        asked, outside = self._known_part(runs)
-        returnable = self._spans_of(asked, lambda span: span.member == member)
-        return _verdict(returnable, asked - returnable - self._history.passed, outside)
+        requested, outside = self._known_part(runs)
+        returnable = self._spans_of(requested, lambda span: span.member == member)
+        return _verdict(returnable, requested - returnable - self._history.passed, outside)
 
     def _known_part(self, runs: Iterable[Run]) -> tuple[BitMap64, list[Run]]:
         """Known offsets of these runs, and the runs outside of the known part."""
-        asked, outside, low = BitMap64(), [], min(self._history.first, self.next)
+        requested, outside, low = BitMap64(), [], min(self._history.first, self.next)
         for offset, count in runs:
             end = offset + count
             first, stop = max(offset, low), min(end, self.next)
             if offset < low:
                 outside.append((offset, min(end, low) - offset))
             if first < stop:
-                asked.add_range(first, stop)
+                requested.add_range(first, stop)
             if end > self.next:
                 outside.append((max(offset, self.next), end - max(offset, self.next)))
-        return asked, outside
+        return requested, outside
 
-    def _spans_of(self, asked: BitMap64, is_meant: Callable[[Span], bool]) -> BitMap64:
+    def _spans_of(self, requested: BitMap64, is_meant: Callable[[Span], bool]) -> BitMap64:
         """Requested offsets that are not done, in spans for which `is_meant` returns True."""
         offsets = BitMap64()
-        if asked and asked.max() >= self.floor:
-            for span in self._between(max(asked.min(), self.floor), asked.max() + 1):
+        if requested and requested.max() >= self.floor:
+            for span in self._between(max(requested.min(), self.floor), requested.max() + 1):
                 if is_meant(span):
                     offsets.add_range(span.first, span.end)
-            offsets &= asked
+            offsets &= requested
             offsets -= self.done
         return offsets
 
@@ -464,7 +464,7 @@ class AckTracker:
         self._trim()
 
     def _split(self, span: Span, a: int, b: int) -> Span:
-        """Cut the part a .. b out of `it` as a separate span."""
+        """Cut the part a .. b out of `span` as a separate span."""
         index = self._find(span.first)
         middle = replace(span, first=a, end=b)
         before = [replace(span, end=a)] if span.first < a else []
@@ -493,13 +493,13 @@ class AckTracker:
 
     def _trim(self) -> None:
         """Remove done offsets from the ends of spans, and raise the floor."""
-        kept = []
+        spans = []
         for span in self._spans:
             span.first = first_absent(self.done, span.first, span.end)
             if span.first < span.end:
-                kept.append(span)
-        self._spans = kept
-        self.floor = kept[0].first if kept else self.next
+                spans.append(span)
+        self._spans = spans
+        self.floor = spans[0].first if spans else self.next
         self.done.remove_range(0, self.floor)
         self._history.forget_below(self.floor - REMEMBERED)
         self._changed()

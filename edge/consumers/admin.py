@@ -39,8 +39,8 @@ class GroupAdmin:
         """Rings that may hold records for the filters. Raises NotDone for invalid filters."""
         check_filters(filters)
         return tuple(
-            RingInfo(it.source.name, it.stream, it.source.epoch, *it.source.ends())
-            for it in self._registry.entries_for(filters)
+            RingInfo(ring.source.name, ring.stream, ring.source.epoch, *ring.source.ends())
+            for ring in self._registry.entries_for(filters)
         )
 
     def groups(self, name: str) -> tuple[GroupInfo, ...]:
@@ -48,21 +48,23 @@ class GroupAdmin:
         known = self._registry.store.groups
         if name:
             self._known(name)
-        return tuple(self._group_info(it, known[it]) for it in ([name] if name else sorted(known)))
+        return tuple(self._group_info(name, known[name]) for name in ([name] if name else sorted(known)))
 
     def _group_info(self, name: str, state: GroupState) -> GroupInfo:
         group = self._registry.groups.get(name)
-        places = tuple(self._place_info(it, state.places[it], group) for it in sorted(state.places))
+        places = tuple(self._place_info(place, state.places[place], group) for place in sorted(state.places))
         members: tuple[MemberInfo, ...] = ()
         if group is not None:
             in_flight: Counter[str] = Counter()
             for partition in group.partitions.values():
                 in_flight.update(partition.tracker.in_flight_by_member())
             members = tuple(
-                MemberInfo(it.id[:ID_SHOWN], it.name, tuple(group.rings_of(it.id)), in_flight[it.id])
-                for it in group.members.values()
+                MemberInfo(
+                    member.id[:ID_SHOWN], member.name, tuple(group.rings_of(member.id)), in_flight[member.id]
+                )
+                for member in group.members.values()
             )
-        lag = sum(it.lag for it in places)
+        lag = sum(place.lag for place in places)
         return GroupInfo(name, state.mode, state.filters, lag, members, places)
 
     def _place_info(self, ring: str, place: OffsetPlace, group: ConsumerGroup | None) -> PlaceInfo:
@@ -90,13 +92,13 @@ class GroupAdmin:
         state = self._idle(request.group)
         entries = self._registry.entries_for(state.filters) if state.filters else []
         names = tuple(dict.fromkeys(request.rings)) or tuple(
-            sorted({*state.places} | {it.source.name for it in entries})
+            sorted({*state.places} | {entry.source.name for entry in entries})
         )
-        unknown = [it for it in request.rings if it not in self._registry.rings]
+        unknown = [ring for ring in request.rings if ring not in self._registry.rings]
         if unknown:
             raise NotDone(f"there is no ring {unknown[0]}", "unknown", "`brim consumers lag` names them")
-        sources = [self._registry.rings[it].source for it in names if it in self._registry.rings]
-        targets = [(it.name, *_target(it, request)) for it in sources]
+        sources = [self._registry.rings[name].source for name in names if name in self._registry.rings]
+        targets = [(source.name, *_target(source, request)) for source in sources]
         self._registry.unload(request.group)
         for target in targets:
             self._registry.put(request.group, *target)
@@ -118,8 +120,8 @@ class GroupAdmin:
         state = self._known(name)
         group = self._registry.groups.get(name)
         if group is not None and group.members:
-            who = ", ".join(it.name or it.id[:ID_SHOWN] for it in group.members.values())
-            raise NotDone(f"group {name} is in use: {who}", "refused", "stop its consumers first")
+            names = ", ".join(member.name or member.id[:ID_SHOWN] for member in group.members.values())
+            raise NotDone(f"group {name} is in use: {names}", "refused", "stop its consumers first")
         return state
 
     # ---- reading without a group ----
@@ -156,9 +158,9 @@ def _target(source: RingSource, request: Reset) -> tuple[int, int]:
             "refused",
             "choose a lower one",
         )
-    for it in reversed(source.epochs()):
-        if it.first_offset <= request.value:
-            return it.epoch, request.value
+    for epoch in reversed(source.epochs()):
+        if epoch.first_offset <= request.value:
+            return epoch.epoch, request.value
     return first.epoch, first.first_offset
 
 

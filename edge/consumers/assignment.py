@@ -19,9 +19,9 @@ __all__ = ["complete_moves", "plan_moves"]
 
 def plan_moves(partitions: Mapping[str, GroupPartition], members: Collection[str]) -> None:
     """Distribute the partitions again: name a successor for each that has to move, and for no other."""
-    wanted = _assign(partitions, members)
+    assignment = _assign(partitions, members)
     for ring, partition in partitions.items():
-        member = wanted.get(ring)
+        member = assignment.get(ring)
         if partition.owner not in members:
             partition.owner, partition.successor = None, member
         else:
@@ -31,14 +31,15 @@ def plan_moves(partitions: Mapping[str, GroupPartition], members: Collection[str
 def complete_moves(partitions: Iterable[GroupPartition], generation: int) -> int:
     """Complete the moves of partitions without records in flight at their owner; return the generation."""
     moving = [
-        it
-        for it in partitions
-        if it.successor is not None and (it.owner is None or not it.tracker.has_in_flight(it.owner))
+        partition
+        for partition in partitions
+        if partition.successor is not None
+        and (partition.owner is None or not partition.tracker.has_in_flight(partition.owner))
     ]
     if moving:
         generation += 1
-    for it in moving:
-        it.owner, it.successor, it.since = it.successor, None, generation
+    for moved in moving:
+        moved.owner, moved.successor, moved.since = moved.successor, None, generation
     return generation
 
 
@@ -52,11 +53,11 @@ def _assign(partitions: Mapping[str, GroupPartition], members: Collection[str]) 
         member = partition.successor or partition.owner
         has[member].append(ring) if member in has else loose.append(ring)
     each, more = divmod(len(partitions), len(has))
-    for place, member in enumerate(sorted(has, key=lambda it: -len(has[it]))):
+    for place, member in enumerate(sorted(has, key=lambda member: -len(has[member]))):
         keeps = each + (place < more)
         loose += has[member][keeps:]
         del has[member][keeps:]
     for ring in loose:
-        member = min(has, key=lambda it: len(has[it]))
+        member = min(has, key=lambda member: len(has[member]))
         has[member].append(ring)
     return {ring: member for member, rings in has.items() for ring in rings}

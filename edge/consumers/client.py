@@ -101,7 +101,7 @@ class Consumer(ConsumerConnection[AckResult]):
             self._step(0.0)
 
     def _request(
-        self, request: Acknowledgement, batch: ConsumerBatch, chosen: list[Record | int] | None
+        self, request: Acknowledgement, batch: ConsumerBatch, selection: list[Record | int] | None
     ) -> AckResult:
         number = self._core.queue(request, wait=True)
         try:
@@ -112,7 +112,7 @@ class Consumer(ConsumerConnection[AckResult]):
                 self._step(SLICE_S)
         finally:
             self._core.answers.pop(number, None)
-        return self._result(request, answer, batch, chosen)
+        return self._result(request, answer, batch, selection)
 
     def _step(self, timeout_s: float) -> None:
         """Send, wait at most so long for an answer, and take what has come."""

@@ -94,7 +94,7 @@ class Consumer(ConsumerConnection[Coroutine[Any, Any, AckResult]]):
             self._to_send.set()
 
     async def _request(
-        self, request: Acknowledgement, batch: ConsumerBatch, chosen: list[Record | int] | None
+        self, request: Acknowledgement, batch: ConsumerBatch, selection: list[Record | int] | None
     ) -> AckResult:
         number = self._core.queue(request, wait=True)
         self._to_send.set()
@@ -103,7 +103,7 @@ class Consumer(ConsumerConnection[Coroutine[Any, Any, AckResult]]):
                 await self._change()
         finally:
             self._core.answers.pop(number, None)
-        return self._result(request, answer, batch, chosen)
+        return self._result(request, answer, batch, selection)
 
     async def _pump(self) -> None:
         """Exchange requests and answers with the broker until it is cancelled."""

@@ -238,18 +238,18 @@ class ConsumerCore:
     def _join(self, now_s: float) -> None:
         if self._join_id or now_s < self._join_s:
             return
-        it = self.settings
+        settings = self.settings
         self._join_id = next(self._numbers)
         self._outgoing.append(
             Join(
                 self._join_id,
                 VERSION,
-                it.group,
-                it.filters,
-                it.mode,
-                it.start,
-                int(it.session_s * 1000),
-                it.name,
+                settings.group,
+                settings.filters,
+                settings.mode,
+                settings.start,
+                int(settings.session_s * 1000),
+                settings.name,
                 self._instance,
             )
         )
@@ -269,8 +269,8 @@ class ConsumerCore:
         group, member = self.settings.group, joined.member
         if not self._fetch_id and len(self.batches) < self.settings.ahead:
             self._fetch_id = next(self._numbers)
-            it = Fetch(self._fetch_id, VERSION, group, member, self.settings.batch_bytes, MAX_WAIT_MS)
-            self._outgoing.append(it)
+            fetch = Fetch(self._fetch_id, VERSION, group, member, self.settings.batch_bytes, MAX_WAIT_MS)
+            self._outgoing.append(fetch)
         elif now_s >= self._heard_from_us_s + joined.heartbeat_ms / 1000:
             self._outgoing.append(Heartbeat(next(self._numbers), VERSION, group, member))
         if self._outgoing:
@@ -327,19 +327,19 @@ class ConsumerCore:
     def _put_off(self, batch: ConsumerBatch) -> None:
         """Give back records that must not be delivered yet; in ordered groups also all behind them."""
         now_ns = time.time_ns()
-        kept: list[Record] = []
+        postponed: list[Record] = []
         for record in batch.records:
             wait_ns = _not_before(record) - now_ns
             if wait_ns <= 0:
-                kept.append(record)
+                postponed.append(record)
                 continue
             back = self.nack(batch, [record], wait_ns / 1e9 + 0.001, "not yet", counts=False)
             self._outgoing.append(back)
             if self.settings.mode == "ordered":
                 batch.rest_is_delayed = True
                 break
-        if len(kept) < len(batch.records):
-            batch.records = kept
+        if len(postponed) < len(batch.records):
+            batch.records = postponed
 
     def _head(self, batch: ConsumerBatch) -> tuple[int, int, str, str, int, str, int]:
         number = next(self._numbers)

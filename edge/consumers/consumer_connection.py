@@ -49,9 +49,9 @@ class ConsumerConnection(ABC, Generic[Result]):
         if ahead < 1:
             hint = "a consumer that fetches nothing ahead receives nothing"
             raise InvalidArgument(f"invalid ahead {ahead} (allowed: 1 or more)", hint=hint)
-        found = checked_filters(filters)
+        checked = checked_filters(filters)
         self._core = ConsumerCore(
-            ConsumerSettings(group, found, mode, start, name, session_s, batch_bytes, ahead)
+            ConsumerSettings(group, checked, mode, start, name, session_s, batch_bytes, ahead)
         )
         self._endpoint = endpoint_of(runtime_dir, endpoint)
         self._curve = curve
@@ -80,8 +80,8 @@ class ConsumerConnection(ABC, Generic[Result]):
         The result counts the accepted and the refused records; refused: another member has or did them, or
         the broker was lost (`cause`).  The broker does not forget what it accepted.
         """
-        chosen = None if offsets is None else list(offsets)
-        return self._request(self._core.ack(batch, chosen), batch, chosen)
+        selection = None if offsets is None else list(offsets)
+        return self._request(self._core.ack(batch, selection), batch, selection)
 
     def nack(
         self,
@@ -96,8 +96,8 @@ class ConsumerConnection(ABC, Generic[Result]):
         They come after `delay_s`, or a time that grows with each try.  In an ordered group all records behind
         the first of them come again too, in order.
         """
-        chosen = None if offsets is None else list(offsets)
-        return self._request(self._core.nack(batch, chosen, delay_s, cause), batch, chosen)
+        selection = None if offsets is None else list(offsets)
+        return self._request(self._core.nack(batch, selection, delay_s, cause), batch, selection)
 
     def commit(self, batch: ConsumerBatch, last: Record | int | None = None) -> Result:
         """Acknowledge all records of the batch's ring up to and with `last`, or the batch (ordered groups).
@@ -109,15 +109,19 @@ class ConsumerConnection(ABC, Generic[Result]):
 
     @abstractmethod
     def _request(
-        self, request: Acknowledgement, batch: ConsumerBatch, chosen: list[Record | int] | None
+        self, request: Acknowledgement, batch: ConsumerBatch, selection: list[Record | int] | None
     ) -> Result:
         """Send a request and wait for its answer."""
 
     def _result(
-        self, request: Asked, answer: Answer | None, batch: ConsumerBatch, chosen: list[Record | int] | None
+        self,
+        request: Asked,
+        answer: Answer | None,
+        batch: ConsumerBatch,
+        selection: list[Record | int] | None,
     ) -> AckResult:
-        asked = batch.records if chosen is None else chosen
-        result = result_of(answer, asked, named=not isinstance(request, Commit))
+        requested = batch.records if selection is None else selection
+        result = result_of(answer, requested, named=not isinstance(request, Commit))
         if not isinstance(answer, Acked):
             self._core.refused += result.refused
         return result

@@ -200,14 +200,14 @@ class Coordinator:
                 self.counts[error.code] += 1
                 self._answer(peer, Failed(request.id, str(error), error.code, error.hint))
 
-    def _guard(self, peer: bytes, number: int, what: str) -> AbstractContextManager[None]:
+    def _guard(self, peer: bytes, number: int, action: str) -> AbstractContextManager[None]:
         """Answer a request with an error if it raises: a defect of the broker or a fault of the machine."""
 
         def refuse(error: Exception) -> None:
-            text = f"{what} failed in the broker: {type(error).__name__}"
+            text = f"{action} failed in the broker: {type(error).__name__}"
             self._answer(peer, Failed(number, text, "refused", "see the broker's log, and report this"))
 
-        return self._faults.guard(what, refuse)
+        return self._faults.guard(action, refuse)
 
     def turn(self) -> float:
         """Do the work that is due. Returns the seconds until more may be due."""
@@ -242,7 +242,7 @@ class Coordinator:
     def _pause_s(self, now_s: float) -> float:
         if self._more and self._fetches:
             return 0.0
-        until_s = min((it.until_s for it in self._fetches.values()), default=now_s + IDLE_S)
+        until_s = min((fetch.until_s for fetch in self._fetches.values()), default=now_s + IDLE_S)
         if any(group.members for group in self.registry.groups.values()) or self._publishing:
             until_s = min(until_s, self._sweep_s)
         sync_s = max(self._sync_s, self._flush_retry_s) if self.registry.store.broken else self._sync_s
@@ -259,7 +259,7 @@ class Coordinator:
             self._refuse_waiting("its journal cannot be written")
             return
         entries = [self.registry.rings[ring] for ring in store.moved if ring in self.registry.rings]
-        now_synced = any(it.durability is Durability.DISK for it in entries) or now_s >= self._sync_s
+        now_synced = any(entry.durability is Durability.DISK for entry in entries) or now_s >= self._sync_s
         try:
             store.flush(sync=now_synced)
         except OSError as error:
@@ -270,18 +270,22 @@ class Coordinator:
         if not store.unsynced:
             self._sync_s = float("inf")
         else:
-            soonest_ms = min((it.sync_interval_ms for it in entries if it.durability.is_logged), default=0)
+            soonest_ms = min(
+                (entry.sync_interval_ms for entry in entries if entry.durability.is_logged), default=0
+            )
             if soonest_ms:
                 self._sync_s = min(self._sync_s, now_s + soonest_ms / 1000)
         answers, self._waiting_answers = self._waiting_answers, []
-        for it in answers:
-            self._answer(it.peer, it.answer)
+        for answer in answers:
+            self._answer(answer.peer, answer.answer)
 
     def _refuse_waiting(self, why: str) -> None:
         answers, self._waiting_answers = self._waiting_answers, []
-        for it in answers:
+        for answer in answers:
             error = f"what was acknowledged may be forgotten if the broker ends now: {why}"
-            self._answer(it.peer, Failed(it.answer.id, error, "full", "see the broker's log; ask again"))
+            self._answer(
+                answer.peer, Failed(answer.answer.id, error, "full", "see the broker's log; ask again")
+            )
 
     def _answer(self, peer: bytes, answer: Answer, frames: Frames = ()) -> None:
         self.outbox.append(peer, [encode(answer), *frames])
@@ -323,7 +327,9 @@ class Coordinator:
         settings = self.registry.settings
         group = self.registry.open(request.group, request.mode, request.filters, request.start)
         for earlier in [
-            it for it in group.members.values() if request.instance and it.instance == request.instance
+            member
+            for member in group.members.values()
+            if request.instance and member.instance == request.instance
         ]:
             self._end(group, earlier)
         if len(group.members) >= settings.members_max:
@@ -480,8 +486,8 @@ class Coordinator:
             text = f"{len(request.letters)} letters and {len(frames)} payload frames"
             raise NotDone(text, "malformed", "send one frame for each")
         letters = zip(request.letters, frames, strict=True)
-        messages = [_outgoing(index, *it) for index, it in enumerate(letters)]
-        size = sum(len(it.payload) + len(it.properties) for it in messages)
+        messages = [_outgoing(index, *letter) for index, letter in enumerate(letters)]
+        size = sum(len(message.payload) + len(message.properties) for message in messages)
         self._publishing.take(peer, size)
         self._outlet(messages, partial(self._published, peer, size, request.id))
 

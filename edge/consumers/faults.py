@@ -23,7 +23,7 @@ class Faults:
         self._may_log = LogThrottle(clock)
 
     @contextmanager
-    def guard(self, what: str, then: Callable[[Exception], object]) -> Iterator[None]:
+    def guard(self, action: str, then: Callable[[Exception], object]) -> Iterator[None]:
         """Catch an exception of the block and pass it to `then`. Everything else continues."""
         try:
             yield
@@ -31,5 +31,5 @@ class Faults:
             self._counts["errors"] += 1
             if self._may_log():
                 text = "consumer endpoint failed at one step, and continued with the others %s"
-                log.exception(text, pairs(step=what, errors=self._counts["errors"]))
+                log.exception(text, pairs(step=action, errors=self._counts["errors"]))
             then(error)

@@ -71,7 +71,7 @@ class ConsumerGroup:
 
     def expire(self, now_s: float) -> list[Member]:
         """Remove members that were silent for too long, and return them."""
-        silent = [it for it in self.members.values() if it.deadline_s <= now_s]
+        silent = [member for member in self.members.values() if member.deadline_s <= now_s]
         for member in silent:
             self.leave(member.id, now_s, f"consumer {member.name or member.id} was lost", died=True)
         return silent
@@ -87,14 +87,18 @@ class ConsumerGroup:
         """Partitions that a member gets records of from now on."""
         if not self.ordered:
             return list(self.partitions)
-        return [it.ring for it in self.partitions.values() if (it.successor or it.owner) == member_id]
+        return [
+            partition.ring
+            for partition in self.partitions.values()
+            if (partition.successor or partition.owner) == member_id
+        ]
 
     def open_to(self, member_id: str) -> list[GroupPartition]:
         """Partitions that may deliver to a member now, beginning with another one each time."""
         records = [
-            it
-            for it in self.partitions.values()
-            if not self.ordered or (it.owner == member_id and it.successor is None)
+            partition
+            for partition in self.partitions.values()
+            if not self.ordered or (partition.owner == member_id and partition.successor is None)
         ]
         self.turn += 1
         at = self.turn % len(records) if records else 0

@@ -36,9 +36,9 @@ def next_present(offsets: BitMap64, offset: int) -> int:
 
 def range_set(first: int, end: int) -> BitMap64:
     """The set of first .. end - 1."""
-    found = BitMap64()
-    found.add_range(first, end)
-    return found
+    offsets = BitMap64()
+    offsets.add_range(first, end)
+    return offsets
 
 
 def runs_of_set(offsets: BitMap64) -> Iterator[tuple[int, int]]:

@@ -234,7 +234,7 @@ class OffsetStore:
         place.floor, place.time_ns = body.floor, body.time_ns
         place.done |= done
         place.done.remove_range(0, place.floor)
-        place.tried = [it for it in place.tried if it.end > place.floor]
+        place.tried = [span for span in place.tried if span.end > place.floor]
 
     def _apply_tried(self, body: TriedBody) -> None:
         group = self.groups.get(body.group)
@@ -244,8 +244,8 @@ class OffsetStore:
 
 
 def _places_of(name: str, group: GroupState) -> Iterator[Body]:
-    for ring, it in group.places.items():
-        packed = it.done.serialize() if it.done else b""
-        yield PlaceBody(name, ring, it.epoch, it.floor, packed, True, it.time_ns)
-        if it.tried:
-            yield TriedBody(name, ring, it.epoch, it.tried)
+    for ring, place in group.places.items():
+        packed = place.done.serialize() if place.done else b""
+        yield PlaceBody(name, ring, place.epoch, place.floor, packed, True, place.time_ns)
+        if place.tried:
+            yield TriedBody(name, ring, place.epoch, place.tried)

@@ -10,13 +10,13 @@ __all__ = ["Quota"]
 
 
 class Quota:
-    """Limits: `total` of all peers, `each` of one, `total_bytes` of all. `what` names the
+    """Limits: `total` of all peers, `each` of one, `total_bytes` of all. `noun` names the
     requests in errors.
     """
 
-    def __init__(self, what: str, total: int, each: int, total_bytes: int) -> None:
+    def __init__(self, noun: str, total: int, each: int, total_bytes: int) -> None:
         self.bytes = 0
-        self._what = what
+        self._what = noun
         self._limits = (total, each, total_bytes)
         self._of: Counter[bytes] = Counter()
 
@@ -30,15 +30,15 @@ class Quota:
         A request longer than `total_bytes` is accepted while no other one is under way.
         """
         total, each, total_bytes = self._limits
-        found = f"{self._of[peer]} {self._what} of this client and {len(self)} of all are under way"
+        error = f"{self._of[peer]} {self._what} of this client and {len(self)} of all are under way"
         if self._of[peer] >= each or len(self) >= total:
             raise NotDone(
-                f"{found} (allowed: {each} and {total})",
+                f"{error} (allowed: {each} and {total})",
                 "full",
                 "wait for some answers, then repeat the request",
             )
         if self.bytes and self.bytes + size > total_bytes:
-            text = f"{found}, with {self.bytes} bytes; {size} more exceed the limit of {total_bytes}"
+            text = f"{error}, with {self.bytes} bytes; {size} more exceed the limit of {total_bytes}"
             raise NotDone(text, "full", "repeat the request later")
         self._of[peer] += 1
         self.bytes += size

@@ -105,7 +105,7 @@ class GroupRegistry:
 
     def entries_for(self, filters: Iterable[str]) -> list[RingEntry]:
         """Rings that may hold records for some filters."""
-        return [it for it in self.rings.values() if it.may_hold(filters)]
+        return [entry for entry in self.rings.values() if entry.may_hold(filters)]
 
     # ---- groups ----
 
@@ -240,12 +240,12 @@ def _there(place: OffsetPlace, source: RingSource) -> list[Tried]:
     if place.epoch != source.epoch:
         return place.tried
     end = source.ends()[1]
-    return [it._replace(end=min(it.end, end)) for it in place.tried if it.first < end]
+    return [span._replace(end=min(span.end, end)) for span in place.tried if span.first < end]
 
 
 def check_filters(filters: Iterable[str]) -> None:
     """Check topic filters. Raises NotDone: one is invalid, or they are too long together."""
-    size = sum(len(it.encode(errors="replace")) for it in filters)
+    size = sum(len(topic_filter.encode(errors="replace")) for topic_filter in filters)
     if size > FILTERS_MAX_BYTES:
         text = f"topic filters of {size} bytes (allowed: {FILTERS_MAX_BYTES} together)"
         raise NotDone(text, "refused", "use fewer or shorter filters")

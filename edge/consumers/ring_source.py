@@ -84,8 +84,8 @@ class RingSource:
             if self._reader.offset != offset:
                 try:
                     self._reader.seek(offset)
-                except OffsetGone as gone:
-                    return Overwritten(gone.nearest) if gone.nearest > offset else None
+                except OffsetGone as error:
+                    return Overwritten(error.nearest) if error.nearest > offset else None
             try:
                 ranges = self._reader.ranges(limit_bytes)
             except Overrun:
@@ -97,10 +97,10 @@ class RingSource:
 
     def _copied(self, ranges: list[Range], offset: int) -> RingRecords | None:
         """Copy of the ranges; None if they were overwritten meanwhile."""
-        data = b"".join([it.view for it in ranges])  # the only copy
+        data = b"".join([part.view for part in ranges])  # the only copy
         if ranges and not self._reader.holds(ranges[0].position):
             return None
-        return RingRecords(self.epoch, offset, sum(it.count for it in ranges), data)
+        return RingRecords(self.epoch, offset, sum(part.count for part in ranges), data)
 
     def read_cold(
         self, epoch: int, offset: int, limit_bytes: int, count: int | None = None
@@ -111,15 +111,17 @@ class RingSource:
         Reads files. Raises OSError.
         """
         ranges: list[Range] = []
-        for it in self.cold.read(self.name, epoch, offset, limit_bytes) if self.cold is not None else ():
-            if ranges and it.offset != ranges[-1].offset + ranges[-1].count:
+        for range_read in (
+            self.cold.read(self.name, epoch, offset, limit_bytes) if self.cold is not None else ()
+        ):
+            if ranges and range_read.offset != ranges[-1].offset + ranges[-1].count:
                 break  # a hole: the next read returns the records behind it
-            ranges.append(it)
+            ranges.append(range_read)
         if not ranges:
             self._missing(epoch, offset)
             return None
-        data = b"".join([it.view for it in ranges])
-        return _cut(RingRecords(epoch, ranges[0].offset, sum(it.count for it in ranges), data), count)
+        data = b"".join([part.view for part in ranges])
+        return _cut(RingRecords(epoch, ranges[0].offset, sum(part.count for part in ranges), data), count)
 
     def _missing(self, epoch: int, offset: int) -> None:
         """Handle an empty result of the log.
@@ -127,7 +129,7 @@ class RingSource:
         Raises OSError if the log lists records there: only GAP_TRIES times, because damage is permanent.
         """
         known = self.cold.epochs(self.name) if self.cold is not None else []
-        end = max((it.end_offset for it in known if it.epoch == epoch), default=0)
+        end = max((epoch_info.end_offset for epoch_info in known if epoch_info.epoch == epoch), default=0)
         if end <= offset:
             return
         place, times = self._gap
@@ -143,7 +145,11 @@ class RingSource:
 
     def epochs(self) -> list[Epoch]:
         """All readable epochs, ascending: those of the log, and the ring's own at the end."""
-        records = [it for it in (self.cold.epochs(self.name) if self.cold else []) if it.epoch < self.epoch]
+        records = [
+            epoch_info
+            for epoch_info in (self.cold.epochs(self.name) if self.cold else [])
+            if epoch_info.epoch < self.epoch
+        ]
         ends = self.ring.extremes()
         from persistence.read.log_reader import Epoch  # imports the log
 
@@ -151,7 +157,7 @@ class RingSource:
 
     def next_epoch(self, epoch: int) -> Epoch | None:
         """The epoch after that one; None if it is the ring's own or the last known."""
-        return next((it for it in self.epochs() if it.epoch > epoch), None)
+        return next((next_epoch for next_epoch in self.epochs() if next_epoch.epoch > epoch), None)
 
     def ends(self) -> tuple[int, int]:
         """(oldest offset in the ring, offset of the next record)."""
@@ -164,10 +170,10 @@ class RingSource:
         offset = self._reader.offset
         if self.cold is None or offset > self.ring.extremes().oldest_offset:
             return self.epoch, offset
-        for it in self.cold.epochs(self.name):
-            records = self.cold.seek_time(self.name, it.epoch, timestamp_ns)
-            if records < it.end_offset:
-                return it.epoch, records
+        for epoch_info in self.cold.epochs(self.name):
+            records = self.cold.seek_time(self.name, epoch_info.epoch, timestamp_ns)
+            if records < epoch_info.end_offset:
+                return epoch_info.epoch, records
         return self.epoch, offset
 
     def close(self) -> None:

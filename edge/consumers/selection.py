@@ -54,17 +54,17 @@ class Selection:
     """Topic filters of one group. Immutable; `filters` are valid (check_filter)."""
 
     def __init__(self, filters: Iterable[str]) -> None:
-        parts = [it.encode() for it in filters]
+        parts = [data.encode() for data in filters]
         self.everything = b"#" in parts
         if self.everything:
             parts = []
         self.count = len(parts)
         self._filters = ffi.new("char[]", b"".join(parts))
-        self._lengths = ffi.new("uint32_t[]", [len(it) for it in parts])
+        self._lengths = ffi.new("uint32_t[]", [len(data) for data in parts])
 
-    def of(self, found: RingRecords, done: BitMap64 | None, scratch: Scratch) -> Selected:
-        """The records of `found` that match and are not in `done`. Releases the GIL."""
-        scratch.fit(len(found.data))
+    def of(self, records: RingRecords, done: BitMap64 | None, scratch: Scratch) -> Selected:
+        """The records of `records` that match and are not in `done`. Releases the GIL."""
+        scratch.fit(len(records.data))
         left_out = array("Q", done if done is not None else ())
         selection = ffi.new(
             "rb_selection *",
@@ -79,11 +79,11 @@ class Selection:
             },
         )
         lib.rb_records_select(
-            ffi.from_buffer(found.data), len(found.data), found.epoch, found.offset, selection
+            ffi.from_buffer(records.data), len(records.data), records.epoch, records.offset, selection
         )
         end = int(selection.end_offset)
-        if selection.count == found.count:
-            return Selected(found.data, None, end)
-        kept = array("Q", bytes(ffi.buffer(scratch.offsets, 8 * selection.count)))
-        passed = range_set(found.offset, end) - BitMap64(kept)
+        if selection.count == records.count:
+            return Selected(records.data, None, end)
+        offsets = array("Q", bytes(ffi.buffer(scratch.offsets, 8 * selection.count)))
+        passed = range_set(records.offset, end) - BitMap64(offsets)
         return Selected(bytes(ffi.buffer(scratch.data, selection.length)), passed, end)

@@ -243,7 +243,7 @@ class ConsumersEndpoint:
         outbox = self._coordinator.outbox
         while outbox:
             peer, frames = outbox.popleft()
-            parts = [zmq.Frame(it, track=True, copy=len(it) < TRACKED_MIN_BYTES) for it in frames]
+            parts = [zmq.Frame(frame, track=True, copy=len(frame) < TRACKED_MIN_BYTES) for frame in frames]
             try:
                 self._socket.send_multipart([peer, *parts], zmq.NOBLOCK, copy=False)
             except zmq.ZMQError as error:

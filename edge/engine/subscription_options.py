@@ -68,13 +68,13 @@ def is_plain(terms: int) -> bool:
     return not terms & ~_PLAIN
 
 
-def combined(held: SubscriptionOptions, more: int) -> SubscriptionOptions:
-    """Terms `held` combined with one more subscription."""
-    if isinstance(held, int):
-        if (held | more) & ~_PLAIN == 0:
-            return (held | more) & RETAIN_AS_PUBLISHED | max(held & QOS, more & QOS)
-        return held, more
-    return (*held, more)
+def combined(options: SubscriptionOptions, more: int) -> SubscriptionOptions:
+    """Subscription options combined with one more subscription."""
+    if isinstance(options, int):
+        if (options | more) & ~_PLAIN == 0:
+            return (options | more) & RETAIN_AS_PUBLISHED | max(options & QOS, more & QOS)
+        return options, more
+    return (*options, more)
 
 
 def tags(terms: SubscriptionOptions) -> list[tuple[int, bytes]]:

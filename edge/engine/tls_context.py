@@ -48,8 +48,8 @@ class TlsContext:
         if _MISSING:
             raise OSError(_MISSING)
         paths = [
-            ffi.new("char[]", str(it).encode()) if it is not None else ffi.NULL
-            for it in (certificate_file, key_file, client_ca_file)
+            ffi.new("char[]", str(file).encode()) if file is not None else ffi.NULL
+            for file in (certificate_file, key_file, client_ca_file)
         ]
         files = ffi.new("mq_tls_files *", (*paths, require_client_certificate, int(version_min)))
         reason = ffi.new("char[]", lib.MQ_TLS_REASON_BYTES)

@@ -142,7 +142,11 @@ class Generator:
             # Before MQTT 5 a shared filter is an extension with the same bytes.
             packets = [
                 encode(
-                    Subscribe(place, tuple(Subscription(it, scenario.granted_qos) for it in some)), version
+                    Subscribe(
+                        place,
+                        tuple(Subscription(topic_filter, scenario.granted_qos) for topic_filter in some),
+                    ),
+                    version,
                 )
                 for place, some in enumerate(scenario.filters_of(number, self.number), 1)
             ]
@@ -171,11 +175,11 @@ class Generator:
         counters = self.counters
         if counters.failed[lib.LD_FAIL_CONNECT]:
             self._raise_unconnected(counters, clients)
-        for kind, what in ((lib.LD_FAIL_REFUSED, "CONNECT"), (lib.LD_FAIL_SUBSCRIBE, "SUBSCRIBE")):
+        for kind, packet_name in ((lib.LD_FAIL_REFUSED, "CONNECT"), (lib.LD_FAIL_SUBSCRIBE, "SUBSCRIBE")):
             if counters.failed[kind]:
                 raise ClientsRefused(
-                    f"{self.target} refuses {what} of {counters.failed[kind]} of {clients} clients: "
-                    f"{_reason(counters.detail[kind], self.target.version, what)}",
+                    f"{self.target} refuses {packet_name} of {counters.failed[kind]} of {clients} clients: "
+                    f"{_reason(counters.detail[kind], self.target.version, packet_name)}",
                     hint="see --username, --protocol, and the broker's access rules",
                 )
         broken = sum(counters.failed[kind] for kind in (lib.LD_FAIL_CLOSED, lib.LD_FAIL_RESET))
@@ -274,7 +278,9 @@ class Generator:
 
 
 def _subscribe(packet_id: int, filters: list[str], qos: int, version: Version) -> bytes:
-    return encode(Subscribe(packet_id, tuple(Subscription(it, qos) for it in filters)), version)
+    return encode(
+        Subscribe(packet_id, tuple(Subscription(topic_filter, qos) for topic_filter in filters)), version
+    )
 
 
 def _checked(result: int) -> int:
@@ -285,15 +291,15 @@ def _checked(result: int) -> int:
 
 def _numeric(host: str, port: int) -> str:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise NothingListens(f"no host {host!r}: {error.strerror}", hint="check --host") from error
-    return str(found[0][4][0])
+    return str(addresses[0][4][0])
 
 
-def _reason(code: int, version: Version, what: str) -> str:
+def _reason(code: int, version: Version, packet_name: str) -> str:
     if version == Version.V5:
-        known = {it.value: it.name.lower().replace("_", " ") for it in ReasonCode}
+        known = {code_known.value: code_known.name.lower().replace("_", " ") for code_known in ReasonCode}
         return known.get(code, f"reason code {code:#x}")
     words = {
         1: "unacceptable protocol version",
@@ -302,17 +308,17 @@ def _reason(code: int, version: Version, what: str) -> str:
         4: "bad user name or password",
         5: "not authorized",
     }
-    return words.get(code, f"code {code:#x}") if what == "CONNECT" else "failure"
+    return words.get(code, f"code {code:#x}") if packet_name == "CONNECT" else "failure"
 
 
-def _allow_descriptors(wanted: int) -> None:
+def _allow_descriptors(descriptors: int) -> None:
     """Raise the soft limit on open files if necessary."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= wanted:
+    if soft >= descriptors:
         return
-    if hard != resource.RLIM_INFINITY and hard < wanted:
+    if hard != resource.RLIM_INFINITY and hard < descriptors:
         raise LoadError(
-            f"{wanted} open files are needed, {hard} are allowed",
+            f"{descriptors} open files are needed, {hard} are allowed",
             hint="raise `ulimit -Hn`, or connect fewer clients",
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))

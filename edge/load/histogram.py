@@ -17,12 +17,12 @@ BAR = 40  # characters of the longest bar
 
 
 class Histogram:
-    """Durations in ns. `counts` by bucket; `least` and `most` are exact."""
+    """Durations in ns. `counts` by bucket; `min_ns` and `max_ns` are exact."""
 
-    def __init__(self, counts: Sequence[int], least: int, most: int) -> None:
+    def __init__(self, counts: Sequence[int], min_ns: int, max_ns: int) -> None:
         self.counts = counts
         self.total = sum(counts)
-        self.least, self.most = (least, most) if self.total else (0, 0)
+        self.min_ns, self.max_ns = (min_ns, max_ns) if self.total else (0, 0)
 
     @classmethod
     def of(cls, values: Iterable[int]) -> Histogram:
@@ -36,15 +36,15 @@ class Histogram:
     def percentile(self, percent: float) -> int:
         """The least value that `percent` (0..100) of all do not exceed, in ns; 0 if there are none.
 
-        Too high by less than 1/128: it is the upper end of a bucket, or `most`.
+        Too high by less than 1/128: it is the upper end of a bucket, or `max_ns`.
         """
         rank = max(1, math.ceil(round(self.total * percent / 100, 6)))
         seen = 0
         for bucket, count in enumerate(self.counts):
             seen += count
             if seen >= rank:
-                return max(self.least, min(self.most, int(lib.ld_bucket_floor(bucket + 1)) - 1))
-        return self.most
+                return max(self.min_ns, min(self.max_ns, int(lib.ld_bucket_floor(bucket + 1)) - 1))
+        return self.max_ns
 
     def as_dict(self) -> dict[str, float]:
         """Percentiles in microseconds, and the number of values."""
@@ -52,7 +52,7 @@ class Histogram:
             return {"count": 0}
         ranks = {"p50_us": 50, "p90_us": 90, "p99_us": 99, "p99.9_us": 99.9}
         figures = {name: self.percentile(rank) / 1000 for name, rank in ranks.items()}
-        return {"count": self.total, "min_us": self.least / 1000, **figures, "max_us": self.most / 1000}
+        return {"count": self.total, "min_us": self.min_ns / 1000, **figures, "max_us": self.max_ns / 1000}
 
     def lines(self) -> list[str]:
         """A text chart, one line for each power of two."""

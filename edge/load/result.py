@@ -79,8 +79,8 @@ class Result:
         """All figures, for JSON."""
         times = ("latency", "acknowledged_in", "connected_in")
         plain = {name: getattr(self, name) for name in self.__slots__ if name not in times}
-        found = {name: getattr(self, name).as_dict() for name in times if getattr(self, name).total}
-        return {**plain, "rate": self.rate, "rate_of": self.rate_of, "clean": self.clean, **found}
+        histograms = {name: getattr(self, name).as_dict() for name in times if getattr(self, name).total}
+        return {**plain, "rate": self.rate, "rate_of": self.rate_of, "clean": self.clean, **histograms}
 
     def remarks(self) -> list[str]:
         """Sentences about losses and limits of the measurement."""
@@ -119,7 +119,7 @@ def result_of(crowd: Generator, *, interrupted: bool = False) -> Result:
     counters, scenario = crowd.counters, crowd.scenario
     failed = counters.failed
     seconds = crowd.seconds
-    found = Result(
+    result = Result(
         scenario=scenario.name,
         target=str(crowd.target),
         version="5" if crowd.target.version == 5 else "3.1.1",
@@ -145,13 +145,13 @@ def result_of(crowd: Generator, *, interrupted: bool = False) -> Result:
         connected_in=crowd.histogram(lib.LD_CONNECTED),
     )
     if scenario.payload_bytes < STAMP_BYTES or not scenario.fan:
-        found.missing = max(0, found.expected - found.delivered)
+        result.missing = max(0, result.expected - result.delivered)
     else:
-        _audit(crowd, found)
-    return found
+        _audit(crowd, result)
+    return result
 
 
-def _audit(crowd: Generator, found: Result) -> None:
+def _audit(crowd: Generator, result: Result) -> None:
     """Compare the messages that each group of subscribers got with those sent to it."""
     scenario = crowd.scenario
     publishers = range(scenario.publishers)
@@ -159,13 +159,13 @@ def _audit(crowd: Generator, found: Result) -> None:
     together = [sum(column) for column in zip(*sent, strict=True)]
     for place, group in enumerate(crowd.groups):
         tally = crowd.tally(group)
-        wanted = sent[place] if scenario.pairing == "pairs" else together
+        expected = sent[place] if scenario.pairing == "pairs" else together
         for qos in range(3):
-            absent = max(0, wanted[qos] - tally.received[qos])
+            absent = max(0, expected[qos] - tally.received[qos])
             if qos and scenario.granted_qos:
-                found.lost += absent
+                result.lost += absent
             else:
-                found.missing += absent
-            found.duplicates += tally.duplicates[qos]
+                result.missing += absent
+            result.duplicates += tally.duplicates[qos]
             if scenario.pairing != "shared":
-                found.disordered += tally.disordered[qos]
+                result.disordered += tally.disordered[qos]

@@ -84,12 +84,12 @@ class Scenario:
 
     def filter_of(self, subscriber: int, run: int) -> str:
         """Filter of a subscriber, numbered from 0."""
-        wanted = self.topic_filter or f"{self.prefix}/#"
+        topic_filter_text = self.topic_filter or f"{self.prefix}/#"
         if not self.topic_filter and self.pairing == "pairs":
-            wanted = f"{self.prefix}/{subscriber:05}/" + ("t00" if self.topics == 1 else "#")
+            topic_filter_text = f"{self.prefix}/{subscriber:05}/" + ("t00" if self.topics == 1 else "#")
         elif not self.topic_filter and self.publishers == self.topics == 1:
-            wanted = self.topic_names(0)[0]
-        return f"$share/bench-{run:x}/{wanted}" if self.pairing == "shared" else wanted
+            topic_filter_text = self.topic_names(0)[0]
+        return f"$share/bench-{run:x}/{topic_filter_text}" if self.pairing == "shared" else topic_filter_text
 
     def filters_of(self, subscriber: int, run: int) -> list[list[str]]:
         """Filters of a subscriber, numbered from 0, by SUBSCRIBE packet."""
@@ -114,10 +114,10 @@ class Scenario:
             "connect_rate": (0, 1e7),
             "duration_s": (0, 86_400 * 365), "hold_s": (0, 86_400 * 365), "messages": (0, 1 << 40),
         }  # fmt: skip
-        for name, (least, most) in limits.items():
+        for name, (least, maximum) in limits.items():
             value = getattr(self, name)
-            if not least <= value <= most:
-                raise LoadError(f"{name} {value:g} is not in {least:,} .. {most:,}")
+            if not least <= value <= maximum:
+                raise LoadError(f"{name} {value:g} is not in {least:,} .. {maximum:,}")
         if not self.publishers + self.subscribers:
             raise LoadError("there is no client", hint="give --connections or --subscribers")
         if self.pairing == "pairs" and self.subscribers != self.publishers:

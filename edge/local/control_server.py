@@ -90,8 +90,8 @@ class LocalEndpoint(Server[LocalPeer]):
 
         `connections_max`: instead of local.connections_max, if the process may open fewer files.
         """
-        most = connections_max or config.local.connections_max
-        peers = Peers(LocalPeer, most, "local.connections_max")
+        max_connections = connections_max or config.local.connections_max
+        peers = Peers(LocalPeer, max_connections, "local.connections_max")
         super().__init__(PROTOCOL, control_socket(config.runtime_dir), peers, mode=0o660)
         self._streams = {stream.name: stream for stream in config.stream}
         self._partitions = {partition.name: partition for partition in streams.all()}
@@ -152,7 +152,7 @@ class LocalEndpoint(Server[LocalPeer]):
                 partition.ring.mend()
                 yield _facts(partition.name, partition.ring, stream, "partition")
         # A producer's topics are not checked, so its ring may hold records of any topic.
-        yield from (_producer_facts(it) for it in self._producers.all() if not it.ring.is_lost)
+        yield from (_producer_facts(entry) for entry in self._producers.all() if not entry.ring.is_lost)
 
     async def _gate(self, peer: LocalPeer, name: str, slot: int) -> None:
         partition = self._partitions.get(name)
@@ -166,7 +166,7 @@ class LocalEndpoint(Server[LocalPeer]):
         if peer.uid not in self._gating_uids:
             hint = f"add {peer.uid} to local.gating_uids"
             raise Refused(f"user {peer.uid} may not block the writer of stream {stream.name!r}", hint=hint)
-        gating = {it.slot for it in partition.ring.slots() if it.state == "gating" and not it.own}
+        gating = {slot.slot for slot in partition.ring.slots() if slot.state == "gating" and not slot.own}
         taken = any((name, slot) in other.gates for other in self._peers if other is not peer)
         if slot not in gating or taken:
             raise Refused(f"slot {slot} of ring {name} has no blocking reader of this process")
@@ -179,11 +179,11 @@ class LocalEndpoint(Server[LocalPeer]):
             if name in other.produces and other is not peer:
                 hint = "give each producer a name of its own"
                 raise Refused(f"producer {producer!r} of stream {stream!r} is process {other.pid}", hint=hint)
-        facts = _producer_facts(self._producers.open(producer, stream, peer.uid))
+        info = _producer_facts(self._producers.open(producer, stream, peer.uid))
         if name not in peer.produces:
             log.info("local producer joined %s", pairs(name=name, pid=peer.pid, uid=peer.uid))
         peer.produces.add(name)
-        return facts
+        return info
 
     async def _session_page(self, first: int) -> Answer:
         """One page of sessions: as many as fit into an answer."""

@@ -13,15 +13,15 @@ __all__ = ["checked_filters", "filters_meet"]
 
 def checked_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
     """Return the filters as a tuple. Raises InvalidArgument for an invalid topic filter, or for none."""
-    found = (filters,) if isinstance(filters, str) else tuple(filters)
-    for topic_filter in found:
+    names = (filters,) if isinstance(filters, str) else tuple(filters)
+    for topic_filter in names:
         try:
             check_filter(topic_filter)
         except ProtocolError as error:
             raise InvalidArgument(error.detail) from error
-    if not found:
+    if not names:
         raise InvalidArgument("no topic filter", hint='name at least one, such as "#"')
-    return found
+    return names
 
 
 def filters_meet(one: str, other: str) -> bool:

@@ -37,9 +37,9 @@ def producer(name: str, stream: str = "default", *, runtime_dir: StrPath | None 
     process is this producer.
     """
     with Connection(runtime_dir) as connection:
-        facts = connection.ask(Produce(name, stream), RingList).rings[0]
-        with _attached(facts, name) as ring:
-            yield _writer_of(ring, facts, "block" if facts.when_full == "block" else "reject")
+        info = connection.ask(Produce(name, stream), RingList).rings[0]
+        with _attached(info, name) as ring:
+            yield _writer_of(ring, info, "block" if info.when_full == "block" else "reject")
 
 
 @asynccontextmanager
@@ -52,28 +52,28 @@ async def producer_asyncio(
     asyncio waits for readers, up to queue_timeout_ms.
     """
     with Connection(runtime_dir) as connection:
-        facts = (await connection.ask_async(Produce(name, stream), RingList)).rings[0]
-        with _attached(facts, name) as ring:
-            yield _writer_of(ring, facts, "reject")
+        info = (await connection.ask_async(Produce(name, stream), RingList)).rings[0]
+        with _attached(info, name) as ring:
+            yield _writer_of(ring, info, "reject")
 
 
-def _attached(facts: RingInfo, producer: str) -> Ring:
+def _attached(info: RingInfo, producer: str) -> Ring:
     """The producer's ring, for writing.  Raises Refused."""
     try:
-        return Ring.reattach(facts.path)
+        return Ring.reattach(info.path)
     except WriterAlive as error:
-        text = f"producer {producer!r} of stream {facts.stream!r} is another process already"
+        text = f"producer {producer!r} of stream {info.stream!r} is another process already"
         raise Refused(text, hint="give each producer another name") from error
     except PermissionError as error:
         hint = "run as the broker's user, or share the group of its runtime directory"
-        raise Refused(f"{facts.path}.ring may not be written by this user", hint=hint) from error
+        raise Refused(f"{info.path}.ring may not be written by this user", hint=hint) from error
 
 
-def _writer_of(ring: Ring, facts: RingInfo, when_full: Literal["block", "reject"]) -> Writer:
+def _writer_of(ring: Ring, info: RingInfo, when_full: Literal["block", "reject"]) -> Writer:
     """The writer of a producer's ring, as its stream is configured."""
     return ring.writer(
         when_full=when_full,
-        queue_timeout_ms=facts.queue_timeout_ms,
-        gates="listed" if facts.when_full == "overwrite" else "all",
+        queue_timeout_ms=info.queue_timeout_ms,
+        gates="listed" if info.when_full == "overwrite" else "all",
         keys="topics",
     )

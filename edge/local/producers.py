@@ -125,11 +125,11 @@ class Producers:
 
     def refuse(self, refusal_of: Callable[[str], int]) -> None:
         """Set the refusal of each producer ring to `refusal_of` its name (edge/broker/durability.py)."""
-        for it in self.all():
+        for entry in self.all():
             try:
-                it.ring.refuse(refusal_of(it.name))
+                entry.ring.refuse(refusal_of(entry.name))
             except (OSError, RingError) as error:
-                log.warning("producer not notified of the stop %s", pairs(name=it.name, reason=error))
+                log.warning("producer not notified of the stop %s", pairs(name=entry.name, reason=error))
 
     def _left_behind(self, file: Path) -> Ring:
         mend_left_behind(file.with_suffix(""), self._past)

@@ -56,10 +56,10 @@ class RingBatch:
 
     __slots__ = ("epoch", "lost", "records", "ring", "stream")
 
-    def __init__(self, facts: RingInfo, records: Batch, lost: int) -> None:
-        self.ring = facts.name
-        self.stream = facts.stream
-        self.epoch = facts.epoch
+    def __init__(self, info: RingInfo, records: Batch, lost: int) -> None:
+        self.ring = info.name
+        self.stream = info.stream
+        self.epoch = info.epoch
         self.records = records
         self.lost = lost
 
@@ -76,8 +76,8 @@ class RingBatch:
 class _Source:
     """A ring that is read."""
 
-    def __init__(self, facts: RingInfo, ring: Ring, reader: Reader, lost: int) -> None:
-        self.facts = facts
+    def __init__(self, info: RingInfo, ring: Ring, reader: Reader, lost: int) -> None:
+        self.facts = info
         self.reader = reader
         self.successor: RingInfo | None = None  # the same ring in a later epoch: to be read after this one
         self._ring = ring
@@ -145,7 +145,9 @@ class RingSubscription:
 
     def places(self) -> dict[str, Place]:
         """Position in each ring: a later subscription continues there, with this as `start`."""
-        return {name: Place(it.facts.epoch, it.reader.offset) for name, it in self._sources.items()}
+        return {
+            name: Place(source.facts.epoch, source.reader.offset) for name, source in self._sources.items()
+        }
 
     def _release(self) -> None:
         self._disconnect()
@@ -204,8 +206,8 @@ class RingSubscription:
         if self._connection is None:
             self._connection = Connection(self._directory)
             answer = yield Rings(self._filters, follow=True), RingList
-            for facts in answer.rings:
-                yield from self._take(facts, self._start if not self._started else "oldest")
+            for ring_info in answer.rings:
+                yield from self._take(ring_info, self._start if not self._started else "oldest")
             self._started = True
             self._retry_s = RETRY_FIRST_S
         while self._connection.news:
@@ -216,44 +218,44 @@ class RingSubscription:
             if ended.successor is not None:
                 yield from self._take(ended.successor, "oldest")
 
-    def _take(self, facts: RingInfo, start: Start) -> Generator[tuple[Request, type[Message]], Any, None]:
-        known = self._sources.get(facts.name)
-        if known is not None and known.facts.epoch != facts.epoch:
-            known.successor = facts
+    def _take(self, info: RingInfo, start: Start) -> Generator[tuple[Request, type[Message]], Any, None]:
+        known = self._sources.get(info.name)
+        if known is not None and known.facts.epoch != info.epoch:
+            known.successor = info
             self._unsettled = True
             self._poll.rest()  # the thread will never report the old ring again: read it now
             return
-        source = known or self._open(facts, start)
-        if source is not None and self._gating and facts.kind == "partition":
-            yield Gate(facts.name, source.reader.slot), Done
+        source = known or self._open(info, start)
+        if source is not None and self._gating and info.kind == "partition":
+            yield Gate(info.name, source.reader.slot), Done
 
-    def _open(self, facts: RingInfo, start: Start) -> _Source | None:
+    def _open(self, info: RingInfo, start: Start) -> _Source | None:
         assert self._connection is not None
         try:
-            ring = Ring.attach(facts.path, owners={os.getuid(), 0, self._connection.uid})
+            ring = Ring.attach(info.path, owners={os.getuid(), 0, self._connection.uid})
         except FileNotFoundError:
-            log.warning("ring disappeared before it was opened %s", pairs(name=facts.name))
+            log.warning("ring disappeared before it was opened %s", pairs(name=info.name))
             return None
         except RingError as error:
-            if facts.kind != "producer":
+            if info.kind != "producer":
                 raise
-            log.warning("producer ring not readable %s", pairs(name=facts.name, reason=error))
+            log.warning("producer ring not readable %s", pairs(name=info.name, reason=error))
             return None
-        place = start.get(facts.name) if isinstance(start, Mapping) else None
+        place = start.get(info.name) if isinstance(start, Mapping) else None
         reader = ring.reader(
             name=self._name,
             start=start if isinstance(start, str) else "oldest",
             gating=self._gating,
-            verify=facts.kind == "producer",
+            verify=info.kind == "producer",
         )
         lost = 0
-        if place is not None and place.epoch == facts.epoch:
+        if place is not None and place.epoch == info.epoch:
             try:
                 reader.seek(place.offset)
             except OffsetGone as error:
                 lost = max(0, error.nearest - place.offset)
         reader.match = self._match
-        source = self._sources[facts.name] = _Source(facts, ring, reader, lost)
+        source = self._sources[info.name] = _Source(info, ring, reader, lost)
         self._unsettled = True
         self._poll.add(reader, source)
         return source
@@ -351,9 +353,9 @@ class ShmSubscription(RingSubscription):
         waiting.register(self._poll, select.POLLIN)
         if self._connection is not None:
             waiting.register(self._connection, select.POLLIN)
-        found = bool(waiting.poll(seconds * 1000))
+        has_event = bool(waiting.poll(seconds * 1000))
         self._poll.acknowledge()
-        return found
+        return has_event
 
     def _do_chores(self) -> None:
         chores, answer = self._chores(), None

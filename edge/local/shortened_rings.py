@@ -45,10 +45,10 @@ class ShortenedFiles:
             faults = ring.mend()
             if faults > self._faults.get(name, 0) and self._limit():
                 self._faults[name] = faults
-                what = "producer ring closed" if ring.is_lost else "cursor file restored"
-                facts = pairs(name=name, times=faults)
-                log.warning("%s: another process had shortened it; %s %s", what, REMEDY, facts)
+                outcome = "producer ring closed" if ring.is_lost else "cursor file restored"
+                details = pairs(name=name, times=faults)
+                log.warning("%s: another process had shortened it; %s %s", outcome, REMEDY, details)
 
     def _rings(self) -> Iterator[tuple[str, Ring]]:
-        yield from ((it.name, it.ring) for it in self._streams.all())
-        yield from ((it.name, it.ring) for it in self._producers.all())
+        yield from ((entry.name, entry.ring) for entry in self._streams.all())
+        yield from ((entry.name, entry.ring) for entry in self._producers.all())

@@ -46,7 +46,7 @@ def _bounded(lost: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """At most LOST_MAX ranges that cover `lost`: those with the fewest offsets between them are joined."""
     lost = sorted(lost)
     while len(lost) > LOST_MAX:
-        at = min(range(1, len(lost)), key=lambda it: lost[it][0] - lost[it - 1][1])
+        at = min(range(1, len(lost)), key=lambda gap: lost[gap][0] - lost[gap - 1][1])
         lost[at - 1 : at + 1] = [(lost[at - 1][0], max(lost[at - 1][1], lost[at][1]))]
     return lost
 

@@ -91,9 +91,9 @@ class Gate:
         """Current connections (open), and totals since the start: accepted, and refused or ended by cause."""
         if self._gate == ffi.NULL:
             return dict.fromkeys(COUNTED, 0)
-        found = ffi.new("gt_counts *")
-        lib.gt_counts_of(self._gate, found)
-        return {name: int(getattr(found, name)) for name in COUNTED}
+        counters = ffi.new("gt_counts *")
+        lib.gt_counts_of(self._gate, counters)
+        return {name: int(getattr(counters, name)) for name in COUNTED}
 
     def look(self) -> None:
         """Log peers that were refused or disconnected for a limit since the last call."""
@@ -101,8 +101,8 @@ class Gate:
         ended = sum(counts[name] for name in COUNTED[2:])
         if ended > self._logged and self._may_log():
             self._logged = ended
-            found = {name: counts[name] for name in COUNTED[2:] if counts[name]}
-            log.warning("ZeroMQ peers disconnected %s", pairs(endpoint=self._listener.endpoint, **found))
+            new_counts = {name: counts[name] for name in COUNTED[2:] if counts[name]}
+            log.warning("ZeroMQ peers disconnected %s", pairs(endpoint=self._listener.endpoint, **new_counts))
 
     def close(self, linger_ms: int = 0) -> None:
         """Stop, after libzmq's answers were passed on for `linger_ms` at most. May be called twice."""

@@ -61,8 +61,8 @@ class ZmqListener:
         except ValueError:
             raise OSError(errno.EINVAL, "no address; write tcp://HOST:PORT") from None
         # IPv4 first, like libzmq's clients
-        found = socket.getaddrinfo(_address_of(host).encode(), port, type=socket.SOCK_STREAM)
-        family, *_, address = min(found)
+        addresses = socket.getaddrinfo(_address_of(host).encode(), port, type=socket.SOCK_STREAM)
+        family, *_, address = min(addresses)
         listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
         listener.setblocking(False)
         bound, port = listener.getsockname()[:2]
@@ -93,8 +93,8 @@ def _address_of(host: str) -> str:
     if host not in {name for _, name in socket.if_nameindex()}:
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        found = fcntl.ioctl(asking, SIOCGIFADDR, _IFREQ.pack(host.encode()))
-    return socket.inet_ntoa(found[_IFREQ_ADDRESS])
+        request = fcntl.ioctl(asking, SIOCGIFADDR, _IFREQ.pack(host.encode()))
+    return socket.inet_ntoa(request[_IFREQ_ADDRESS])
 
 
 def _remove_socket(path: Path) -> None:

@@ -100,8 +100,8 @@ class LogSet:
         by_home: dict[Path, list[Source]] = {}
         for source, isolated in sources:
             by_home.setdefault(self._home(source.ring.name, isolated=isolated), []).append(source)
-        for directory, its in by_home.items():
-            thread = LogThread(self._logs[directory], its, on_durable, self._wake)
+        for directory, rings in by_home.items():
+            thread = LogThread(self._logs[directory], rings, on_durable, self._wake)
             thread.writer.state.on_change = self._changed
             try:
                 thread.start()
@@ -164,15 +164,15 @@ class LogSet:
 
     def readers_of(self, ring_name: str) -> list[LogReader]:
         """Readers of all logs that may have records of the ring; the log it is written to first."""
-        found = [
-            it.reader
-            for directory, it in self._logs.items()
+        directories = [
+            log_of_directory.reader
+            for directory, log_of_directory in self._logs.items()
             if directory == self.directory or is_shared(directory) or directory.name == ring_name
         ]
         own = self._homes.get(ring_name)
         if own is not None:
-            found.sort(key=lambda reader: reader is not self._logs[own].reader)
-        return found
+            directories.sort(key=lambda reader: reader is not self._logs[own].reader)
+        return directories
 
     def logs(self) -> list[Log]:
         """All logs."""
@@ -219,8 +219,8 @@ class LogSet:
             {"directory": str(directory), **thread.status()} for directory, thread in self._threads.items()
         ]
         upkeep = self.upkeep() if self.upkeep is not None else None
-        facts = log_facts(self.directory, [it.reader.stats for it in self.logs()])
-        return {**together(each), **facts, "upkeep": upkeep}
+        status = log_facts(self.directory, [ring_log.reader.stats for ring_log in self.logs()])
+        return {**together(each), **status, "upkeep": upkeep}
 
     def numbers(self) -> dict[str, int]:
         """Some figures for $SYS, without file access."""
@@ -228,14 +228,14 @@ class LogSet:
 
     def totals(self) -> dict[str, int]:
         """Totals of all logs: written records and bytes, number of syncs."""
-        stats = [it.stats for it in self.logs()]
-        return {name: sum(getattr(it, name) for it in stats) for name in TOTALS}
+        stats = [ring_log.stats for ring_log in self.logs()]
+        return {name: sum(getattr(one, name) for one in stats) for name in TOTALS}
 
     # ---- inside ----
 
     def _home(self, ring_name: str, *, isolated: bool) -> Path:
-        found = home(self.directory, ring_name, isolated=isolated, workers=self.placing.workers)
-        return self._homes.setdefault(ring_name, found)
+        directory = home(self.directory, ring_name, isolated=isolated, workers=self.placing.workers)
+        return self._homes.setdefault(ring_name, directory)
 
     def _open(self, directory: Path) -> None:
         try:
@@ -248,12 +248,12 @@ class LogSet:
             opened.close()
             raise EdgeError(f"log {directory}: {error}", hint="see [log] directory") from error
         self._logs[directory] = opened
-        facts = {"segments": report.segments, "rings": len(report.rings), "damaged": len(report.damage)}
-        log.info("log recovered %s", pairs(**facts, directory=directory))
+        details = {"segments": report.segments, "rings": len(report.rings), "damaged": len(report.damage)}
+        log.info("log recovered %s", pairs(**details, directory=directory))
         for name, end in report.rings.items():
             self._ends[name] = max(end, self._ends.get(name, end))
-        for it in self._logs.values():
-            it.go_on_behind(self._ends)
+        for ring_log in self._logs.values():
+            ring_log.go_on_behind(self._ends)
 
     def _log_in(self, directory: Path) -> Log:
         """Open one log. Raises OSError: the directory cannot be created."""

@@ -22,13 +22,13 @@ _TIMES = ("fsync", "write", "commit")
 
 def log_facts(directory: Path, reads: Iterable[ReadStats]) -> Status:
     """Disk usage of the whole log directory, and totals of the records that were read back."""
-    facts: Status = {"reads": dict.fromkeys(ReadStats().as_dict(), 0), "disk": None}
+    status: Status = {"reads": dict.fromkeys(ReadStats().as_dict(), 0), "disk": None}
     for stats in reads:
         for name, value in stats.as_dict().items():
-            facts["reads"][name] += value
+            status["reads"][name] += value
     with suppress(OSError):  # the directory is missing, which the logs themselves report in detail
-        facts["disk"] = disk_usage(directory)._asdict()
-    return facts
+        status["disk"] = disk_usage(directory)._asdict()
+    return status
 
 
 def together(each: Sequence[Status]) -> Status:
@@ -66,15 +66,15 @@ def sys_numbers(each: Sequence[Status]) -> dict[str, int]:
 
 def _merged(each: Sequence[Status]) -> Status:
     """Combine several histograms (persistence.stats.Histogram.as_dict())."""
-    count, total_us = sum(it["count"] for it in each), sum(it["total_us"] for it in each)
-    bounds = sorted({bound for it in each for bound in it["below_us"]}, key=int)
-    below = {bound: sum(_below(it["below_us"], int(bound)) for it in each) for bound in bounds}
+    count, total_us = sum(row["count"] for row in each), sum(row["total_us"] for row in each)
+    bounds = sorted({bound for row in each for bound in row["below_us"]}, key=int)
+    below = {bound: sum(_below(row["below_us"], int(bound)) for row in each) for bound in bounds}
     return {
         "count": count,
         "mean_us": round(total_us / count, 1) if count else 0.0,
         "p50_below_us": _quantile(below, count, 0.5),
         "p99_below_us": _quantile(below, count, 0.99),
-        "max_us": max((it["max_us"] for it in each), default=0),
+        "max_us": max((row["max_us"] for row in each), default=0),
         "total_us": total_us,
         "below_us": below,
     }

@@ -36,8 +36,10 @@ class LogUpkeep:
         self.holds: list[Callable[[str], Iterable[Floor]]] = []
         self._logs = logs
         self._streams = {
-            it.name: StreamRules(it.name, it.retain_bytes, it.retain_s, it.discard, it.hold_bytes)
-            for it in config.stream
+            stream.name: StreamRules(
+                stream.name, stream.retain_bytes, stream.retain_s, stream.discard, stream.hold_bytes
+            )
+            for stream in config.stream
         }
         self._full: dict[str, set[str]] = {}  # directory -> full streams
         log = config.log
@@ -55,8 +57,8 @@ class LogUpkeep:
         self._upkeeps: list[Upkeep] = []
         self._thread = UpkeepThread(self._upkeeps, worker)
         self._worker = worker
-        for it in logs.logs():
-            self.add(it)
+        for ring_log in logs.logs():
+            self.add(ring_log)
         logs.on_log = self.add  # a new local producer may open another log
 
     def start(self) -> None:
@@ -75,7 +77,7 @@ class LogUpkeep:
 
     def status(self) -> Status:
         """Status of all logs together, for `brim status`. Reads the disk: not for the event loop."""
-        return _together([it.status() for it in self._upkeeps])
+        return _together([upkeep.status() for upkeep in self._upkeeps])
 
     def _upkeep_of(self, log: Log) -> Upkeep:
         return Upkeep(
@@ -115,19 +117,22 @@ def _together(each: list[Status]) -> Status:
     total: Status = {"disk_step": "ok", "full_streams": [], "trouble": ""}
     counted = ("bytes_by_state", "bytes_by_stream", "deleted", "early_records", "unread_records")
     for name in counted:
-        total[name] = dict(sum((Counter(it[name]) for it in each), Counter()))
+        total[name] = dict(sum((Counter(row[name]) for row in each), Counter()))
     for status in each:
         total["disk_step"] = max(total["disk_step"], status["disk"]["step"], key=order.index)
         total["full_streams"] = sorted({*total["full_streams"], *status["full_streams"]})
         total["trouble"] = total["trouble"] or status["trouble"]
-    archives = [it["archive"] for it in each]
+    archives = [row["archive"] for row in each]
     total["archive"] = {
-        name: sum(it[name] for it in archives) for name in ("segments", "refused", "damaged", "plain_bytes")
+        name: sum(archive[name] for archive in archives)
+        for name in ("segments", "refused", "damaged", "plain_bytes")
     }
-    kept = total["bytes_by_state"].get("archived", 0)
-    total["archive"]["ratio"] = round(total["archive"]["plain_bytes"] / kept, 2) if kept else 0.0
-    scrubs = [it["scrub"] for it in each]
-    total["scrub"] = {name: sum(it[name] for it in scrubs) for name in ("read_bytes", "damaged")}
-    total["scrub"]["passes"] = min((it["passes"] for it in scrubs), default=0)
-    total["scrub"]["ended_ns"] = min((it["ended_ns"] or 0 for it in scrubs), default=0)
+    archived_bytes = total["bytes_by_state"].get("archived", 0)
+    total["archive"]["ratio"] = (
+        round(total["archive"]["plain_bytes"] / archived_bytes, 2) if archived_bytes else 0.0
+    )
+    scrubs = [row["scrub"] for row in each]
+    total["scrub"] = {name: sum(scrub[name] for scrub in scrubs) for name in ("read_bytes", "damaged")}
+    total["scrub"]["passes"] = min((scrub["passes"] for scrub in scrubs), default=0)
+    total["scrub"]["ended_ns"] = min((scrub["ended_ns"] or 0 for scrub in scrubs), default=0)
     return total

@@ -116,19 +116,26 @@ class LogView:
         """Runs with only that topic, from the log that has the next of them."""
         readers = self._of_ring(ring_name)
         with self._disk():
-            found = [it.read_topic(ring_name, topic, epoch, offset, READ_BYTES) for it in readers]
-        return min((it for it in found if it), key=lambda it: it[0].offset, default=[])
+            parts = [reader.read_topic(ring_name, topic, epoch, offset, READ_BYTES) for reader in readers]
+        return min((part for part in parts if part), key=lambda part: part[0].offset, default=[])
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
         """Offset of the first record of that time or later; the end of the epoch if there is none."""
         ends = []
         for reader in self._of_ring(ring_name):
-            end = next((it.end_offset for it in reader.epochs(ring_name) if it.epoch == epoch), 0)
+            end = next(
+                (
+                    epoch_info.end_offset
+                    for epoch_info in reader.epochs(ring_name)
+                    if epoch_info.epoch == epoch
+                ),
+                0,
+            )
             with self._disk():
                 offset = reader.seek_time(ring_name, epoch, timestamp_ns)
             ends.append((offset >= end, offset))
-        found, behind = [at for out, at in ends if not out], [at for out, at in ends if out]
-        return min(found) if found else max(behind, default=0)
+        candidates, behind = [at for out, at in ends if not out], [at for out, at in ends if out]
+        return min(candidates) if candidates else max(behind, default=0)
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -149,7 +156,7 @@ def _unreadable(directory: Path, error: OSError) -> EdgeError:
 
 def _rings_of(reader: LogReader) -> set[str]:
     """Ring names of one log: its last segment names all of them, if it is readable."""
-    return set(reader.ends()) or {it.name for facts in reader.segments() for it in facts.rings}
+    return set(reader.ends()) or {ring.name for segment in reader.segments() for ring in segment.rings}
 
 
 class ScanPosition:
@@ -165,7 +172,7 @@ class ScanPosition:
         self.missing = 0  # records that are no longer in the log, counted if all topics are read
         self.passed = 0  # records that were examined, including those of other topics
         self._view = view
-        self._filters = [it.encode() for it in filters]
+        self._filters = [topic_filter.encode() for topic_filter in filters]
         self._exact = filters[0] if len(filters) == 1 and not has_wildcard(filters[0]) else ""
         self._accepted: dict[bytes, bool] = {}
         self._first, self._end = first, end
@@ -184,14 +191,14 @@ class ScanPosition:
     def records(self) -> Iterator[LogRecord]:
         """Records that are in the log now."""
         every = [self._of_ring(ring) for ring in self._rings]
-        return every[0] if len(every) == 1 else heapq.merge(*every, key=lambda it: it.timestamp_ns)
+        return every[0] if len(every) == 1 else heapq.merge(*every, key=lambda record: record.timestamp_ns)
 
     def runs(self, ring: str) -> Iterator[Range]:
         """Runs of one ring as in the log, of all topics, cut at both ends."""
         for epoch in self._view.epochs(ring):
             first, end = self._span(ring, epoch)
-            while first < end and (found := self._view.read(ring, epoch.epoch, first)):
-                for run in found:
+            while first < end and (ranges := self._view.read(ring, epoch.epoch, first)):
+                for run in ranges:
                     self.missing += min(run.offset, end) - first
                     if run.offset >= end:
                         first = end
@@ -233,8 +240,8 @@ class ScanPosition:
     def _of_topic(self, ring: str) -> Iterator[LogRecord]:
         for epoch in self._view.epochs(ring):
             first, end = self._span(ring, epoch)
-            while first < end and (found := self._view.read_topic(ring, self._exact, epoch.epoch, first)):
-                for run in found:
+            while first < end and (ranges := self._view.read_topic(ring, self._exact, epoch.epoch, first)):
+                for run in ranges:
                     for record in _records(ring, run):
                         if record.offset < end:
                             yield record
@@ -248,7 +255,7 @@ class ScanPosition:
             if len(self._accepted) >= TOPICS_REMEMBERED:
                 self._accepted.clear()
             name = topic.decode(errors="replace")
-            accepted = any(matches(it.decode(), name) for it in self._filters)
+            accepted = any(matches(topic_filter.decode(), name) for topic_filter in self._filters)
             self._accepted[topic] = accepted
         return accepted
 

@@ -321,7 +321,7 @@ class Connection:
                 self.keep_alive_s = packet.properties.server_keep_alive_s
             self._learn_limits(packet, sender)
         elif isinstance(packet, p.PingReq | p.PingResp):
-            self._timing.pinged(asked=isinstance(packet, p.PingReq))
+            self._timing.pinged(awaits_answer=isinstance(packet, p.PingReq))
         if self.state is State.CLOSED:
             self._drop_received()
 
@@ -382,8 +382,8 @@ class _Timing:
         self.asking = False  # True while PINGREQ is unanswered
         self.asked_at = 0.0
 
-    def pinged(self, *, asked: bool) -> None:
-        self.asking = asked
+    def pinged(self, *, awaits_answer: bool) -> None:
+        self.asking = awaits_answer
 
     def deadline(self, connection: Connection) -> float | None:
         if self.started_at is None:
@@ -411,10 +411,10 @@ class _Timing:
         if due is None or now < due:
             return False
         if connection.state is not State.CONNECTED:
-            what = "CONNECT" if connection.role is Role.SERVER else "CONNACK"
+            packet_name = "CONNECT" if connection.role is Role.SERVER else "CONNACK"
             raise ProtocolError(
                 Rule.CONNECT_COMES_SOON,
-                f"no {what} within {self.handshake_timeout_s:g} s",
+                f"no {packet_name} within {self.handshake_timeout_s:g} s",
                 connection.version,
             )
         if connection.role is Role.CLIENT and not self.asking:

@@ -308,8 +308,8 @@ def _auth(_first_byte: int, body: Body) -> p.Auth:
 
 def _check_count(count: int, body: Body) -> None:
     """Check that one more topic filter is allowed."""
-    if count >= (most := body.limits.filters_max):
-        words = f"more than {most} topic filters in one packet; raise limits.packet_filters_max"
+    if count >= (max_filters := body.limits.filters_max):
+        words = f"more than {max_filters} topic filters in one packet; raise limits.packet_filters_max"
         raise ProtocolError(Rule.COUNTS_ARE_ALLOWED, words, body.version)
 
 

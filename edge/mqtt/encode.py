@@ -200,16 +200,16 @@ def _auth(packet: p.Auth, version: Version) -> bytes:
 
 
 def _reason_and_properties(
-    reason: ReasonCode, given: Properties, packet_type: PacketType, place: In
+    reason: ReasonCode, packet_properties: Properties, packet_type: PacketType, place: In
 ) -> bytes:
     """The shortest form: nothing for success without properties, one byte for a code without properties.
 
     An AUTH with a code always has its property length: only the shortest form may omit it.
     """
     code = checked_reason(reason, packet_type)
-    if given == NO_PROPERTIES and packet_type is not PacketType.AUTH:
+    if packet_properties == NO_PROPERTIES and packet_type is not PacketType.AUTH:
         return b"" if code == ReasonCode.SUCCESS else bytes((code,))
-    properties = encode_properties(given, place)
+    properties = encode_properties(packet_properties, place)
     return b"" if not code and properties == b"\0" else bytes((code,)) + properties
 
 

@@ -99,10 +99,10 @@ class Body:
         if self._position < self._end and (byte := self._data[self._position]) < 0x80:
             self._position += 1
             return byte
-        found = decode_variable_integer(self._data, self._position, self._end, self.version)
-        if found is None:
+        decoded = decode_variable_integer(self._data, self._position, self._end, self.version)
+        if decoded is None:
             raise ProtocolError(self.rule, "the packet ends inside a variable byte integer", self.version)
-        value, size = found
+        value, size = decoded
         if size > variable_integer_bytes(value):
             raise ProtocolError(
                 Rule.VARIABLE_INTEGER_IS_SHORTEST, f"{value} takes {size} bytes", self.version
@@ -199,17 +199,17 @@ def encode_variable_integer(value: int, version: Version = Version.V311) -> byte
     return bytes(out)
 
 
-def encode_uint16(value: int, what: str, version: Version) -> bytes:
-    """Encode in two bytes; `what` is the field's name, for the error."""
+def encode_uint16(value: int, field: str, version: Version) -> bytes:
+    """Encode in two bytes; `field` is the field's name, for the error."""
     if not 0 <= value <= 0xFFFF:
-        raise ProtocolError(Rule.VALUE_IS_IN_RANGE, f"{what} {value} is not in 0..65535", version)
+        raise ProtocolError(Rule.VALUE_IS_IN_RANGE, f"{field} {value} is not in 0..65535", version)
     return value.to_bytes(2)
 
 
-def encode_uint32(value: int, what: str, version: Version) -> bytes:
+def encode_uint32(value: int, field: str, version: Version) -> bytes:
     """Encode in four bytes."""
     if not 0 <= value <= 0xFFFF_FFFF:
-        raise ProtocolError(Rule.VALUE_IS_IN_RANGE, f"{what} {value} is not in 0..4294967295", version)
+        raise ProtocolError(Rule.VALUE_IS_IN_RANGE, f"{field} {value} is not in 0..4294967295", version)
     return value.to_bytes(4)
 
 

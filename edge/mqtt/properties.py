@@ -73,10 +73,10 @@ class Properties:
 
     def __repr__(self) -> str:
         """Text with the given properties only."""
-        given = (
+        values = (
             f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default
         )
-        return f"Properties({', '.join(given)})"
+        return f"Properties({', '.join(values)})"
 
 
 NO_PROPERTIES = Properties()
@@ -180,7 +180,7 @@ def decode_properties(body: Body, place: In) -> Properties:
     if length == 0:
         return NO_PROPERTIES
     part = body.part(length)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     user: list[tuple[str, str]] = []
     while part:
         identifier = part.variable_integer()
@@ -188,34 +188,34 @@ def decode_properties(body: Body, place: In) -> Properties:
             _check_count(len(user), body)
             user.append((part.string(), part.string()))
         else:
-            _decode_one(part, identifier, place, found)
+            _decode_one(part, identifier, place, values)
     if user:
-        found["user"] = tuple(user)
-    if identifiers := found.get("subscription_identifiers"):
-        found["subscription_identifiers"] = tuple(identifiers)
-    _check_together(found)
-    return Properties(**found)
+        values["user"] = tuple(user)
+    if identifiers := values.get("subscription_identifiers"):
+        values["subscription_identifiers"] = tuple(identifiers)
+    _check_together(values)
+    return Properties(**values)
 
 
-def _decode_one(part: Body, identifier: int, place: In, found: dict[str, Any]) -> None:
-    """Add the property at the cursor of `part` to `found`; a Subscription Identifier to a list there."""
+def _decode_one(part: Body, identifier: int, place: In, values: dict[str, Any]) -> None:
+    """Add the property at the cursor of `part` to `values`; a Subscription Identifier to a list there."""
     entry = _BY_IDENTIFIER.get(identifier)
     if entry is None:
         raise ProtocolError(Rule.PROPERTY_IS_KNOWN, f"no property has identifier 0x{identifier:02x}", _V5)
     value = entry.kind.read(part)
-    if entry.name in found and not entry.many & place:
+    if entry.name in values and not entry.many & place:
         raise ProtocolError(Rule.PROPERTY_IS_GIVEN_ONCE, f"{entry.name} stands twice in {place.name}", _V5)
     _check(entry, value, place)
     if entry.name in _IN_TUPLES:
-        found.setdefault(entry.name, []).append(value)
+        values.setdefault(entry.name, []).append(value)
     else:
-        found[entry.name] = value
+        values[entry.name] = value
 
 
 def _check_count(count: int, body: Body) -> None:
     """Check that one more user property is allowed."""
-    if count >= (most := body.limits.user_properties_max):
-        words = f"more than {most} user properties in one packet; raise limits.user_properties_max"
+    if count >= (max_properties := body.limits.user_properties_max):
+        words = f"more than {max_properties} user properties in one packet; raise limits.user_properties_max"
         raise ProtocolError(Rule.COUNTS_ARE_ALLOWED, words, body.version)
 
 
@@ -224,12 +224,12 @@ def encode_properties(properties: Properties, place: In) -> bytes:
     if properties is NO_PROPERTIES:
         return b"\0"
     out = []
-    given = {}
+    encoded = {}
     for entry in _TABLE:
         value = getattr(properties, entry.name)
         if value is None or value == ():
             continue
-        given[entry.name] = value
+        encoded[entry.name] = value
         values = value if entry.name in _IN_TUPLES else (value,)
         if len(values) > 1 and not entry.many & place:
             raise ProtocolError(
@@ -238,7 +238,7 @@ def encode_properties(properties: Properties, place: In) -> bytes:
         for one in values:
             _check(entry, one, place)
             out.append(bytes((entry.identifier,)) + entry.kind.write(one, entry.name, _V5))
-    _check_together(given)
+    _check_together(encoded)
     data = b"".join(out)
     return encode_variable_integer(len(data), _V5) + data
 
@@ -283,8 +283,8 @@ def _check_response_topic(topic: str) -> None:
         raise ProtocolError(Rule.RESPONSE_TOPIC_HAS_NO_WILDCARD, "wildcard in response_topic", _V5)
 
 
-def _check_together(given: dict[str, Any]) -> None:
-    if "authentication_data" in given and "authentication_method" not in given:
+def _check_together(values: dict[str, Any]) -> None:
+    if "authentication_data" in values and "authentication_method" not in values:
         raise ProtocolError(
             Rule.VALUE_IS_IN_RANGE, "authentication_data needs authentication_method beside it", _V5
         )

@@ -68,14 +68,14 @@ def matches(topic_filter: str, name: str) -> bool:
         return True
     if name[:1] == "$" and topic_filter[:1] in {"+", "#"}:
         return False
-    wanted, levels = topic_filter.split("/"), name.split("/")
-    if wanted[-1] == "#":
-        wanted.pop()
-        if len(levels) < len(wanted):
+    filter_levels, levels = topic_filter.split("/"), name.split("/")
+    if filter_levels[-1] == "#":
+        filter_levels.pop()
+        if len(levels) < len(filter_levels):
             return False
-    elif len(levels) != len(wanted):
+    elif len(levels) != len(filter_levels):
         return False
-    return all(want in ("+", level) for want, level in zip(wanted, levels, strict=False))
+    return all(want in ("+", level) for want, level in zip(filter_levels, levels, strict=False))
 
 
 def split_share(topic_filter: str) -> tuple[str | None, str]:

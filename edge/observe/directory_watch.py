@@ -80,15 +80,19 @@ class DirectoryWatch:
 
     def look(self) -> None:
         """Check all files once."""
-        missing = [Missing(*it) for it, known in list(self._known.items()) if _is_gone(it[1], known)]
-        missing += [it for each in self._logs() if (it := self._missing_of(each)) is not None]
+        missing = [
+            Missing(*identity)
+            for identity, known in list(self._known.items())
+            if _is_gone(identity[1], known)
+        ]
+        missing += [entry for each in self._logs() if (entry := self._missing_of(each)) is not None]
         before, self.missing = self.missing, tuple(missing)
         if before == self.missing:
             return
-        for it in set(self.missing) - set(before):
-            log.error("file or directory of the broker removed %s", pairs(**it._asdict()))
-        for it in set(before) - set(self.missing):
-            log.warning("file or directory of the broker restored %s", pairs(key=it.key, path=it.path))
+        for entry in set(self.missing) - set(before):
+            log.error("file or directory of the broker removed %s", pairs(**entry._asdict()))
+        for entry in set(before) - set(self.missing):
+            log.warning("file or directory of the broker restored %s", pairs(key=entry.key, path=entry.path))
         for changed in self.on_change:
             changed()
 
@@ -115,8 +119,8 @@ class DirectoryWatch:
 
 
 def _identity(path: Path) -> Identity:
-    found = path.stat()
-    return found.st_dev, found.st_ino
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _is_gone(path: str, known: Identity) -> bool:

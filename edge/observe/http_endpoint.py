@@ -115,7 +115,7 @@ class MetricsEndpoint:
         method, _, rest = line.partition(" ")
         target = rest.partition(" ")[0].partition("?")[0]
         hosts = _header(headers, "host")
-        if len(hosts) > 1 or not all(self._names.accept(host_of(it)) for it in hosts):
+        if len(hosts) > 1 or not all(self._names.accept(host_of(host)) for host in hosts):
             return 403, b"Host not allowed; use the listen address or localhost\n"
         if method != "GET":
             return 405, b"GET, and nothing else\n"
@@ -139,5 +139,5 @@ async def _let_finish(reader: asyncio.StreamReader) -> None:
 
 def _header(headers: list[str], name: str) -> list[str]:
     """Values of all headers with that name."""
-    split = (it.partition(":") for it in headers)
+    split = (line.partition(":") for line in headers)
     return [value.strip() for key, _, value in split if key.strip().lower() == name]

@@ -288,4 +288,4 @@ SECTIONS = frozenset(metric.json.rpartition(".")[0] for metric in METRICS.values
 def keys_of(section: str) -> Mapping[str, str]:
     """Metric names by key, of one section of the report, such as "log"."""
     split = {name: metric.json.rpartition(".") for name, metric in METRICS.items()}
-    return {key: name for name, (found, _, key) in split.items() if key and found == section}
+    return {key: name for name, (heading, _, key) in split.items() if key and heading == section}

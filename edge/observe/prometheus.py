@@ -36,23 +36,23 @@ class _Page:
         if value is not None:
             self._lines(name).append(f"{name}{_labels(labels)} {_number(value)}")
 
-    def times(self, name: str, found: Status, **labels: object) -> None:
+    def times(self, name: str, times: Status, **labels: object) -> None:
         """Add a histogram of durations (persistence.stats.Histogram.as_dict()), in seconds."""
         lines = self._lines(name)
-        for below_us, count in found["below_us"].items():
+        for below_us, count in times["below_us"].items():
             bound = _number(int(below_us) / 1e6)
             lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {count}")
-        lines.append(f"{name}_bucket{_labels({**labels, 'le': '+Inf'})} {found['count']}")
-        lines.append(f"{name}_sum{_labels(labels)} {_number(found['total_us'] / 1e6)}")
-        lines.append(f"{name}_count{_labels(labels)} {found['count']}")
+        lines.append(f"{name}_bucket{_labels({**labels, 'le': '+Inf'})} {times['count']}")
+        lines.append(f"{name}_sum{_labels(labels)} {_number(times['total_us'] / 1e6)}")
+        lines.append(f"{name}_count{_labels(labels)} {times['count']}")
 
-    def section(self, section: str, found: Status, **labels: object) -> None:
-        """A sample or histogram for each metric of a section of the report that `found` has."""
+    def section(self, section: str, values: Status, **labels: object) -> None:
+        """A sample or histogram for each metric of a section of the report that `values` has."""
         for key, name in _KEYS[section].items():
             if METRICS[name].kind != "histogram":
-                self.add(name, found.get(key), **labels)
-            elif key in found:
-                self.times(name, found[key], **labels)
+                self.add(name, values.get(key), **labels)
+            elif key in values:
+                self.times(name, values[key], **labels)
 
     def text(self) -> str:
         """The page."""
@@ -114,7 +114,9 @@ def _ring(out: _Page, ring: Status) -> None:
         out.add("brim_ring_not_durable_bytes", ring["not_durable_bytes"], **names)
     for cause, count in ring.get("refused", {}).items():
         out.add("brim_ring_refused_total", count, **names, cause=cause)
-    unique = {(it["name"] or "reader", it["pid"]): it for it in ring["readers"]}  # readers choose their names
+    unique = {
+        (reader["name"] or "reader", reader["pid"]): reader for reader in ring["readers"]
+    }  # readers choose their names
     for (reader_name, pid), reader in unique.items():
         reader_labels = {**names, "reader": reader_name, "pid": pid}
         out.add("brim_ring_reader_lag_records", reader["lag"], **reader_labels)
@@ -164,9 +166,9 @@ def _losses(out: _Page, bridge: Status) -> None:
     lost = {**dict.fromkeys(_CAUSES, 0), **bridge["lost_by"], "skipped": bridge["skipped_records"]}
     for cause, count in lost.items():
         out.add("brim_bridge_never_drained_total", count, bridge=bridge["name"], cause=cause)
-    for it in bridge["losses"]:
-        place = {"bridge": bridge["name"], "stream": it["stream"], "partition": it["partition"]}
-        for cause, count in {**it["lost_by"], "skipped": it["skipped_records"]}.items():
+    for loss in bridge["losses"]:
+        place = {"bridge": bridge["name"], "stream": loss["stream"], "partition": loss["partition"]}
+        for cause, count in {**loss["lost_by"], "skipped": loss["skipped_records"]}.items():
             out.add("brim_bridge_partition_never_drained_total", count, **place, cause=cause)
 
 

@@ -97,7 +97,9 @@ class StatusReporter:
         """Totals that have a rate."""
         mqtt = self.stats.totals()
         written = self.log_totals() if self.log_totals else {}
-        return {name: mqtt[name] for name in _RATED} | {f"log_{name}": it for name, it in written.items()}
+        return {name: mqtt[name] for name in _RATED} | {
+            f"log_{name}": value for name, value in written.items()
+        }
 
     async def report(self) -> Status:
         """The whole report, shortened to fit an answer."""
@@ -125,7 +127,7 @@ class StatusReporter:
             "clients": [dataclasses.asdict(row) for row in clients],
             "clients_not_shown": not_shown,
             # Directories and files of the broker that were removed or replaced: key, path and remedy of each.
-            "missing": [it._asdict() for it in self.missing()],
+            "missing": [missing._asdict() for missing in self.missing()],
             "rings": [*self._partitions(), *self._producers()],
             "metrics": self.metrics_url,
             "zmq": self.zmq(),
@@ -162,8 +164,8 @@ class StatusReporter:
             rows = await self._ask(partial(self._page, seen), none)
             page = len(rows)
             seen += page
-            found = {row.client_id: row for row in (*shown.values(), *rows)}.values()
-            shown = {row.client_id: row for row in heapq.nsmallest(CLIENTS_SHOWN, found, key=_by_trouble)}
+            unique = {row.client_id: row for row in (*shown.values(), *rows)}.values()
+            shown = {row.client_id: row for row in heapq.nsmallest(CLIENTS_SHOWN, unique, key=_by_trouble)}
         return list(shown.values()), max(0, seen - CLIENTS_SHOWN)
 
     def _page(self, first: int) -> list[ClientRow]:
@@ -174,16 +176,16 @@ class StatusReporter:
     def _partitions(self) -> Iterable[Status]:
         zmq = self.zmq()
         for partition in self.streams.all():
-            facts = _ring_row(partition.ring)
+            row = _ring_row(partition.ring)
             # it does not read now, and misses nothing
             if zmq is not None and not zmq["prefixes"]:
-                facts["readers"] = [reader for reader in facts["readers"] if reader["name"] != "zmq"]
-            facts["stream"] = partition.stream
-            facts["durability"] = partition.durability
-            facts["visible"] = partition.visible
-            facts["rejected"] = partition.writer.rejected
-            facts["damaged"] = records_lost(partition.ring.check)  # at the check of the start
-            yield facts
+                row["readers"] = [reader for reader in row["readers"] if reader["name"] != "zmq"]
+            row["stream"] = partition.stream
+            row["durability"] = partition.durability
+            row["visible"] = partition.visible
+            row["rejected"] = partition.writer.rejected
+            row["damaged"] = records_lost(partition.ring.check)  # at the check of the start
+            yield row
 
     def _producers(self) -> Iterable[Status]:
         for producer in self.producers.all():
@@ -263,13 +265,13 @@ def _lost(status: Status) -> dict[str, int]:
     for bridge in status["bridges"]:
         for cause, count in bridge["lost_by"].items():
             lost[f"bridge {bridge['name']}: {_LOST_BY[cause]} before it was drained"] += count
-    return {what: count for what, count in lost.items() if count}
+    return {cause: count for cause, count in lost.items() if count}
 
 
 def _fitting(status: Status) -> Status:
     """`status`, without some details if it would not fit one answer."""
     shortened: list[str] = []
-    for what, shorten in (
+    for part, shorten in (
         ("readers", lambda: [ring.update(readers=[]) for ring in status["rings"]]),
         ("partitions", lambda: [bridge.update(partitions=[]) for bridge in status["bridges"]]),
         ("losses", lambda: [bridge.update(losses=[]) for bridge in status["bridges"]]),
@@ -280,6 +282,6 @@ def _fitting(status: Status) -> Status:
         if len(encode(Report({**status, "shortened": shortened}))) <= ANSWER_MAX_BYTES:
             break
         shorten()
-        shortened.append(what)
+        shortened.append(part)
     status["shortened"] = shortened
     return status

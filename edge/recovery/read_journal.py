@@ -62,11 +62,14 @@ def read_saved_state(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog
     if the checkpoint belongs to its epoch, together with what only the log has of that epoch or of an earlier
     one.
     """
-    checkpoints = [it for files in places for it in _copies(files)]
+    checkpoints = [checkpoint for files in places for checkpoint in _copies(files)]
     if not checkpoints:
         return SavedState()
-    latest = max(checkpoints, key=lambda it: (it.origin.epoch == ring.epoch, it.origin.created_ns))
-    found = SavedState(list(latest.frames), latest.origin.created_ns, latest.origin.epoch)
+    latest = max(
+        checkpoints,
+        key=lambda checkpoint: (checkpoint.origin.epoch == ring.epoch, checkpoint.origin.created_ns),
+    )
+    state = SavedState(list(latest.frames), latest.origin.created_ns, latest.origin.epoch)
     expected = latest.origin.position
     for run in _journal(ring, latest, past):
         for position, timestamp_ns, kind, body in _records(run):
@@ -75,24 +78,28 @@ def read_saved_state(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog
             if position > expected + ring.capacity_bytes:
                 log.error("session journal incomplete %s", pairs(expected=expected, at=position))
             expected = position + 1
-            found.frames.append((kind, body))
-            found.alive_ns = max(found.alive_ns, timestamp_ns)
-    for kind, body in found.frames:
+            state.frames.append((kind, body))
+            state.alive_ns = max(state.alive_ns, timestamp_ns)
+    for kind, body in state.frames:
         if kind == NOTE and isinstance(note := read_note(body), Sources):
-            found.rings.update((name, epoch) for name, epoch, _ in note.rings.values())
-    return found
+            state.rings.update((name, epoch) for name, epoch, _ in note.rings.values())
+    return state
 
 
 def _copies(files: Iterable[Path]) -> list[SessionCheckpoint]:
     """Valid checkpoints among the files of one directory."""
     damaged: list[Path] = []
-    found = [it for it in (read_checkpoint(file, damaged) for file in files) if it is not None]
+    checkpoints = [
+        checkpoint
+        for checkpoint in (read_checkpoint(file, damaged) for file in files)
+        if checkpoint is not None
+    ]
     for file in damaged:
-        if found:
+        if checkpoints:
             log.warning("session checkpoint damaged, its copy is used %s", pairs(file=file))
         else:
             log.error("session checkpoint damaged, sessions are lost %s", pairs(file=file))
-    return found
+    return checkpoints
 
 
 def _journal(ring: Ring, latest: SessionCheckpoint, past: PastLog | None) -> Iterator[Range]:

@@ -70,32 +70,32 @@ class Restored(NamedTuple):
 
 def restore(
     broker: Broker,
-    found: SavedState,
+    state: SavedState,
     partitions: Mapping[str, PartitionLike],
     past: PastLog | None = None,
     *,
     now_s: float,
     now_ns: int,
 ) -> Restored:
-    """Restore `found` in a broker that serves no client yet.
+    """Restore `state` in a broker that serves no client yet.
 
     `partitions`: the rings that the broker writes, by name. Rings of local producers are those that its
     journal knows. `now_s` is of the broker's clock, `now_ns` of the wall clock.
     """
-    return _Restart(broker, found, partitions, past).run(now_s, now_ns)
+    return _Restart(broker, state, partitions, past).run(now_s, now_ns)
 
 
 class _Restart:
     def __init__(
         self,
         broker: Broker,
-        found: SavedState,
+        state: SavedState,
         partitions: Mapping[str, PartitionLike],
         past: PastLog | None,
     ) -> None:
         self._broker = broker
         self._engine: Engine = broker.engine
-        self._found = found
+        self._found = state
         self._partitions = partitions
         self._past = past
         self._sessions: dict[int, Session] = {}
@@ -205,7 +205,9 @@ class _Restart:
                 return source, NEVER_ENDS
         source = self._past_sources.get((name, epoch), 0)
         if not source:
-            logged = self._past is not None and any(it.epoch == epoch for it in self._past.epochs(name))
+            logged = self._past is not None and any(
+                epoch_info.epoch == epoch for epoch_info in self._past.epochs(name)
+            )
             source = self._broker.router.add_past_source(name, epoch, logged=logged)
             self._past_sources[name, epoch] = source
         return source, self._log_end(name, epoch)
@@ -214,9 +216,9 @@ class _Restart:
         """Position after the last record that the log has of that epoch; NEVER_ENDS without a log."""
         if self._past is None:
             return NEVER_ENDS
-        for held in self._past.epochs(name):
-            if held.epoch == epoch and (
-                runs := self._past.read(name, epoch, held.end_offset - 1, RANGE_BYTES)
+        for epoch_info in self._past.epochs(name):
+            if epoch_info.epoch == epoch and (
+                runs := self._past.read(name, epoch, epoch_info.end_offset - 1, RANGE_BYTES)
             ):
                 return runs[-1].position + len(runs[-1].view)
         return 0
@@ -266,16 +268,16 @@ class _Restart:
         """Mark all clients as away, in the order in which they left."""
         for session in self._sessions.values():
             session.left_ns = min(session.left_ns or self._found.alive_ns, now_ns)
-        for session in sorted(self._sessions.values(), key=lambda it: it.left_ns):
+        for session in sorted(self._sessions.values(), key=lambda session: session.left_ns):
             left_ns = session.left_ns
             self._broker.sessions.disconnected(session, now_s - (now_ns - left_ns) / 1e9)
             session.left_ns = left_ns
 
     def _wait_for_wills(self, now_s: float, now_ns: int) -> None:
-        for facts, will, due_ns in self._wills.values():
+        for info, will, due_ns in self._wills.values():
             delay_ns = (will.properties.will_delay_interval_s or 0) * 1_000_000_000
             at_ns = due_ns or self._found.alive_ns + delay_ns
-            self._broker.wills.restored(facts, will, now_s + (at_ns - now_ns) / 1e9)
+            self._broker.wills.restored(info, will, now_s + (at_ns - now_ns) / 1e9)
 
     def _forget_sources(self) -> None:
         """Remove past sources for which no record waits."""
@@ -286,13 +288,13 @@ class _Restart:
                 self._broker.router.remove_past_source(source)
 
     def _counted(self, lost: int, duration_ms: float) -> Restored:
-        facts = [self._engine.session_facts(session.handle) for session in self._sessions.values()]
-        facts += [self._engine.session_facts(handle) for handle in self._broker.router.groups()]
+        stats = [self._engine.session_facts(session.handle) for session in self._sessions.values()]
+        stats += [self._engine.session_facts(handle) for handle in self._broker.router.groups()]
         return Restored(
             len(self._sessions),
             sum(len(session.subscriptions) for session in self._sessions.values()),
-            sum(it[0] for it in facts if it is not None),
-            sum(it[1] for it in facts if it is not None),
+            sum(counts[0] for counts in stats if counts is not None),
+            sum(counts[1] for counts in stats if counts is not None),
             lost,
             duration_ms,
         )

@@ -121,7 +121,7 @@ def _read(path: Path, files: Files) -> _Content:
                 authors.pop(record.key, None)
     if good_bytes < len(data):
         log.warning("retained file damaged, truncated %s", pairs(file=path, at=good_bytes, bytes=len(data)))
-    present = {key: it for key, it in latest.items() if _is_significant(it)}
+    present = {key: record for key, record in latest.items() if _is_significant(record)}
     return _Content(present, authors, marks, good_bytes)
 
 
@@ -142,7 +142,7 @@ def marks_in(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _is_significant(record: bytes) -> bool:
-    return any(it.payload for it, _ in records_in(memoryview(record)))
+    return any(message.payload for message, _ in records_in(memoryview(record)))
 
 
 def retained_in(ring: Ring, position: int = 0) -> Iterator[RetainedRecord]:
@@ -164,9 +164,11 @@ def _published_since(ring: Ring, past: PastLog | None, epoch: int, position: int
     """Retained records from that place on, or from the oldest that is left, in order."""
     begin = position if epoch == ring.epoch else 0
     if past is not None:
-        for held in past.epochs(ring.name):
-            if epoch <= held.epoch < ring.epoch:
-                yield from _logged(past, ring.name, held.epoch, position if held.epoch == epoch else 0)
+        for epoch_info in past.epochs(ring.name):
+            if epoch <= epoch_info.epoch < ring.epoch:
+                yield from _logged(
+                    past, ring.name, epoch_info.epoch, position if epoch_info.epoch == epoch else 0
+                )
         yield from _logged(past, ring.name, ring.epoch, begin, ring.extremes().oldest_position)
     yield from retained_in(ring, begin)
 
@@ -204,20 +206,20 @@ class RetainedStore:
         """Retained messages of the file, and for each ring (epoch, position) up to which it is complete."""
         content = _read(self.path, self._files)
         self._written.size_bytes = content.good_bytes
-        found = [
+        records = [
             record._replace(author=content.authors.get(record.key, b""))
-            for it in content.latest.values()
-            for record, _ in records_in(memoryview(it))
+            for data in content.latest.values()
+            for record, _ in records_in(memoryview(data))
         ]
-        return found, content.marks
+        return records, content.marks
 
     def restore(self, broker: Broker, rings: Iterable[Ring], past: PastLog | None) -> int:
         """Restore retained messages from the file, the rings and the log. Returns their number.
 
         From now on changes are written, and first those that were found outside of the file.
         """
-        found, marks = self.read()
-        broker.retained.restore(found)
+        records, marks = self.read()
+        broker.retained.restore(records)
         broker.engine.retained_sweep(False)
         self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")

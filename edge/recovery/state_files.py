@@ -180,7 +180,7 @@ class StateFiles:
         self._needed = (self.ring.epoch, offset)
 
     def _trimmed(self, journal_log: Log) -> None:
-        for facts in journal_log.reader.segments():
-            ends = [(it.epoch, it.end_offset) for it in facts.rings]
-            if facts.state in ("sealed", "flushed") and all(end <= self._needed for end in ends):
-                journal_log.remove(facts.base)
+        for segment in journal_log.reader.segments():
+            ends = [(ring.epoch, ring.end_offset) for ring in segment.rings]
+            if segment.state in ("sealed", "flushed") and all(end <= self._needed for end in ends):
+                journal_log.remove(segment.base)

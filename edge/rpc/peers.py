@@ -129,5 +129,5 @@ class Peers(Generic[P]):
     def _refused(self, peer: P, limit: str) -> None:
         self.counts["refused"] += 1
         if self._log_refusal():
-            facts = pairs(pid=peer.pid, uid=peer.uid, reason=limit, refused=self.counts["refused"])
-            log.warning("local process refused; close idle ones or raise %s %s", self.setting, facts)
+            details = pairs(pid=peer.pid, uid=peer.uid, reason=limit, refused=self.counts["refused"])
+            log.warning("local process refused; close idle ones or raise %s %s", self.setting, details)

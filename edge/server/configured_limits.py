@@ -29,7 +29,7 @@ def logged_rings(config: Config) -> dict[str, bool]:
 def engine_limits(config: Config) -> EngineLimits:
     """Limits of the engine."""
     limits, packet_max_bytes = config.limits, config.packet_max_bytes
-    longest = max(packet_max_bytes, *(it.packet_max_bytes or 0 for it in config.listener), 0)
+    longest = max(packet_max_bytes, *(listener.packet_max_bytes or 0 for listener in config.listener), 0)
     return EngineLimits(
         connections_max=limits.connections_max,
         connect_timeout_ms=limits.connect_timeout_s * 1000,

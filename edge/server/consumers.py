@@ -65,7 +65,7 @@ class BrokerOutlet:
         self._listener = listener
         self._streams = streams
         self._failure_of = failure_of
-        self._patience_ms = {it.name: it.queue_timeout_ms for it in streams.settings()}
+        self._patience_ms = {setting.name: setting.queue_timeout_ms for setting in streams.settings()}
         self._unsynced: deque[_Unsynced] = deque()
 
     def __call__(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
@@ -92,7 +92,7 @@ class BrokerOutlet:
             raise
 
     def _publish_all(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
-        fates = [self._store(it) for it in messages]
+        fates = [self._store(message) for message in messages]
         rings: list[str] = []
         places: dict[str, tuple[Ring, int]] = {}
         patience_ms = 0
@@ -144,9 +144,11 @@ def consumers_endpoint(
         source = RingSource(ring, cold if stream.durability.is_logged else None)
         return RingEntry(source, stream.name, topics, stream.durability, stream.sync_interval_ms)
 
-    for it in streams.all():
-        stream = settings[it.stream]
-        endpoint.add(entry_of(it.ring, stream, stream.topics), it.ring.reader(name="consumers", own=True))
+    for partition in streams.all():
+        stream = settings[partition.stream]
+        endpoint.add(
+            entry_of(partition.ring, stream, stream.topics), partition.ring.reader(name="consumers", own=True)
+        )
 
     def add_producer(added: ProducerRing) -> None:
         entry = entry_of(added.ring, added.stream, None)

@@ -33,10 +33,10 @@ def watch_directories(
         watch.watch("ring", ring_file(path))
 
     def follow() -> None:
-        state = next((it for it in watch.missing if it.key == "state_dir"), None)
+        state = next((entry for entry in watch.missing if entry.key == "state_dir"), None)
         refuse_consumers(_reason(state) if state is not None else "")
         if logs is not None:
-            logs.lose({str(it.directory): _why(it.directory, watch.missing) for it in logs.logs()})
+            logs.lose({str(log.directory): _why(log.directory, watch.missing) for log in logs.logs()})
 
     watch.on_change.append(follow)
     return watch
@@ -48,10 +48,14 @@ def _why(directory: str, missing: Iterable[Missing]) -> str:
     Without the state directory a restart knows neither sessions nor epochs. So no log may promise durability
     then, wherever the log itself is.
     """
-    of_log = (it for it in missing if it.key == "log" and directory in {it.path, os.path.dirname(it.path)})
-    found = next(of_log, None) or next((it for it in missing if it.key == "state_dir"), None)
-    return _reason(found) if found is not None else ""
+    of_log = (
+        entry
+        for entry in missing
+        if entry.key == "log" and directory in {entry.path, os.path.dirname(entry.path)}
+    )
+    entry = next(of_log, None) or next((other for other in missing if other.key == "state_dir"), None)
+    return _reason(entry) if entry is not None else ""
 
 
-def _reason(it: Missing) -> str:
-    return f"{it.path} was removed or replaced; {it.remedy}"
+def _reason(missing: Missing) -> str:
+    return f"{missing.path} was removed or replaced; {missing.remedy}"

@@ -28,14 +28,16 @@ __all__ = ["highest_in_use", "highest_trace"]
 def highest_in_use(config: Config, log_epochs: Iterable[int]) -> int:
     """The highest epoch of rings, logs and bridges; 0 if there is none. `log_epochs`: ends of the logs."""
     rings = map(epoch_in, config.runtime_dir.glob("*.ring*"))
-    cursors = (it for path in config.state_dir.glob("bridge/*.checkpoint*") for it in _bridge_epochs(path))
+    cursors = (
+        epoch for path in config.state_dir.glob("bridge/*.checkpoint*") for epoch in _bridge_epochs(path)
+    )
     return max(_highest(log_epochs), _highest(rings), _highest(cursors))
 
 
 def _bridge_epochs(path: Path) -> Iterator[int]:
     from bridge.drain.checkpoint import cursors_in
 
-    return (ring_epoch(it.epoch) for it in cursors_in(path) or ())
+    return (ring_epoch(path.epoch) for path in cursors_in(path) or ())
 
 
 def highest_trace(config: Config, log_epochs: Iterable[int]) -> int:
@@ -47,11 +49,11 @@ def highest_trace(config: Config, log_epochs: Iterable[int]) -> int:
         lambda: _session_epochs([config.runtime_dir, state]),
         lambda: (epoch for epoch, _ in marks_in(state / RETAINED_NAME).values()),
     ]
-    return _highest(it for source in sources for it in source())
+    return _highest(epoch for source in sources for epoch in source())
 
 
 def _highest(numbers: Iterable[int]) -> int:
-    return max((it for it in numbers if it < EPOCH_MAX - EPOCH_MARGIN), default=0)
+    return max((number for number in numbers if number < EPOCH_MAX - EPOCH_MARGIN), default=0)
 
 
 def _consumer_epochs(path: Path) -> Iterator[int]:
@@ -70,8 +72,8 @@ def _consumer_epochs(path: Path) -> Iterator[int]:
 def _session_epochs(directories: Iterable[Path]) -> Iterator[int]:
     for path in (directory / name for directory in directories for name in FILE_NAMES):
         with suppress(OSError, ValueError, msgspec.MsgspecError):
-            found = parse_checkpoint(memoryview(path.read_bytes()))
-            yield found.origin.epoch
-            for kind, body in found.frames:
+            checkpoint = parse_checkpoint(memoryview(path.read_bytes()))
+            yield checkpoint.origin.epoch
+            for kind, body in checkpoint.frames:
                 if kind == NOTE and isinstance(note := decode_record(body), Sources):
                     yield from (epoch for _, epoch, _ in note.rings.values())

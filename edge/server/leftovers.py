@@ -36,9 +36,9 @@ def remove_leftovers(config: Config) -> None:
     """Remove the leftovers in the directories of this broker. A name that cannot be removed is logged."""
     state, runtime = config.state_dir, config.runtime_dir
     for directory in (state, runtime, state / "consumers", config.log_directory):
-        found = [path for path in _files_in(directory) if REPLACEMENT.fullmatch(path.name)]
-        if found:
-            _remove_locked(directory, found)
+        paths = [path for path in _files_in(directory) if REPLACEMENT.fullmatch(path.name)]
+        if paths:
+            _remove_locked(directory, paths)
     for path in _files_in(runtime):
         if (match := RING.fullmatch(path.name)) and not _is_alive(int(match[1])):
             _remove(path)

@@ -183,7 +183,9 @@ class BrokerCore:
 
         config = self.config
         apart = [config.log_directory] if self.logs else []
-        copies = [it for it in apart if not it.is_relative_to(config.state_dir)] + [config.runtime_dir]
+        copies = [directory for directory in apart if not directory.is_relative_to(config.state_dir)] + [
+            config.runtime_dir
+        ]
         self._installation = Installation.open(config.state_dir, copies)
         try:
             self._installation.copy_to(copies)
@@ -196,18 +198,18 @@ class BrokerCore:
     def _highest_trace(self) -> int:
         from edge.server.epoch_traces import highest_trace
 
-        found = highest_trace(self.config, self._log_epochs())
-        return max(found, self._installation.newest_first_epoch)
+        epoch = highest_trace(self.config, self._log_epochs())
+        return max(epoch, self._installation.newest_first_epoch)
 
     def _highest_in_use(self) -> int:
         from edge.server.epoch_traces import highest_in_use
 
-        found = highest_in_use(self.config, self._log_epochs())
-        return max(found, self._installation.newest_first_epoch)
+        epoch = highest_in_use(self.config, self._log_epochs())
+        return max(epoch, self._installation.newest_first_epoch)
 
     def _log_epochs(self) -> list[int]:
         ends = self.logs.ends() if self.logs else {}
-        return [it.epoch for it in ends.values()]
+        return [end.epoch for end in ends.values()]
 
     def _open_state(self, epochs: Epochs) -> None:
         if not self.config.sessions.keep:
@@ -220,12 +222,12 @@ class BrokerCore:
     def _restore_retained(self, streams: Streams) -> None:
         rings = [partition.ring for partition in streams.all()]
         if self._state is not None:
-            kept = self._state.retained.restore(self.listener.broker, rings, self._past)
+            restored = self._state.retained.restore(self.listener.broker, rings, self._past)
         else:
-            kept = sum(self.listener.broker.retained.restore(retained_in(ring)) for ring in rings)
+            restored = sum(self.listener.broker.retained.restore(retained_in(ring)) for ring in rings)
         self.listener.broker.check_retained()
-        if kept:
-            log.info("retained messages restored %s", pairs(messages=kept))
+        if restored:
+            log.info("retained messages restored %s", pairs(messages=restored))
 
     def _restore_sessions(self, streams: Streams) -> None:
         """Restore before any client is served, and after the producer rings: their records may wait."""
@@ -266,11 +268,11 @@ class BrokerCore:
         self.listener = Listener(engine, broker)
         self.listener.on_failure = self._failed
         self.down.callback(self.listener.stop)  # for a failed start; otherwise it has been stopped already
-        for it in self.config.listener:
+        for settings in self.config.listener:
             try:
-                self.listener.add(self._asking_names(it))
+                self.listener.add(self._asking_names(settings))
             except OSError as error:
-                text = f"cannot listen on {it.host} port {it.port}: {error.strerror}"
+                text = f"cannot listen on {settings.host} port {settings.port}: {error.strerror}"
                 raise EdgeError(text, hint="set host and port of that [[listener]]") from error
 
     def _bind_zmq(self) -> None:
@@ -289,7 +291,9 @@ class BrokerCore:
         from edge.log.log_set import log_source
 
         settings = {stream.name: stream for stream in self.config.stream}
-        logged = [(it.ring, settings[it.stream]) for it in streams.all() if it.durability.is_logged]
+        logged = [
+            (entry.ring, settings[entry.stream]) for entry in streams.all() if entry.durability.is_logged
+        ]
         sources = [(log_source(ring, stream), stream.isolated) for ring, stream in logged]
         if self._state is not None and self._state.durability.is_logged:
             sources.append((self._state.source(), True))
@@ -303,9 +307,9 @@ class BrokerCore:
         A failing disk ends the wait. Records that the log lacks become visible when it has them, except
         retained messages, which are restored once.
         """
-        rings = [it.ring for it in streams.all() if it.visible == "durable"]
+        rings = [entry.ring for entry in streams.all() if entry.visible == "durable"]
         deadline = time.monotonic() + SHOW_S
-        while left := [it.name for it in rings if _lags(it)]:
+        while left := [ring.name for ring in rings if _lags(ring)]:
             if time.monotonic() > deadline or (self.logs and any(map(self.logs.failure_of, left))):
                 log.warning("retained messages not restored: not durable %s", pairs(rings=left))
                 return
@@ -345,14 +349,14 @@ class BrokerCore:
     def _follow_durability(self, streams: Streams) -> None:
         """Pass the state of logs and sinks to the publishers, on the MQTT thread, which serves them."""
         rings = self.listener.broker.router.durability
-        epochs = {it.name: it.ring.epoch for it in streams.all()}
+        epochs = {entry.name: entry.ring.epoch for entry in streams.all()}
         self.upstream = Upstream(self.config, epochs, rings, self.listener.call)
         if (logs := self.logs) is None:
             return
 
         topics, journal = self.listener.broker.sys_topics, self.listener.broker.journal
         topics.log_state = logs.state
-        on_disk = {it.name for it in streams.all() if it.durability is Durability.DISK}
+        on_disk = {entry.name for entry in streams.all() if entry.durability is Durability.DISK}
         gates_output = self._state is not None and self._state.durability is Durability.DISK
 
         def apply_log_state() -> None:

@@ -74,6 +74,6 @@ class OnDemand(Generic[S]):
             await asyncio.to_thread(importlib.import_module, self._module)
             self.start_now()
         except Exception as error:
-            facts = pairs(endpoint=self.listener.endpoint, reason=error, retry_s=RETRY_S)
-            log.exception("ZeroMQ service not started %s", facts)
+            details = pairs(endpoint=self.listener.endpoint, reason=error, retry_s=RETRY_S)
+            log.exception("ZeroMQ service not started %s", details)
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self.watch)

@@ -14,9 +14,9 @@ _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 def port_owner(port: int) -> str:
     """`mosquitto (pid 812)`; "" if it is hidden: another user's process, or another container's."""
-    wanted = {f"socket:[{inode}]" for inode in _listening(port)}
+    links = {f"socket:[{inode}]" for inode in _listening(port)}
     for process in Path("/proc").glob("[0-9]*"):
-        if wanted and any(target in wanted for target in _descriptors(process)):
+        if links and any(target in links for target in _descriptors(process)):
             try:
                 return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
             except OSError:  # the process has ended meanwhile
@@ -26,11 +26,11 @@ def port_owner(port: int) -> str:
 
 def port_owner_writes(port: int, directory: Path) -> bool:
     """True if the process that listens there has a file of `directory` open. False also if it is hidden."""
-    wanted = {f"socket:[{inode}]" for inode in _listening(port)}
+    links = {f"socket:[{inode}]" for inode in _listening(port)}
     below = f"{directory.resolve()}/"
-    for process in Path("/proc").glob("[0-9]*") if wanted else ():
+    for process in Path("/proc").glob("[0-9]*") if links else ():
         targets = set(_descriptors(process))
-        if wanted & targets and any(target.startswith(below) for target in targets):
+        if links & targets and any(target.startswith(below) for target in targets):
             return True
     return False
 

@@ -91,10 +91,10 @@ class SessionHolds:
         first: int | None = 0
         while first is not None:
             try:
-                found, first = self._ask(partial(self._some, first)).result(ANSWER_S)
+                positions, first = self._ask(partial(self._some, first)).result(ANSWER_S)
             except (TimeoutError, CancelledError):
                 return  # the broker starts or stops: the last values stay valid
-            for ring, position in found.items():
+            for ring, position in positions.items():
                 lowest[ring] = min(position, lowest.get(ring, position))
         before = self._floors or {}
         floors: dict[tuple[str, int], tuple[int, int]] = {}
@@ -119,7 +119,9 @@ class SessionHolds:
         words, following = self._broker.engine.sources_floors(first, STEP_RECORDS)
         floors = array("Q", words)
         sources = self._broker.journal.sources.items()
-        return {ring: floors[it] for it, ring in sources if floors[it] != NOTHING_WAITS}, following
+        return {
+            ring: floors[handle] for handle, ring in sources if floors[handle] != NOTHING_WAITS
+        }, following
 
 
 class BridgeHolds:
@@ -129,8 +131,8 @@ class BridgeHolds:
         self._bridges = config.bridge
         self._directory = config.state_dir / "bridge"
         self._configured = {
-            *(it.name for it in config.stream),
-            *(f"{it.stream}@{it.name}" for it in config.producer),
+            *(stream.name for stream in config.stream),
+            *(f"{producer.stream}@{producer.name}" for producer in config.producer),
         }
         self._streams: dict[str, frozenset[str]] = {}  # of each bridge, at the start of this process
         self._read: dict[Path, tuple[tuple[int, int], Offsets | None]] = {}
@@ -162,26 +164,26 @@ class BridgeHolds:
             return offsets[ring_name]
         # a renamed checkpoint: the sink knows the progress
         files = path, path.with_name(f"{path.name}.damaged")
-        unreadable = offsets is None and any(it.exists() for it in files)
+        unreadable = offsets is None and any(file.exists() for file in files)
         return (0, 0) if unreadable or bridge.start == "oldest" else None
 
     def _offsets(self, path: Path) -> Offsets | None:
         try:
-            facts = os.stat(path)
+            status = os.stat(path)
         except OSError:
             return None
-        stamp = facts.st_mtime_ns, facts.st_size
+        stamp = status.st_mtime_ns, status.st_size
         known = self._read.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
         cursors = cursors_in(path)
-        found = (
+        offsets = (
             None
             if cursors is None
             else {
-                RingName(it.stream, it.partition).ring: (ring_epoch(it.epoch), it.next_offset)
-                for it in cursors
+                RingName(cursor.stream, cursor.partition).ring: (ring_epoch(cursor.epoch), cursor.next_offset)
+                for cursor in cursors
             }
         )
-        self._read[path] = stamp, found
-        return found
+        self._read[path] = stamp, offsets
+        return offsets

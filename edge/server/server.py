@@ -35,7 +35,9 @@ class BrokerServer:
     def __init__(self, config: Config, version: str, failed: Callable[[], object]) -> None:
         self.version = version
         self._core = BrokerCore(config, version, failed)
-        self._bridges = [bridge_settings(it, config) for it in config.bridge if it.in_broker]
+        self._bridges = [
+            bridge_settings(settings, config) for settings in config.bridge if settings.in_broker
+        ]
         self._serves = False
         self._services: Services
         self._reloading: asyncio.Lock
@@ -101,7 +103,7 @@ class BrokerServer:
     def has_files(self) -> bool:
         """True if there are files for reload()."""
         core = self._core
-        return core.guard.has_files or any(it.tls is not None for it in core.config.listener)
+        return core.guard.has_files or any(listener.tls is not None for listener in core.config.listener)
 
     async def reload(self) -> None:
         """Read passwords, rules and certificates again. Invalid files are logged, and change nothing."""

@@ -61,10 +61,12 @@ class Services:
     async def start(self, version: str, bridges: Sequence[BridgeSettings]) -> None:
         """Start every part, in order."""
         core = self._core
-        for it in bridges:
-            await self._start_bridge(it)
+        for bridge in bridges:
+            await self._start_bridge(bridge)
         config = core.config
-        self._bridges += [partial(separate_bridge, it, config) for it in config.bridge if not it.in_broker]
+        self._bridges += [
+            partial(separate_bridge, bridge, config) for bridge in config.bridge if not bridge.in_broker
+        ]
         self._start_upkeep()
         self._serve_zmq()
         core.stop_on_thread(core.listener.stop)  # before the parts that pass its records on
@@ -120,8 +122,8 @@ class Services:
             try:
                 bridge.start()
             except CheckpointMismatch as error:
-                facts = pairs(name=settings.name, reason=error, remedy=error.hint)
-                log.error("bridge waits for its checkpoint %s", facts)
+                details = pairs(name=settings.name, reason=error, remedy=error.hint)
+                log.error("bridge waits for its checkpoint %s", details)
                 bridge.start_when_matching(error)
             core.stop_on_thread(bridge.stop)
             control = ControlSocket(bridge)

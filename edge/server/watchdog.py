@@ -177,8 +177,8 @@ class Watchdog:
         }
 
     def _end(self, waited_s: float) -> None:
-        facts = pairs(waited_s=waited_s, status=EXIT_STALLED)
-        log.critical("clients not served, process ends; the next start continues %s", facts)
+        details = pairs(waited_s=waited_s, status=EXIT_STALLED)
+        log.critical("clients not served, process ends; the next start continues %s", details)
         time.sleep(FLUSH_S)
         sys.stderr.flush()
         os._exit(EXIT_STALLED)

@@ -134,18 +134,18 @@ class SessionJournal:
 
     # ---- begin and end ----
 
-    def begin(self, place: JournalTarget, kept: BrokerView, call: Call | None = None) -> None:
+    def begin(self, place: JournalTarget, view: BrokerView, call: Call | None = None) -> None:
         """Keep the existing state and all changes from now on.
 
         `call` runs a function on the broker's thread, from any other; without it checkpoints are written at
         once. Raises OSError if the checkpoint cannot be written.
         """
-        self._state, self._target = kept, place
-        for session in kept.sessions:
+        self._state, self._target = view, place
+        for session in view.sessions:
             session.kept = session.expiry_s > 0
             self._has_kept |= session.kept
             self._engine.session_keep(session.handle, session.kept)
-        for handle, _ in kept.groups.groups_of_kept():
+        for handle, _ in view.groups.groups_of_kept():
             self._engine.session_keep(handle, True)
         try:
             self._write(place.ring.extremes().end_position, self._snapshot())
@@ -217,16 +217,16 @@ class SessionJournal:
 
     def unsubscribed(self, session: SessionView, topic_filters: Iterable[str]) -> None:
         """Record that subscriptions were removed."""
-        if session.kept and (gone := list(topic_filters)):
-            self._record(Unsubscribed(_number(session.handle), gone))
+        if session.kept and (removed := list(topic_filters)):
+            self._record(Unsubscribed(_number(session.handle), removed))
 
-    def group(self, handle: int, shared_filter: str, *, kept: bool) -> None:
-        """Record that the members of a group have changed. `kept`: True if one of them is kept."""
+    def group(self, handle: int, shared_filter: str, *, is_kept: bool) -> None:
+        """Record that the members of a group have changed. `is_kept`: a member has a kept session."""
         if self._target is None:
             return
-        if kept:
+        if is_kept:
             self._record(GroupOpened(_number(handle), shared_filter))
-        self._engine.session_keep(handle, kept)
+        self._engine.session_keep(handle, is_kept)
 
     def acl_changed(self) -> None:
         """Write a checkpoint: purged queue entries are not in the journal."""
@@ -260,20 +260,20 @@ class SessionJournal:
 
     def marks(self) -> dict[str, tuple[int, int]]:
         """For each ring: its epoch, and the position below which all records were routed."""
-        found: dict[str, tuple[int, int]] = {}
+        marks: dict[str, tuple[int, int]] = {}
         for source, (name, epoch) in self.sources.items():
-            if epoch >= found.get(name, (0, 0))[0] and (position := self._engine.source_position(source)):
-                found[name] = epoch, position
-        return found
+            if epoch >= marks.get(name, (0, 0))[0] and (position := self._engine.source_position(source)):
+                marks[name] = epoch, position
+        return marks
 
     def source_removed(self, source: int) -> None:
         """Forget a ring that the engine has removed."""
         self.sources.pop(source, None)
 
-    def will(self, facts: ClientInfo, will: Will, due_s: float) -> None:
+    def will(self, client_info: ClientInfo, will: Will, due_s: float) -> None:
         """Record a will that is published at `due_s`."""
         if self._target is not None:
-            self._record(will_record(KeptWill(facts, will, self._wall_ns_of(due_s))))
+            self._record(will_record(KeptWill(client_info, will, self._wall_ns_of(due_s))))
 
     def will_of(self, client: ClientView) -> None:
         """Record the will of a connected client.
@@ -294,18 +294,18 @@ class SessionJournal:
 
     # ---- writing ----
 
-    def fits(self, facts: ClientInfo, will: Will | None) -> bool:
+    def fits(self, client_info: ClientInfo, will: Will | None) -> bool:
         """False if notes of this client would be too long for the journal: each would cost a checkpoint."""
         if self._target is None:
             return True
-        most = self._target.ring.capacity_bytes // NOTE_SHARE - NOTE_HEAD_BYTES
-        if will is None and _longest_note_bytes(facts) <= most:
+        max_bytes = self._target.ring.capacity_bytes // NOTE_SHARE - NOTE_HEAD_BYTES
+        if will is None and _longest_note_bytes(client_info) <= max_bytes:
             return True  # without an encoding of each CONNECT
         # the identity that authentication may add
-        proven = msgspec.structs.replace(facts, identity=facts.username)
-        if len(encode_record(SessionOpened(0, proven, 0))) > most:
+        proven = msgspec.structs.replace(client_info, identity=client_info.username)
+        if len(encode_record(SessionOpened(0, proven, 0))) > max_bytes:
             return False
-        return will is None or len(encode_record(will_record(KeptWill(proven, will, 0)))) <= most
+        return will is None or len(encode_record(will_record(KeptWill(proven, will, 0)))) <= max_bytes
 
     def _record(self, note: JournalRecord) -> None:
         if self._target is not None and not self._engine.journal_note(encode_record(note)):
@@ -347,8 +347,8 @@ class SessionJournal:
         self.failure = "" if failed is None else str(failed) or type(failed).__name__
         if failed is not None:
             bug = None if isinstance(failed, OSError) else failed
-            facts = pairs(reason=self.failure, again_in_s=RETRY_S)
-            log.error("session checkpoint failed %s", facts, exc_info=bug)
+            details = pairs(reason=self.failure, again_in_s=RETRY_S)
+            log.error("session checkpoint failed %s", details, exc_info=bug)
             self._retry_s = self._clock() + RETRY_S
             return
         self._engine.journal_checkpointed(position, self._due_bytes())
@@ -395,15 +395,26 @@ class SessionJournal:
         assert self._state is not None
         sessions, shared, wills, clients = self._state
         self._unnamed.clear()
-        kept = [_kept_session(session) for session in sessions if session.kept]
-        waiting = [KeptWill(facts, will, self._wall_ns_of(due_s)) for facts, will, due_s in wills.waiting()]
-        connected = [KeptWill(it.facts, it.will, 0, it.session.kept) for it in clients if it.will is not None]
+        kept_sessions = [_kept_session(session) for session in sessions if session.kept]
+        waiting = [
+            KeptWill(client_info, will, self._wall_ns_of(due_s))
+            for client_info, will, due_s in wills.waiting()
+        ]
+        connected = [
+            KeptWill(client.facts, client.will, 0, client.session.kept)
+            for client in clients
+            if client.will is not None
+        ]
         groups = [
             GroupOpened(_number(handle), shared_filter) for handle, shared_filter in shared.groups_of_kept()
         ]
-        self.sessions_saved = len(kept) + len(waiting)
+        self.sessions_saved = len(kept_sessions) + len(waiting)
         return Snapshot(
-            self._sources_record(self.sources), kept, groups, connected + waiting, list(self._sections())
+            self._sources_record(self.sources),
+            kept_sessions,
+            groups,
+            connected + waiting,
+            list(self._sections()),
         )
 
     def _sections(self) -> Iterator[bytes]:
@@ -420,14 +431,14 @@ def _kept_session(session: SessionView) -> KeptSession:
     return KeptSession(number, session.facts, session.expiry_s, subscriptions, left_ns)
 
 
-def _longest_note_bytes(facts: ClientInfo) -> int:
+def _longest_note_bytes(client_info: ClientInfo) -> int:
     """Upper limit for the bytes of a note: a character takes up to 4, and the user name is in it twice."""
-    characters = len(facts.client_id) + len(facts.address)
-    if facts.username is not None:
-        characters += 2 * len(facts.username)
-    if facts.certificate is not None:
-        characters += len(facts.certificate)
-    return FACTS_HEAD_BYTES + 4 * characters + len(facts.certificate_der or b"")
+    characters = len(client_info.client_id) + len(client_info.address)
+    if client_info.username is not None:
+        characters += 2 * len(client_info.username)
+    if client_info.certificate is not None:
+        characters += len(client_info.certificate)
+    return FACTS_HEAD_BYTES + 4 * characters + len(client_info.certificate_der or b"")
 
 
 def _number(handle: int) -> int:

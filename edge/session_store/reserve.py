@@ -32,14 +32,14 @@ class Reserve:
 
         `path`: a checkpoint that may become the reserve later; by default the reserve itself.
         """
-        wanted = checkpoint_bytes + max(BEYOND_BYTES, checkpoint_bytes // 4)
+        reserve_bytes = checkpoint_bytes + max(BEYOND_BYTES, checkpoint_bytes // 4)
         with contextlib.suppress(OSError):
             descriptor = os.open(
                 path or self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
             try:
-                if os.fstat(descriptor).st_size < wanted:
-                    os.posix_fallocate(descriptor, 0, wanted)
+                if os.fstat(descriptor).st_size < reserve_bytes:
+                    os.posix_fallocate(descriptor, 0, reserve_bytes)
             finally:
                 os.close(descriptor)
 

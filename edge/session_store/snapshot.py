@@ -71,8 +71,8 @@ class Snapshot(NamedTuple):
         for session in self.sessions:
             yield from _records_of(session)
         yield from self.groups
-        for kept in self.wills:
-            yield will_record(kept)
+        for will in self.wills:
+            yield will_record(will)
 
 
 def _records_of(session: KeptSession) -> Iterable[JournalRecord]:
@@ -83,10 +83,10 @@ def _records_of(session: KeptSession) -> Iterable[JournalRecord]:
         yield Disconnected(session.number, session.expiry_s, session.left_ns)
 
 
-def will_record(kept: KeptWill) -> WillWaits:
+def will_record(kept_will: KeptWill) -> WillWaits:
     """The note of a will, which is encoded as a CONNECT packet of MQTT 5."""
-    will = kept.will
-    if not kept.delayed:
+    will = kept_will.will
+    if not kept_will.delayed:
         will = replace(will, properties=replace(will.properties, will_delay_interval_s=None))
-    packet = encode(Connect(kept.facts.client_id, version=Version.V5, will=will), Version.V5)
-    return WillWaits(kept.facts, packet, kept.due_ns)
+    packet = encode(Connect(kept_will.facts.client_id, version=Version.V5, will=will), Version.V5)
+    return WillWaits(kept_will.facts, packet, kept_will.due_ns)

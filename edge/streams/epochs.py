@@ -59,14 +59,14 @@ def unpack_epochs(data: bytes) -> dict[str, int]:
     """Decode a file of version 1 or 2. Raises ValueError: damage, or another version."""
     try:
         if data[:1] == b"{":
-            found = msgspec.json.decode(data, type=dict[str, int])
+            epochs = msgspec.json.decode(data, type=dict[str, int])
         else:
-            found = msgspec.json.decode(_ENVELOPE.body(data), type=_Body).epochs
+            epochs = msgspec.json.decode(_ENVELOPE.body(data), type=_Body).epochs
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(str(error)) from error
-    if wrong := [it for it in found.values() if not 0 <= it <= EPOCH_MAX]:
+    if wrong := [number for number in epochs.values() if not 0 <= number <= EPOCH_MAX]:
         raise ValueError(f"epoch {wrong[0]} is not between 0 and {EPOCH_MAX}")
-    return found
+    return epochs
 
 
 class Epochs:
@@ -91,12 +91,12 @@ class Epochs:
         self._found_elsewhere, self._in_use, self._begin_life = found_elsewhere, in_use, begin_life
         self._begun = False  # True if begin_life was called
         self._least = 1  # the lowest epoch that may be given
-        found = [self._read(it) for it in self._paths]
-        whole = [it for it in found if it is not None]
+        read_files = [self._read(path) for path in self._paths]
+        whole = [epochs for epochs in read_files if epochs is not None]
         self._lost = not whole
-        names = {name for it in whole for name in it}
-        self._last = {name: max(it.get(name, 0) for it in whole) for name in sorted(names)}
-        if whole and found != [self._last, self._last]:
+        names = {name for epochs in whole for name in epochs}
+        self._last = {name: max(epochs.get(name, 0) for epochs in whole) for name in sorted(names)}
+        if whole and read_files != [self._last, self._last]:
             self._write_again()
 
     def next(self, name: str, above: int = 0) -> int:
@@ -121,8 +121,8 @@ class Epochs:
     def _rebuild(self) -> None:
         if highest := self._found_elsewhere():
             self._least = highest + EPOCH_MARGIN
-            facts = pairs(file=self._paths[0], highest=highest, least=self._least)
-            log.warning("epochs rebuilt %s", facts)
+            details = pairs(file=self._paths[0], highest=highest, least=self._least)
+            log.warning("epochs rebuilt %s", details)
         self._lost = False
 
     def _read(self, path: Path) -> dict[str, int] | None:

@@ -202,11 +202,11 @@ def _compare_with_log(ring: Ring, log_end: LogEnd) -> None:
 
 
 def _rename_unusable(path: Path, error: Exception) -> None:
-    kept = ring_file(path).with_suffix(".ring.bad")
-    ring_file(path).replace(kept)
+    bad_file = ring_file(path).with_suffix(".ring.bad")
+    ring_file(path).replace(bad_file)
     cursor_file(path).unlink(missing_ok=True)
-    facts = pairs(name=path.name, reason=error, kept=kept)
-    log.warning("unusable ring file renamed; new ring created %s", facts)
+    details = pairs(name=path.name, reason=error, kept=bad_file)
+    log.warning("unusable ring file renamed; new ring created %s", details)
 
 
 def _created(
@@ -223,11 +223,11 @@ def _created(
         )
     except OSError as error:
         cursor_file(path).unlink(missing_ok=True)
-        what = f"ring {path.name} of {capacity_bytes} bytes cannot be created in {path.parent}"
+        problem = f"ring {path.name} of {capacity_bytes} bytes cannot be created in {path.parent}"
         if error.errno == errno.ENOSPC:
             hint = "lower ring_bytes or partitions, or give that file system more room (docker --shm-size)"
-            raise RingsUnavailable(f"{what}: it is full", hint=hint) from error
-        raise RingsUnavailable(f"{what}: {error.strerror}") from error
+            raise RingsUnavailable(f"{problem}: it is full", hint=hint) from error
+        raise RingsUnavailable(f"{problem}: {error.strerror}") from error
     log.info("ring created %s", pairs(name=path.name, bytes=capacity_bytes, epoch=epoch, offset=first_offset))
     return ring
 
@@ -239,16 +239,21 @@ def _report_damage(ring: Ring) -> None:
     if check.rebuilt:
         log.warning("ring header repaired %s", pairs(name=ring.name, parts=" ".join(check.rebuilt)))
     if check.restored:
-        facts = {"name": ring.name, "places": len(check.restored), "first": check.restored[0].offset}
-        log.warning("damaged ring records restored from the log %s", pairs(**facts))
-    lost = [it for it in check.lost if it.records]  # without places that held none
-    for it in lost[:LINES_MAX]:
-        facts = {"name": ring.name, "epoch": ring.epoch, "offset": it.offset, "records": it.records}
-        log.error("damaged ring records lost %s", pairs(**facts))
+        details = {"name": ring.name, "places": len(check.restored), "first": check.restored[0].offset}
+        log.warning("damaged ring records restored from the log %s", pairs(**details))
+    lost = [damaged for damaged in check.lost if damaged.records]  # without places that held none
+    for damaged in lost[:LINES_MAX]:
+        details = {
+            "name": ring.name,
+            "epoch": ring.epoch,
+            "offset": damaged.offset,
+            "records": damaged.records,
+        }
+        log.error("damaged ring records lost %s", pairs(**details))
     if len(lost) > LINES_MAX:
         more = lost[LINES_MAX:]
-        facts = {"name": ring.name, "places": len(more), "records": _records(more)}
-        log.error("more damaged ring records lost %s", pairs(**facts))
+        details = {"name": ring.name, "places": len(more), "records": _records(more)}
+        log.error("more damaged ring records lost %s", pairs(**details))
 
 
 def records_lost(check: Check | None) -> int:
@@ -257,7 +262,7 @@ def records_lost(check: Check | None) -> int:
 
 
 def _records(damage: Iterable[Damage]) -> int:
-    return sum(it.records for it in damage)
+    return sum(damaged.records for damaged in damage)
 
 
 def _log_losses(ring: Ring, capacity_bytes: int) -> None:

@@ -44,23 +44,31 @@ def fitted(config: Config) -> Config:
     An existing ring keeps its size. The directory must exist. Raises OSError, ConfigError.
     """
     directory = config.runtime_dir
-    sizes = {it.name: found for it in config.stream if (found := _size_there(directory, it))}
-    flexible = [it for it in config.stream if isinstance(it.ring_bytes, DefaultBytes)]
-    new = [it for it in flexible if it.name not in sizes]
+    sizes = {
+        stream.name: found_bytes
+        for stream in config.stream
+        if (found_bytes := _size_there(directory, stream))
+    }
+    flexible = [stream for stream in config.stream if isinstance(stream.ring_bytes, DefaultBytes)]
+    new = [flexible for flexible in flexible if flexible.name not in sizes]
     room = int(_free_bytes(directory) * USED_SHARE_MAX) - _fixed_bytes(config, flexible)
-    count = sum(it.partitions for it in new)
-    size = max((it.ring_bytes for it in new), default=0)
+    count = sum(new.partitions for new in new)
+    size = max((new.ring_bytes for new in new), default=0)
     least = _least_bytes(config)
     while size > least and count * (size + HEADER_BYTES) > room:
         size //= 2
-    sizes |= {it.name: size for it in new}
+    sizes |= {new.name: size for new in new}
     streams = []
-    for it in config.stream:
-        lowered = it in flexible and sizes[it.name] < it.ring_bytes
+    for stream in config.stream:
+        lowered = stream in flexible and sizes[stream.name] < stream.ring_bytes
         if lowered:
-            facts = {"stream": it.name, "ring_bytes": sizes[it.name], "default": int(it.ring_bytes)}
-            log.warning("ring size lowered to fit %s", pairs(**facts, directory=directory, hint=HINT))
-        streams.append(msgspec.structs.replace(it, ring_bytes=sizes[it.name]) if lowered else it)
+            details = {
+                "stream": stream.name,
+                "ring_bytes": sizes[stream.name],
+                "default": int(stream.ring_bytes),
+            }
+            log.warning("ring size lowered to fit %s", pairs(**details, directory=directory, hint=HINT))
+        streams.append(msgspec.structs.replace(stream, ring_bytes=sizes[stream.name]) if lowered else stream)
     if tuple(streams) == config.stream:
         return config
     return checked(msgspec.structs.replace(config, stream=tuple(streams)), "the sizes of rings that fit")
@@ -76,12 +84,12 @@ def fitting_bytes(directory: Path, default_bytes: int) -> int:
 
 def _size_there(directory: Path, stream: Stream) -> int:
     """Size of the smallest existing ring of the stream; 0 if there is none."""
-    found = []
+    sizes = []
     for index in range(stream.partitions):
         file = ring_file(directory / f"{stream.name}-{index}")
         if file.exists():
-            found.append(file.stat().st_size - HEADER_BYTES)
-    size = min(found, default=0)
+            sizes.append(file.stat().st_size - HEADER_BYTES)
+    size = min(sizes, default=0)
     # 0 for an invalid size: that ring is damaged, and will be replaced
     return size if size >= 1 << 16 and not size & (size - 1) else 0
 
@@ -90,10 +98,10 @@ def _fixed_bytes(config: Config, flexible: list[Stream]) -> int:
     """Bytes that new rings of configured sizes and the journal of sessions take."""
     directory = config.runtime_dir
     rings = [
-        (f"{it.name}-{index}", it.ring_bytes)
-        for it in config.stream
-        if it not in flexible
-        for index in range(it.partitions)
+        (f"{stream.name}-{index}", stream.ring_bytes)
+        for stream in config.stream
+        if stream not in flexible
+        for index in range(stream.partitions)
     ]
     if config.sessions.keep:
         rings.append(("sessions", config.sessions.journal_bytes))
@@ -106,12 +114,12 @@ def _least_bytes(config: Config) -> int:
     if limits.packet_max_bytes is not None:
         topic = min(limits.topic_max_bytes, limits.packet_max_bytes)
         least = max(least, RECORDS_PER_RING * (limits.packet_max_bytes + topic + RECORD_OVERHEAD_BYTES))
-    for it in config.stream:
-        if it.sync_bytes is not None and it.durability.is_logged:
-            least = max(least, RING_SHARE * it.sync_bytes)
+    for stream in config.stream:
+        if stream.sync_bytes is not None and stream.durability.is_logged:
+            least = max(least, RING_SHARE * stream.sync_bytes)
     return 1 << (least - 1).bit_length()
 
 
 def _free_bytes(directory: Path) -> int:
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize

@@ -64,10 +64,10 @@ def open_now() -> int:
 def allow(config: Config) -> int:
     """Raise the soft limit to the broker's need, within the hard limit. Returns the limit from now on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _wanted(config)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return soft if soft != resource.RLIM_INFINITY else wanted
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    descriptors = _wanted(config)
+    if soft == resource.RLIM_INFINITY or soft >= descriptors:
+        return soft if soft != resource.RLIM_INFINITY else descriptors
+    allowed = descriptors if hard == resource.RLIM_INFINITY else min(descriptors, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return allowed
 
@@ -89,23 +89,25 @@ def budget(config: Config, allowed: int, opened: int) -> DescriptorBudget:
     Raises EdgeError if not one client could connect.
     """
     left = allowed - opened - _own(config)
-    most = _most(config)
-    share = left if left >= _taken(config, most) else max(SHARE_MIN, left // OTHERS_SHARE)
-    given = DescriptorBudget(
-        clients=most.clients,
-        local=min(most.local, share),
-        metrics=min(most.metrics, share),
-        peers=min(most.peers, max(1, share // max(1, _endpoints(config)))),
-        producers=min(most.producers, share // _of_producer(config)),
+    limits = _most(config)
+    share = left if left >= _taken(config, limits) else max(SHARE_MIN, left // OTHERS_SHARE)
+    granted = DescriptorBudget(
+        clients=limits.clients,
+        local=min(limits.local, share),
+        metrics=min(limits.metrics, share),
+        peers=min(limits.peers, max(1, share // max(1, _endpoints(config)))),
+        producers=min(limits.producers, share // _of_producer(config)),
     )
-    over = max(0, _taken(config, given) - left)
-    clients = most.clients - over
+    over = max(0, _taken(config, granted) - left)
+    clients = limits.clients - over
     if clients < 1:
         raise refusal(f"{opened} are open and the broker keeps {_own(config)} for its own files")
-    if clients < most.clients:
-        facts = pairs(clients=clients, connections_max=most.clients, open_files_max=allowed, opened=opened)
-        log.warning("fewer clients are accepted than limits.connections_max; %s %s", FILES_REMEDY, facts)
-    return replace(given, clients=clients)
+    if clients < limits.clients:
+        details = pairs(
+            clients=clients, connections_max=limits.clients, open_files_max=allowed, opened=opened
+        )
+        log.warning("fewer clients are accepted than limits.connections_max; %s %s", FILES_REMEDY, details)
+    return replace(granted, clients=clients)
 
 
 def refusal(reason: object) -> EdgeError:
@@ -130,11 +132,11 @@ def _most(config: Config) -> DescriptorBudget:
     )
 
 
-def _taken(config: Config, given: DescriptorBudget) -> int:
+def _taken(config: Config, granted: DescriptorBudget) -> int:
     """Descriptors that a budget takes."""
-    others = given.local + given.metrics + given.peers * _endpoints(config)
-    others += given.producers * _of_producer(config)
-    return others + given.clients
+    others = granted.local + granted.metrics + granted.peers * _endpoints(config)
+    others += granted.producers * _of_producer(config)
+    return others + granted.clients
 
 
 def _own(config: Config) -> int:
@@ -142,7 +144,7 @@ def _own(config: Config) -> int:
 
     ZeroMQ's are among them: libzmq ends a process that has no descriptor for it.
     """
-    bridges = sum(it.in_broker for it in config.bridge)
+    bridges = sum(bridge.in_broker for bridge in config.bridge)
     endpoint = OF_ENDPOINT + (OF_KEYS if config.zmq.secret_key_file is not None else 0)
     return OWN_MIN + endpoint * _endpoints(config) + _logs(config) * OF_LOG + bridges * OF_BRIDGE
 

@@ -44,9 +44,9 @@ def bind(settings: Listener) -> tuple[socket.socket, ListenAddress]:
     """Bind a non-blocking listening socket. Raises PortTaken, EdgeError, OSError."""
     if settings.path is not None:
         return _bind_unix(settings.path)
-    wanted = settings.host.strip("[]")
+    hostname = settings.host.strip("[]")
     family, _, _, _, address = socket.getaddrinfo(
-        wanted.encode() if wanted.isascii() else wanted,  # for text Python imports the codec "idna"
+        hostname.encode() if hostname.isascii() else hostname,  # for text Python imports the codec "idna"
         settings.port,
         type=socket.SOCK_STREAM,
         flags=socket.AI_PASSIVE,
@@ -84,17 +84,17 @@ def _bind_unix(path: Path) -> tuple[socket.socket, ListenAddress]:
         raise EdgeError(text, hint="make its directory, or let the broker's user write there") from error
     finally:
         os.umask(before)
-    found = path.stat()
-    return server, ListenAddress("unix", "", 0, str(path), (found.st_dev, found.st_ino))
+    status = path.stat()
+    return server, ListenAddress("unix", "", 0, str(path), (status.st_dev, status.st_ino))
 
 
 def _clear(path: Path) -> None:
     """Remove a socket file without a listening process."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
+    if not stat.S_ISSOCK(status.st_mode):
         raise EdgeError(f"{path} exists and is not a socket", hint="set another path in [[listener]]")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
@@ -115,8 +115,8 @@ def remove_socket(address: ListenAddress) -> None:
         return
     path = Path(address.path)
     try:
-        found = path.lstat()
-        if (found.st_dev, found.st_ino) == address.file:
+        status = path.lstat()
+        if (status.st_dev, status.st_ino) == address.file:
             path.unlink()
     except OSError:
         return  # the file or its directory is already gone

@@ -61,6 +61,10 @@ class ProxyHeaders:
         doubled.
         """
         if len(self._names) >= self._names_max:
-            self._names = {it: kept for it, kept in self._names.items() if self._engine.is_open(it)}
+            self._names = {
+                connection: name
+                for connection, name in self._names.items()
+                if self._engine.is_open(connection)
+            }
             self._names_max = max(NAMES_MIN, 2 * len(self._names))
         self._names[connection] = name

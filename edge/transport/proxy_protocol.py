@@ -81,7 +81,7 @@ def _require_checksum(header: bytes, start: int) -> None:
 
 def _certificate(data: bytes) -> str | None:
     """Common name in the TLS value, if there was a client certificate and it was verified."""
-    found = None
+    common_name = None
     for kind, value in _values(data):
         if kind != TLV_SSL:
             continue
@@ -91,10 +91,10 @@ def _certificate(data: bytes) -> str | None:
         names = [name for inner, name in _values(value[SSL_HEAD.size :]) if inner == TLV_SSL_CN]
         if client & SSL_CLIENT_CERTIFICATE and verify == 0 and names:
             try:
-                found = names[0].decode()
+                common_name = names[0].decode()
             except UnicodeDecodeError:
                 raise HandshakeError("PROXY header with a common name that is no UTF-8") from None
-    return found or None
+    return common_name or None
 
 
 def _values(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -43,8 +43,8 @@ class Refusals:
         counters = self._counters
         refused = int(counters.closed[CloseCause.LIMIT])
         if refused > self._limit and self._log_limit():
-            facts = pairs(refused=refused - self._limit, connections=int(counters.connections))
-            log.warning("connections refused; raise connections_max of [limits] or the listener %s", facts)
+            details = pairs(refused=refused - self._limit, connections=int(counters.connections))
+            log.warning("connections refused; raise connections_max of [limits] or the listener %s", details)
             self._limit = refused
         rests = int(counters.accept_rests)
         if rests > self._rests and self._log_rest():

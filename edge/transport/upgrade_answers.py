@@ -54,5 +54,5 @@ class Upgrades:
         if not answer.hint:
             log.info("connection refused %s", pairs(peer=peer, listener=listener, reason=answer.refusal))
         elif self._log_hint():
-            found = pairs(peer=peer, listener=listener, reason=answer.refusal, hint=answer.hint)
-            log.warning("connection refused %s", found)
+            details = pairs(peer=peer, listener=listener, reason=answer.refusal, hint=answer.hint)
+            log.warning("connection refused %s", details)

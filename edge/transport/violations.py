@@ -33,11 +33,11 @@ class Violations:
         last = self._last
         if last.count == self._seen or not self._log():
             return
-        facts = pairs(
+        details = pairs(
             refused=last.count - self._seen,
             peer=ffi.string(last.peer).decode(),
             listener=last.listener,
             reason=ffi.string(last.reason).decode(errors="replace"),
         )
-        log.info("connections refused %s", facts)
+        log.info("connections refused %s", details)
         self._seen = last.count

@@ -52,7 +52,9 @@ class WebSocketUpgrade:
         """
         self._same_host = not origins
         self._names = names
-        self._origins = [Origin(it) for it in origins] + [None] if origins and "*" not in origins else None
+        self._origins = (
+            [Origin(origin) for origin in origins] + [None] if origins and "*" not in origins else None
+        )
 
     def answer(self, request: bytes) -> UpgradeAnswer:
         """Answer to a complete request, which ends with an empty line."""
@@ -116,7 +118,7 @@ def _is_of_host(request: Request) -> bool:
     try:
         origins, hosts = request.headers.get_all("Origin"), request.headers.get_all("Host")
         host = urlsplit(f"//{hosts[0]}").hostname if len(hosts) == 1 else None
-        return all(host is not None and urlsplit(it).hostname == host for it in origins)
+        return all(host is not None and urlsplit(origin).hostname == host for origin in origins)
     except ValueError:  # not an address
         return False
 

@@ -51,12 +51,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("demo-out"), help="where page and plots go (%(default)s)"
     )
-    found = parser.parse_args(arguments)
-    if not 4 <= found.seconds <= 3_600:
-        parser.error(f"--seconds {found.seconds:g}: must be 4 to 3600")
-    if not 10 <= found.rate <= 100_000:
-        parser.error(f"--rate {found.rate:g}: must be 10 to 100000")
-    return found
+    options = parser.parse_args(arguments)
+    if not 4 <= options.seconds <= 3_600:
+        parser.error(f"--seconds {options.seconds:g}: must be 4 to 3600")
+    if not 10 <= options.rate <= 100_000:
+        parser.error(f"--rate {options.rate:g}: must be 10 to 100000")
+    return options
 
 
 async def play(script: Script) -> Report:

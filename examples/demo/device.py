@@ -73,8 +73,8 @@ class Options:
         parser.add_argument("--journal", type=Path, required=True, help="file to write at the end")
         parser.add_argument("--name", required=True, help="the machine's, in topics")
         parser.add_argument("--kinds", nargs="*", default=[], help="of devices: cpu, memory, ...")
-        found = parser.parse_args(arguments)
-        return cls(found.port, found.rate, found.journal, found.name, tuple(found.kinds))
+        options = parser.parse_args(arguments)
+        return cls(options.port, options.rate, options.journal, options.name, tuple(options.kinds))
 
 
 class Device:

@@ -72,5 +72,5 @@ class JournalFile:
     @classmethod
     def load(cls, path: Path) -> JournalFile:
         """Read the file that Journal.save() wrote."""
-        facts = json.loads(path.read_text())
-        return cls(path.stem, facts.pop("counts"), Tally.load(path.with_suffix(".acked")), facts)
+        values = json.loads(path.read_text())
+        return cls(path.stem, values.pop("counts"), Tally.load(path.with_suffix(".acked")), values)

@@ -71,17 +71,17 @@ class Lake:
     def save(self, directory: Path) -> None:
         """Write lake.json and table.tally."""
         self.tally.save(directory / "table.tally")
-        facts = {key: value for key, value in asdict(self).items() if key != "tally"}
-        (directory / "lake.json").write_text(json.dumps(facts))
+        values = {key: value for key, value in asdict(self).items() if key != "tally"}
+        (directory / "lake.json").write_text(json.dumps(values))
 
     @classmethod
     def load(cls, directory: Path) -> Lake:
         """Read the files that save() wrote."""
-        facts = json.loads((directory / "lake.json").read_text())
+        values = json.loads((directory / "lake.json").read_text())
         for key in ("by_minute", "by_second"):
-            facts[key] = [Aggregate(*fields) for fields in facts[key]]
-        facts["steps"] = [tuple(step) for step in facts["steps"]]
-        return cls(**facts, tally=Tally.load(directory / "table.tally"))
+            values[key] = [Aggregate(*fields) for fields in values[key]]
+        values["steps"] = [tuple(step) for step in values["steps"]]
+        return cls(**values, tally=Tally.load(directory / "table.tally"))
 
 
 class Buckets:
@@ -148,22 +148,23 @@ def account(footers: Sequence[drained_file.FileFooter]) -> tuple[int, int, int]:
     numbers = {footer.drain_seq for footer in footers}
     missing = max(numbers, default=0) - len(numbers)  # numbers begin at 1
     records = twice = 0
-    wanted: dict[tuple[str, str, int, int], int] = {}
+    expected: dict[tuple[str, str, int, int], int] = {}
     for footer in sorted(
-        footers, key=lambda it: (it.edge, it.stream, it.partition, it.epoch, it.first_offset)
+        footers,
+        key=lambda footer: (footer.edge, footer.stream, footer.partition, footer.epoch, footer.first_offset),
     ):
         key = (footer.edge, footer.stream, footer.partition, footer.epoch)
-        next_offset = wanted.get(key, footer.epoch_first_offset)
+        next_offset = expected.get(key, footer.epoch_first_offset)
         missing += max(footer.first_offset - next_offset, 0)
         again = min(max(next_offset - footer.first_offset, 0), footer.count)
         records, twice = records + footer.count - again, twice + again
-        wanted[key] = max(next_offset, footer.last_offset + 1)
+        expected[key] = max(next_offset, footer.last_offset + 1)
     return records, twice, missing
 
 
-def say(step: str, **facts: object) -> None:
+def say(step: str, **details: object) -> None:
     """Report one step to the demo's screen."""
-    print(json.dumps({"step": step, **facts}), flush=True)
+    print(json.dumps({"step": step, **details}), flush=True)
 
 
 def main() -> None:
@@ -177,8 +178,8 @@ def main() -> None:
     say("reading every drained file")
     arrived, minutes, seconds = read_drained(options.drained)
     arrived.tally.save(options.out / "drained.tally")
-    facts = {key: value for key, value in asdict(arrived).items() if key != "tally"}
-    (options.out / "drained.json").write_text(json.dumps(facts))
+    values = {key: value for key, value in asdict(arrived).items() if key != "tally"}
+    (options.out / "drained.json").write_text(json.dumps(values))
     if options.no_spark:
         took = time.monotonic() - begin
         steps = [("decode", took, f"{arrived.files} files, each verified and decoded by ringbuf")]

@@ -64,9 +64,14 @@ def by_spark(root: Path, out: Path) -> Lake:
     with steps.step("gaps") as words:
         files = gaps.landing_account(str(root))
         accounts = gaps.table_account(spark, table, files)
-        stored, twice = sum(it.records for it in accounts), sum(it.doubled for it in accounts)
-        missing = sum(count(it.missing) + it.quarantined for it in accounts)
-        missing += sum(count(it.missing) + count(it.lost) + count(it.skipped) for it in files.epochs)
+        stored, twice = (
+            sum(account.records for account in accounts),
+            sum(account.doubled for account in accounts),
+        )
+        missing = sum(count(account.missing) + account.quarantined for account in accounts)
+        missing += sum(
+            count(epoch.missing) + count(epoch.lost) + count(epoch.skipped) for epoch in files.epochs
+        )
         missing += sum(count(edge.missing) for edge in files.edges) + len(files.unreadable)
         words.append(f"{missing} missing, {twice} doubled in {len(accounts)} partitions")
     with steps.step("ledger") as words:

@@ -123,7 +123,10 @@ def _differing(stages: Sequence[Stage]) -> list[str]:
     counts = {stage.records for stage in stages}
     if len(counts) < 2:
         return []
-    return ["the stages hold different records: " + ", ".join(f"{it.name} {it.records:,}" for it in stages)]
+    return [
+        "the stages hold different records: "
+        + ", ".join(f"{stage.name} {stage.records:,}" for stage in stages)
+    ]
 
 
 def _problems(stage: Stage, published: Tally, acked: Tally) -> list[str]:

@@ -69,14 +69,14 @@ def _verdict(report: Report) -> str:
 
 def _tiles(report: Report) -> str:
     seconds: dict[int, int] = {}
-    for it in report.lake.by_second:
-        seconds[it.start_s] = seconds.get(it.start_s, 0) + it.messages
-    most_waiting = max((it.stored - it.drained for it in report.samples), default=0)
+    for second in report.lake.by_second:
+        seconds[second.start_s] = seconds.get(second.start_s, 0) + second.messages
+    most_waiting = max((sample.stored - sample.drained for sample in report.samples), default=0)
     tiles = [
         (f"{report.ledger.rows[1].messages:,}", "messages acknowledged"),
         (f"{report.lake.records:,}", "records in the table"),
         (f"{max(seconds.values(), default=0):,}", "in the busiest second"),
-        (f"{len({it.device for it in report.lake.by_minute})}", "devices"),
+        (f"{len({cell.device for cell in report.lake.by_minute})}", "devices"),
         (f"{most_waiting:,}", "waited for the sink at most"),
         (f"{report.arrived.files:,}", f"drained files, {report.arrived.bytes / 1e6:.1f} MB"),
     ]
@@ -87,12 +87,12 @@ def _tiles(report: Report) -> str:
 def _timeline(report: Report) -> str:
     length = max(report.ended_s - report.began_s, 1e-9)
     bars = []
-    for it in report.outages:
-        left = 100 * (it.begin_s - report.began_s) / length
-        width = 100 * (it.end_s - it.begin_s) / length
+    for outage in report.outages:
+        left = 100 * (outage.begin_s - report.began_s) / length
+        width = 100 * (outage.end_s - outage.begin_s) / length
         bars.append(
-            f'<span style="left:{left:.2f}%;width:{width:.2f}%;background:{it.colour}">'
-            f"<em>{escape(it.what)}, {it.end_s - it.begin_s:.1f} s</em></span>"
+            f'<span style="left:{left:.2f}%;width:{width:.2f}%;background:{outage.colour}">'
+            f"<em>{escape(outage.what)}, {outage.end_s - outage.begin_s:.1f} s</em></span>"
         )
     return f'<div class="time">{"".join(bars)}</div>'
 
@@ -112,16 +112,24 @@ def _ledger(report: Report) -> str:
 
 
 def _minutes(report: Report) -> str:
-    minutes = sorted({it.start_s for it in report.lake.by_minute})
-    cells = {(it.device, it.start_s): it for it in report.lake.by_minute}
+    minutes = sorted({cell.start_s for cell in report.lake.by_minute})
+    cells = {(cell.device, cell.start_s): cell for cell in report.lake.by_minute}
     head = "".join(f'<th colspan="3" class="first">{minute_of(minute)}</th>' for minute in minutes)
     names = '<th class="first">messages</th><th>mean</th><th>most</th>' * len(minutes)
     rows = []
-    for device in sorted({it.device for it in report.lake.by_minute}):
+    for device in sorted({row_cell.device for row_cell in report.lake.by_minute}):
         unit, row = unit_of(device), [f"<td>{escape(device)}</td>"]
         for minute in minutes:
-            it = cells.get((device, minute))
-            values = (f"{it.messages:,}", cell(it.mean, unit), cell(it.high, unit)) if it else ("", "", "")
+            cell_of_minute = cells.get((device, minute))
+            values = (
+                (
+                    f"{cell_of_minute.messages:,}",
+                    cell(cell_of_minute.mean, unit),
+                    cell(cell_of_minute.high, unit),
+                )
+                if cell_of_minute
+                else ("", "", "")
+            )
             row.append(f'<td class="first">{values[0]}</td><td>{values[1]}</td><td>{values[2]}</td>')
         rows.append(f"<tr>{''.join(row)}</tr>")
     return f"<table><tr><th></th>{head}</tr><tr><th>device</th>{names}</tr>{''.join(rows)}</table>"

@@ -78,7 +78,7 @@ def draw(lake: Lake, samples: Sequence[Sample], outages: Sequence[Outage], png: 
         "ytick.color": "#52606d", "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
         "grid.color": GRID, "svg.fonttype": "path", "svg.hashsalt": "brim", "legend.frameon": False,
     }  # fmt: skip
-    begin = samples[0].at_s if samples else min((it.start_s for it in lake.by_second), default=0)
+    begin = samples[0].at_s if samples else min((second.start_s for second in lake.by_second), default=0)
     with plt.rc_context(style):
         figure, axes = plt.subplots(4, 2, figsize=(11, 10), sharex=True, layout="constrained")
         flat = list(axes.flat)
@@ -104,23 +104,25 @@ def draw(lake: Lake, samples: Sequence[Sample], outages: Sequence[Outage], png: 
 def _way(axis: Any, lake: Lake, samples: Sequence[Sample], begin: float) -> None:
     axis.set_title("Messages a second, by stage")
     stages: tuple[tuple[str, Callable[[Sample], int]], ...] = (
-        ("published", lambda it: it.published),
-        ("shared memory", lambda it: it.shm),
-        ("drained", lambda it: it.drained),
+        ("published", lambda second: second.published),
+        ("shared memory", lambda second: second.shm),
+        ("drained", lambda second: second.drained),
     )
     for (name, count), colour in zip(stages, PALETTE, strict=False):
         axis.plot(*_rates(samples, count, begin), label=name, color=colour, linewidth=1.4)
     counted: dict[int, int] = {}
-    for it in lake.by_second:
-        counted[it.start_s] = counted.get(it.start_s, 0) + it.messages
+    for second_of_lake in lake.by_second:
+        counted[second_of_lake.start_s] = counted.get(second_of_lake.start_s, 0) + second_of_lake.messages
     seconds = sorted(counted)[1:-1]  # the first and the last are not whole
     points = [second + 0.5 - begin for second in seconds], [counted[second] for second in seconds]
     axis.plot(*points, label="in the table", color=PALETTE[3], linewidth=1.2, linestyle=":")
     axis.legend(loc="upper left", ncols=4, fontsize=8, columnspacing=1.0, handlelength=1.4)
-    most = max((*_rates(samples, stages[0][1], begin)[1], *points[1], 1))
-    axis.set_ylim(0, 1.8 * most)  # waiting records are drained much faster: that peak is cut, with a label
+    max_rate = max((*_rates(samples, stages[0][1], begin)[1], *points[1], 1))
+    axis.set_ylim(
+        0, 1.8 * max_rate
+    )  # waiting records are drained much faster: that peak is cut, with a label
     drained = max(_rates(samples, stages[2][1], begin)[1], default=0)
-    if drained > 1.8 * most:
+    if drained > 1.8 * max_rate:
         text = f"drained at up to {drained:,.0f} a second"
         axis.text(
             0.99, 0.8, text, transform=axis.transAxes, ha="right", va="top", fontsize=8, color=PALETTE[2]
@@ -138,8 +140,8 @@ def _rates(
 
 def _waiting(axis: Any, samples: Sequence[Sample], begin: float) -> None:
     axis.set_title("Records stored, waiting for the sink")
-    times = [it.at_s - begin for it in samples]
-    waiting = [max(it.stored - it.drained, 0) for it in samples]
+    times = [sample.at_s - begin for sample in samples]
+    waiting = [max(sample.stored - sample.drained, 0) for sample in samples]
     axis.fill_between(times, waiting, color=PALETTE[0], alpha=0.25, linewidth=0)
     axis.plot(times, waiting, color=PALETTE[0], linewidth=1.4)
 
@@ -147,17 +149,17 @@ def _waiting(axis: Any, samples: Sequence[Sample], begin: float) -> None:
 def _vitals(axis: Any, panel: _Panel, by_second: Iterable[Aggregate], begin: float) -> None:
     axis.set_title(f"{panel.title}{', ' + panel.unit if panel.unit else ''}")
     lines: dict[str, tuple[list[float], list[float]]] = {}
-    for it in by_second:
-        found = re.fullmatch(rf"host/[^/]+/({panel.wanted})", it.device)
-        if found:
-            times, values = lines.setdefault(found[1], ([], []))
-            at = it.start_s + 0.5 - begin
+    for second in by_second:
+        match = re.fullmatch(rf"host/[^/]+/({panel.wanted})", second.device)
+        if match:
+            times, values = lines.setdefault(match[1], ([], []))
+            at = second.start_s + 0.5 - begin
             # No record was stored: a line across would suggest otherwise.
             if times and at - times[-1] > HOLE_S:
                 times.append(at)
                 values.append(math.nan)
             times.append(at)
-            values.append(it.mean * panel.scale)
+            values.append(second.mean * panel.scale)
     largest = sorted(lines, key=lambda name: -max(filter(math.isfinite, lines[name][1])))[:LINES_MAX]
     for name, colour in zip(sorted(largest), PALETTE, strict=False):
         axis.plot(*lines[name], label=name, color=colour, linewidth=1.2)
@@ -167,11 +169,13 @@ def _vitals(axis: Any, panel: _Panel, by_second: Iterable[Aggregate], begin: flo
 
 
 def _outages(axis: Any, outages: Sequence[Outage], begin: float, *, named: bool) -> None:
-    for it in outages:
-        axis.axvspan(it.begin_s - begin, it.end_s - begin, color=it.colour, alpha=0.16, linewidth=0)
+    for outage in outages:
+        axis.axvspan(
+            outage.begin_s - begin, outage.end_s - begin, color=outage.colour, alpha=0.16, linewidth=0
+        )
         if named:
-            middle = (it.begin_s + it.end_s) / 2 - begin
+            middle = (outage.begin_s + outage.end_s) / 2 - begin
             top = axis.get_xaxis_transform()
             axis.text(
-                middle, 0.03, it.what, transform=top, ha="center", va="bottom", fontsize=7.5, rotation=90
+                middle, 0.03, outage.what, transform=top, ha="center", va="bottom", fontsize=7.5, rotation=90
             )

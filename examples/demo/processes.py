@@ -128,8 +128,8 @@ class Child:
         async for line in self._process.stdout:
             text = line.decode(errors="replace").rstrip()
             with contextlib.suppress(ValueError):
-                found = json.loads(text)
-                if isinstance(found, dict):
-                    self.facts = found
+                message = json.loads(text)
+                if isinstance(message, dict):
+                    self.facts = message
             if self._on_line is not None:
                 self._on_line(text)

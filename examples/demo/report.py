@@ -67,8 +67,8 @@ def gather(
     """Read the files of all processes, and make the ledger from them."""
     journals = [JournalFile.load(scene.counts / f"{name}.json") for name in PUBLISHERS]
     lake = Lake.load(scene.table)
-    facts = json.loads((scene.table / "drained.json").read_text())
-    arrived = Arrived(**facts, tally=Tally.load(scene.table / "drained.tally"))
+    values = json.loads((scene.table / "drained.json").read_text())
+    arrived = Arrived(**values, tally=Tally.load(scene.table / "drained.tally"))
     stages = [
         _received("shared memory", scene.counts / "shm.json"),
         _received("ZeroMQ", scene.counts / "zmq.json"),
@@ -84,13 +84,13 @@ def gather(
 
 
 def _received(name: str, path: Path) -> Stage:
-    facts = json.loads(path.read_text())
-    half_ms = facts["age_us"] / 1000  # from the device to the subscriber
+    values = json.loads(path.read_text())
+    half_ms = values["age_us"] / 1000  # from the device to the subscriber
     note = f"half within {half_ms:.1f} ms" if half_ms < 1_000 else f"half within {half_ms / 1000:.1f} s"
-    if facts["fetched"]:
-        note += f"; {facts['fetched']:,} fetched from the ring"
+    if values["fetched"]:
+        note += f"; {values['fetched']:,} fetched from the ring"
     tally = Tally.load(path.with_suffix(".tally"))
-    return Stage(name, facts["records"], facts["twice"], facts["gaps"], tally, note)
+    return Stage(name, values["records"], values["twice"], values["gaps"], tally, note)
 
 
 def minute_of(start_s: int) -> str:
@@ -126,10 +126,10 @@ def cell(value: float, unit: str) -> str:
 
 def print_table(console: Console, lake: Lake) -> None:
     """Print devices as rows and minutes as columns: number of messages, mean, maximum."""
-    minutes = sorted({it.start_s for it in lake.by_minute})[-MINUTES_MAX:]
+    minutes = sorted({cell.start_s for cell in lake.by_minute})[-MINUTES_MAX:]
     by_device: dict[str, dict[int, Aggregate]] = {}
-    for it in lake.by_minute:
-        by_device.setdefault(it.device, {})[it.start_s] = it
+    for total in lake.by_minute:
+        by_device.setdefault(total.device, {})[total.start_s] = total
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("device")
     for minute in minutes:
@@ -139,10 +139,14 @@ def print_table(console: Console, lake: Lake) -> None:
     for device in sorted(by_device):
         unit, cells = unit_of(device), []
         for minute in minutes:
-            found = by_device[device].get(minute)
+            total_of_minute = by_device[device].get(minute)
             cells += (
-                [f"{found.messages:,}", cell(found.mean, unit), cell(found.high, unit)]
-                if found
+                [
+                    f"{total_of_minute.messages:,}",
+                    cell(total_of_minute.mean, unit),
+                    cell(total_of_minute.high, unit),
+                ]
+                if total_of_minute
                 else ["", "", ""]
             )
         table.add_row(device, *cells)

@@ -118,11 +118,11 @@ class PlainScreen:
         if now < self._next or not view.publishers:
             return
         self._next = now + PLAIN_INTERVAL_S
-        published = sum(it.published for it in view.publishers)
-        acked = sum(it.acked for it in view.publishers)
-        rate = sum(it.per_second for it in view.publishers)
+        published = sum(publisher.published for publisher in view.publishers)
+        acked = sum(publisher.acked for publisher in view.publishers)
+        rate = sum(publisher.per_second for publisher in view.publishers)
         parts = [f"published {published:,} ({rate:,.0f}/s), acknowledged {acked:,}"]
-        parts += [f"{it.name} {it.records:,}" for it in view.subscribers]
+        parts += [f"{subscriber.name} {subscriber.records:,}" for subscriber in view.subscribers]
         if view.bridge:
             parts.append(
                 f"drained {view.bridge.drained:,}, waiting {view.bridge.waiting:,} ({view.bridge.state})"
@@ -210,17 +210,37 @@ class LiveScreen:
 
 def _publishers(publishers: Sequence[Publisher]) -> Table:
     table = _table("Publishers", "published", "acked", "in flight", "per s", "again")
-    for it in publishers:
-        numbers = (it.published, it.acked, it.published - it.acked, round(it.per_second), it.resent)
-        table.add_row(it.name, _state(it.state), *(f"{number:,}" for number in numbers))
+    for publisher in publishers:
+        numbers = (
+            publisher.published,
+            publisher.acked,
+            publisher.published - publisher.acked,
+            round(publisher.per_second),
+            publisher.resent,
+        )
+        table.add_row(publisher.name, _state(publisher.state), *(f"{number:,}" for number in numbers))
     return table
 
 
 def _subscribers(subscribers: Sequence[Subscriber]) -> Table:
     table = _table("Subscribers", "records", "per s", "gaps", "fetched", "age p50", "age p99")
-    for it in subscribers:
-        numbers = [f"{number:,}" for number in (it.records, round(it.per_second), it.gaps, it.fetched)]
-        table.add_row(it.name, _state(it.state), *numbers, _age(it.age_p50_us), _age(it.age_p99_us))
+    for subscriber in subscribers:
+        numbers = [
+            f"{number:,}"
+            for number in (
+                subscriber.records,
+                round(subscriber.per_second),
+                subscriber.gaps,
+                subscriber.fetched,
+            )
+        ]
+        table.add_row(
+            subscriber.name,
+            _state(subscriber.state),
+            *numbers,
+            _age(subscriber.age_p50_us),
+            _age(subscriber.age_p99_us),
+        )
     return table
 
 

@@ -205,12 +205,12 @@ class Script:
             self._cast.look_after()
             await asyncio.sleep(min(left, TICK_S))
 
-    async def _until(self, is_so: Callable[[], bool], seconds: float, who: str) -> None:
+    async def _until(self, is_so: Callable[[], bool], seconds: float, subject: str) -> None:
         deadline = time.monotonic() + seconds
         while not is_so():
             self._cast.look_after()
             if time.monotonic() > deadline:
-                raise DemoFailed(f"{who}: still waiting after {seconds:.0f} s; see {self.scene.logs}")
+                raise DemoFailed(f"{subject}: still waiting after {seconds:.0f} s; see {self.scene.logs}")
             await asyncio.sleep(TICK_S)
 
     # ---- texts ----
@@ -224,8 +224,8 @@ class Script:
 
     def _tell_step(self, line: str) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            found = json.loads(line)
-            if "seconds" in found:
-                self._say(f"table: {found['step']} ({found['seconds']:.1f} s)")
+            message = json.loads(line)
+            if "seconds" in message:
+                self._say(f"table: {message['step']} ({message['seconds']:.1f} s)")
             else:  # begin of an act: shown on the screen only
-                self.screen.happened(f"table: {found['step']}")
+                self.screen.happened(f"table: {message['step']}")

@@ -92,8 +92,8 @@ class Received:
     def close(self, **more: object) -> None:
         """Write the report."""
         self._next_status = 0.0
-        kept = sorted(self._ages_kept)
-        self.tell(age_us=kept[len(kept) // 2] if kept else 0, **more)
+        ages = sorted(self._ages_kept)
+        self.tell(age_us=ages[len(ages) // 2] if ages else 0, **more)
         self._tally.save(self._report.with_suffix(".tally"))
         self._report.write_text(json.dumps(self._facts))
 
@@ -149,11 +149,11 @@ def fetch(runtime_dir: Path, received: Received) -> None:
         ring = rings.get((name, epoch))
         if ring is None:
             continue
-        wanted = set(offsets)
+        remaining = set(offsets)
         with ring.reader(name="demo-zmq", overrun="count", start="oldest") as reader:
             reader.seek(max(offsets[0], ring.extremes().oldest_offset))
             while (record := reader.poll()) is not None and record.offset <= offsets[-1]:
-                if record.offset in wanted:
+                if record.offset in remaining:
                     received.fetched += received.take(name, epoch, record.offset, record.key.decode(), record)
     for ring in rings.values():
         ring.close()

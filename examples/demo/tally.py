@@ -56,16 +56,16 @@ class Tally:
 
     def count(self, device: str | None = None) -> int:
         """Number of different messages of one device, or of all."""
-        chosen = self._seen.values() if device is None else [self._seen.get(device, b"")]
-        return sum(len(seen) - seen.count(0) for seen in chosen)
+        devices = self._seen.values() if device is None else [self._seen.get(device, b"")]
+        return sum(len(seen) - seen.count(0) for seen in devices)
 
     def total(self) -> int:
         """Number of messages, with repetitions."""
         return sum(sum(seen) for seen in self._seen.values())
 
-    def missing(self, wanted: Tally) -> Iterator[tuple[str, int]]:
-        """Messages that `wanted` has and this tally has not."""
-        for device, theirs in sorted(wanted._seen.items()):
+    def missing(self, other: Tally) -> Iterator[tuple[str, int]]:
+        """Messages that `other` has and this tally has not."""
+        for device, theirs in sorted(other._seen.items()):
             mine = self._seen.get(device, b"")
             mine = mine[: len(theirs)].ljust(len(theirs), b"\0")
             if theirs != mine:
@@ -84,6 +84,6 @@ class Tally:
     def load(cls, path: Path) -> Tally:
         """Read the file that save() wrote."""
         tally = cls()
-        found = msgpack.unpackb(zlib.decompress(path.read_bytes()))
-        tally._seen = {device: bytearray(seen) for device, seen in found.items()}
+        values = msgpack.unpackb(zlib.decompress(path.read_bytes()))
+        tally._seen = {device: bytearray(seen) for device, seen in values.items()}
         return tally

@@ -50,11 +50,11 @@ class Window:
         """Seconds since the oldest counters in the window, and the growth of each since then; zeros at
         first.
         """
-        kept = self._kept.setdefault(name, deque(maxlen=4096))
-        kept.append((now, counters))
-        while len(kept) > 2 and kept[1][0] <= now - WINDOW_S:
-            kept.popleft()
-        then, before = kept[0]
+        samples = self._kept.setdefault(name, deque(maxlen=4096))
+        samples.append((now, counters))
+        while len(samples) > 2 and samples[1][0] <= now - WINDOW_S:
+            samples.popleft()
+        then, before = samples[0]
         return now - then, tuple(new - old for new, old in zip(counters, before, strict=True))
 
 
@@ -78,14 +78,14 @@ class Vitals:
         slow = now >= self._next_slow
         if slow:
             self._next_slow = now + SLOW_S
-        found = [
+        values = [
             reading
             for source, is_slow in self._sources
             if slow or not is_slow
             for reading in source(self, now)
         ]
         return [
-            Reading(f"{self._prefix}/{device}", round(value, 3), details) for device, value, details in found
+            Reading(f"{self._prefix}/{device}", round(value, 3), details) for device, value, details in values
         ]
 
     def _cpus(self, now: float) -> Iterator[Reading]:

@@ -64,13 +64,13 @@ class ArchiveFile:
         """Read the footer.  Raises FormatError, ArchiveUnavailable, FileNotFoundError, OSError."""
         check_available()
         try:
-            found = cls.at(files, os.path.join(directory, archive_name(base)))
+            archive = cls.at(files, os.path.join(directory, archive_name(base)))
         except FileNotFoundError:
             _refuse_earlier(files, directory, base)
             raise
-        if found.base != base:
-            raise FormatError(f"the archive is of the segment at {found.base}, not {base}")
-        return found
+        if archive.base != base:
+            raise FormatError(f"the archive is of the segment at {archive.base}, not {base}")
+        return archive
 
     @classmethod
     def at(cls, files: Files, path: str) -> ArchiveFile:
@@ -118,7 +118,7 @@ class ArchiveFile:
         """Records from `offset` on, or from the next one there is, about `limit_bytes`, at least one; in
         order; only those of `topic`, if it is given.  Empty: there is none.
         """
-        found: list[Range] = []
+        answer: list[Range] = []
         for index in self._groups.get((ring, epoch), ()):
             if self.catalogue.groups[index].end_offset <= offset:
                 continue
@@ -126,13 +126,13 @@ class ArchiveFile:
             if records is None:
                 continue
             ranges = records.ranges(offset, limit_bytes)
-            if found and ranges and len(ranges[0].view) > limit_bytes:
+            if answer and ranges and len(ranges[0].view) > limit_bytes:
                 break
-            found += ranges
-            limit_bytes -= sum(len(it.view) for it in ranges)
+            answer += ranges
+            limit_bytes -= sum(len(range_read.view) for range_read in ranges)
             if limit_bytes <= 0 or (ranges and not records.ends_with(ranges[-1])):
                 break
-        return found
+        return answer
 
     def offset_at(self, handle: int, cache: Cache, ring: str, epoch: int, position: int) -> int | None:
         """Offset of the record that holds the ring position, or of the next one; None: all lie before.  Of a
@@ -143,9 +143,9 @@ class ArchiveFile:
             if group.end_position <= position:
                 continue
             records = self._undamaged(handle, cache, index)
-            found = group.first_offset if records is None else records.offset_at(position)
-            if found is not None:
-                return found
+            offset = group.first_offset if records is None else records.offset_at(position)
+            if offset is not None:
+                return offset
         return None
 
     def check(self, handle: int, index: int) -> int:
@@ -191,17 +191,17 @@ class ArchiveFile:
     def _undamaged(self, handle: int, cache: Cache, index: int, topic: bytes | None = None) -> Records | None:
         """Records of a row group; None: it is damaged, which is noted, or has none of the topic."""
         key = self.base, index, topic
-        found = cache.get(key)
-        if found is not None:
-            return found
+        records = cache.get(key)
+        if records is not None:
+            return records
         try:
-            found = self.records(handle, index, topic)
+            records = self.records(handle, index, topic)
         except FormatError as error:
             self.damage[f"row group {index} ({self.catalogue.groups[index]})"] = str(error)
             return None
-        if found is not None:
-            cache.put(key, found)
-        return found
+        if records is not None:
+            cache.put(key, records)
+        return records
 
 
 def _verify(footer: bytes) -> None:

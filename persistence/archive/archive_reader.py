@@ -122,43 +122,43 @@ class Archive:
         """Log position at the end of the last archive; 0 without archives, or if it is unreadable."""
         with self._lock:
             last = max(self._listed(), default=None)
-            found = None if last is None else self._opened.get(last) or self._open(last)
-            return 0 if found is None else found.base + found.catalogue.end
+            archive = None if last is None else self._opened.get(last) or self._open(last)
+            return 0 if archive is None else archive.base + archive.catalogue.end
 
     def note(self, base: int, damage: Mapping[str, str]) -> None:
         """Note damaged parts that a scrub has found."""
         with self._lock:
-            if (found := self._known().get(base)) is not None:
-                found.damage.update(damage)
+            if (archive := self._known().get(base)) is not None:
+                archive.damage.update(damage)
 
     @property
     def damaged_places(self) -> int:
         """Number of unreadable archives, and of damaged parts of the others."""
         with self._lock:
-            return len(self.unreadable) + sum(len(it.damage) for it in self._known().values())
+            return len(self.unreadable) + sum(len(archive.damage) for archive in self._known().values())
 
     def segments(self) -> list[SegmentInfo]:
         """Facts of each archive, rising, with unreadable ones."""
-        found = [_facts(it) for it in self.all()]
+        segments = [_facts(archive) for archive in self.all()]
         with self._lock:
             unreadable = dict(self.unreadable)
-        found += [
+        segments += [
             SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=why) for base, why in unreadable.items()
         ]
-        return sorted(found, key=lambda it: it.base)
+        return sorted(segments, key=lambda segment: segment.base)
 
     def facts(self, base: int) -> SegmentInfo | None:
         """Facts of an archive; None: it is missing or unreadable."""
         with self._lock:
-            found = self._known().get(base)
-        return None if found is None else _facts(found)
+            archive = self._known().get(base)
+        return None if archive is None else _facts(archive)
 
     def epochs(self, ring_name: str) -> list[tuple[int, int, int]]:
         """Epoch, first and end offset of the archived records of a ring, in the order of the log."""
         with self._lock:
             self._known()
-            spans = [(its[0].base, epoch, its[0].first, its[-1].end)
-                     for (name, epoch), its in self._spans.items() if name == ring_name]  # fmt: skip
+            spans = [(spans[0].base, epoch, spans[0].first, spans[-1].end)
+                     for (name, epoch), spans in self._spans.items() if name == ring_name]  # fmt: skip
         return [(epoch, first, end) for _, epoch, first, end in sorted(spans)]
 
     def first_offset(self, ring_name: str, epoch: int, offset: int) -> int | None:
@@ -168,7 +168,9 @@ class Archive:
             for span in self._spans.get((ring_name, epoch), ()):
                 if span.end > offset:
                     groups = here[span.base].groups(ring_name, epoch)
-                    return next(max(it.first_offset, offset) for it in groups if it.end_offset > offset)
+                    return next(
+                        max(group.first_offset, offset) for group in groups if group.end_offset > offset
+                    )
             return None
 
     def end_offset(self, ring_name: str, epoch: int) -> int:
@@ -186,7 +188,7 @@ class Archive:
         """
         return self._from(
             ring_name, epoch, lambda span: span.end > offset,
-            lambda it, handle: it.read(handle, self._cache, ring_name, epoch, offset, limit_bytes),
+            lambda file, handle: file.read(handle, self._cache, ring_name, epoch, offset, limit_bytes),
         )  # fmt: skip
 
     def read_topic(
@@ -195,34 +197,34 @@ class Archive:
         """As read(), but only records of that topic."""
         return self._from(
             ring_name, epoch, lambda span: span.end > offset,
-            lambda it, handle: it.read(handle, self._cache, ring_name, epoch, offset, limit_bytes, topic),
+            lambda file, handle: file.read(handle, self._cache, ring_name, epoch, offset, limit_bytes, topic),
         )  # fmt: skip
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
         """As read(), from the record that holds the ring position, or the next record after it."""
 
-        def at(it: ArchiveFile, handle: int) -> list[Range]:
-            offset = it.offset_at(handle, self._cache, ring_name, epoch, position)
+        def at(file: ArchiveFile, handle: int) -> list[Range]:
+            offset = file.offset_at(handle, self._cache, ring_name, epoch, position)
             if offset is None:
                 return []
-            return it.read(handle, self._cache, ring_name, epoch, offset, limit_bytes)
+            return file.read(handle, self._cache, ring_name, epoch, offset, limit_bytes)
 
         return self._from(ring_name, epoch, lambda span: span.end_position > position, at)
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int | None:
         """The offset of the first record of that time or later; None: all are earlier."""
 
-        def later(it: ArchiveFile, handle: int) -> list[Range]:
-            for group in it.groups(ring_name, epoch):
+        def later(file: ArchiveFile, handle: int) -> list[Range]:
+            for group in file.groups(ring_name, epoch):
                 if group.last_timestamp_ns < timestamp_ns:
                     continue
-                for found in it.read(handle, self._cache, ring_name, epoch, group.first_offset, group.bytes):
-                    if (first := from_time(found, timestamp_ns)) is not None:
-                        return [from_offset(found, first)]
+                for run in file.read(handle, self._cache, ring_name, epoch, group.first_offset, group.bytes):
+                    if (first := from_time(run, timestamp_ns)) is not None:
+                        return [from_offset(run, first)]
             return []
 
-        found = self._from(ring_name, epoch, lambda span: True, later)
-        return found[0].offset if found else None
+        ranges = self._from(ring_name, epoch, lambda span: True, later)
+        return ranges[0].offset if ranges else None
 
     # ---- inside: _lock is held, but in _from() ----
 
@@ -240,23 +242,23 @@ class Archive:
         """Readable archives; footers that are not in memory are read."""
         missing = self._listed() - self._opened.keys() - self.unreadable.keys()
         for base in sorted(missing):
-            found = self._open(base)
-            if found is not None:
-                self._opened[base] = found
+            archive = self._open(base)
+            if archive is not None:
+                self._opened[base] = archive
         if missing:
             self._index()
         return self._opened
 
     def _open(self, base: int) -> ArchiveFile | None:
         try:
-            found = ArchiveFile.open(self._files, self._directory, base)
+            archive = ArchiveFile.open(self._files, self._directory, base)
         except FileNotFoundError:
             return None
         except (ArchiveUnavailable, FormatError, OSError) as error:
             self.unreadable[base] = str(error)
             return None
         self.unreadable.pop(base, None)
-        return found
+        return archive
 
     def _index(self) -> None:
         self._spans = {}
@@ -277,24 +279,24 @@ class Archive:
         """Ranges of the first archive for which `read` returns some; `may` selects the archives to try."""
         with self._lock:
             here = self._known()
-            spans = [it for it in self._spans.get((ring_name, epoch), ()) if may(it)]
-            files = [here[it.base] for it in spans]
+            spans = [span for span in self._spans.get((ring_name, epoch), ()) if may(span)]
+            files = [here[span.base] for span in spans]
         for file in files:
             try:
                 with self._reading, file.opened() as handle:
-                    found = read(file, handle)
+                    ranges = read(file, handle)
             except FileNotFoundError:
                 continue
-            if found:
+            if ranges:
                 with self._lock:
                     self.reads += 1
-                return found
+                return ranges
         return []
 
 
 def _bases(names: Iterable[str], suffix: str) -> set[int]:
-    found = (base_of_archive(name, suffix) for name in names)
-    return {base for base in found if base is not None}
+    bases = (base_of_archive(name, suffix) for name in names)
+    return {base for base in bases if base is not None}
 
 
 def _facts(file: ArchiveFile) -> SegmentInfo:
@@ -305,8 +307,8 @@ def _facts(file: ArchiveFile) -> SegmentInfo:
         file.catalogue.end,
         file.size,
         "archived",
-        min((it.first_timestamp_ns for it in rings), default=0),
-        max((it.last_timestamp_ns for it in rings), default=0),
+        min((ring.first_timestamp_ns for ring in rings), default=0),
+        max((ring.last_timestamp_ns for ring in rings), default=0),
         rings,
         (),
         indexed=True,
@@ -320,8 +322,8 @@ def _ring_facts(groups: list[RowGroup]) -> RingInfo:
         groups[0].epoch,
         groups[0].first_offset,
         groups[-1].end_offset,
-        sum(it.records for it in groups),
-        min(it.first_timestamp_ns for it in groups),
-        max(it.last_timestamp_ns for it in groups),
-        sum(it.bytes for it in groups),
+        sum(group.records for group in groups),
+        min(group.first_timestamp_ns for group in groups),
+        max(group.last_timestamp_ns for group in groups),
+        sum(group.bytes for group in groups),
     )

@@ -94,7 +94,9 @@ def _is_there(files: Files, target: str, source: SegmentSource, stopped: Callabl
     if size_of(files, target) == 0:
         return False
     try:
-        return _is_right(files, target, source, [_proof(source.read(it)) for it in source.groups], stopped)
+        return _is_right(
+            files, target, source, [_proof(source.read(group)) for group in source.groups], stopped
+        )
     except (FileNotFoundError, FormatError):
         return False
 
@@ -181,10 +183,12 @@ def _is_right(
     """
     archive = ArchiveFile.at(files, path)
     catalogue, groups = archive.catalogue, archive.catalogue.groups
-    found = (catalogue.header, catalogue.end, catalogue.opening, catalogue.closing)
-    if found != (source.header, source.end, source.opening, source.closing):
+    written = (catalogue.header, catalogue.end, catalogue.opening, catalogue.closing)
+    if written != (source.header, source.end, source.opening, source.closing):
         return False
-    if [(it.ring, it.epoch) for it in groups] != [(it.ring, it.epoch) for it in source.groups]:
+    if [(group.ring, group.epoch) for group in groups] != [
+        (group.ring, group.epoch) for group in source.groups
+    ]:
         return False
     with archive.opened() as handle:
         for index, proof in enumerate(proofs):

@@ -22,10 +22,10 @@ class Cache:
 
     def get(self, key: Key) -> Records | None:
         """The records under that key, if they are still kept."""
-        found = self._items.get(key)
-        if found is not None:
+        item = self._items.get(key)
+        if item is not None:
             self._items.move_to_end(key)
-        return found
+        return item
 
     def put(self, key: Key, records: Records) -> None:
         """Keep them, unless they are larger than all that may be kept."""

@@ -35,7 +35,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 # The columns that records are built from, and their types when they have been read.
-COLUMNS: Final = {it.name: TEXTS if it.name == "topic" else it.type for it in list(SCHEMA)[2:]}
+COLUMNS: Final = {field.name: TEXTS if field.name == "topic" else field.type for field in list(SCHEMA)[2:]}
 # Fields of rb_decode_columns (ringbuf/c/arrow/decode_api.h) by the buffers of a column: bitmap of rows
 # that are not null, then values, or ends and values.
 FIXED: Final = ("offset", "timestamp_ns", "flags")

@@ -131,8 +131,8 @@ def records_in(
 
 def _has(topics: pa.Table, topic: bytes) -> bool:
     """True if the text is in the dictionary, also as a part of another one."""
-    texts = (it.dictionary.buffers()[2] for it in topics.column("topic").chunks)
-    return any(topic in it.to_pybytes() for it in texts if it is not None)
+    texts = (chunk.dictionary.buffers()[2] for chunk in topics.column("topic").chunks)
+    return any(topic in text.to_pybytes() for text in texts if text is not None)
 
 
 def release_unused() -> None:

@@ -48,47 +48,51 @@ class Records:
         """Runs of records from `offset` on, or from the next one there is, that fit into `limit_bytes`, at
         least one record.  Empty: there is none.
         """
-        found: list[Range] = []
-        index = bisect_right(range(self._count), offset, key=lambda it: self._stretches[it].first_offset)
+        ranges: list[Range] = []
+        index = bisect_right(
+            range(self._count), offset, key=lambda index_tried: self._stretches[index_tried].first_offset
+        )
         for at in range(max(index - 1, 0), self._count):
             stretch = self._stretches[at]
             skipped = max(offset - stretch.first_offset, 0)
             if skipped >= stretch.count:
                 continue
             taken = self._fitting(stretch.row + skipped, stretch.row + stretch.count, limit_bytes)
-            if not taken and found:
+            if not taken and ranges:
                 break
-            found.append(self._range(stretch, skipped, max(taken, 1)))
-            limit_bytes -= len(found[-1].view)
+            ranges.append(self._range(stretch, skipped, max(taken, 1)))
+            limit_bytes -= len(ranges[-1].view)
             if skipped + max(taken, 1) < stretch.count:
                 break
-        return found
+        return ranges
 
-    def ends_with(self, found: Range) -> bool:
+    def ends_with(self, end: Range) -> bool:
         """True if that is the last run."""
-        return self._count > 0 and found.offset + found.count == self._end(self._count - 1)
+        return self._count > 0 and end.offset + end.count == self._end(self._count - 1)
 
     def runs(self) -> list[Run]:
         """The runs that they make."""
-        found: list[Run] = []
+        runs: list[Run] = []
         for stretch in self._stretches[0 : self._count]:
             last = stretch.row + stretch.count
             length = (self._places[last] - self._places[stretch.row]) * RECORD_ALIGN
-            if found and found[-1].is_continued_at(stretch.first_offset, stretch.position):
-                before = found.pop()
-                found.append(
+            if runs and runs[-1].is_continued_at(stretch.first_offset, stretch.position):
+                before = runs.pop()
+                runs.append(
                     before._replace(records=before.records + stretch.count, length=before.length + length)
                 )
             else:
-                found.append(Run(stretch.first_offset, stretch.count, stretch.position, length))
-        return found
+                runs.append(Run(stretch.first_offset, stretch.count, stretch.position, length))
+        return runs
 
     def _end(self, index: int) -> int:
         return int(self._stretches[index].first_offset + self._stretches[index].count)
 
     def offset_at(self, position: int) -> int | None:
         """Offset of the record that holds the ring position, or of the next one; None: all lie before."""
-        index = bisect_right(range(self._count), position, key=lambda it: self._stretches[it].position)
+        index = bisect_right(
+            range(self._count), position, key=lambda index_tried: self._stretches[index_tried].position
+        )
         if index:
             stretch = self._stretches[index - 1]
             place = self._places[stretch.row] * RECORD_ALIGN + position - stretch.position
@@ -107,7 +111,9 @@ class Records:
 
     def _range(self, stretch: Any, skipped: int, count: int) -> Range:
         row = stretch.row + skipped
-        first, last, end = (self._places[it] * RECORD_ALIGN for it in (row, row + count - 1, row + count))
+        first, last, end = (
+            self._places[index_of_row] * RECORD_ALIGN for index_of_row in (row, row + count - 1, row + count)
+        )
         skipped_bytes = first - self._places[stretch.row] * RECORD_ALIGN
         return Range(
             stretch.position + skipped_bytes,

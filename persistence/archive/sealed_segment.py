@@ -54,7 +54,7 @@ class SegmentSource:
         self._memory = (
             bytearray()
         )  # of the last group; reused, because filling new memory costs as much as a read
-        names = {ring_id: it.name for ring_id, it in table.catalogue.items()}
+        names = {ring_id: entry.name for ring_id, entry in table.catalogue.items()}
         keys = sorted(key for key, rows in table.rings.items() if len(rows))
         if unknown := [ring_id for ring_id, _ in keys if ring_id not in names]:
             raise NotArchived(f"{table.name} holds records of rings that it does not name: {unknown}")
@@ -87,7 +87,7 @@ class SegmentSource:
 
         Raises NotArchived: an extent differs from the table; OSError.
         """
-        rows, kept = group.rows.native()
+        rows, memory_of_rows = group.rows.native()
         if len(self._memory) < group.length:
             self._memory = bytearray(group.length)
         state = ffi.new("rb_bodies *")
@@ -103,10 +103,10 @@ class SegmentSource:
             )
             if result != lib.RB_OK or state.row == row or not piece:
                 raise NotArchived(f"{self.name} is damaged at {place} and kept as it is")
-        del kept, memory
+        del memory_of_rows, memory
         return GroupRecords(
             memoryview(self._memory)[: group.length],
-            [Run(it.first_offset, it.count, it.position, it.length) for it in runs[0 : state.runs]],
+            [Run(run.first_offset, run.count, run.position, run.length) for run in runs[0 : state.runs]],
         )
 
 

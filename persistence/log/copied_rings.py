@@ -57,11 +57,11 @@ class CopiedRing:
 
     def extremes(self) -> Extremes:
         """See Ring.  The end is the one that readers find; a killed writer may not have published it."""
-        found = self.ring.extremes()
+        extremes = self.ring.extremes()
         with self.ring.reader(name="log", overrun="count", seated=False) as reader:
             while reader.ranges(1 << 20):
                 pass
-            return found._replace(end_position=reader.cursor, end_offset=reader.offset)
+            return extremes._replace(end_position=reader.cursor, end_offset=reader.offset)
 
     def durable(self, position: int) -> None:
         """No effect: the header belongs to another process."""
@@ -107,18 +107,18 @@ class CopyingReader:
         """See Reader.ranges().  Records lost before the first are counted.  Raises Corrupt."""
         for _ in range(ATTEMPTS):
             try:
-                found = self._reader.ranges(limit_bytes, limit)
+                ranges = self._reader.ranges(limit_bytes, limit)
             except Overrun as error:
                 self._ring.lost += error.lost
                 continue
             except Evicted:
                 self._begin_again()
                 continue
-            copies = [replace(it, view=memoryview(bytes(it.view))) for it in found]
-            if found and not self._reader.holds(found[0].position):
-                self._ring.lost += sum(it.count for it in found)
+            copies = [replace(part, view=memoryview(bytes(part.view))) for part in ranges]
+            if ranges and not self._reader.holds(ranges[0].position):
+                self._ring.lost += sum(part.count for part in ranges)
                 continue
-            return [_verified(self._ring.name, it) for it in copies]
+            return [_verified(self._ring.name, part) for part in copies]
         return []
 
     def release(self, position: int) -> None:
@@ -155,20 +155,20 @@ class CopyingReader:
 
     def _begin_again(self) -> None:
         """Take a new slot after an eviction, at the next record that is left."""
-        wanted = self._reader.offset
+        offset = self._reader.offset
         self._reader.close()
         self._reader = self._opened()
         try:
-            self._reader.seek(wanted)
-        except OffsetGone as gone:
-            self._ring.lost += max(gone.nearest - wanted, 0)
+            self._reader.seek(offset)
+        except OffsetGone as error:
+            self._ring.lost += max(error.nearest - offset, 0)
 
 
-def _verified(name: str, found: Range) -> Range:
-    scan = scan_records(found.view, found.epoch)
-    if (scan.first_offset, scan.count, scan.good_bytes) != (found.offset, found.count, len(found.view)):
-        raise Corrupt(f"ring {name}: {found.count} records from offset {found.offset} on do not verify")
-    return found
+def _verified(name: str, part: Range) -> Range:
+    scan = scan_records(part.view, part.epoch)
+    if (scan.first_offset, scan.count, scan.good_bytes) != (part.offset, part.count, len(part.view)):
+        raise Corrupt(f"ring {name}: {part.count} records from offset {part.offset} on do not verify")
+    return part
 
 
 class CopiedRingsWriter(LogWriter):
@@ -233,10 +233,10 @@ class CopiedRingsWriter(LogWriter):
         except RingError as error:
             self._break(joined, error)
             return 0
-        for it in ranges:
-            if self._next.get(name, it.offset) != it.offset:
-                log.warning("records lost before they were logged ring=%s before=%d", name, it.offset)
-                self.log.join(name, epoch, it.offset)
-            self._next[name] = it.offset + it.count
-            self.log.append(joined.ring_id, [it], joined.c, now)
-        return sum(len(it.view) for it in ranges)
+        for part in ranges:
+            if self._next.get(name, part.offset) != part.offset:
+                log.warning("records lost before they were logged ring=%s before=%d", name, part.offset)
+                self.log.join(name, epoch, part.offset)
+            self._next[name] = part.offset + part.count
+            self.log.append(joined.ring_id, [part], joined.c, now)
+        return sum(len(part.view) for part in ranges)

@@ -122,7 +122,7 @@ class Indexer:
             self._files.close(handle)
         if base in self._gone:  # its file may be reused for another segment: not damage
             return None
-        news = [it for it in table.damage if (it.segment, it.place) not in reader.damaged]
+        news = [damage for damage in table.damage if (damage.segment, damage.place) not in reader.damaged]
         for damage in news:
             refused = keep_aside(self._files, self._directory, damage)
             if refused:

@@ -171,7 +171,7 @@ class LogWriter:
 
         False if the disk failed, and the rest is dropped.
         """
-        joined = next((it for it in self._joined.values() if it.ring.name == name), None)
+        joined = next((joined for joined in self._joined.values() if joined.ring.name == name), None)
         if joined is None:
             return True
         end = joined.ring.extremes().end_offset
@@ -187,12 +187,16 @@ class LogWriter:
 
     def readers(self) -> list[Reader]:
         """Readers whose records the next step() takes: none while the disk fails."""
-        return [] if self.state.failures else [it.reader for it in self._joined.values() if not it.leaving]
+        return (
+            []
+            if self.state.failures
+            else [joined.reader for joined in self._joined.values() if not joined.leaving]
+        )
 
     @property
     def is_waited_for(self) -> bool:
         """True if it has rings whose publishers wait for each sync."""
-        return any(it.c.on_disk for it in self._joined.values())
+        return any(joined.c.on_disk for joined in self._joined.values())
 
     def step(self, *, sync: bool = False) -> int:
         """Run one round; `sync` makes all taken records durable.
@@ -288,7 +292,7 @@ class LogWriter:
             self._failed(error, now)
         self._report()
         self.log.settle()
-        for joined in [it for it in self._joined.values() if it.leaving and it.is_durable]:
+        for joined in [joined for joined in self._joined.values() if joined.leaving and joined.is_durable]:
             self._leave(joined)
 
     def _react(self, code: int) -> None:
@@ -342,7 +346,7 @@ class LogWriter:
             self.state.on_change()  # its publishers must not wait for the log any more
 
     def _free_index(self) -> int:
-        taken = {int(it.c.index) for it in self._joined.values()}
+        taken = {int(joined.c.index) for joined in self._joined.values()}
         return next(index for index in range(RINGS_MAX) if index not in taken)
 
     def _leave(self, joined: Joined) -> None:
@@ -431,13 +435,13 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
     ahead: list[Range] = []
     while reader.offset < end.end_offset:
         try:
-            found = reader.ranges(EXTENT_BYTES)
+            ranges = reader.ranges(EXTENT_BYTES)
         except Overrun:  # a gap of damaged records: the log has them, or lacks them, too
             continue
-        if not found:
+        if not ranges:
             break
-        news = [it for it in found if it.offset + it.count > end.end_offset]
-        ahead = [from_offset(it, end.end_offset) for it in news]
+        news = [part for part in ranges if part.offset + part.count > end.end_offset]
+        ahead = [from_offset(part, end.end_offset) for part in news]
     return reader, ahead
 
 

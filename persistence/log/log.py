@@ -158,18 +158,18 @@ class Log(Tended):
                 f"{self.directory} is written by another process; stop it, or give this one its own directory"
             ) from error
         try:
-            found = recover(self.files, self.directory)
+            recovered = recover(self.files, self.directory)
         except OSError:
             self.close()
             raise
-        self.reader = found.reader
-        self._durable = found.catalogue
-        self._generation = found.generation
-        self._carried = found.carried
-        end = max(found.end_position, found.reader.archive.end_position())
-        self.commit.start(found.reader, end, is_proven=found.is_proven)
-        self._ids = {it.name: ring_id for ring_id, it in self._announced().items()}
-        bases = found.reader.bases()
+        self.reader = recovered.reader
+        self._durable = recovered.catalogue
+        self._generation = recovered.generation
+        self._carried = recovered.carried
+        end = max(recovered.end_position, recovered.reader.archive.end_position())
+        self.commit.start(recovered.reader, end, is_proven=recovered.is_proven)
+        self._ids = {entry.name: ring_id for ring_id, entry in self._announced().items()}
+        bases = recovered.reader.bases()
         self._found_sealed(bases)
         self._touched = dict.fromkeys(self._durable, bases[-1] if bases else 0)
         with suppress(OSError):
@@ -177,10 +177,10 @@ class Log(Tended):
         return RecoveryReport(
             rings=self.ends(),
             segments=len(bases),
-            end_position=found.end_position,
-            torn=found.torn,
-            damage=tuple(found.damage),
-            notes=tuple(found.notes),
+            end_position=recovered.end_position,
+            torn=recovered.torn,
+            damage=tuple(recovered.damage),
+            notes=tuple(recovered.notes),
             duration_ms=(time.perf_counter() - started) * 1000,
         )
 
@@ -268,7 +268,7 @@ class Log(Tended):
         Their memory must not change until they are durable.  `ring`: its rb_log_ring, if it has one.
         """
         self._check_open()
-        self.commit.append([Pending.run(ring_id, found) for found in ranges], ring, now_ns)
+        self.commit.append([Pending.run(ring_id, part) for part in ranges], ring, now_ns)
 
     @property
     def carries(self) -> bool:
@@ -349,7 +349,7 @@ class Log(Tended):
 
     def ends(self) -> dict[str, RingEnd]:
         """Next offset of each ring in the log, including queued records."""
-        ends = {it.name: RingEnd(it.epoch, it.next_offset) for it in self._announced().values()}
+        ends = {entry.name: RingEnd(entry.epoch, entry.next_offset) for entry in self._announced().values()}
         return {name: max(end, ends.get(name, end)) for name, end in (ends | self._elsewhere).items()}
 
     def go_on_behind(self, ends: Mapping[str, RingEnd]) -> None:
@@ -505,9 +505,9 @@ class Log(Tended):
     def _forget(self) -> None:
         """Forget rings that have left and have no records in any segment."""
         first = min([*self.sealed(), *self.reader.archive.bases()], default=self.durable_position)
-        kept = self._joined | {item.ring_id for item in self.commit.waiting()}
-        gone = [it for it, last in self._touched.items() if last < first and it not in kept]
-        for ring_id in gone:
+        used = self._joined | {item.ring_id for item in self.commit.waiting()}
+        unused = [ring_id for ring_id, last in self._touched.items() if last < first and ring_id not in used]
+        for ring_id in unused:
             self._durable.pop(ring_id, None)
             del self._touched[ring_id]
 

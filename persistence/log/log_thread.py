@@ -55,7 +55,9 @@ class LogThread:
         self.writer = writer or LogWriter(log, on_durable, wake_descriptor=wake_descriptor)
         self._may_hurry = writer is None
         self._hurries = False
-        self._sources = [source for it in sources if (source := _source_of(it)) is not None]
+        self._sources = [
+            source for given_source in sources if (source := _source_of(given_source)) is not None
+        ]
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._finished = True
@@ -169,10 +171,10 @@ class LogThread:
         while not self._calls.empty():
             self._calls.get()()
 
-    def _hurry(self, wanted: bool) -> None:
-        if wanted != self._hurries and self._may_hurry:
-            self._hurries = wanted
-            self.scheduling = _ahead_of_others() if wanted else _among_others()
+    def _hurry(self, is_hurried: bool) -> None:
+        if is_hurried != self._hurries and self._may_hurry:
+            self._hurries = is_hurried
+            self.scheduling = _ahead_of_others() if is_hurried else _among_others()
 
     def _tend(self) -> None:
         lib.rb_disk_yields()
@@ -216,8 +218,8 @@ def _among_others() -> str:
     return "normal"
 
 
-def _source_of(it: tuple[Ring, str, int, int] | Source) -> Source | None:
-    ring, durability, sync_interval_ms, sync_bytes = it
+def _source_of(ring_or_source: tuple[Ring, str, int, int] | Source) -> Source | None:
+    ring, durability, sync_interval_ms, sync_bytes = ring_or_source
     if durability == "disk":
         return Source(ring, "disk", sync_interval_ms, sync_bytes)
     if durability == "interval":

@@ -190,16 +190,16 @@ class NativeCommit:
         lib.rb_log_remove(self.c, ring)
         waiting = range(self.c.extents_settled, self.c.extents_queued)
         extents = [lib.rb_log_waiting(self.c, number) for number in waiting]
-        if not any(it.ring == ring for it in extents):
+        if not any(extent.ring == ring for extent in extents):
             return
         with self.lock:  # tags rise in the order of the queue, so all are given again
-            for it in extents:
-                item = self._own.pop(it.tag, None)
-                if it.ring == ring:
-                    it.ring = ffi.NULL
-                    item = item or Pending.run(it.ring_id, reader.range_of(it))
+            for extent in extents:
+                item = self._own.pop(extent.tag, None)
+                if extent.ring == ring:
+                    extent.ring = ffi.NULL
+                    item = item or Pending.run(extent.ring_id, reader.range_of(extent))
                 if item is not None:
-                    it.tag = self._keep(item)
+                    extent.tag = self._keep(item)
 
     def append(
         self,
@@ -288,7 +288,9 @@ class NativeCommit:
     def ends(self, *, taken: bool) -> dict[int, tuple[int, int]]:
         """Epoch and end offset of the rings' durable records, or of all `taken` ones, by ring id."""
         rings = [ring for _, ring in list(self._rings.values())]
-        return {it.ring_id: (it.epoch, it.taken_offset if taken else it.durable_offset) for it in rings}
+        return {
+            ring.ring_id: (ring.epoch, ring.taken_offset if taken else ring.durable_offset) for ring in rings
+        }
 
     def take_settled(self, note: Callable[[Pending], object]) -> None:
         """Call `note` for the extents of append() that have become durable since, and release them."""
@@ -296,7 +298,7 @@ class NativeCommit:
             return
         self.pull()
         with self.lock:
-            for tag in list(takewhile(lambda it: it <= self.c.settled_tag, self._own)):
+            for tag in list(takewhile(lambda tag: tag <= self.c.settled_tag, self._own)):
                 note(self._own.pop(tag))
 
     def waiting(self) -> list[Pending]:
@@ -316,8 +318,10 @@ class NativeCommit:
         item = self._own.get(extent.tag)
         if item is None:
             times = extent.first_timestamp_ns, extent.last_timestamp_ns
-            facts = Range(extent.position, extent.epoch, extent.first_offset, extent.count, *times, _EMPTY)
-            item = Pending(extent.ring_id, _EMPTY, range=facts, length=extent.length)
+            range_settled = Range(
+                extent.position, extent.epoch, extent.first_offset, extent.count, *times, _EMPTY
+            )
+            item = Pending(extent.ring_id, _EMPTY, range=range_settled, length=extent.length)
         item.place = extent.place
         return item
 
@@ -325,10 +329,13 @@ class NativeCommit:
 def _fill(extent: Any, item: Pending) -> None:
     extent.body = ffi.from_buffer("uint8_t[]", item.body)
     extent.length, extent.ring_id = item.length, item.ring_id
-    it = item.range
-    if it is None:
+    records = item.range
+    if records is None:
         return
-    extent.position, extent.epoch = it.position, it.epoch
-    extent.first_offset, extent.count = it.offset, it.count
-    extent.first_timestamp_ns, extent.last_timestamp_ns = it.first_timestamp_ns, it.last_timestamp_ns
-    extent.ring_end, extent.offset_end = it.position + item.length, it.offset + it.count
+    extent.position, extent.epoch = records.position, records.epoch
+    extent.first_offset, extent.count = records.offset, records.count
+    extent.first_timestamp_ns, extent.last_timestamp_ns = (
+        records.first_timestamp_ns,
+        records.last_timestamp_ns,
+    )
+    extent.ring_end, extent.offset_end = records.position + item.length, records.offset + records.count

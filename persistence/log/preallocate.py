@@ -68,9 +68,9 @@ class Room:
 
     def adopt(self) -> None:
         """Take over the files of an earlier process that have the right size.  Raises OSError."""
-        found = self._files.listdir(self._directory)
+        names = self._files.listdir(self._directory)
         for path in self._names:
-            if os.path.basename(path) not in found or self.ready >= READY_MAX:
+            if os.path.basename(path) not in names or self.ready >= READY_MAX:
                 continue
             handle = self._files.open(path, create=True)
             if self._files.size(handle) == self._segment_bytes:
@@ -88,8 +88,8 @@ class Room:
         if patience_s and self.wanted and not stopped() and self._comes.wait(patience_s):
             return
         with self._preparing:
-            came = patience_s and self.ready  # a file was recycled after the wait
-            if came or not self.wanted or self._comes.is_set():
+            is_recycled = patience_s and self.ready  # a file was recycled after the wait
+            if is_recycled or not self.wanted or self._comes.is_set():
                 return
             path = self._free_name()
             handle = self._files.open(path, create=True)
@@ -157,10 +157,10 @@ class Room:
     def take(self) -> tuple[int, str]:
         """A handle and the name of its file: a prepared one, or an empty one.  Raises OSError."""
         if self._ready:
-            found = self._ready[-1]
-            self._taken = found[1]  # in this order, so that its name is never free
+            segment = self._ready[-1]
+            self._taken = segment[1]  # in this order, so that its name is never free
             self._ready.pop()
-            return found
+            return segment
         if self._taken:
             self._most = READY_MAX
         self._taken = os.path.join(self._directory, GROWING_NAME)

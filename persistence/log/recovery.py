@@ -222,7 +222,7 @@ def _carry(files: Files, path: str, table: SegmentTable, state: Recovered) -> Se
     proven = _read(files, path, table.name, place, state.catalogue)
     handle = files.open(path)
     try:
-        found = [
+        damaged_rows = [
             (row, ring_id, epoch, files.read(handle, row.length, row.place))
             for (ring_id, epoch), rows in table.rings.items()
             for row in (rows[index] for index in range(len(rows)))
@@ -232,11 +232,11 @@ def _carry(files: Files, path: str, table: SegmentTable, state: Recovered) -> Se
         files.close(handle)
     news = {ring_id: entry for ring_id, entry in table.catalogue.items() if ring_id not in proven.catalogue}
     if news:
-        for row, ring_id, epoch, _ in sorted(found, key=lambda it: -it[0].place):
+        for row, ring_id, epoch, _ in sorted(damaged_rows, key=lambda item: -item[0].place):
             if ring_id in news:
                 news[ring_id] = news[ring_id]._replace(epoch=epoch, next_offset=row.first_offset)
         state.carried.append(Pending.catalogue(news))
-    for row, ring_id, epoch, data in sorted(found, key=lambda it: it[0].place):
+    for row, ring_id, epoch, data in sorted(damaged_rows, key=lambda item: item[0].place):
         scan = scan_records(data, epoch)
         times = scan.first_timestamp_ns, scan.last_timestamp_ns
         run = Range(row.ring_position, epoch, row.first_offset, row.count, *times, memoryview(data))

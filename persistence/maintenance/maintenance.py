@@ -114,7 +114,7 @@ class Upkeep:
 
     def __init__(
         self,
-        kept: Log,
+        ring_log: Log,
         rules: UpkeepRules,
         worker: Worker,
         *,
@@ -125,7 +125,7 @@ class Upkeep:
         block: Callable[[str], object] = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
-        self.log = kept
+        self.log = ring_log
         self.rules = rules
         self.stats = UpkeepStats()
         self.step_of_disk: DiskStep = "ok"
@@ -138,33 +138,35 @@ class Upkeep:
         self._worker = worker
         self._job: Job | None = None
         self._on_full = on_full
-        self._roll = roll or kept.roll
+        self._roll = roll or ring_log.roll
         self._block = block
         self._clock = clock or SystemClock()
         self._facts: dict[int, SegmentInfo] = {}  # of segments that do not change
         self._indexed: queue.SimpleQueue[int] = queue.SimpleQueue()  # these have changed: they got footers
-        kept.on_indexed.append(self._indexed.put)
-        self._let_go = kept.durable_position  # up to here the page cache was released
+        ring_log.on_indexed.append(self._indexed.put)
+        self._let_go = ring_log.durable_position  # up to here the page cache was released
         self._seen: list[SegmentInfo] = []
         self._ages = Ages()
-        self._retention = Retention(rules.retain_bytes, rules.retain_s, kept.segment_bytes, stream_of, floors)
+        self._retention = Retention(
+            rules.retain_bytes, rules.retain_s, ring_log.segment_bytes, stream_of, floors
+        )
         self._not_before_s = 0.0  # earliest time of the next job
         self._reads, self._read_at_s = 0, 0.0
         self._bytes: dict[str, int] = {}
         self._pass_ended_ns: int | None = None  # wall-clock time
         self._archives = rules.archive
-        archives = kept.reader.archive.bases()
-        if earlier := kept.reader.archive.earlier:
+        archives = ring_log.reader.archive.bases()
+        if earlier := ring_log.reader.archive.earlier:
             log.warning(
                 "archives of the format before Parquet kept unread directory=%s files=%d first=%s; read them "
                 "with the program that wrote them, or remove them",
-                kept.directory, len(earlier), earlier_name(min(earlier)),
+                ring_log.directory, len(earlier), earlier_name(min(earlier)),
             )  # fmt: skip
         if rules.archive or archives:
             try:
                 load_archives()  # now: later it would hold up the threads of a broker under load
             except ArchiveUnavailable as error:
-                log.error("archives unavailable directory=%s reason=%s", kept.directory, error)
+                log.error("archives unavailable directory=%s reason=%s", ring_log.directory, error)
                 self._archives, self.trouble = False, str(error)
 
     @property
@@ -195,7 +197,7 @@ class Upkeep:
         archive = self.log.reader.archive
         while not self._indexed.empty():
             self._facts.pop(self._indexed.get(), None)
-        found: list[SegmentInfo] = []
+        segments: list[SegmentInfo] = []
         for base in sorted({*bases, *archive.bases()} - (archive.earlier - {*bases})):
             known = self._facts.get(base)
             if known is None or (known.state == "archived") != (base not in bases):
@@ -204,11 +206,11 @@ class Upkeep:
                 known = SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=archive.unreadable.get(base, ""))
             elif known.state != "active":
                 self._facts[base] = known
-            found.append(known)
-        for base in set(self._facts) - {it.base for it in found}:
+            segments.append(known)
+        for base in set(self._facts) - {segment.base for segment in segments}:
             del self._facts[base]
-        self._seen = found
-        return found
+        self._seen = segments
+        return segments
 
     def close(self) -> None:
         """Forget the current job; the worker stops it."""
@@ -342,7 +344,7 @@ class Upkeep:
     def _scrub_next(self, segments: Sequence[SegmentInfo], now_s: float) -> Job | None:
         if not self.rules.scrub_bytes_per_s:
             return None
-        whole = {it.base: (it, after.base) for it, after in pairwise(segments)}
+        whole = {segment.base: (segment, after.base) for segment, after in pairwise(segments)}
         passes = self.turns.passes
         base = self.turns.next(sorted(whole), now_s)
         if self.turns.passes > passes:
@@ -431,15 +433,15 @@ class Upkeep:
 
     def status(self) -> dict[str, object]:
         """Status for `brim status`; from any thread."""
-        facts = self._seen
+        segments = self._seen
         free_bytes = total_bytes = 0
         with suppress(OSError):  # the directory is missing, which the log itself reports
             free_bytes, total_bytes = self.log.files.disk(self.log.directory)
         stats, turns = self.stats, self.turns
         by_state: Counter[str] = Counter()
-        for it in facts:
-            by_state[it.state] += it.file_bytes
-        plain = sum(it.bytes for it in facts if it.state == "archived")
+        for segment in segments:
+            by_state[segment.state] += segment.file_bytes
+        plain = sum(segment.bytes for segment in segments if segment.state == "archived")
         return {
             "disk": {"step": self.step_of_disk, "free_bytes": free_bytes, "total_bytes": total_bytes},
             "bytes_by_state": dict(by_state),
@@ -502,7 +504,7 @@ class UpkeepThread:
             self._wake.clear()
             pause_s = LOOK_S
             for upkeep in list(self._upkeeps):
-                others = any(it.busy for it in self._upkeeps if it is not upkeep)
+                others = any(other.busy for other in self._upkeeps if other is not upkeep)
                 try:
                     pause_s = min(pause_s, upkeep.step(may_begin=not others))
                 except (LogError, OSError) as error:

@@ -114,7 +114,7 @@ class Retention:
             return None
         oldest, cap = segments[0], self._over(segments)
         removal = Removal(oldest.base, oldest.state == "archived", cap or forced)
-        judged = next((it for it in segments[:-1] if it.state != "lost"), None)
+        judged = next((segment for segment in segments[:-1] if segment.state != "lost"), None)
         if judged is None:
             return removal if cap or forced else None
         streams = {self.stream_of(ring.name).name: self.stream_of(ring.name) for ring in judged.rings}
@@ -134,21 +134,23 @@ class Retention:
         """Streams that accept no more records: discard = "new", and at their cap."""
         streams = {self.stream_of(ring.name) for segment in segments for ring in segment.rings}
         return {
-            it.name
-            for it in streams
-            if it.discard == "new" and it.retain_bytes and self._bytes(it, segments) >= it.retain_bytes
+            stream.name
+            for stream in streams
+            if stream.discard == "new"
+            and stream.retain_bytes
+            and self._bytes(stream, segments) >= stream.retain_bytes
         }
 
     def bytes_of(self, segments: Sequence[SegmentInfo]) -> Mapping[str, int]:
         """Disk space of each stream."""
         streams = {self.stream_of(ring.name) for segment in segments for ring in segment.rings}
-        return {it.name: self._bytes(it, segments) for it in streams}
+        return {stream.name: self._bytes(stream, segments) for stream in streams}
 
     # ---- internal ----
 
     def _over(self, segments: Sequence[SegmentInfo]) -> bool:
         """True if the log exceeds its cap, with the active segment at its full size."""
-        total = sum(_cost(it) for it in segments[:-1]) + self.segment_bytes
+        total = sum(_cost(segment) for segment in segments[:-1]) + self.segment_bytes
         return bool(self.retain_bytes) and total > self.retain_bytes
 
     def _rules_allow(
@@ -169,14 +171,18 @@ class Retention:
             return False
         if rules.discard == "new":
             mine = [ring for ring in oldest.rings if self.stream_of(ring.name).name == rules.name]
-            heard = [floor for ring in mine for floor in floors[ring.name]]
+            ring_floors = [floor for ring in mine for floor in floors[ring.name]]
             read = not any(floor.wants(ring) for ring in mine for floor in floors[ring.name])
-            return bool(heard) and read and self._bytes(rules, segments) >= rules.retain_bytes
+            return bool(ring_floors) and read and self._bytes(rules, segments) >= rules.retain_bytes
         return self._bytes(rules, segments) - self._bytes(rules, [oldest]) >= rules.retain_bytes
 
     def _expired(self, rules: StreamRules, segment: SegmentInfo, retain_s: int, now_ns: int) -> bool:
         last_ns = max(
-            (it.last_timestamp_ns for it in segment.rings if self.stream_of(it.name).name == rules.name),
+            (
+                ring.last_timestamp_ns
+                for ring in segment.rings
+                if self.stream_of(ring.name).name == rules.name
+            ),
             default=0,
         )
         return bool(retain_s) and last_ns < now_ns - retain_s * 1_000_000_000
@@ -201,21 +207,21 @@ class Retention:
         retain_s = rules.retain_s if rules.has_rules else self.retain_s
         left = self._bytes(rules, segments)
         for segment in segments[:-1]:
-            its = self._bytes(rules, [segment])
-            over = bool(rules.retain_bytes) and left - its >= rules.retain_bytes
-            if its and not over and not self._expired(rules, segment, retain_s, now_ns):
+            stream_bytes = self._bytes(rules, [segment])
+            over = bool(rules.retain_bytes) and left - stream_bytes >= rules.retain_bytes
+            if stream_bytes and not over and not self._expired(rules, segment, retain_s, now_ns):
                 break
-            total += its
-            left -= its
+            total += stream_bytes
+            left -= stream_bytes
         return total
 
     def _bytes(self, rules: StreamRules, segments: Sequence[SegmentInfo]) -> int:
         """Disk space of a stream in these files: its share of compressed ones."""
         total = 0
         for segment in segments:
-            mine = sum(it.bytes for it in segment.rings if self.stream_of(it.name).name == rules.name)
+            mine = sum(ring.bytes for ring in segment.rings if self.stream_of(ring.name).name == rules.name)
             if segment.state == "archived" and mine:
-                mine = mine * segment.file_bytes // sum(it.bytes for it in segment.rings)
+                mine = mine * segment.file_bytes // sum(ring.bytes for ring in segment.rings)
             total += mine
         return total
 
@@ -226,8 +232,8 @@ def _cost(segment: SegmentInfo) -> int:
 
 
 def _records(retention: Retention, rules: StreamRules, segment: SegmentInfo) -> int:
-    its = (it for it in segment.rings if retention.stream_of(it.name).name == rules.name)
-    return sum(it.records for it in its)
+    rings = (ring for ring in segment.rings if retention.stream_of(ring.name).name == rules.name)
+    return sum(ring.records for ring in rings)
 
 
 def _losses(segment: SegmentInfo, floors: Mapping[str, list[Floor]]) -> list[Loss]:

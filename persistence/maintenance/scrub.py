@@ -114,13 +114,13 @@ class Turns:
             if now_s < self._first:
                 return None
             self.pass_began_s, self._behind = now_s, -1
-        found = next((base for base in bases if base > self._behind), None)
-        if found is None:
+        base_found = next((base for base in bases if base > self._behind), None)
+        if base_found is None:
             self.passes += 1
             self.last_pass_s = now_s - self.pass_began_s
             self._first = self.pass_began_s + self.interval_s
             self.pass_began_s = None
-        return found
+        return base_found
 
     def done(self, scrubbed: Scrubbed) -> None:
         """Record that this file is done."""

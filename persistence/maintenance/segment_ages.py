@@ -45,33 +45,37 @@ class Ages:
 
         `segments`: all segments of the log, in rising order.
         """
-        for it in segments:
-            self._see(it, wall_ns, monotonic_ns)
-        for base in self._known.keys() - {it.base for it in segments}:
+        for segment in segments:
+            self._see(segment, wall_ns, monotonic_ns)
+        for base in self._known.keys() - {segment.base for segment in segments}:
             del self._known[base]
         self._looked_ns = monotonic_ns
-        self._newest_base = max(self._newest_base, *(it.base for it in segments), -1)
-        found: list[SegmentInfo] = []
+        self._newest_base = max(self._newest_base, *(segment.base for segment in segments), -1)
+        dated: list[SegmentInfo] = []
         age_ns = 0
-        for it in reversed(segments):
-            if it.rings:
-                age_ns = max(age_ns, monotonic_ns - self._known[it.base].newest_ns)
-            found.append(_moved(it, wall_ns - age_ns - it.last_timestamp_ns) if it.rings else it)
-        return found[::-1]
+        for segment in reversed(segments):
+            if segment.rings:
+                age_ns = max(age_ns, monotonic_ns - self._known[segment.base].newest_ns)
+            dated.append(
+                _moved(segment, wall_ns - age_ns - segment.last_timestamp_ns) if segment.rings else segment
+            )
+        return dated[::-1]
 
-    def _see(self, it: SegmentInfo, wall_ns: int, monotonic_ns: int) -> None:
-        known = self._known.get(it.base)
+    def _see(self, segment: SegmentInfo, wall_ns: int, monotonic_ns: int) -> None:
+        known = self._known.get(segment.base)
         if known is None:
-            age_ns = wall_ns - it.last_timestamp_ns if it.last_timestamp_ns >= CLOCK_SET_NS else 0
-            if self._looked_ns is not None and it.base > self._newest_base:  # begun since the last call
+            age_ns = wall_ns - segment.last_timestamp_ns if segment.last_timestamp_ns >= CLOCK_SET_NS else 0
+            if self._looked_ns is not None and segment.base > self._newest_base:  # begun since the last call
                 age_ns = min(age_ns, monotonic_ns - self._looked_ns)
-            self._known[it.base] = _Segment(it.bytes, monotonic_ns - max(age_ns, 0))
-        elif it.bytes > known.bytes:
-            known.bytes, known.newest_ns = it.bytes, monotonic_ns
+            self._known[segment.base] = _Segment(segment.bytes, monotonic_ns - max(age_ns, 0))
+        elif segment.bytes > known.bytes:
+            known.bytes, known.newest_ns = segment.bytes, monotonic_ns
 
 
-def _moved(it: SegmentInfo, shift_ns: int) -> SegmentInfo:
+def _moved(segment: SegmentInfo, shift_ns: int) -> SegmentInfo:
     if abs(shift_ns) < SHIFT_MIN_NS:
-        return it
-    rings = tuple(replace(ring, last_timestamp_ns=ring.last_timestamp_ns + shift_ns) for ring in it.rings)
-    return replace(it, rings=rings, last_timestamp_ns=it.last_timestamp_ns + shift_ns)
+        return segment
+    rings = tuple(
+        replace(ring, last_timestamp_ns=ring.last_timestamp_ns + shift_ns) for ring in segment.rings
+    )
+    return replace(segment, rings=rings, last_timestamp_ns=segment.last_timestamp_ns + shift_ns)

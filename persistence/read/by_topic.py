@@ -93,32 +93,32 @@ def topic_by_footer(
     footer = shelf.footer(shelved)
     if footer is None:
         return None
-    found: list[Range] = []
+    ranges: list[Range] = []
     try:
         with shelf.opened(shelved) as handle:
             for group in footer.groups_of(ring_name, epoch):
                 places = footer.places(shelf.files, handle, group, crc32c(key))
                 if places:
-                    asked = TopicRead(group.ring_id, epoch, key, places, offset, limit_bytes)
+                    request = TopicRead(group.ring_id, epoch, key, places, offset, limit_bytes)
                     shelf.files.advise(handle, footer.end, 0, "sparse")
-                    found += by_places(shelf, shelved, handle, footer.end, ring_name, asked)
+                    ranges += by_places(shelf, shelved, handle, footer.end, ring_name, request)
     except FormatError:
         shelf.distrust(shelved)
         return None
     except FileNotFoundError:
         return None
-    return found
+    return ranges
 
 
 def by_places(
-    shelf: Shelf, shelved: Shelved, handle: int, end: int, ring_name: str, asked: TopicRead
+    shelf: Shelf, shelved: Shelved, handle: int, end: int, ring_name: str, request: TopicRead
 ) -> list[Range]:
     """Runs of the records at given positions of a segment, whose log ends at `end`, that have the key.
 
     Raises FormatError if a position has no record that matches the footer, OSError.
     """
-    table, epoch = shelf.table(shelved), asked.epoch
-    rows = None if table is None else table.rings.get((asked.ring_id, epoch))
+    table, epoch = shelf.table(shelved), request.epoch
+    rows = None if table is None else table.rings.get((request.ring_id, epoch))
     if table is None or rows is None:
         return []
     files = shelf.files
@@ -127,7 +127,7 @@ def by_places(
         handle,
         end,
         rows,
-        asked,
+        request,
         lambda row: verified(files, handle, table, ring_name, epoch, row, shelf.note),
     )
 
@@ -148,37 +148,37 @@ def _in_segment(
     handle: int,
     end: int,
     rows: ExtentRows,
-    asked: TopicRead,
+    request: TopicRead,
     whole: Callable[[Row], list[Range]],
 ) -> list[Range]:
     """Runs of records of a topic from an offset on, up to about the limit, at least one record if any exists.
 
     `whole` reads a complete row, for records that only their extent covers.  Raises FormatError, OSError.
     """
-    first = rows.find(asked.offset)
+    first = rows.find(request.offset)
     if first == len(rows):
         return []
     # including the place before: a place that damage has moved there is detected when it is read
-    places = asked.places[max(bisect_left(asked.places, rows[first].place) - 1, 0) :]
-    found: list[_SegmentPart] = []
+    places = request.places[max(bisect_left(request.places, rows[first].place) - 1, 0) :]
+    parts: list[_SegmentPart] = []
     total = 0
     data = FileBytes(files, handle, end, READ_BYTES)
-    for part in _parts(data, asked, rows, places, whole):
-        if part.offset < asked.offset:
+    for part in _parts(data, request, rows, places, whole):
+        if part.offset < request.offset:
             continue
-        if found and found[-1].goes_on(part):
-            found[-1] = found[-1].joined(part.length, part.last_timestamp_ns)
+        if parts and parts[-1].goes_on(part):
+            parts[-1] = parts[-1].joined(part.length, part.last_timestamp_ns)
         else:
-            found.append(part)
+            parts.append(part)
         total += part.length
-        if total >= asked.limit_bytes:
+        if total >= request.limit_bytes:
             break
-    return [it.range(asked.epoch) for it in found]
+    return [part.range(request.epoch) for part in parts]
 
 
 def _parts(
     data: FileBytes,
-    asked: TopicRead,
+    request: TopicRead,
     rows: ExtentRows,
     places: array[int],
     whole: Callable[[Row], list[Range]],
@@ -201,18 +201,18 @@ def _parts(
         else:
             view = data.at(place, room)
             at = place - data.place
-            if scan_records(view, asked.epoch).count != 1:
+            if scan_records(view, request.epoch).count != 1:
                 raise FormatError(f"the record at {place} does not verify")
-        if key_hash != crc32c(asked.key) or not 0 <= offset - row.first_offset < row.count:
+        if key_hash != crc32c(request.key) or not 0 <= offset - row.first_offset < row.count:
             raise FormatError(f"the record at {place} is not what a footer says")
-        if view[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + key_length] == asked.key:
+        if view[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + key_length] == request.key:
             memory = view if flags & FLAG_UNCHECKED else data.data
             position = row.ring_position + place - row.place
             yield _SegmentPart(memory, at, room, position, offset, 1, time, time)
 
 
 def _alone(row: Row, whole: Callable[[Row], list[Range]]) -> memoryview:
-    found = whole(row)
-    if len(found) != 1 or found[0].count != 1:
+    ranges = whole(row)
+    if len(ranges) != 1 or ranges[0].count != 1:
         raise FormatError(f"the record at {row.place} does not verify")
-    return found[0].view
+    return ranges[0].view

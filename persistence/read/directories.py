@@ -43,7 +43,7 @@ def home(directory: Path, ring_name: str, *, isolated: bool, workers: int) -> Pa
 def logs_in(directory: Path) -> list[Path]:
     """The directories of all existing logs, and always `directory` itself as the first."""
     try:
-        names = sorted(it.name for it in directory.iterdir() if it.is_dir())
+        names = sorted(place.name for place in directory.iterdir() if place.is_dir())
     except FileNotFoundError:
         names = []
     ours = [name for name in names if name == PRODUCERS or _WORKER.match(name) or _RING.match(name)]
@@ -52,7 +52,11 @@ def logs_in(directory: Path) -> list[Path]:
 
 def places(directory: Path, ring_name: str) -> list[Path]:
     """The directories that may have records of a ring: all logs except those of other single rings."""
-    return [it for it in logs_in(directory) if it == directory or it.name == ring_name or is_shared(it)]
+    return [
+        place
+        for place in logs_in(directory)
+        if place == directory or place.name == ring_name or is_shared(place)
+    ]
 
 
 def is_shared(directory: Path) -> bool:

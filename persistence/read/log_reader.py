@@ -117,18 +117,21 @@ class LogReader:
 
     def bases(self) -> list[int]:
         """Base positions of the segments, rising."""
-        return [it.base for it in self._shelf.segments()]
+        return [segment.base for segment in self._shelf.segments()]
 
     def segments(self) -> list[SegmentInfo]:
         """Facts of each segment, rising, archived ones first.  Reads tables that are not in memory."""
         segments = self._shelf.segments()
-        here = {it.base for it in segments}
-        archived = [it for it in self.archive.segments() if it.base not in here]
-        return archived + [self._shelf.facts_of(it) for it in segments]
+        here = {segment.base for segment in segments}
+        archived = [segment for segment in self.archive.segments() if segment.base not in here]
+        return archived + [self._shelf.facts_of(segment) for segment in segments]
 
     def segment(self, base: int) -> SegmentInfo | None:
         """Facts of the segment at that log position; None if it is removed or archived."""
-        return next((self._shelf.facts_of(it) for it in self._shelf.segments() if it.base == base), None)
+        return next(
+            (self._shelf.facts_of(segment) for segment in self._shelf.segments() if segment.base == base),
+            None,
+        )
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """Records of a ring in the log, in the order of the epochs."""
@@ -141,10 +144,10 @@ class LogReader:
             here = self._shelf.entry(shelved, ring_name)
             after = self._shelf.entry(segments[index + 1], ring_name) if index + 1 < len(segments) else None
             if here is not None and after is not None and here.epoch == after.epoch:
-                found = [(here.epoch, here.next_offset, after.next_offset)]
+                ring_spans = [(here.epoch, here.next_offset, after.next_offset)]
             else:
-                found = self._spans(shelved, ring_name)
-            for epoch, first, end in found:
+                ring_spans = self._spans(shelved, ring_name)
+            for epoch, first, end in ring_spans:
                 if end > first:
                     spans[epoch] = (min(first, spans.get(epoch, (first, end))[0]), end)
         return [Epoch(epoch, first, end) for epoch, (first, end) in spans.items()]
@@ -156,7 +159,7 @@ class LogReader:
         if table is None:
             return {}
         with self._shelf.lock:
-            return {it.name: RingEnd(it.epoch, it.next_offset) for it in table.catalogue.values()}
+            return {entry.name: RingEnd(entry.epoch, entry.next_offset) for entry in table.catalogue.values()}
 
     # ---- reading ----
 
@@ -174,14 +177,14 @@ class LogReader:
             ranges = self._in_segments(ring_name, epoch, offset, limit_bytes)
             if archived is None or (ranges and ranges[0].offset <= archived):
                 return ranges
-        found = self.archive.read(ring_name, epoch, offset, limit_bytes)
-        if found and found[0].offset == archived:
-            return self._counted(found)
+        from_archive = self.archive.read(ring_name, epoch, offset, limit_bytes)
+        if from_archive and from_archive[0].offset == archived:
+            return self._counted(from_archive)
         # The archive is damaged at this offset: segments between and behind the archives may have the next.
         ranges = self._in_segments(ring_name, epoch, offset, limit_bytes)
-        if not found or (ranges and ranges[0].offset < found[0].offset):
+        if not from_archive or (ranges and ranges[0].offset < from_archive[0].offset):
             return ranges
-        return self._counted(found)
+        return self._counted(from_archive)
 
     def _in_segments(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
         for shelved in self._from(ring_name, epoch, offset):
@@ -221,13 +224,13 @@ class LogReader:
         self, ring_name: str, key: bytes, epoch: int, offset: int, limit_bytes: int
     ) -> list[Range]:
         if self._has_older():
-            parts = (it for run in self._each(ring_name, epoch, offset) for it in of_topic(run, key))
+            parts = (part for run in self._each(ring_name, epoch, offset) for part in of_topic(run, key))
             return _up_to(limit_bytes, parts)
         if archived := self.archive.read_topic(ring_name, key, epoch, offset, limit_bytes):
             return archived
         offset = max(offset, self.archive.end_offset(ring_name, epoch))
         segments = self._from(ring_name, epoch, offset)
-        looks = (self._of_topic(it, ring_name, epoch, key, offset, limit_bytes) for it in segments)
+        looks = (self._of_topic(segment, ring_name, epoch, key, offset, limit_bytes) for segment in segments)
         return _up_to(limit_bytes, (part for look in looks for part in look))
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
@@ -257,10 +260,10 @@ class LogReader:
                 ranges := self._read(shelved, ring_name, epoch, offset, SEEK_BYTES)
             ):
                 ranges[0] = from_offset(ranges[0], offset)
-                for it in ranges:
-                    if (found := from_time(it, timestamp_ns)) is not None:
-                        return found if archived is None else min(found, archived)
-                    offset = it.offset + it.count
+                for part in ranges:
+                    if (offset_found := from_time(part, timestamp_ns)) is not None:
+                        return offset_found if archived is None else min(offset_found, archived)
+                    offset = part.offset + part.count
         return end if archived is None else archived
 
     # ---- internal ----
@@ -269,15 +272,15 @@ class LogReader:
         """Result of `look`, repeated if a segment was archived meanwhile, which it might have missed."""
         while True:
             before = self.archive.changes
-            found = look()
+            result = look()
             if before == self.archive.changes:
-                return found
+                return result
 
-    def _counted(self, found: list[Range]) -> list[Range]:
+    def _counted(self, ranges: list[Range]) -> list[Range]:
         with self._counting:
-            self.stats.archive_reads += bool(found)
-            self.stats.archive_bytes += sum(len(it.view) for it in found)
-        return found
+            self.stats.archive_reads += bool(ranges)
+            self.stats.archive_bytes += sum(len(part.view) for part in ranges)
+        return ranges
 
     def _has_older(self) -> bool:
         """True if a segment could not be archived and is older than an archived one."""
@@ -293,7 +296,7 @@ class LogReader:
         if footer is None:
             return None
         groups = footer.groups_of(ring_name, epoch)
-        ends, times = [it.end_offset for it in groups], [it.latest_ns for it in groups]
+        ends, times = [group.end_offset for group in groups], [group.latest_ns for group in groups]
         return max(ends, default=0), max(times, default=-1)
 
     def _each(self, ring_name: str, epoch: int, offset: int) -> Iterator[Range]:
@@ -306,12 +309,12 @@ class LogReader:
         self, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
     ) -> Iterator[Range]:
         """Runs of records with that key in one segment, in order: about the limit, or all of them."""
-        found = topic_by_footer(self._shelf, shelved, ring_name, epoch, key, offset, limit_bytes)
-        if found is None:
-            found = self._topic_walks.read(shelved, ring_name, epoch, key, offset, limit_bytes)
-        if found is not None:
-            self._count(found)
-            yield from found
+        read_ranges = topic_by_footer(self._shelf, shelved, ring_name, epoch, key, offset, limit_bytes)
+        if read_ranges is None:
+            read_ranges = self._topic_walks.read(shelved, ring_name, epoch, key, offset, limit_bytes)
+        if read_ranges is not None:
+            self._count(read_ranges)
+            yield from read_ranges
             return
         while ranges := self._read(shelved, ring_name, epoch, offset, SEEK_BYTES):
             ranges[0] = from_offset(ranges[0], offset)
@@ -319,10 +322,10 @@ class LogReader:
                 yield from of_topic(run, key)
             offset = ranges[-1].offset + ranges[-1].count
 
-    def _count(self, found: Sequence[Range]) -> None:
+    def _count(self, ranges: Sequence[Range]) -> None:
         with self._counting:
-            self.stats.log_reads += bool(found)
-            self.stats.log_bytes += sum(len(it.view) for it in found)
+            self.stats.log_reads += bool(ranges)
+            self.stats.log_bytes += sum(len(part.view) for part in ranges)
 
     def _from(self, ring_name: str, epoch: int, offset: int) -> list[Shelved]:
         """The segments that can have the offset or a later one."""
@@ -354,7 +357,7 @@ class LogReader:
         if table is None:
             return []
         with self._shelf.lock:
-            ids = {ring_id for ring_id, it in table.catalogue.items() if it.name == ring_name}
+            ids = {ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name}
             return [
                 (epoch, rows.first_offset, rows.end_offset)
                 for (ring_id, epoch), rows in table.rings.items()
@@ -370,40 +373,42 @@ class LogReader:
             self.archive.refresh()
         while table is not None:
             with self._shelf.lock:
-                ids = [ring_id for ring_id, it in table.catalogue.items() if it.name == ring_name]
-                found = [rows for ring_id in ids if (rows := table.rings.get((ring_id, epoch))) is not None]
-                wanted: list[Row] = [row for rows in found for row in rows.from_offset(offset, limit_bytes)]
+                ids = [ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name]
+                tables = [rows for ring_id in ids if (rows := table.rings.get((ring_id, epoch))) is not None]
+                wanted_rows: list[Row] = [
+                    row for rows in tables for row in rows.from_offset(offset, limit_bytes)
+                ]
             ranges: list[Range] = []
             there = False
             with suppress(FileNotFoundError), self._shelf.opened(shelved) as handle:
-                self._read_ahead(handle, wanted, limit_bytes)
-                for row in wanted:
+                self._read_ahead(handle, wanted_rows, limit_bytes)
+                for row in wanted_rows:
                     ranges += verified(self._files, handle, table, ring_name, epoch, row, self.note)
                 there = bool(ranges) or not gone(self._files, handle, table)
             if not there:
                 self.archive.refresh()  # it may be archived now
                 return []
-            kept = [it for it in ranges if it.offset + it.count > offset]
-            if kept or not wanted:
-                self._count(kept)
-                return kept
-            offset = max(row.first_offset + row.count for row in wanted)  # all of it was damaged
+            remaining = [part for part in ranges if part.offset + part.count > offset]
+            if remaining or not wanted_rows:
+                self._count(remaining)
+                return remaining
+            offset = max(row.first_offset + row.count for row in wanted_rows)  # all of it was damaged
         return []
 
-    def _read_ahead(self, handle: int, wanted: Sequence[Row], limit_bytes: int) -> None:
+    def _read_ahead(self, handle: int, rows: Sequence[Row], limit_bytes: int) -> None:
         """Start to fetch these rows from the disk, and the next ones for callers that continue."""
-        if wanted and limit_bytes >= READ_AHEAD_FROM_BYTES:
-            begin = wanted[0].place - EXTENT_HEADER_BYTES
-            end = max(row.place + row.length for row in wanted)
+        if rows and limit_bytes >= READ_AHEAD_FROM_BYTES:
+            begin = rows[0].place - EXTENT_HEADER_BYTES
+            end = max(row.place + row.length for row in rows)
             self._files.advise(handle, end - begin + min(limit_bytes, READ_AHEAD_MAX_BYTES), begin, "soon")
 
 
 def _up_to(limit_bytes: int, parts: Iterator[Range]) -> list[Range]:
     """The first parts that together reach the limit."""
-    found: list[Range] = []
+    ranges: list[Range] = []
     for part in parts:
-        found.append(part)
+        ranges.append(part)
         limit_bytes -= len(part.view)
         if limit_bytes <= 0:
             break
-    return found
+    return ranges

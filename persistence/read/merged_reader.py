@@ -29,14 +29,14 @@ class MergedReader:
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
         """See LogReader.read()."""
         readers = self._readers(ring_name)
-        found = [it.read(ring_name, epoch, offset, limit_bytes) for it in readers]
-        return _first(found, lambda it: it[0].offset)
+        answers = [reader.read(ring_name, epoch, offset, limit_bytes) for reader in readers]
+        return _first(answers, lambda answer: answer[0].offset)
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
         """See LogReader.read_at()."""
         readers = self._readers(ring_name)
-        found = [it.read_at(ring_name, epoch, position, limit_bytes) for it in readers]
-        return _first(found, lambda it: max(it[0].position, position))
+        answers = [reader.read_at(ring_name, epoch, position, limit_bytes) for reader in readers]
+        return _first(answers, lambda answer: max(answer[0].position, position))
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """See LogReader.epochs()."""
@@ -51,20 +51,22 @@ class MergedReader:
         """See LogReader.seek_time()."""
         end, offsets = 0, []
         for reader in self._readers(ring_name):
-            ends = [it.end_offset for it in reader.epochs(ring_name) if it.epoch == epoch]
-            found = reader.seek_time(ring_name, epoch, timestamp_ns)
+            ends = [
+                epoch_info.end_offset for epoch_info in reader.epochs(ring_name) if epoch_info.epoch == epoch
+            ]
+            offset = reader.seek_time(ring_name, epoch, timestamp_ns)
             end = max([end, *ends])
-            offsets += [found] if ends and found < ends[0] else []
+            offsets += [offset] if ends and offset < ends[0] else []
         return min(offsets, default=end)
 
 
-def _first(found: list[list[Range]], begin: Callable[[list[Range]], int]) -> list[Range]:
+def _first(candidates: list[list[Range]], begin: Callable[[list[Range]], int]) -> list[Range]:
     """The result that begins first; of several results only up to its first gap."""
-    answers = [it for it in found if it]
+    answers = [ranges for ranges in candidates if ranges]
     if not answers:
         return []
     best = min(answers, key=begin)  # among equals the first
-    if len(found) == 1:
+    if len(candidates) == 1:
         return best
     count = 1
     while count < len(best) and best[count].offset == best[count - 1].offset + best[count - 1].count:

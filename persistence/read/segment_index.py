@@ -104,7 +104,7 @@ class Shelf:
         `forget`: publish() did not get all of the segment before, which must be read from its file.
         """
         with self.lock:
-            self._segments = [it for it in self._segments if it.base < base]
+            self._segments = [segment for segment in self._segments if segment.base < base]
             before = self._segments[-1] if self._segments else None
             self._segments.append(Shelved(base, table, live=True))
             self._bound()
@@ -126,10 +126,10 @@ class Shelf:
                     table.announce(item.entries)
                 else:
                     place = item.place + EXTENT_HEADER_BYTES
-                    it = item.range
-                    row = Row(it.offset, it.count, place, item.length, it.position, whole=True)
-                    times = it.first_timestamp_ns, it.last_timestamp_ns
-                    table.add(item.ring_id, it.epoch, row, (min(times), max(times)), {})
+                    records = item.range
+                    row = Row(records.offset, records.count, place, item.length, records.position, whole=True)
+                    times = records.first_timestamp_ns, records.last_timestamp_ns
+                    table.add(item.ring_id, records.epoch, row, (min(times), max(times)), {})
             table.end = end
             self._segments[-1].opening = table.opening
 
@@ -146,29 +146,29 @@ class Shelf:
     def remove(self, base: int) -> None:
         """Forget that segment, which is about to be removed."""
         with self.lock:
-            self._segments = [it for it in self._segments if it.base != base]
-            self._used = [it for it in self._used if it.base != base]
-            self._footed = [it for it in self._footed if it.base != base]
+            self._segments = [segment for segment in self._segments if segment.base != base]
+            self._used = [entry for entry in self._used if entry.base != base]
+            self._footed = [entry for entry in self._footed if entry.base != base]
 
     def note(self, damage: Sequence[DamagedRange]) -> None:
         """Count and report new damaged places.  With very many, the oldest are forgotten."""
         with self._noting:
-            news = [it for it in damage if (it.segment, it.place) not in self.damaged]
-            for it in damage:
-                self.damaged[it.segment, it.place] = it
+            news = [place for place in damage if (place.segment, place.place) not in self.damaged]
+            for place in damage:
+                self.damaged[place.segment, place.place] = place
             while len(self.damaged) > DAMAGED_MAX:
                 del self.damaged[next(iter(self.damaged))]
 
-        for it in news:
-            lost = ",".join(f"{first}-{end - 1}" for first, end in it.lost) or "unknown"
-            where = os.path.join(self.directory, it.segment)
+        for place in news:
+            lost = ",".join(f"{first}-{end - 1}" for first, end in place.lost) or "unknown"
+            where = os.path.join(self.directory, place.segment)
             text = "log damage found segment=%s place=%d bytes=%d ring=%s records_kept=%d lost=%s"
-            log.error(text, where, it.place, it.length, it.ring_name or "unknown", it.kept, lost)
+            log.error(text, where, place.place, place.length, place.ring_name or "unknown", place.kept, lost)
 
     def damage_of(self, name: str) -> tuple[DamagedRange, ...]:
         """Known damaged places of one segment."""
         with self._noting:
-            return tuple(it for it in self.damaged.values() if it.segment == name)
+            return tuple(place for place in self.damaged.values() if place.segment == name)
 
     def segments(self) -> list[Shelved]:
         """All current segments, rising."""
@@ -181,9 +181,9 @@ class Shelf:
             self._bound()
 
     def _bound(self) -> None:
-        bases = sorted({*(it.base for it in self._segments), *self._archived()})
-        for it in self._segments[:-1]:
-            it.ends_at = bases[bisect_right(bases, it.base)] - it.base
+        bases = sorted({*(segment.base for segment in self._segments), *self._archived()})
+        for segment in self._segments[:-1]:
+            segment.ends_at = bases[bisect_right(bases, segment.base)] - segment.base
 
     # ---- content ----
 
@@ -193,8 +193,8 @@ class Shelf:
         if table is None:
             return None
         with self.lock:
-            for ring_id, it in table.catalogue.items():
-                rows = table.rings.get((ring_id, epoch)) if it.name == ring_name else None
+            for ring_id, entry in table.catalogue.items():
+                rows = table.rings.get((ring_id, epoch)) if entry.name == ring_name else None
                 if rows is not None and len(rows):
                     return rows
         return None
@@ -238,7 +238,7 @@ class Shelf:
                 self._lose(shelved, error)
         if shelved.opening is None:
             return None
-        return next((it for it in shelved.opening.values() if it.name == ring_name), None)
+        return next((entry for entry in shelved.opening.values() if entry.name == ring_name), None)
 
     def table(self, shelved: Shelved) -> SegmentTable | None:
         """The whole table of a segment, from memory or from its file; None if it is removed or lost."""
@@ -296,14 +296,14 @@ class Shelf:
         if shelved.footer is not None or shelved.bare or shelved.live or shelved.ends_at is None:
             return
         try:
-            found = footer.read(self.files, handle, read_header(self.files, handle), shelved.ends_at)
+            table = footer.read(self.files, handle, read_header(self.files, handle), shelved.ends_at)
         except FormatError as error:
             self._lose(shelved, error)
             return
-        shelved.bare = found is None
-        if found is not None:
+        shelved.bare = table is None
+        if table is not None:
             with self.lock:
-                shelved.footer = found
+                shelved.footer = table
                 self._footed.append(shelved)
                 while len(self._footed) > FOOTERS_MAX:
                     self._footed.pop(0).footer = None
@@ -366,6 +366,6 @@ class Shelf:
         else:
             reason = shelved.lost or "it has been removed"
             return SegmentInfo(base, size, size, "lost", 0, 0, (), damage, reason=reason)
-        first = min((it.first_timestamp_ns for it in rings), default=0)
-        last = max((it.last_timestamp_ns for it in rings), default=0)
+        first = min((ring.first_timestamp_ns for ring in rings), default=0)
+        last = max((ring.last_timestamp_ns for ring in rings), default=0)
         return SegmentInfo(base, end, size, state, first, last, rings, damage, indexed=footer is not None)

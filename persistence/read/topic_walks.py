@@ -48,42 +48,44 @@ class TopicWalks:
             return None
         with self._shelf.lock:
             end = table.end
-            ids = [ring_id for ring_id, it in table.catalogue.items() if it.name == ring_name]
-        found: list[Range] = []
+            ids = [ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name]
+        ranges: list[Range] = []
         try:
             with self._shelf.opened(shelved) as handle:
                 for ring_id in ids:
-                    asked = TopicRead(ring_id, epoch, key, array("Q"), offset, limit_bytes)
-                    runs = self._read(shelved, table, handle, end, ring_name, asked)
+                    request = TopicRead(ring_id, epoch, key, array("Q"), offset, limit_bytes)
+                    runs = self._read(shelved, table, handle, end, ring_name, request)
                     if runs is None:
                         return None
-                    found += runs
+                    ranges += runs
         except FileNotFoundError:
             return None
         except FormatError:
             with self._walking:
                 self._walks[_life(table)] = None
             return None
-        return found
+        return ranges
 
     def _read(
-        self, shelved: Shelved, table: SegmentTable, handle: int, end: int, ring_name: str, asked: TopicRead
+        self, shelved: Shelved, table: SegmentTable, handle: int, end: int, ring_name: str, request: TopicRead
     ) -> list[Range] | None:
-        found: list[Range] = []
-        behind, left = 0, asked.limit_bytes
+        ranges: list[Range] = []
+        behind, left = 0, request.limit_bytes
         while True:
             with self._walking:
                 walk = self._walked(table, handle, end)
                 if walk is None:
                     return None
-                key_hash = crc32c(asked.key)
-                places = walk.find(asked.ring_id, asked.epoch, key_hash, asked.offset, behind, PLACES_AT_ONCE)
-            here = asked._replace(places=places, limit_bytes=left)
+                key_hash = crc32c(request.key)
+                places = walk.find(
+                    request.ring_id, request.epoch, key_hash, request.offset, behind, PLACES_AT_ONCE
+                )
+            here = request._replace(places=places, limit_bytes=left)
             runs = by_places(self._shelf, shelved, handle, end, ring_name, here)
-            found += runs
-            left -= sum(len(it.view) for it in runs)
+            ranges += runs
+            left -= sum(len(run.view) for run in runs)
             if len(places) < PLACES_AT_ONCE or left <= 0:
-                return found
+                return ranges
             behind = places[-1]
 
     def _walked(self, table: SegmentTable, handle: int, end: int) -> Walk | None:

@@ -216,7 +216,7 @@ class ExtentRows:
     def marks(self) -> list[Mark]:
         """The sparse index."""
         columns = zip(self._mark_offset, self._mark_place, self._mark_time, strict=True)
-        return [Mark(*it) for it in columns]
+        return [Mark(*mark) for mark in columns]
 
     def find(self, offset: int) -> int:
         """Index of the row that has `offset`, or of the next row after it, or len(self)."""

@@ -182,8 +182,8 @@ def _packed(table: SegmentTable, walk: Walk, end: int) -> bytes:
     directory, sections = [catalogue], []
     for group in groups:
         rows = table.rings[group.ring_id, group.epoch]
-        facts, parts = _pack_group(walk, order, group, rows, at)
-        directory.append(_GROUP.pack(*facts))
+        info, parts = _pack_group(walk, order, group, rows, at)
+        directory.append(_GROUP.pack(*info))
         sections += parts
         at += sum(map(len, parts))
     listed = b"".join(directory)
@@ -210,9 +210,9 @@ def _pack_group(
     topics, places = walk.by_topic(order, group, rows.records)
     block_words = 2 * TOPICS_PER_BLOCK
     blocks = [topics[i : i + block_words].tobytes() for i in range(0, len(topics), block_words)]
-    fences = b"".join(_FENCE.pack(*struct.unpack_from("<II", it), crc32c(it)) for it in blocks)
+    fences = b"".join(_FENCE.pack(*struct.unpack_from("<II", block), crc32c(block)) for block in blocks)
     indexed = packed.ljust(_padded(len(packed)), b"\0") + marks + fences
-    facts = GroupInfo(
+    info = GroupInfo(
         group.ring_id,
         group.epoch,
         rows.first_offset,
@@ -228,7 +228,7 @@ def _pack_group(
         len(topics) // 2,
         crc32c(indexed),
     )
-    return facts, [indexed, *blocks, places.tobytes()]
+    return info, [indexed, *blocks, places.tobytes()]
 
 
 def found(files: Files, handle: int, header: SegmentHeader, end: int) -> bytes:
@@ -274,10 +274,10 @@ def there(files: Files, directory: str, base: int, end: int) -> bool:
     """
     handle = files.open(os.path.join(directory, segment_name(base)))
     try:
-        found = read(files, handle, read_header(files, handle), end) is not None
-        if found:
+        is_complete = read(files, handle, read_header(files, handle), end) is not None
+        if is_complete:
             files.fdatasync(handle)  # its writer may have been killed before the sync
-        return found
+        return is_complete
     finally:
         files.close(handle)
 
@@ -298,7 +298,7 @@ class Footer:
 
     def groups_of(self, ring_name: str, epoch: int) -> list[GroupInfo]:
         """Directory entries of a ring and epoch."""
-        ids = [ring_id for ring_id, it in self.catalogue.items() if it.name == ring_name]
+        ids = [ring_id for ring_id, entry in self.catalogue.items() if entry.name == ring_name]
         return [group for ring_id in ids if (group := self.groups.get((ring_id, epoch))) is not None]
 
     def table(self, files: Files, handle: int, name: str) -> SegmentTable:
@@ -362,7 +362,7 @@ class Footer:
         at += _TOPIC_BYTES * group.topics + _PLACE_BYTES * start
         data = files.read(handle, _PLACE_BYTES * (stop - start), at)
         whole = len(data) == _PLACE_BYTES * (stop - start)
-        places = array("Q", (_UNIT_BYTES * it for it in array("I", data))) if whole else array("Q")
+        places = array("Q", (_UNIT_BYTES * place for place in array("I", data))) if whole else array("Q")
         if not whole or any(map(ge, places, places[1:])):
             raise FormatError(f"places of ring {group.ring_id} are damaged")
         return places
@@ -394,15 +394,15 @@ def _read(files: Files, handle: int, header: SegmentHeader, end: int) -> Footer 
         return None
     if whose != [header.seed, header.base_position, end]:
         return None
-    wanted = catalogue_bytes + _GROUP.size * groups
-    if wanted > min(length, _DIRECTORY_MAX_BYTES):
+    directory_bytes = catalogue_bytes + _GROUP.size * groups
+    if directory_bytes > min(length, _DIRECTORY_MAX_BYTES):
         return None
-    listed = files.read(handle, wanted, place_of(end) + len(head))
-    if len(listed) < wanted or crc32c(listed) != crc:
+    listed = files.read(handle, directory_bytes, place_of(end) + len(head))
+    if len(listed) < directory_bytes or crc32c(listed) != crc:
         return None
-    its = [GroupInfo(*it) for it in _GROUP.iter_unpack(listed[catalogue_bytes:])]
+    infos = [GroupInfo(*row) for row in _GROUP.iter_unpack(listed[catalogue_bytes:])]
     catalogue = unpack_catalogue(listed[:catalogue_bytes])
-    return Footer(header, end, length, catalogue, {(it.ring_id, it.epoch): it for it in its})
+    return Footer(header, end, length, catalogue, {(group.ring_id, group.epoch): group for group in infos})
 
 
 def _padded(length: int) -> int:

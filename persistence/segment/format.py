@@ -158,11 +158,11 @@ class SegmentHeader(NamedTuple):
             fields, crc = page[at : at + _SEGMENT.size], page[at + _SEGMENT.size : at + 64]
             if len(crc) < 4 or _CRC.unpack(crc)[0] != crc32c(fields):
                 continue
-            found, version, worker, base, generation, salt, created = _SEGMENT.unpack(fields)
-            if found == magic and version in READ_VERSIONS:
+            stored_magic, version, worker, base, generation, salt, created = _SEGMENT.unpack(fields)
+            if stored_magic == magic and version in READ_VERSIONS:
                 return cls(worker, base, generation, salt, created, magic)
-            newer = version if found == magic and version > FORMAT_VERSION else newer
-            foreign = f"; found magic {found!r}, version {version}"
+            newer = version if stored_magic == magic and version > FORMAT_VERSION else newer
+            foreign = f"; found magic {stored_magic!r}, version {version}"
         if newer:
             raise FutureFormat(
                 f"segment format version {newer} is later than {FORMAT_VERSION}, the latest that this "
@@ -245,8 +245,8 @@ def unpack_catalogue(body: bytes | memoryview) -> dict[int, CatalogueEntry]:
     unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=max(len(body), 1))
     unpacker.feed(body)
     try:
-        found = unpacker.unpack()
-        entries = {ring_id: CatalogueEntry(*entry) for ring_id, entry in found.items()}
+        fields = unpacker.unpack()
+        entries = {ring_id: CatalogueEntry(*entry) for ring_id, entry in fields.items()}
     except (AttributeError, TypeError, ValueError, msgpack.UnpackException) as error:
         raise FormatError(f"a catalogue of {len(body)} bytes that is no map of rings: {error}") from error
     for ring_id, (name, epoch, next_offset) in entries.items():

@@ -50,11 +50,11 @@ def keep_aside(files: Files, directory: str, damage: DamagedRange) -> str:
             data = files.read(source, min(damage.length, QUARANTINE_MAX_BYTES), damage.place)
         finally:
             files.close(source)
-        found = time.strftime("%FT%TZ", time.gmtime())
-        facts = {**damage._asdict(), "copied_bytes": len(data), "found": found}
+        time_found = time.strftime("%FT%TZ", time.gmtime())
+        values = {**damage._asdict(), "copied_bytes": len(data), "found": time_found}
         require_room(files, folder, len(data))
         _write(files, f"{name}.bytes", data)
-        _write(files, f"{name}.json", json.dumps(facts, indent=1).encode())
+        _write(files, f"{name}.json", json.dumps(values, indent=1).encode())
     except OSError as error:
         return f"{damage.segment} at {damage.place} could not be copied: {error.strerror}"
     return ""
@@ -68,20 +68,20 @@ def quarantined(files: Files, directory: str) -> list[Quarantined]:
     except FileNotFoundError:
         return []
     reports = [_report(files, os.path.join(folder, name)) for name in names if name.endswith(".json")]
-    return sorted((it for it in reports if it is not None), key=lambda it: it.damage[:2])
+    return sorted((report for report in reports if report is not None), key=lambda report: report.damage[:2])
 
 
 def _report(files: Files, path: str) -> Quarantined | None:
     data = read_file(files, path, REPORT_MAX_BYTES)
     try:
-        facts = json.loads(data)
-        lost = tuple((int(first), int(end)) for first, end in facts.get("lost", ()))
-        numbers = int(facts["place"]), int(facts["length"])
+        values = json.loads(data)
+        lost = tuple((int(first), int(end)) for first, end in values.get("lost", ()))
+        numbers = int(values["place"]), int(values["length"])
         damage = DamagedRange(
-            str(facts["segment"]), *numbers, str(facts["ring_name"]), int(facts["kept"]), lost
+            str(values["segment"]), *numbers, str(values["ring_name"]), int(values["kept"]), lost
         )
         copy = f"{path.removesuffix('.json')}.bytes"
-        return Quarantined(damage, int(facts["copied_bytes"]), str(facts["found"]), copy)
+        return Quarantined(damage, int(values["copied_bytes"]), str(values["found"]), copy)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 

@@ -139,8 +139,8 @@ def tail_of(region: memoryview, absences: Iterable[Absence]) -> tuple[Absence, S
 
     `region` begins at a multiple of ALIGN_BYTES in its file.
     """
-    found = [(it, run) for it in absences if (run := _tail(region, it)) is not None]
-    return found[0] if len(found) == 1 else None
+    tails = [(absence, run) for absence in absences if (run := _tail(region, absence)) is not None]
+    return tails[0] if len(tails) == 1 else None
 
 
 def _tail(region: memoryview, absence: Absence) -> SalvagedRun | None:

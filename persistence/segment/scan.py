@@ -246,9 +246,9 @@ def _parts(data: FileBytes, walk: Walk, base: int | None) -> Iterator[_Part]:
         if last > first:
             yield _Run(begin, walk.end_of(last - 1), first, last)
             begin = walk.end_of(last - 1)
-        if stop == LOOK and (found := _look(data, walk, begin)) is not None:
-            yield found
-            begin = found.end
+        if stop == LOOK and (gap := _look(data, walk, begin)) is not None:
+            yield gap
+            begin = gap.end
             continue
         if base is None:
             return
@@ -332,13 +332,15 @@ def _enter_each(
 ) -> None:
     """Add extents of which some repeat or precede earlier ones."""
     for at in order[group.first : group.first + group.length]:
-        it = walk[run.first + at]
-        if it.first_offset >= table.rows(group.ring_id, group.epoch).end_offset:
-            place = it.place + EXTENT_HEADER_BYTES
-            row = Row(it.first_offset, it.count, place, it.length, it.ring_position, whole=True)
-            table.add(group.ring_id, group.epoch, row, (it.earliest_ns, it.latest_ns), known)
+        extent = walk[run.first + at]
+        if extent.first_offset >= table.rows(group.ring_id, group.epoch).end_offset:
+            place = extent.place + EXTENT_HEADER_BYTES
+            row = Row(
+                extent.first_offset, extent.count, place, extent.length, extent.ring_position, whole=True
+            )
+            table.add(group.ring_id, group.epoch, row, (extent.earliest_ns, extent.latest_ns), known)
         else:
-            _save(table, data, walk, _Gap(it.place, walk.end_of(run.first + at)), parts, known)
+            _save(table, data, walk, _Gap(extent.place, walk.end_of(run.first + at)), parts, known)
 
 
 def _enter_found(
@@ -402,8 +404,8 @@ def _enter_tail(
 
 def _note(table: SegmentTable, gap: _Gap, name: str, rows: Sequence[Row], window: Window) -> None:
     """Record the damage."""
-    kept, lost = sum(row.count for row in rows), lost_offsets(rows, window)
-    table.damage.append(DamagedRange(table.name, gap.place, gap.end - gap.place, name, kept, lost))
+    held, lost = sum(row.count for row in rows), lost_offsets(rows, window)
+    table.damage.append(DamagedRange(table.name, gap.place, gap.end - gap.place, name, held, lost))
 
 
 def _owner(
@@ -419,7 +421,7 @@ def _owner(
     rows = None if owner is None else table.rings.get((owner.ring_id, owner.epoch))
     if owner is None or rows is None or not len(rows):
         return owner
-    end = next((it.end for it in absences if it.ring_id == owner.ring_id), _POSITION_END)
+    end = next((absence.end for absence in absences if absence.ring_id == owner.ring_id), _POSITION_END)
     if rows.end_position <= owner.position <= end - owner.length:
         return owner
     return owner._replace(position=rows.end_position)  # the header's position is damaged, too
@@ -429,13 +431,13 @@ def _near_extents(
     walk: Walk, gap: _Gap, parts: list[_Part], catalogue: Mapping[int, CatalogueEntry]
 ) -> list[Any]:
     """The next extent of each ring that continues soon after the gap, in file order."""
-    open_rings = {(ring_id, it.epoch) for ring_id, it in catalogue.items()}
+    open_rings = {(ring_id, entry.epoch) for ring_id, entry in catalogue.items()}
     near = []
-    for it in islice(_behind_gap(walk, gap, parts), NEAR_EXTENTS):
-        key = (it.ring_id, it.ring_epoch)
-        if it.count and key in open_rings:
+    for place in islice(_behind_gap(walk, gap, parts), NEAR_EXTENTS):
+        key = (place.ring_id, place.ring_epoch)
+        if place.count and key in open_rings:
             open_rings.remove(key)
-            near.append(it)
+            near.append(place)
     return near
 
 
@@ -445,13 +447,13 @@ def _absences(table: SegmentTable, near: Iterable[Any]) -> Iterator[Absence]:
     Skips an extent at the first byte of its ring.  The last bytes of a ring may be unused, so the position
     after the missing records is unknown there.
     """
-    for it in near:
-        key = (it.ring_id, it.ring_epoch)
+    for extent in near:
+        key = (extent.ring_id, extent.ring_epoch)
         rows = table.rings.get(key)
-        at_first_byte = it.ring_position % PAGE_BYTES == 0
-        if rows is not None and len(rows) and rows.end_offset < it.first_offset and not at_first_byte:
-            window = Window(rows.end_offset, it.first_offset)
-            yield Absence(*key, window, rows.end_position, it.ring_position)
+        at_first_byte = extent.ring_position % PAGE_BYTES == 0
+        if rows is not None and len(rows) and rows.end_offset < extent.first_offset and not at_first_byte:
+            window = Window(rows.end_offset, extent.first_offset)
+            yield Absence(*key, window, rows.end_position, extent.ring_position)
 
 
 def _behind_gap(walk: Walk, gap: _Gap, parts: list[_Part]) -> Iterator[Any]:
@@ -478,7 +480,7 @@ def _window(
     entry = table.catalogue.get(ring_id)
     if entry is not None and entry.epoch == epoch:
         first = max(first, entry.next_offset)
-    for it in _behind_gap(walk, gap, parts):
-        if (it.ring_id, it.ring_epoch) == (ring_id, epoch) and it.count:
-            return Window(first, it.first_offset)
+    for place in _behind_gap(walk, gap, parts):
+        if (place.ring_id, place.ring_epoch) == (ring_id, epoch) and place.count:
+            return Window(first, place.first_offset)
     return Window(first, _OFFSET_END)

@@ -51,11 +51,11 @@ class FileBytes:
         if length <= 0:
             return memoryview(b"")
         if place < self.place or place + length > self.place + len(self.data):
-            wanted = min(max(length, self._ahead_bytes), self.end - place)
+            read_bytes = min(max(length, self._ahead_bytes), self.end - place)
             if self._once and place - self._forgotten >= FORGET_BYTES:
                 self._files.advise(self._handle, place - self._forgotten, self._forgotten, "done")
                 self._forgotten = place
-            self.data = memoryview(read_around(self._files, self._handle, wanted, place))
+            self.data = memoryview(read_around(self._files, self._handle, read_bytes, place))
             self.place = place
         begin = place - self.place
         return self.data[begin : begin + length]
@@ -68,11 +68,11 @@ def read_around(files: Files, handle: int, length: int, place: int) -> bytes:
     except OSError:
         data = bytearray()
         for at in range(place, place + length, _SECTOR_BYTES):
-            wanted = min(_SECTOR_BYTES, place + length - at)
+            piece_bytes = min(_SECTOR_BYTES, place + length - at)
             try:
-                data += files.read(handle, wanted, at)
+                data += files.read(handle, piece_bytes, at)
             except OSError:
-                data += bytes(wanted)
+                data += bytes(piece_bytes)
         return bytes(data)
 
 
@@ -133,15 +133,15 @@ class Walk:
         self._data, self._state.end = data, data.end
 
     def find(
-        self, ring_id: int, epoch: int, key_hash: int, offset: int, behind: int, most: int
+        self, ring_id: int, epoch: int, key_hash: int, offset: int, behind: int, limit: int
     ) -> array[int]:
         """Positions of records with that key hash, if topics are collected.
 
-        Of a ring and epoch, after the position `behind`, rising, at most `most` of them.  Extents that end
+        Of a ring and epoch, after the position `behind`, rising, at most `limit` of them. Extents that end
         before `offset` are skipped.
         """
-        places = ffi.new("uint64_t[]", most)
-        count = lib.rb_walk_find(self._state, ring_id, epoch, key_hash, offset, behind, places, most)
+        places = ffi.new("uint64_t[]", limit)
+        count = lib.rb_walk_find(self._state, ring_id, epoch, key_hash, offset, behind, places, limit)
         return array("Q", ffi.buffer(places, 8 * count)[:])
 
     def search(self, base: int) -> bool:
@@ -149,12 +149,12 @@ class Walk:
         self.place += ALIGN_BYTES
         while True:
             piece = self._piece()
-            found = lib.rb_extents_search(
+            outcome = lib.rb_extents_search(
                 ffi.from_buffer(piece), len(piece), self._data.place, base, self._state
             )
-            if found == lib.RB_WALK_LOOK:
+            if outcome == lib.RB_WALK_LOOK:
                 return True
-            if found == lib.RB_WALK_MORE:
+            if outcome == lib.RB_WALK_MORE:
                 if self._short(int(self._state.wanted_bytes)):
                     self.place += ALIGN_BYTES
             elif self._data.end - self.place < ALIGN_BYTES or self._short(ALIGN_BYTES):
@@ -184,9 +184,12 @@ class Walk:
             if group_count != lib.RB_FULL:
                 break
             room *= 8
-        found = [ExtentGroup(it.ring_id, it.ring_epoch, it.first, it.count) for it in groups[0:group_count]]
-        found.sort(key=lambda it: int(order[it.first + it.length - 1]))
-        return order, found
+        groups_found = [
+            ExtentGroup(group.ring_id, group.ring_epoch, group.first, group.count)
+            for group in groups[0:group_count]
+        ]
+        groups_found.sort(key=lambda group: int(order[group.first + group.length - 1]))
+        return order, groups_found
 
     def gather(self, first: int, order: Any, group: ExtentGroup, rows: ExtentRows) -> bool:
         """Append the extents of a group to `rows`; False: their offsets do not rise, none is appended."""
@@ -229,9 +232,9 @@ class Walk:
         self._data.at(self.place, ALIGN_BYTES)
         return self._data.data
 
-    def _short(self, wanted: int) -> bool:
-        """True if the file has fewer than `wanted` bytes from the current place on, though it should."""
-        return len(self._data.at(self.place, wanted)) < wanted
+    def _short(self, length: int) -> bool:
+        """True if the file has fewer than `length` bytes from the current place on, though it should."""
+        return len(self._data.at(self.place, length)) < length
 
     def _make_room(self) -> None:
         state = self._state

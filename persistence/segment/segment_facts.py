@@ -49,28 +49,28 @@ class SegmentInfo:
     @property
     def records(self) -> int:
         """Records of all rings."""
-        return sum(it.records for it in self.rings)
+        return sum(ring.records for ring in self.rings)
 
 
 def footer_facts(footer: Footer) -> tuple[RingInfo, ...]:
     """Facts of each ring and epoch in a footer, in the order of names."""
-    found = []
-    for (ring_id, epoch), it in footer.groups.items():
+    rings = []
+    for (ring_id, epoch), group in footer.groups.items():
         entry = footer.catalogue.get(ring_id)
         name = "" if entry is None else entry.name
-        span = it.first_offset, it.end_offset, it.records, it.earliest_ns, it.latest_ns
-        found.append(RingInfo(name, epoch, *span, it.bytes))
-    return tuple(sorted(found, key=lambda it: (it.name, it.epoch)))
+        span = group.first_offset, group.end_offset, group.records, group.earliest_ns, group.latest_ns
+        rings.append(RingInfo(name, epoch, *span, group.bytes))
+    return tuple(sorted(rings, key=lambda ring: (ring.name, ring.epoch)))
 
 
 def ring_facts(table: SegmentTable) -> tuple[RingInfo, ...]:
     """Facts of each ring and epoch in a table, in the order of names."""
-    found = []
+    rings = []
     for (ring_id, epoch), rows in table.rings.items():
         entry = table.catalogue.get(ring_id)
         if not len(rows):
             continue
-        found.append(
+        rings.append(
             RingInfo(
                 "" if entry is None else entry.name,
                 epoch,
@@ -82,4 +82,4 @@ def ring_facts(table: SegmentTable) -> tuple[RingInfo, ...]:
                 rows.bytes,
             )
         )
-    return tuple(sorted(found, key=lambda it: (it.name, it.epoch)))
+    return tuple(sorted(rings, key=lambda ring: (ring.name, ring.epoch)))

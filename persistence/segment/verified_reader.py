@@ -37,17 +37,23 @@ def verified(
     body = data[ahead:]
     if len(data) == ahead + row.length:
         scan = scan_records(body, epoch)
-        found = (scan.first_offset, scan.count, scan.good_bytes)
-        same = found == (row.first_offset, row.count, row.length)
+        expected = (scan.first_offset, scan.count, scan.good_bytes)
+        same = expected == (row.first_offset, row.count, row.length)
         if same and (not row.whole or extent_verifies(table.seed, unpack_extent(data), data)):
             times = scan.first_timestamp_ns, scan.last_timestamp_ns
             return [Range(row.ring_position, epoch, row.first_offset, row.count, *times, body)]
     if gone(files, handle, table):
         return []
     window = Window(row.first_offset, row.first_offset + row.count)
-    kept = [_range(body, epoch, row, run) for run in runs_of(body, epoch, window)]
-    note([DamagedRange(table.name, row.place - ahead, len(data), ring_name, sum(it.count for it in kept))])
-    return kept
+    ranges = [_range(body, epoch, row, run) for run in runs_of(body, epoch, window)]
+    note(
+        [
+            DamagedRange(
+                table.name, row.place - ahead, len(data), ring_name, sum(part.count for part in ranges)
+            )
+        ]
+    )
+    return ranges
 
 
 def gone(files: Files, handle: int, table: SegmentTable) -> bool:
@@ -73,20 +79,20 @@ def record_headers(view: memoryview) -> Iterator[tuple[int, RecordHeader]]:
         at += span(header.length)
 
 
-def from_offset(found: Range, offset: int) -> Range:
+def from_offset(part: Range, offset: int) -> Range:
     """The part of a run from `offset` on, or the whole run if `offset` is before it."""
-    if offset <= found.offset:
-        return found
-    for at, header in record_headers(found.view):
+    if offset <= part.offset:
+        return part
+    for at, header in record_headers(part.view):
         if header.offset == offset:
-            return Range(found.position + at, found.epoch, offset, found.offset + found.count - offset,
-                         header.timestamp_ns, found.last_timestamp_ns, found.view[at:])  # fmt: skip
-    raise AssertionError(f"offset {offset} is not in {found}")
+            return Range(part.position + at, part.epoch, offset, part.offset + part.count - offset,
+                         header.timestamp_ns, part.last_timestamp_ns, part.view[at:])  # fmt: skip
+    raise AssertionError(f"offset {offset} is not in {part}")
 
 
-def from_time(found: Range, timestamp_ns: int) -> int | None:
+def from_time(part: Range, timestamp_ns: int) -> int | None:
     """The offset of the first record of that time or later; None if all are earlier."""
-    for _, header in record_headers(found.view):
+    for _, header in record_headers(part.view):
         if header.timestamp_ns >= timestamp_ns:
             return header.offset
     return None

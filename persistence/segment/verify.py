@@ -41,7 +41,7 @@ def check_segment(files: Files, directory: str, base: int, end: int) -> CheckedS
     handle = files.open(os.path.join(directory, name))
     try:
         try:
-            table, made = footer.examine(files, handle, name, end)
+            table, errors_found = footer.examine(files, handle, name, end)
             there = footer.found(files, handle, read_header(files, handle), end)
         except FormatError as error:
             damage = DamagedRange(name, 0, files.size(handle), "", 0)
@@ -49,9 +49,9 @@ def check_segment(files: Files, directory: str, base: int, end: int) -> CheckedS
     finally:
         files.close(handle)
     state: FooterState = "none"
-    if made is not None:
-        state = "right" if there == made else "wrong" if there else "missing"
-    return CheckedSegment(base, end, tuple(table.damage), state, made)
+    if errors_found is not None:
+        state = "right" if there == errors_found else "wrong" if there else "missing"
+    return CheckedSegment(base, end, tuple(table.damage), state, errors_found)
 
 
 def mend(files: Files, directory: str, checked: CheckedSegment) -> bool:

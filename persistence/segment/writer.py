@@ -60,9 +60,9 @@ class Pending:
         self.place = 0  # position of its header in the file, once written
 
     @classmethod
-    def run(cls, ring_id: int, found: Range) -> Pending:
+    def run(cls, ring_id: int, part: Range) -> Pending:
         """A run of records of that ring."""
-        return cls(ring_id, found.view, range=found)
+        return cls(ring_id, part.view, range=part)
 
     @classmethod
     def catalogue(cls, entries: dict[int, CatalogueEntry], room_bytes: int = 0) -> Pending:

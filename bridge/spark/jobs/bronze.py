@@ -160,8 +160,8 @@ def _write(frame: DataFrame, table: str, batch: int, schema: StructType | None) 
     counted = seen.get
     if counted["bad"]:
         more = ("timestamp", "topic", RAW) if typed else ()
-        kept = frame.where(bad).select(*IDENTITY, *more, reason.alias(CORRUPT))
-        kept.write.mode("overwrite").option("compression", COMPRESSION).parquet(
+        rejected = frame.where(bad).select(*IDENTITY, *more, reason.alias(CORRUPT))
+        rejected.write.mode("overwrite").option("compression", COMPRESSION).parquet(
             f"{table}/_quarantine/{directory}"
         )
     return int(counted["good"]), int(counted["bad"])
@@ -215,36 +215,36 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(given: argparse.Namespace) -> int:
+def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    return ingest_as("brim bronze", given)
+    return ingest_as("brim bronze", arguments)
 
 
-def ingest_as(application: str, given: argparse.Namespace, **options: str) -> int:
+def ingest_as(application: str, arguments: argparse.Namespace, **options: str) -> int:
     """Run the job for a command line, with more options of the source; return the exit status."""
-    options = {**pairs(given.option, "--option"), **options}
-    check_source(given.root, options)
-    spark = spark_of(given, application)
+    options = {**pairs(arguments.option, "--option"), **options}
+    check_source(arguments.root, options)
+    spark = spark_of(arguments, application)
     query, outcome = ingest(
         spark,
-        given.root,
-        given.to,
-        checkpoint=given.checkpoint,
-        every_s=given.every,
-        form=given.format,
+        arguments.root,
+        arguments.to,
+        checkpoint=arguments.checkpoint,
+        every_s=arguments.every,
+        form=arguments.format,
         options=options,
     )
-    return finish(query, outcome, as_json=given.json)
+    return finish(query, outcome, as_json=arguments.json)
 
 
-def finish(query: StreamingQuery, outcome: BronzeResult, *, as_json: bool, what: str = "records") -> int:
+def finish(query: StreamingQuery, outcome: BronzeResult, *, as_json: bool, noun: str = "records") -> int:
     """Wait for the end of the query, and print its result. Returns the exit status."""
     follow(query)
     if as_json:
         print(json.dumps(asdict(outcome)))
     else:
         quarantined = f", {outcome.quarantined} in quarantine" if outcome.quarantined else ""
-        print(f"{outcome.table}: {outcome.records} {what} in {outcome.batches} batches{quarantined}")
+        print(f"{outcome.table}: {outcome.records} {noun} in {outcome.batches} batches{quarantined}")
     return 0
 
 

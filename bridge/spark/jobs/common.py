@@ -121,15 +121,15 @@ def follow(query: StreamingQuery) -> None:
         query.stop()
 
 
-def pairs(given: Sequence[str], what: str) -> dict[str, str]:
+def pairs(texts: Sequence[str], noun: str) -> dict[str, str]:
     """KEY=VALUE arguments.  Raises SourceOptionError."""
-    found = {}
-    for pair in given:
+    values = {}
+    for pair in texts:
         key, sign, value = pair.partition("=")
         if not sign or not key:
-            raise SourceOptionError(f"{what} {pair!r} is not KEY=VALUE")
-        found[key] = value
-    return found
+            raise SourceOptionError(f"{noun} {pair!r} is not KEY=VALUE")
+        values[key] = value
+    return values
 
 
 def check_source(root: str, options: Mapping[str, str]) -> None:
@@ -146,11 +146,11 @@ def reason_of(frame: DataFrame) -> Column:
 
 
 def spark_of(
-    given: argparse.Namespace, application: str, settings: Mapping[str, str] | None = None
+    arguments: argparse.Namespace, application: str, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Spark session for --master and --conf, which overrides `settings`. Raises SparkUnavailable."""
     return session(
-        application, master=given.master, settings={**(settings or {}), **pairs(given.conf, "--conf")}
+        application, master=arguments.master, settings={**(settings or {}), **pairs(arguments.conf, "--conf")}
     )
 
 
@@ -165,18 +165,18 @@ def command(
     return main
 
 
-def _status(job: Callable[[argparse.Namespace], int], given: argparse.Namespace) -> int:
+def _status(job: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
     """Exit status of a job. An error that the user can correct is one line, with status 2."""
     try:
-        return job(given)
+        return job(arguments)
     except BridgeError as error:
         explained = str(error), error.hint
     except OSError as error:
         explained = str(error), ""
     except Exception as error:
-        if (found := _in_spark(error)) is None:
+        if (status := _in_spark(error)) is None:
             raise
-        explained = found
+        explained = status
     text, hint = explained
     print(f"error: {text}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
     return 2
@@ -186,8 +186,8 @@ def _in_spark(error: Exception) -> tuple[str, str] | None:
     """Text and hint of an error that Spark has wrapped; None: not an error that the user can correct."""
     if not type(error).__module__.startswith("pyspark."):
         return None
-    if found := OURS.search(str(error)):
-        return found[1], found[2]
-    if found := NO_TABLE.search(str(error)):
-        return found[0].removesuffix("."), "a table is made by bronze, silver or kafka, with --to"
+    if match := OURS.search(str(error)):
+        return match[1], match[2]
+    if match := NO_TABLE.search(str(error)):
+        return match[0].removesuffix("."), "a table is made by bronze, silver or kafka, with --to"
     return None

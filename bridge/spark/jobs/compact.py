@@ -126,14 +126,14 @@ def replaced(filesystem: Any, root: str) -> bool:
 
 def _files(filesystem: Any, directory: str) -> list[str]:
     """Names of the files in a directory."""
-    found = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
-    return sorted(it.base_name for it in found if it.type == fs.FileType.File)
+    entries = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+    return sorted(entry.base_name for entry in entries if entry.type == fs.FileType.File)
 
 
 def _batches(filesystem: Any, root: str) -> list[str]:
     """Names of the batch directories, in order."""
-    found = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
-    return sorted(it.base_name for it in found if it.base_name.startswith("batch="))
+    entries = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    return sorted(entry.base_name for entry in entries if entry.base_name.startswith("batch="))
 
 
 def _worth(filesystem: Any, root: str, batches: Sequence[str]) -> bool:
@@ -143,8 +143,8 @@ def _worth(filesystem: Any, root: str, batches: Sequence[str]) -> bool:
 
 
 def _length(filesystem: Any, directory: str) -> int:
-    found = filesystem.get_file_info(fs.FileSelector(directory, recursive=True))
-    return sum(it.size or 0 for it in found if it.type == fs.FileType.File)
+    entries = filesystem.get_file_info(fs.FileSelector(directory, recursive=True))
+    return sum(entry.size or 0 for entry in entries if entry.type == fs.FileType.File)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -171,13 +171,13 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(given: argparse.Namespace) -> int:
+def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    if given.keep < KEEP_MIN or given.file_mib < 1:
+    if arguments.keep < KEEP_MIN or arguments.file_mib < 1:
         raise SourceOptionError(f"--keep is {KEEP_MIN} at least, and --file-mib 1")
-    spark = spark_of(given, "brim compact")
-    outcome = compact(spark, given.table, keep=given.keep, file_bytes=given.file_mib << 20)
-    if given.json:
+    spark = spark_of(arguments, "brim compact")
+    outcome = compact(spark, arguments.table, keep=arguments.keep, file_bytes=arguments.file_mib << 20)
+    if arguments.json:
         print(json.dumps(asdict(outcome)))
     else:
         done = f"{outcome.batches} batches into {outcome.files} files" if outcome.batches else "nothing to do"

@@ -60,7 +60,7 @@ def facts_of(root: str, edges: Sequence[str] = ()) -> list[FileInfo]:
     """Name and footer of each file below `root`."""
     landing = Landing(root)
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(lambda it: _facts(landing, it), landing.files(edges)))
+        return list(pool.map(lambda file: _facts(landing, file), landing.files(edges)))
 
 
 def _facts(landing: Landing, file: StoredFile) -> FileInfo:
@@ -79,21 +79,25 @@ def table_account(spark: SparkSession, table: str, files: Account) -> list[Table
         _, aside = _islands(spark.read.parquet(f"{table.rstrip('/')}/_quarantine"))
     except AnalysisException:
         aside = {}  # no quarantine was ever written
-    found = []
-    drained = {it.epoch: it.present for it in files.epochs}
+    accounts = []
+    drained = {account.epoch: account.present for account in files.epochs}
     for epoch in sorted({*drained, *there}):
-        present, kept, wanted = there.get(epoch, []), aside.get(epoch, []), drained.get(epoch, [])
-        found.append(
+        present, aside_ranges, drained_ranges = (
+            there.get(epoch, []),
+            aside.get(epoch, []),
+            drained.get(epoch, []),
+        )
+        accounts.append(
             TableAccount(
                 epoch,
                 count(present),
-                count(subtract(kept, present)),
-                subtract(wanted, union([*present, *kept])),
+                count(subtract(aside_ranges, present)),
+                subtract(drained_ranges, union([*present, *aside_ranges])),
                 rows.get(epoch, 0) - count(present),
-                subtract(present, wanted),
+                subtract(present, drained_ranges),
             )
         )
-    return found
+    return accounts
 
 
 def _islands(frame: DataFrame) -> tuple[dict[EpochKey, int], dict[EpochKey, Ranges]]:
@@ -110,12 +114,12 @@ def _islands(frame: DataFrame) -> tuple[dict[EpochKey, int], dict[EpochKey, Rang
         .agg(f.min("offset").alias("first"), f.max("offset").alias("last"), f.sum("rows").alias("rows"))
     )
     rows: dict[EpochKey, int] = defaultdict(int)
-    found: dict[EpochKey, Ranges] = defaultdict(list)
+    islands: dict[EpochKey, Ranges] = defaultdict(list)
     for row in ranges.collect():
         epoch = EpochKey(row["edge"], row["stream"], row["partition"], row["epoch"])
         rows[epoch] += row["rows"]
-        found[epoch].append((row["first"], row["last"]))
-    return rows, {epoch: union(ranges) for epoch, ranges in found.items()}
+        islands[epoch].append((row["first"], row["last"]))
+    return rows, {epoch: union(ranges) for epoch, ranges in islands.items()}
 
 
 # ---- output ----
@@ -132,29 +136,29 @@ def _called(epoch: EpochKey) -> str:
 
 
 def _lines(files: Account, table: Sequence[TableAccount] | None) -> Iterator[str]:
-    beside = {it.epoch: it for it in table or ()}
-    for it in files.epochs:
-        yield f"{_called(it.epoch)}: {it.records} records in {it.files} files"
+    beside = {account.epoch: account for account in table or ()}
+    for row in files.epochs:
+        yield f"{_called(row.epoch)}: {row.records} records in {row.files} files"
         kinds = (
-            ("LOST, and declared", it.lost),
-            ("skipped on purpose", it.skipped),
-            ("MISSING", it.missing),
-            ("twice in files", it.doubled),
+            ("LOST, and declared", row.lost),
+            ("skipped on purpose", row.skipped),
+            ("MISSING", row.missing),
+            ("twice in files", row.doubled),
         )
-        yield from (f"    {what}: {_shown(ranges)}" for what, ranges in kinds if ranges)
-        row = beside.pop(it.epoch, None)
-        if row is not None:
-            yield from _table_lines(row)
-    for row in beside.values():
-        yield f"{_called(row.epoch)}: in no file"
-        yield from _table_lines(row)
+        yield from (f"    {kind}: {_shown(ranges)}" for kind, ranges in kinds if ranges)
+        table_row = beside.pop(row.epoch, None)
+        if table_row is not None:
+            yield from _table_lines(table_row)
+    for table_row in beside.values():
+        yield f"{_called(table_row.epoch)}: in no file"
+        yield from _table_lines(table_row)
     for edge in files.edges:
         if edge.missing:
             yield f"{edge.edge}: units MISSING: {_shown(edge.missing)}"
         if edge.doubled:
             yield f"{edge.edge}: units OF THE SAME NUMBER: {', '.join(map(str, edge.doubled[:SHOWN]))}"
-    for facts in files.unreadable:
-        yield f"{facts.file.path}: UNREADABLE: {facts.error}"
+    for unreadable in files.unreadable:
+        yield f"{unreadable.file.path}: UNREADABLE: {unreadable.error}"
 
 
 def _table_lines(row: TableAccount) -> Iterator[str]:
@@ -172,26 +176,30 @@ def _table_lines(row: TableAccount) -> Iterator[str]:
 def _as_json(files: Account, table: Sequence[TableAccount] | None, verdict: LakeVerdict) -> dict[str, Any]:
     return {
         "verdict": verdict.value,
-        "records": sum(it.records for it in files.epochs),
-        "lost": sum(count(it.lost) for it in files.epochs),
-        "skipped": sum(count(it.skipped) for it in files.epochs),
-        "missing": sum(count(it.missing) for it in files.epochs),
+        "records": sum(epoch.records for epoch in files.epochs),
+        "lost": sum(count(epoch.lost) for epoch in files.epochs),
+        "skipped": sum(count(epoch.skipped) for epoch in files.epochs),
+        "missing": sum(count(epoch.missing) for epoch in files.epochs),
         "epochs": [
             {
-                **it.epoch._asdict(),
-                "files": it.files,
-                "records": it.records,
-                "expected": it.expected,
-                "lost": it.lost,
-                "skipped": it.skipped,
-                "missing": it.missing,
-                "doubled": it.doubled,
+                **epoch.epoch._asdict(),
+                "files": epoch.files,
+                "records": epoch.records,
+                "expected": epoch.expected,
+                "lost": epoch.lost,
+                "skipped": epoch.skipped,
+                "missing": epoch.missing,
+                "doubled": epoch.doubled,
             }
-            for it in files.epochs
+            for epoch in files.epochs
         ],
-        "edges": [vars(it) for it in files.edges],
-        "unreadable": [{"path": it.file.path, "error": it.error} for it in files.unreadable],
-        "table": None if table is None else [{**it.epoch._asdict(), **_without_epoch(it)} for it in table],
+        "edges": [vars(edge) for edge in files.edges],
+        "unreadable": [
+            {"path": unreadable.file.path, "error": unreadable.error} for unreadable in files.unreadable
+        ],
+        "table": None
+        if table is None
+        else [{**account.epoch._asdict(), **_without_epoch(account)} for account in table],
     }
 
 
@@ -209,23 +217,23 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(given: argparse.Namespace) -> int:
+def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    files = landing_account(given.root, given.edge, retained=given.retained)
+    files = landing_account(arguments.root, arguments.edge, retained=arguments.retained)
     table = None
-    if given.table:
-        spark = spark_of(given, "brim gaps")
-        table = table_account(spark, given.table, files)
+    if arguments.table:
+        spark = spark_of(arguments, "brim gaps")
+        table = table_account(spark, arguments.table, files)
     verdict = verdict_of(files, table_is_wrong=any(row.missing or row.doubled for row in table or ()))
     proves_nothing = verdict is LakeVerdict.COMPLETE and not files.epochs
-    if given.json:
+    if arguments.json:
         print(json.dumps(_as_json(files, table, verdict)))
     elif not proves_nothing:
         for line in _lines(files, table):
             print(line)
         print(sentence(files, verdict))
     if proves_nothing:
-        print(f"error: there are no drained files below {given.root}", file=sys.stderr)
+        print(f"error: there are no drained files below {arguments.root}", file=sys.stderr)
         return 2
     return verdict.status
 

@@ -101,7 +101,7 @@ def _all_present(*names: str) -> Column:
 
 def _header(name: str) -> Column:
     """Value of a header; null: absent."""
-    return f.try_element_at(f.filter("headers", lambda it: it["key"] == name), f.lit(1))["value"]
+    return f.try_element_at(f.filter("headers", lambda header: header["key"] == name), f.lit(1))["value"]
 
 
 # ---- each record once ----
@@ -114,33 +114,35 @@ def once(spark: SparkSession, frame: DataFrame, table: str, batch: int) -> DataF
     ends = (
         frame.where(good).groupBy(*WHOSE).agg(f.min("offset").alias("first"), f.max("offset").alias("last"))
     )
-    came, before = _marks(ends), _marks(spark.read.parquet(f"{marks}{batch - 1:09d}")) if batch else {}
-    both = {whose: few(came.get(whose, []) + before.get(whose, [])) for whose in {**before, **came}}
-    rows = [(*whose, *it) for whose, ranges in both.items() for it in ranges]
+    ends_by_key, before = _marks(ends), _marks(spark.read.parquet(f"{marks}{batch - 1:09d}")) if batch else {}
+    both = {
+        whose: few(ends_by_key.get(whose, []) + before.get(whose, [])) for whose in {**before, **ends_by_key}
+    }
+    rows = [(*whose, *offset_range) for whose, ranges in both.items() for offset_range in ranges]
     spark.createDataFrame(rows, MARKED).coalesce(1).write.mode("overwrite").parquet(f"{marks}{batch:09d}")
     bronze.forget(f"{table.rstrip('/')}/_marks", f"batch={batch - MARKS_KEPT:09d}")
     fresh = frame.where(good).dropDuplicates(list(IDENTITY))
-    if known := _known(spark, came, before, table, batch):
+    if known := _known(spark, ends_by_key, before, table, batch):
         fresh = fresh.join(known, list(IDENTITY), "left_anti")
     return fresh.unionByName(frame.where(~good))
 
 
-def _known(spark: SparkSession, came: Marks, before: Marks, table: str, batch: int) -> DataFrame | None:
+def _known(spark: SparkSession, ends: Marks, before: Marks, table: str, batch: int) -> DataFrame | None:
     """Identities in the table that the batch may repeat, and perhaps others; None: none."""
-    twice = {whose: overlap([*came[whose], *before[whose]]) for whose in came if whose in before}
-    asked = [(whose, it) for whose, ranges in twice.items() for it in ranges]
-    if not asked:
+    twice = {whose: overlap([*ends[whose], *before[whose]]) for whose in ends if whose in before}
+    pairs = [(whose, offset_range) for whose, ranges in twice.items() for offset_range in ranges]
+    if not pairs:
         return None
     schema = f"{MARKED.partition(', first ')[0]}, offset long"
     if is_delta(table):  # its log has only the batches before, unless this batch was written already
         there = read_table(spark, table, schema)
     else:
         there = spark.read.schema(f"{schema}, batch int").parquet(table).where(f.col("batch") < batch)
-    ranges = [it for _, it in asked]
+    ranges = [offset_range for _, offset_range in pairs]
     near = f.col("offset").between(min(ranges)[0], max(last for _, last in ranges))
-    if len(asked) <= ASKED_MAX:
+    if len(pairs) <= ASKED_MAX:
         near = f.lit(False)
-        for whose, (first, last) in asked:
+        for whose, (first, last) in pairs:
             same = f.col("offset").between(first, last)
             for name, value in zip(WHOSE, whose, strict=True):
                 same &= f.col(name) == value
@@ -149,21 +151,21 @@ def _known(spark: SparkSession, came: Marks, before: Marks, table: str, batch: i
 
 
 def _marks(rows: DataFrame) -> Marks:
-    found: Marks = {}
+    marks: Marks = {}
     for row in rows.collect():
         *whose, first, last = row
-        found.setdefault((whose[0], whose[1], whose[2], whose[3]), []).append((first, last))
-    return {whose: union(ranges) for whose, ranges in found.items()}
+        marks.setdefault((whose[0], whose[1], whose[2], whose[3]), []).append((first, last))
+    return {whose: union(ranges) for whose, ranges in marks.items()}
 
 
 def few(ranges: Ranges) -> Ranges:
     """At most RANGES_MAX ranges that cover all; the nearest are joined."""
-    found = union(ranges)
-    while len(found) > RANGES_MAX:
-        gaps = [after[0] - it[1] for it, after in pairwise(found)]
+    merged = union(ranges)
+    while len(merged) > RANGES_MAX:
+        gaps = [after[0] - before[1] for before, after in pairwise(merged)]
         at = gaps.index(min(gaps))
-        found[at : at + 2] = [(found[at][0], found[at + 1][1])]
-    return found
+        merged[at : at + 2] = [(merged[at][0], merged[at + 1][1])]
+    return merged
 
 
 def ingest(
@@ -218,20 +220,20 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(given: argparse.Namespace) -> int:
+def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    spark = spark_of(given, "brim kafka")
+    spark = spark_of(arguments, "brim kafka")
     query, outcome = ingest(
         spark,
-        given.servers,
-        given.topic,
-        given.to,
-        checkpoint=given.checkpoint,
-        form=given.format,
-        every_s=given.every,
-        options=pairs(given.option, "--option"),
+        arguments.servers,
+        arguments.topic,
+        arguments.to,
+        checkpoint=arguments.checkpoint,
+        form=arguments.format,
+        every_s=arguments.every,
+        options=pairs(arguments.option, "--option"),
     )
-    return bronze.finish(query, outcome, as_json=given.json)
+    return bronze.finish(query, outcome, as_json=arguments.json)
 
 
 main = command(arguments, job)

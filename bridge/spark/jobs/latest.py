@@ -35,10 +35,10 @@ def latest(records: DataFrame) -> DataFrame:
     """One row for each edge and topic of `records`."""
     others = [name for name in records.columns if name not in {"edge", "topic"}]
     last = f.max_by(f.struct(*others), f.struct(*ORDER)).alias("last")
-    found = records.groupBy("edge", "topic").agg(
+    newest = records.groupBy("edge", "topic").agg(
         last, f.count("*").alias("records"), f.min("timestamp").alias("first_seen")
     )
-    return found.select("edge", f.col("topic").alias("device"), "last.*", "records", "first_seen")
+    return newest.select("edge", f.col("topic").alias("device"), "last.*", "records", "first_seen")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -56,22 +56,22 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(given: argparse.Namespace) -> int:
+def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    spark = spark_of(given, "brim latest")
-    records = read_table(spark, given.table, merge=True)
-    if given.edge:
-        records = records.where(f.col("edge").like(given.edge.replace("_", r"\_").replace("*", "%")))
+    spark = spark_of(arguments, "brim latest")
+    records = read_table(spark, arguments.table, merge=True)
+    if arguments.edge:
+        records = records.where(f.col("edge").like(arguments.edge.replace("_", r"\_").replace("*", "%")))
     result = latest(records)
-    if given.to:
-        result.write.mode("overwrite").option("compression", "zstd").parquet(given.to)
-        result = spark.read.parquet(given.to)
+    if arguments.to:
+        result.write.mode("overwrite").option("compression", "zstd").parquet(arguments.to)
+        result = spark.read.parquet(arguments.to)
     ordered = result.drop("properties", "batch").orderBy("edge", "device")
-    if given.json:
-        rows = [row.asDict() for row in ordered.limit(given.show).collect()]
+    if arguments.json:
+        rows = [row.asDict() for row in ordered.limit(arguments.show).collect()]
         print(json.dumps({"devices": result.count(), "rows": rows}, default=_plain))
     else:
-        ordered.show(given.show)
+        ordered.show(arguments.show)
     return 0
 
 

@@ -143,7 +143,7 @@ def step(spark: SparkSession, values: DataFrame, table: str, batch: int, delay_s
         ended = judged.where("is_over").count()
         judged.unpersist()
         return WindowStep(
-            ended, sum(it.ahead or 0 for it in parts.agg(f.sum("ahead").alias("ahead")).collect())
+            ended, sum(row.ahead or 0 for row in parts.agg(f.sum("ahead").alias("ahead")).collect())
         )
     finally:
         parts.unpersist()
@@ -218,23 +218,23 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(given: argparse.Namespace) -> int:
+def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    options = pairs(given.option, "--option")
-    check_source(given.root, options)
-    spark = spark_of(given, "brim live")
+    options = pairs(arguments.option, "--option")
+    check_source(arguments.root, options)
+    spark = spark_of(arguments, "brim live")
     query, outcome = ingest(
         spark,
-        given.root,
-        given.to,
-        payload=given.payload,
-        field=given.field,
-        delay_s=given.delay,
-        checkpoint=given.checkpoint,
-        every_s=given.every,
+        arguments.root,
+        arguments.to,
+        payload=arguments.payload,
+        field=arguments.field,
+        delay_s=arguments.delay,
+        checkpoint=arguments.checkpoint,
+        every_s=arguments.every,
         options=options,
     )
-    status = bronze.finish(query, outcome, as_json=given.json, what="minutes")
+    status = bronze.finish(query, outcome, as_json=arguments.json, noun="minutes")
     if outcome.ahead:
         text = (
             f"{outcome.ahead} values are stamped more than {AHEAD_S:g} s ahead of the clock of this machine"

@@ -78,16 +78,16 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(given: argparse.Namespace) -> int:
+def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    named = {"since": given.since, "until": given.until, "payloads": given.payloads}
-    options = {**pairs(given.option, "--option"), **{key: value for key, value in named.items() if value}}
+    named = {"since": arguments.since, "until": arguments.until, "payloads": arguments.payloads}
+    options = {**pairs(arguments.option, "--option"), **{key: value for key, value in named.items() if value}}
     if not options:
         raise SourceOptionError("no range is given", hint="--since, --until or --option; bronze reads all")
-    check_source(given.root, options)
-    spark = spark_of(given, "brim replay")
-    target, records, left_out = replay(spark, given.root, given.to, options)
-    if given.json:
+    check_source(arguments.root, options)
+    spark = spark_of(arguments, "brim replay")
+    target, records, left_out = replay(spark, arguments.root, arguments.to, options)
+    if arguments.json:
         print(json.dumps({"range": target, "records": records, "left_out": left_out}))
     else:
         print(f"{target}: {records} records" + (f", {left_out} left out" if left_out else ""))

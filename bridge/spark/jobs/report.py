@@ -65,16 +65,16 @@ def devices_of(spark: SparkSession, table: str) -> tuple[list[Device], int]:
 
     records = read_table(spark, table)
     length = f.octet_length("payload") if "payload" in records.columns else f.lit(0)
-    found = records.groupBy("edge", "topic").agg(
+    summary = records.groupBy("edge", "topic").agg(
         f.count("*").alias("records"),
         f.sum(length).alias("payload_bytes"),
         f.max("timestamp").alias("last"),
     )
-    found = found.persist()
-    rows = found.orderBy(f.desc("payload_bytes"), f.desc("records"), "edge", "topic").limit(DEVICES_SHOWN)
+    summary = summary.persist()
+    rows = summary.orderBy(f.desc("payload_bytes"), f.desc("records"), "edge", "topic").limit(DEVICES_SHOWN)
     devices = [Device(**row.asDict()) for row in rows.collect()]
-    total = found.count()
-    found.unpersist()
+    total = summary.count()
+    summary.unpersist()
     return devices, total
 
 
@@ -85,7 +85,7 @@ def report(
     devices: tuple[list[Device], int] | None = None,
 ) -> str:
     """The page."""
-    known = [it for it in files if it.footer is not None]
+    known = [file for file in files if file.footer is not None]
     parts = [*_verdict(root, files, checked), *_coverage(checked), *_volume(known), *_lag(known)]
     if devices is not None:
         parts += _devices(*devices)
@@ -102,15 +102,15 @@ def _verdict(root: str, files: Sequence[FileInfo], checked: Account) -> Iterator
             ("as of", f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"),
             ("edges", len(checked.edges)),
             ("files", len(files)),
-            ("bytes", sum(it.file.length for it in files)),
-            ("records", sum(it.records for it in checked.epochs)),
-            ("lost", sum(count(it.lost) for it in checked.epochs)),
-            ("skipped on purpose", sum(count(it.skipped) for it in checked.epochs)),
-            ("in more than one file, read once", sum(count(it.doubled) for it in checked.epochs)),
+            ("bytes", sum(info.file.length for info in files)),
+            ("records", sum(epoch.records for epoch in checked.epochs)),
+            ("lost", sum(count(epoch.lost) for epoch in checked.epochs)),
+            ("skipped on purpose", sum(count(epoch.skipped) for epoch in checked.epochs)),
+            ("in more than one file, read once", sum(count(epoch.doubled) for epoch in checked.epochs)),
         ),
     )
     if checked.unreadable:
-        shown = ((it.file.path, it.error) for it in checked.unreadable[:DEVICES_SHOWN])
+        shown = ((info.file.path, info.error) for info in checked.unreadable[:DEVICES_SHOWN])
         yield report_html.table(("file", "why it cannot be read"), shown)
 
 
@@ -118,9 +118,9 @@ def _completeness(checked: Account, verdict: LakeVerdict) -> str:
     if verdict is not LakeVerdict.MISSING:
         return sentence(checked, verdict)
     records, units, twice = (
-        sum(count(it.missing) for it in checked.epochs),
-        sum(count(it.missing) for it in checked.edges),
-        sum(len(it.doubled) for it in checked.edges),
+        sum(count(epoch.missing) for epoch in checked.epochs),
+        sum(count(edge.missing) for edge in checked.edges),
+        sum(len(edge.doubled) for edge in checked.edges),
     )
     same = f", {twice:,} numbers of files are given twice" if twice else ""
     unreadable = f"{len(checked.unreadable):,} files unreadable"
@@ -132,22 +132,22 @@ def _coverage(checked: Account) -> Iterator[str]:
     yield "<h2>Offsets</h2>"
     yield "<p class=note>green: there, orange: lost, grey: skipped on purpose, red: missing</p>"
     rows = []
-    for it in sorted(checked.epochs, key=lambda it: (not it.missing, not it.lost, it.epoch)):
-        if not it.expected:
+    for epoch_account in sorted(checked.epochs, key=lambda row: (not row.missing, not row.lost, row.epoch)):
+        if not epoch_account.expected:
             continue
         kinds = (
-            (it.present, report_html.GOOD),
-            (it.skipped, report_html.SKIPPED),
-            (it.lost, report_html.LOST),
-            (it.missing, report_html.BAD),
+            (epoch_account.present, report_html.GOOD),
+            (epoch_account.skipped, report_html.SKIPPED),
+            (epoch_account.lost, report_html.LOST),
+            (epoch_account.missing, report_html.BAD),
         )
         parts = [(first, last, colour) for ranges, colour in kinds for first, last in ranges]
-        note = f"{count_in_words(it.records)} records"
-        note += f", {count(it.missing):,} missing" if it.missing else ""
-        note += f", {count(it.lost):,} lost" if it.lost else ""
-        epoch = it.epoch
+        note = f"{count_in_words(epoch_account.records)} records"
+        note += f", {count(epoch_account.missing):,} missing" if epoch_account.missing else ""
+        note += f", {count(epoch_account.lost):,} lost" if epoch_account.lost else ""
+        epoch = epoch_account.epoch
         label = f"{epoch.edge} {epoch.stream}/{epoch.partition} e{epoch.epoch}"
-        rows.append((label, it.expected[0], parts, note))
+        rows.append((label, epoch_account.expected[0], parts, note))
     yield report_html.strip(rows[:STRIPS_DRAWN])
     if len(rows) > STRIPS_DRAWN:
         yield f"<p class=note>and {len(rows) - STRIPS_DRAWN:,} more without a gap or with one</p>"
@@ -157,23 +157,25 @@ def _volume(known: Sequence[FileInfo]) -> Iterator[str]:
     """Records of each edge by the time at which the broker took them."""
     yield "<h2>Volume</h2><p class=note>records by the time the broker took them</p>"
     times = [
-        (it.footer.first_timestamp_ns / 1e9, it.footer.last_timestamp_ns / 1e9) for it in known if it.footer
+        (file.footer.first_timestamp_ns / 1e9, file.footer.last_timestamp_ns / 1e9)
+        for file in known
+        if file.footer
     ]
     if not times:
         return
     low, high = min(first for first, _ in times), max(last for _, last in times)
     step = max((high - low) / BUCKETS, 1.0)
     by_edge: dict[str, list[float]] = defaultdict(lambda: [0.0] * (int((high - low) // step) + 1))
-    for it, (first, last) in zip(known, times, strict=True):
-        _spread(by_edge[it.file.name.edge], (first - low) / step, (last - low) / step, _records(it))
+    for info, (first, last) in zip(known, times, strict=True):
+        _spread(by_edge[info.file.name.edge], (first - low) / step, (last - low) / step, _records(info))
     totals = {edge: round(sum(buckets)) for edge, buckets in by_edge.items()}
     largest = sorted(totals, key=lambda edge: (-totals[edge], edge))
     series = [
         (edge, [(bucket * step, number / step) for bucket, number in enumerate(by_edge[edge])])
         for edge in largest[:EDGES_DRAWN]
     ]
-    most = max(y for _, points in series for _, y in points)
-    yield report_html.lines(series, (_moment(low), _moment(high)), f"{count_in_words(most)} records/s")
+    max_records = max(y for _, points in series for _, y in points)
+    yield report_html.lines(series, (_moment(low), _moment(high)), f"{count_in_words(max_records)} records/s")
     rows = [(edge, totals[edge], f"{count_in_words(totals[edge])} records") for edge in largest]
     yield report_html.bars(rows[:DEVICES_SHOWN])
 
@@ -192,26 +194,28 @@ def _lag(known: Sequence[FileInfo]) -> Iterator[str]:
     """Time from taking a record to the arrival of its file."""
     yield "<h2>Lag and late data</h2>"
     yield "<p class=note>from when a record was taken to when its file was there</p>"
-    dated = [it for it in known if it.footer is not None and it.file.modified_s > 0]
+    dated = [info for info in known if info.footer is not None and info.file.modified_s > 0]
     if not dated:
         yield "<p>the store does not say when files came</p>"
         return
     by_edge: dict[str, list[tuple[float, float]]] = defaultdict(list)
     late: dict[str, int] = defaultdict(int)
-    for it in dated:
-        assert it.footer is not None
+    for dated_file in dated:
+        assert dated_file.footer is not None
         oldest, newest = (
-            max(it.file.modified_s - ns / 1e9, 0.0)
-            for ns in (it.footer.first_timestamp_ns, it.footer.last_timestamp_ns)
+            max(dated_file.file.modified_s - ns / 1e9, 0.0)
+            for ns in (dated_file.footer.first_timestamp_ns, dated_file.footer.last_timestamp_ns)
         )
-        by_edge[it.file.name.edge].append((it.file.modified_s, oldest))
-        late[next((name for most, name in LATE_S if newest < most), "")] += _records(it)
+        by_edge[dated_file.file.name.edge].append((dated_file.file.modified_s, oldest))
+        late[next((name for limit_s, name in LATE_S if newest < limit_s), "")] += _records(dated_file)
     worst = {edge: max(lag for _, lag in points) for edge, points in by_edge.items()}
     drawn = sorted(worst, key=lambda edge: (-worst[edge], edge))[:EDGES_DRAWN]
-    came = [it.file.modified_s for it in dated]
+    times_s = [dated.file.modified_s for dated in dated]
     series = [(edge, _thinned(by_edge[edge])) for edge in drawn]
     yield report_html.lines(
-        series, (_moment(min(came)), _moment(max(came))), report_html.seconds_in_words(max(worst.values()))
+        series,
+        (_moment(min(times_s)), _moment(max(times_s))),
+        report_html.seconds_in_words(max(worst.values())),
     )
     names = [*(name for _, name in LATE_S), ""]
     labels = [f"within {name}" if name else f"later than {LATE_S[-1][1]}" for name in names]
@@ -226,36 +230,41 @@ def _devices(devices: Sequence[Device], total: int) -> Iterator[str]:
     yield f"<h2>Devices</h2><p class=note>{total:,} in the table; those with most bytes of payload</p>"
     rows = [
         (
-            f"{it.edge} {it.topic}",
-            it.payload_bytes,
-            f"{count_in_words(it.records)} records, {count_in_words(it.payload_bytes)} bytes",
+            f"{device.edge} {device.topic}",
+            device.payload_bytes,
+            f"{count_in_words(device.records)} records, {count_in_words(device.payload_bytes)} bytes",
         )
-        for it in devices
+        for device in devices
     ]
     yield report_html.bars(rows, report_html.COLOURS[2])
     yield report_html.table(
         ("device", "records", "payload bytes", "last seen"),
         (
-            (f"{it.edge} {it.topic}", it.records, it.payload_bytes, f"{it.last:%Y-%m-%d %H:%M:%S}")
-            for it in devices
+            (
+                f"{device.edge} {device.topic}",
+                device.records,
+                device.payload_bytes,
+                f"{device.last:%Y-%m-%d %H:%M:%S}",
+            )
+            for device in devices
         ),
     )
 
 
-def _records(facts: FileInfo) -> int:
-    return facts.file.name.last_offset - facts.file.name.first_offset + 1
+def _records(info: FileInfo) -> int:
+    return info.file.name.last_offset - info.file.name.first_offset + 1
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The maximum in each of BUCKETS intervals."""
     low, high = min(points)[0], max(points)[0]
     step = max((high - low) / BUCKETS, 1e-9)
-    kept: dict[int, tuple[float, float]] = {}
+    highest: dict[int, tuple[float, float]] = {}
     for x, y in points:
         bucket = int((x - low) / step)
-        if bucket not in kept or kept[bucket][1] < y:
-            kept[bucket] = (x, y)
-    return list(kept.values())
+        if bucket not in highest or highest[bucket][1] < y:
+            highest[bucket] = (x, y)
+    return list(highest.values())
 
 
 def _moment(seconds: float) -> str:
@@ -275,20 +284,20 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(given: argparse.Namespace) -> int:
+def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    files = facts_of(given.root, given.edge)
-    checked = account(files, retained=given.retained)
+    files = facts_of(arguments.root, arguments.edge)
+    checked = account(files, retained=arguments.retained)
     devices = None
-    if given.table:
-        spark = spark_of(given, "brim report")
-        devices = devices_of(spark, given.table)
+    if arguments.table:
+        spark = spark_of(arguments, "brim report")
+        devices = devices_of(spark, arguments.table)
     verdict = verdict_of(checked)
-    given.to.write_text(report(given.root, files, checked, devices), encoding="utf-8")
-    if given.json:
-        print(json.dumps({"page": str(given.to), "verdict": verdict.value, "files": len(files)}))
+    arguments.to.write_text(report(arguments.root, files, checked, devices), encoding="utf-8")
+    if arguments.json:
+        print(json.dumps({"page": str(arguments.to), "verdict": verdict.value, "files": len(files)}))
     else:
-        print(given.to)
+        print(arguments.to)
         print(sentence(checked, verdict))
     return verdict.status
 

@@ -80,21 +80,21 @@ def lines(
     series: Sequence[tuple[str, Sequence[tuple[float, float]]]], x_ends: tuple[str, str], top: str
 ) -> str:
     """A line for each (label, points). `x_ends` and `top` are the texts at the ends of the axes."""
-    points = [point for _, those in series for point in those]
+    points = [point for _, points in series for point in points]
     height, left = 200, 40
     low, high = (end((x for x, _ in points), default=0.0) for end in (min, max))
-    most = max((y for _, y in points), default=0.0) or 1.0
+    max_y = max((y for _, y in points), default=0.0) or 1.0
     drawn = [f'<path d="M{left} 10V{height - 20}H{WIDTH - 10}" fill="none" stroke="#999"/>']
     drawn += [_text(left + 4, 12, top), _text(left, height - 4, x_ends[0])]
     drawn.append(_text(WIDTH - 10, height - 4, x_ends[1], anchor="end"))
-    for number, (label, those) in enumerate(series):
+    for number, (label, line_points) in enumerate(series):
         colour = COLOURS[number % len(COLOURS)]
         places = [
             (
                 left + (WIDTH - left - 20) * ((x - low) / (high - low) if high > low else 0.5),
-                height - 20 - (height - 36) * y / most,
+                height - 20 - (height - 36) * y / max_y,
             )
-            for x, y in sorted(those)
+            for x, y in sorted(line_points)
         ]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')

@@ -40,9 +40,9 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(given: argparse.Namespace) -> int:
+def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    return bronze.ingest_as("brim silver", given, payloads=given.payloads)
+    return bronze.ingest_as("brim silver", arguments, payloads=arguments.payloads)
 
 
 main = command(arguments, job)

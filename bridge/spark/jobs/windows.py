@@ -67,8 +67,8 @@ def with_value(records: DataFrame, payload: str, field: str) -> DataFrame:
         raise SourceOptionError(f"payload is {payload!r}, and must be one of {', '.join(PAYLOADS)}")
     if not _FIELD.fullmatch(field):
         raise SourceOptionError(f"field {field!r} is not made of names with dots between them")
-    given = f.col("payload")
-    value = _packed(given, field) if payload == "msgpack" else _number(given, payload, field)
+    column = f.col("payload")
+    value = _packed(column, field) if payload == "msgpack" else _number(column, payload, field)
     return records.withColumn("value", value).drop("payload")
 
 
@@ -90,7 +90,7 @@ def _packed(payload: Column, field: str) -> Column:
     path = field.split(".")
 
     def decode(payloads: pa.Array) -> pa.Array:
-        return pa.array((_packed_number(it, path) for it in payloads.to_pylist()), pa.float64())
+        return pa.array((_packed_number(value, path) for value in payloads.to_pylist()), pa.float64())
 
     make: Any = arrow_udf  # not mapInArrow, which needs pandas
     column: Column = make(decode, "double")(payload)
@@ -137,29 +137,29 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def job(given: argparse.Namespace) -> int:
+def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    if given.since and not re.fullmatch(r"\d{4}-\d\d-\d\d", given.since):
-        raise SourceOptionError(f"--since {given.since!r} is no date, as in 2026-01-31")
-    spark = spark_of(given, "brim windows", {"spark.sql.sources.partitionOverwriteMode": "dynamic"})
-    records = read_table(spark, given.table)
-    if given.since:
-        records = records.where(f.col("timestamp") >= f.lit(given.since).cast("timestamp"))
-    result = by_minute(records, given.payload, given.field)
-    if given.to:
-        result.write.mode("overwrite").partitionBy("dt").option("compression", "zstd").parquet(given.to)
-        result = spark.read.parquet(given.to)
-        if given.since:
-            result = result.where(f.col("dt") >= given.since)
-    _print(result, given.show, given.json)
+    if arguments.since and not re.fullmatch(r"\d{4}-\d\d-\d\d", arguments.since):
+        raise SourceOptionError(f"--since {arguments.since!r} is no date, as in 2026-01-31")
+    spark = spark_of(arguments, "brim windows", {"spark.sql.sources.partitionOverwriteMode": "dynamic"})
+    records = read_table(spark, arguments.table)
+    if arguments.since:
+        records = records.where(f.col("timestamp") >= f.lit(arguments.since).cast("timestamp"))
+    result = by_minute(records, arguments.payload, arguments.field)
+    if arguments.to:
+        result.write.mode("overwrite").partitionBy("dt").option("compression", "zstd").parquet(arguments.to)
+        result = spark.read.parquet(arguments.to)
+        if arguments.since:
+            result = result.where(f.col("dt") >= arguments.since)
+    _print(result, arguments.show, arguments.json)
     return 0
 
 
 def _print(result: DataFrame, rows: int, as_json: bool) -> None:
     ordered = result.drop("dt").orderBy("edge", "device", "minute")
     if as_json:
-        found = [row.asDict() for row in ordered.limit(rows).collect()]
-        print(json.dumps({"minutes": result.count(), "rows": found}, default=str))
+        found_rows = [row.asDict() for row in ordered.limit(rows).collect()]
+        print(json.dumps({"minutes": result.count(), "rows": found_rows}, default=str))
     else:
         ordered.show(rows, truncate=False)
 

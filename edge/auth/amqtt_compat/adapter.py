@@ -176,10 +176,10 @@ class PluginAdapter:
 
         return self._run(self._delay_refusal(told()))
 
-    async def _delay_refusal(self, asked: Coroutine[Any, Any, bool]) -> bool:
+    async def _delay_refusal(self, decision: Coroutine[Any, Any, bool]) -> bool:
         """The answer; a refusal only at multiples of REFUSAL_S, so that its time reveals nothing."""
         began_s = self._loop.time()
-        allowed = await asked
+        allowed = await decision
         if not allowed:
             await asyncio.sleep(REFUSAL_S - (self._loop.time() - began_s) % REFUSAL_S)
         return allowed
@@ -226,14 +226,14 @@ class PluginAdapter:
             return await self._filter(login, topic, "receive")
 
         answer = self._run(self._bounded(ask))
-        found: bool | None = None
+        allowed: bool | None = None
         try:
             if patient:
-                found = answer.result(PATIENCE_S)
+                allowed = answer.result(PATIENCE_S)
         except TooLate:
             self._patient = False
-        answer.add_done_callback(lambda done: self._received_late(key, done, news=found is None))
-        return bool(found)
+        answer.add_done_callback(lambda done: self._received_late(key, done, news=allowed is None))
+        return bool(allowed)
 
     def _received_late(self, key: tuple[int, str], done: Future[bool], *, news: bool) -> None:
         with self._lock:
@@ -294,9 +294,9 @@ class PluginAdapter:
     def _session_of(self, client: ClientInfo) -> PluginSession:
         return self.login(client).session
 
-    async def _happened(self, event: str, facts: Mapping[str, Any]) -> None:
+    async def _happened(self, event: str, details: Mapping[str, Any]) -> None:
         assert self._loaded is not None
-        await self._loaded.deliver_event(event, facts, ANSWER_S)
+        await self._loaded.deliver_event(event, details, ANSWER_S)
 
     # ---- logins ----
 

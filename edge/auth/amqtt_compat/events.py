@@ -85,7 +85,7 @@ class PluginEvents:
         except TimeoutError:
             log.warning("events dropped at the end %s", pairs(left=len(self._waiting)))
 
-    def _put(self, event: str, client: ClientInfo, **facts: Any) -> None:
+    def _put(self, event: str, client: ClientInfo, **details: Any) -> None:
         with self._lock:
             if self._is_over:
                 return
@@ -93,7 +93,7 @@ class PluginEvents:
             if full:
                 self.dropped += 1
             else:
-                self._waiting.append((event, {"client_id": client.client_id, **facts}))
+                self._waiting.append((event, {"client_id": client.client_id, **details}))
                 if not self._is_awake:
                     self._is_awake = True
                     self._loop.call_soon_threadsafe(self._wake)

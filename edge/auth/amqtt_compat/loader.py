@@ -107,9 +107,9 @@ class LoadedPlugins:
         created = tuple([_create(path, options) for path, options in plugins])
         loaded = cls(
             created,
-            tuple(it for it in created if isinstance(it, BaseAuthPlugin)),
-            tuple(it for it in created if isinstance(it, BaseTopicPlugin)),
-            tuple(it for it in created if _listens(type(it))),
+            tuple(plugin for plugin in created if isinstance(plugin, BaseAuthPlugin)),
+            tuple(plugin for plugin in created if isinstance(plugin, BaseTopicPlugin)),
+            tuple(plugin for plugin in created if _listens(type(plugin))),
         )
         try:
             await loaded.call_all("on_broker_pre_start")
@@ -129,7 +129,9 @@ class LoadedPlugins:
             _is_plain(session.username) and session.password
         ):
             return False
-        answers_all = await asyncio.gather(*(it.authenticate(session=session) for it in self.authenticating))
+        answers_all = await asyncio.gather(
+            *(plugin.authenticate(session=session) for plugin in self.authenticating)
+        )
         answers = [answer for answer in answers_all if answer is not None]
         return bool(answers) and all(answers)
 
@@ -137,9 +139,12 @@ class LoadedPlugins:
         """True if all plug-ins allow the action."""
         if any(map(_searches, self.filtering)) and not _is_plain(session.username):
             return False
-        what = Action(action)
+        plugin_action = Action(action)
         answers_all = await asyncio.gather(
-            *(it.topic_filtering(session=session, topic=topic, action=what) for it in self.filtering)
+            *(
+                plugin.topic_filtering(session=session, topic=topic, action=plugin_action)
+                for plugin in self.filtering
+            )
         )
         return all(answers_all)
 
@@ -152,9 +157,9 @@ class LoadedPlugins:
                 except Exception:
                     log.exception("plug-in failed")
 
-    async def deliver_event(self, event: str, facts: Mapping[str, Any], timeout_s: float) -> None:
+    async def deliver_event(self, event: str, details: Mapping[str, Any], timeout_s: float) -> None:
         """Deliver a client event to all plug-ins that listen; each has `timeout_s` for it."""
-        await asyncio.gather(*(_deliver(it, event, facts, timeout_s) for it in self.listening))
+        await asyncio.gather(*(_deliver(plugin, event, details, timeout_s) for plugin in self.listening))
 
     async def close(self) -> None:
         """Notify the plug-ins of the end, and close them."""
@@ -163,11 +168,11 @@ class LoadedPlugins:
         await self.call_all("close")
 
 
-async def _deliver(plugin: BasePlugin[Any], event: str, facts: Mapping[str, Any], timeout_s: float) -> None:
+async def _deliver(plugin: BasePlugin[Any], event: str, details: Mapping[str, Any], timeout_s: float) -> None:
     if (listens := getattr(plugin, event, None)) is None:
         return
     try:
-        await asyncio.wait_for(listens(**facts), timeout_s)
+        await asyncio.wait_for(listens(**details), timeout_s)
     except TimeoutError:
         log.warning("plug-in timed out %s", pairs(plugin=type(plugin).__name__, event=event))
     except Exception:

@@ -41,7 +41,7 @@ def test_percentiles_are_those_of_the_samples(shape: str) -> None:
         exact = int(np.percentile(samples, rank, method="inverted_cdf"))
         assert exact <= histogram.percentile(rank) <= exact * (1 + WIDTH)
     assert histogram.percentile(50) == pytest.approx(statistics.median_high(samples), rel=2 * WIDTH)
-    assert (histogram.total, histogram.least, histogram.most) == (len(samples), min(samples), max(samples))
+    assert (histogram.total, histogram.min_ns, histogram.max_ns) == (len(samples), min(samples), max(samples))
 
 
 def test_a_picture_has_a_line_for_each_power_of_two_and_adds_up() -> None:
