@@ -278,6 +278,7 @@ class ConnectHandler:
             properties.request_problem_information != 0,
             properties.request_problem_information == 1,
             properties.authentication_method,
+            self._keep_alive_s(packet),
         )
         self._clients.register(client)
 

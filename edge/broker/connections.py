@@ -10,8 +10,9 @@ Maximum Packet Size.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from edge.auth.interfaces import ClientInfo, Watcher
@@ -43,7 +44,7 @@ _SentPacket: TypeAlias = Auth | ConnAck | Disconnect | SubAck | UnsubAck
 
 @dataclass(slots=True)
 class ConnectedClient:
-    """An accepted connection. All fields after `will` are of MQTT 5."""
+    """An accepted connection. The fields from `packet_max_bytes` to `method` are of MQTT 5."""
 
     connection: int
     facts: ClientInfo
@@ -56,6 +57,8 @@ class ConnectedClient:
     # CONNECT requested problem information; DISCONNECT then names the broken statement
     problem_information: bool = False
     method: str | None = None  # Authentication Method of CONNECT, which AUTH must repeat
+    keep_alive_s: int = 0  # Keep Alive in effect; 0: none
+    since_ns: int = field(default_factory=time.time_ns)  # of the wall clock, at the end of CONNECT
 
 
 class Connections:

@@ -30,7 +30,7 @@ VERBS = {
     "pub": "publish messages",
     "sub": "show messages as they arrive",
     "status": "show the state of a running broker, and losses",
-    "sessions": "list or remove sessions of MQTT clients",
+    "clients": "list, show, disconnect or forget MQTT clients",
     "passwd": "add, change or delete a user of a password file",
     "bench": "measure an MQTT broker",
     "segments": "list, verify, repair and export segments of the log",
@@ -39,6 +39,7 @@ VERBS = {
     "spark": "run a Spark job on drained files",
     "bridge": "run and control bridges",
 }
+ALIASES = {"sessions": "clients"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] in {"-V", "--version"}:
         print(f"brim {VERSION}")
         return 0
+    words[0] = ALIASES.get(words[0], words[0])
     if words[0] not in VERBS:
         import difflib
 

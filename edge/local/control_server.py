@@ -29,6 +29,7 @@ from edge.local.protocol import (
     ANSWER_MAX_BYTES,
     PROTOCOL,
     Answer,
+    Disconnect,
     Done,
     Drained,
     Gate,
@@ -40,6 +41,8 @@ from edge.local.protocol import (
     RingInfo,
     RingList,
     Rings,
+    Session,
+    SessionDetails,
     SessionList,
     Sessions,
     Status,
@@ -137,8 +140,10 @@ class LocalEndpoint(Server[LocalPeer]):
                 return self._drained(peer, request)
             case Sessions(first=first):
                 return await self._session_page(first)
-            case RemoveSession(client_id=client_id):
-                return await self._remove_session(peer, client_id)
+            case Session(client_id=client_id):
+                return await self._session_details(client_id)
+            case Disconnect() | RemoveSession():
+                return await self._end_session(peer, request)
 
     def _rings_for(self, filters: Iterable[str]) -> Iterable[RingInfo]:
         for topic_filter in filters:
@@ -193,15 +198,34 @@ class LocalEndpoint(Server[LocalPeer]):
             rows, more = rows[: len(rows) // 2], True
         return answer
 
-    async def _remove_session(self, peer: LocalPeer, client_id: str) -> Answer:
-        if peer.uid not in self._peers.privileged:
-            hint = f"run as user {os.geteuid()}"
-            raise Refused(f"user {peer.uid} may not remove sessions", hint=hint)
+    async def _session_details(self, client_id: str) -> Answer:
+        """One session, with as many of its filters as fit into an answer."""
         admin = self._admin()
-        if not await self._on_writer_thread(lambda: admin.remove(client_id)):
-            hint = "`brim sessions ls` lists them"
-            raise Refused(f"client {client_id!r} has no session", hint=hint)
+        session = await self._on_writer_thread(lambda: admin.show(client_id))
+        if session is None:
+            raise _no_session(client_id, "no session")
+        filters, shown = session["filters"], len(session["filters"])
+        while len(encode(answer := SessionDetails(session, len(filters) - shown))) > ANSWER_MAX_BYTES:
+            shown //= 2
+            session["filters"] = filters[:shown]
+        return answer
+
+    async def _end_session(self, peer: LocalPeer, request: Disconnect | RemoveSession) -> Answer:
+        """End the connection of a client, or also its session, and log who requested that."""
+        self._check_privileged(peer, "disconnect clients or remove sessions")
+        admin, client_id = self._admin(), request.client_id
+        end = admin.disconnect if isinstance(request, Disconnect) else admin.remove
+        if not await self._on_writer_thread(lambda: end(client_id)):
+            missing = "no connection" if isinstance(request, Disconnect) else "no session"
+            raise _no_session(client_id, missing)
+        event = "client disconnected" if isinstance(request, Disconnect) else "session removed"
+        log.info("%s by request %s", event, pairs(client=client_id, uid=peer.uid, pid=peer.pid))
         return Done()
+
+    def _check_privileged(self, peer: LocalPeer, action: str) -> None:
+        """Raise Refused unless the peer runs as the broker's own user or root."""
+        if peer.uid not in self._peers.privileged:
+            raise Refused(f"user {peer.uid} may not {action}", hint=f"run as user {os.geteuid()}")
 
     def _admin(self) -> SessionAdmin:
         if self._sessions is None:
@@ -238,6 +262,10 @@ class LocalEndpoint(Server[LocalPeer]):
             log.info("local producer left %s", pairs(name=name, pid=peer.pid))
         if (peer.gates or peer.follows) and self.listens:
             await self._on_writer_thread(free)
+
+
+def _no_session(client_id: str, missing: str) -> Refused:
+    return Refused(f"client {client_id!r} has {missing}", hint="`brim clients` lists them")
 
 
 def _facts(name: str, ring: Ring, stream: Stream, kind: Literal["partition", "producer"]) -> RingInfo:

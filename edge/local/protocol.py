@@ -9,6 +9,8 @@ edge.rpc has the layer below: encoding, server and client. On a connection that 
     gate             done        let this gating reader block the writer while the connection lasts
     produce          ring_list   one ring, for this process to write
     sessions         session_list  a page of the sessions of MQTT clients
+    session          session_details  one session, with its subscriptions
+    disconnect       done        end the connection of a client; only for the broker's own user, and root
     remove_session   done        end a session; only for the broker's own user, and root
     drained          done        a sink has records that publishers may wait for (durability = "upstream")
 
@@ -27,9 +29,9 @@ from edge.rpc.client import RpcClient
 from edge.rpc.protocol import Done, Failed, Message, Protocol
 
 __all__ = [
-    "ANSWER_MAX_BYTES", "PROTOCOL", "VERSION", "Answer", "Connection", "Done", "Drained", "Failed", "Gate",
-    "Message", "Produce", "RemoveSession", "Report", "Request", "RingAdded", "RingInfo", "RingList", "Rings",
-    "SessionList", "Sessions", "Status",
+    "ANSWER_MAX_BYTES", "PROTOCOL", "VERSION", "Answer", "Connection", "Disconnect", "Done", "Drained",
+    "Failed", "Gate", "Message", "Produce", "RemoveSession", "Report", "Request", "RingAdded", "RingInfo",
+    "RingList", "Rings", "Session", "SessionDetails", "SessionList", "Sessions", "Status",
 ]  # fmt: skip
 
 VERSION: Final = 1
@@ -119,10 +121,31 @@ class Sessions(Message, frozen=True):
 
 
 class SessionList(Message, frozen=True, tag="session_list"):
-    """Sessions (edge.broker.counters.ClientRow); `more`: True if further sessions follow."""
+    """Sessions (SessionAdmin.page in edge.broker); `more`: True if further sessions follow."""
 
     sessions: tuple[dict[str, Any], ...]
     more: bool
+
+
+class Session(Message, frozen=True):
+    """Request the session of one client in detail."""
+
+    client_id: str
+    version: int = VERSION
+
+
+class SessionDetails(Message, frozen=True, tag="session_details"):
+    """A session (SessionAdmin.show in edge.broker). `not_shown`: number of filters that did not fit."""
+
+    session: dict[str, Any]
+    not_shown: int = 0
+
+
+class Disconnect(Message, frozen=True):
+    """Request the end of the connection of a client. Its session stays; its will is published."""
+
+    client_id: str
+    version: int = VERSION
 
 
 class RemoveSession(Message, frozen=True, tag="remove_session"):
@@ -132,8 +155,8 @@ class RemoveSession(Message, frozen=True, tag="remove_session"):
     version: int = VERSION
 
 
-Request = Status | Rings | Gate | Produce | Drained | Sessions | RemoveSession
-Answer = RingList | Report | SessionList | Done | Failed
+Request = Status | Rings | Gate | Produce | Drained | Sessions | Session | Disconnect | RemoveSession
+Answer = RingList | Report | SessionList | SessionDetails | Done | Failed
 
 PROTOCOL: Final = Protocol(
     "broker",

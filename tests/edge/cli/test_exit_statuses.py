@@ -15,8 +15,10 @@ from tests.support.ports import free_port
 
 LOCAL = [
     ["status"],
-    ["sessions", "ls"],
-    ["sessions", "rm", "nobody"],
+    ["clients", "ls"],
+    ["clients", "show", "nobody"],
+    ["clients", "kick", "nobody"],
+    ["clients", "forget", "nobody"],
     ["consumers", "ls"],
     ["consumers", "forget", "nobody"],
     ["bridge", "status"],
@@ -55,7 +57,9 @@ def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
 def test_a_verb_that_is_refused_ends_with_4(broker: BrimProcess, capsys: pytest.CaptureFixture[str]) -> None:
     here = ["--runtime-dir", str(broker.runtime_dir)]
     refused = [
-        ["sessions", "rm", "nobody", *here],
+        ["clients", "forget", "nobody", *here],
+        ["clients", "kick", "nobody", *here],
+        ["clients", "show", "nobody", *here],
         ["consumers", "forget", "nobody", *here],
         ["bridge", "backfill", "lake", "--stream", "none", "--from", "1", *here],
         ["pub", "a", "x", "--port", str(broker.port)],
