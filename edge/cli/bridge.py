@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="what", required=True, metavar="run | status | pause | resume | skip | backfill | rename-edge"
     )
     running = verbs.add_parser("run", help="run a bridge until SIGTERM")
-    running.add_argument("name", nargs="?", help="name of the [[bridge]] (default: the only one)")
+    running.add_argument("name", type=_name, nargs="?", help="name of the [[bridge]] (default: the only one)")
     running.add_argument("--to", metavar="URL", help="drain all streams to this URL, without a [[bridge]]")
     running.add_argument(
         "--log-level",
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_config_arguments(running)
     status = verbs.add_parser("status", help="show the bridges of this machine")
-    status.add_argument("name", nargs="?", help="name of one bridge (default: all)")
+    status.add_argument("name", type=_name, nargs="?", help="name of one bridge (default: all)")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     add_runtime_argument(status)
     _add_orders(verbs)
@@ -94,7 +94,7 @@ def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     }
     for command, about in helps.items():
         order = verbs.add_parser(command, help=about)
-        order.add_argument("name", nargs="?", help="name of the bridge (default: the only one)")
+        order.add_argument("name", type=_name, nargs="?", help="name of the bridge (default: the only one)")
         if command in {"skip", "backfill"}:
             required = command == "backfill"
             order.add_argument(
@@ -107,6 +107,13 @@ def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
                 "--from", dest="first_offset", type=int, required=True, metavar="OFFSET", help="first offset"
             )
         add_runtime_argument(order)
+
+
+def _name(text: str) -> str:
+    """Name of a bridge, which names of files and sockets contain."""
+    if not re.fullmatch(NAME_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"invalid bridge name {text[:40]!r}; {NAME_RULE}")
+    return text
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -158,10 +165,7 @@ def _stop(stopping: asyncio.Event, number: int) -> None:
 
 def _chosen(arguments: argparse.Namespace, config: Config) -> BridgeConfig:
     if arguments.to is not None:
-        name = arguments.name or "bridge"
-        if not re.fullmatch(NAME_PATTERN, name):  # files and a socket get this name
-            raise EdgeError(f"invalid bridge name {name!r}", hint=NAME_RULE)
-        return BridgeConfig(name=name, to=arguments.to)
+        return BridgeConfig(name=arguments.name or "bridge", to=arguments.to)
     names = [bridge.name for bridge in config.bridge]
     if arguments.name is None and len(names) == 1:
         return config.bridge[0]

@@ -40,6 +40,18 @@ def test_a_local_verb_without_a_broker_ends_with_3(
     assert capsys.readouterr().err.startswith(f"brim {words[0]}: ")
 
 
+@pytest.mark.parametrize("verb", ["run", "status", "pause", "resume", "skip", "backfill"])
+def test_the_name_of_a_bridge_cannot_lead_to_another_directory(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--stream", "default", "--from", "0"] if verb == "backfill" else []
+    with pytest.raises(SystemExit, match="2"):
+        main(["bridge", verb, "x/../../lake", *more, "--runtime-dir", str(tmp_path)])
+    assert (
+        "argument name: invalid bridge name 'x/../../lake'; write 1 to 24 of a-z" in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize("words", MQTT, ids=" ".join)
 def test_an_mqtt_verb_without_a_broker_ends_with_3(words: list[str]) -> None:
     assert main([*words, "--port", str(free_port())]) == Exit.CANNOT_CONNECT

@@ -80,6 +80,8 @@ def test_the_name_of_a_bridge_without_a_configuration_is_no_path(
 ) -> None:
     """The checkpoint and the socket get this name."""
     monkeypatch.setattr("bridge.drain.bridge.Bridge", lambda *_, **__: pytest.fail("a bridge was created"))
-    assert main(["bridge", "run", name, "--to", f"file://{tmp_path}/lake", *directories]) == Exit.USAGE
+    with pytest.raises(SystemExit) as ended:
+        main(["bridge", "run", name, "--to", f"file://{tmp_path}/lake", *directories])
+    assert ended.value.code == Exit.USAGE
     assert "invalid bridge name" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
