@@ -1,6 +1,6 @@
 """HTTP endpoint for metrics: GET /metrics for a Prometheus server on this machine, a minimal HTTP/1.1.
 
-Owns one listening socket on the broker's event loop, off by default. It serves one page, created for each
+Serves one listening socket on the broker's event loop, off by default. It serves one page, created for each
 request, and changes nothing. A request is read up to the end of its headers, bounded in bytes and time; every
 answer closes its connection.
 
@@ -14,9 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from socket import socket
 
-from edge.config.setting_rules import split_address
-from edge.errors import EdgeError, PortTaken
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.observe.prometheus import CONTENT_TYPE
@@ -39,36 +38,28 @@ _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 4
 
 
 class MetricsEndpoint:
-    """Serves the result of `page` at `listen`, "HOST:PORT", from start() to stop()."""
+    """Serves the result of `page` at `listener`, a bound socket, from start() to stop(), which closes it."""
 
     def __init__(
-        self, listen: str, page: Callable[[], Awaitable[str]], connections_max: int = OPEN_MAX
+        self, listener: socket, page: Callable[[], Awaitable[str]], connections_max: int = OPEN_MAX
     ) -> None:
         self._connections_max = connections_max
-        self._host, self._port = split_address(listen)
-        self._names = HostNames(self._host)
+        self._listener = listener
+        self._names = HostNames(listener.getsockname()[0])
         self._may_log = LogThrottle()
         self._page = page
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Bind and serve. Raises PortTaken, EdgeError."""
-        try:
-            self._server = await asyncio.start_server(
-                self._accept, self._host, self._port, limit=REQUEST_MAX_BYTES
-            )
-        except OSError as error:
-            where = f"metrics.listen {self._host}:{self._port}"
-            raise PortTaken(f"{where}: {error.strerror}", hint="set listen in [metrics]") from error
+        """Serve."""
+        self._server = await asyncio.start_server(self._accept, sock=self._listener, limit=REQUEST_MAX_BYTES)
         log.info("metrics %s", pairs(at=self.url))
 
     @property
     def url(self) -> str:
-        """URL of the page, after start()."""
-        if self._server is None:
-            raise EdgeError("metrics are not served")
-        host, port, *_ = self._server.sockets[0].getsockname()
+        """URL of the page."""
+        host, port, *_ = self._listener.getsockname()
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
     async def stop(self) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from socket import socket
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,6 +40,7 @@ from edge.streams.epochs import Epochs
 from edge.streams.ring_sizes import fitted
 from edge.streams.streams import Streams
 from edge.transport import descriptors
+from edge.transport.listen_sockets import bind_metrics
 from edge.transport.listener import Listener
 from ringbuf import Ring
 
@@ -67,6 +69,7 @@ class BrokerCore:
         self.budget: descriptors.DescriptorBudget
         self.zmq_listener: ZmqListener | None = None  # None: not enabled
         self.consumers_listener: ZmqListener | None = None  # None: not enabled
+        self.metrics_listener: socket | None = None  # None: not enabled
         self.logs: LogSet | None = None  # None: no stream needs a log
         self.down = AsyncExitStack()  # ends each started part
         self._has_loop = True
@@ -93,7 +96,7 @@ class BrokerCore:
         self.streams = streams = self._open_streams(epochs)
         self._open_state(epochs)
         self._bind(streams)
-        self._bind_zmq()
+        self._bind_local()
         self._start_log(streams)
         self._wait_for_durable_rings(streams)
         self._restore_retained(streams)
@@ -275,8 +278,8 @@ class BrokerCore:
                 text = f"cannot listen on {settings.host} port {settings.port}: {error.strerror}"
                 raise EdgeError(text, hint="set host and port of that [[listener]]") from error
 
-    def _bind_zmq(self) -> None:
-        """Bind the ports of ZeroMQ, which services.py serves."""
+    def _bind_local(self) -> None:
+        """Bind the ports of ZeroMQ and metrics, which services.py serves."""
         config = self.config
         if config.zmq.enabled:
             self.zmq_listener = ZmqListener("zmq", config.zmq_endpoint)
@@ -284,6 +287,9 @@ class BrokerCore:
         if config.consumers.enabled:
             self.consumers_listener = ZmqListener("consumers", config.consumers_endpoint)
             self.down.callback(self.consumers_listener.close)
+        if config.metrics.listen:
+            self.metrics_listener = bind_metrics(config.metrics.listen)
+            self.down.callback(self.metrics_listener.close)
 
     def _start_log(self, streams: Streams) -> None:
         if self.logs is None:

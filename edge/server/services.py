@@ -234,7 +234,7 @@ class Services:
 
     async def _start_metrics(self, reporter: StatusReporter) -> None:
         core = self._core
-        if not core.config.metrics.listen:
+        if core.metrics_listener is None:
             return
         from edge.observe.http_endpoint import MetricsEndpoint
         from edge.observe.prometheus import page
@@ -242,7 +242,7 @@ class Services:
         async def made() -> str:
             return page(await reporter.gathered())
 
-        metrics = MetricsEndpoint(core.config.metrics.listen, made, core.budget.metrics)
+        metrics = MetricsEndpoint(core.metrics_listener, made, core.budget.metrics)
         await metrics.start()
         reporter.metrics_url = metrics.url
         core.down.push_async_callback(metrics.stop)

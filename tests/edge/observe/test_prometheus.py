@@ -18,11 +18,12 @@ import pytest
 from bridge.drain.drain import Totals
 from bridge.drain.status import BridgeState
 from edge.config.loader import parse
-from edge.errors import ConfigError, PortTaken
+from edge.errors import ConfigError
 from edge.observe.http_endpoint import AT_ONCE_MAX, MetricsEndpoint
 from edge.observe.metric_families import METRICS
 from edge.observe.prometheus import page
 from edge.observe.status_report import _ring_row
+from edge.transport.listen_sockets import bind_metrics
 from ringbuf import Ring
 from tests.support.children import ModuleChild
 from tests.support.waiting import PATIENCE_S, until
@@ -152,7 +153,7 @@ async def endpoint() -> AsyncIterator[MetricsEndpoint]:
     async def made() -> str:
         return "brim_x 1\n"
 
-    served = MetricsEndpoint("127.0.0.1:0", made)
+    served = MetricsEndpoint(bind_metrics("127.0.0.1:0"), made)
     await served.start()
     yield served
     await served.stop()
@@ -206,7 +207,7 @@ async def test_a_page_that_cannot_be_made_is_a_500_and_the_next_may_do():
     async def broken() -> str:
         raise RuntimeError("no")
 
-    served = MetricsEndpoint("127.0.0.1:0", broken)
+    served = MetricsEndpoint(bind_metrics("127.0.0.1:0"), broken)
     await served.start()
     assert (await ask(served, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 500
     await served.stop()
@@ -222,7 +223,7 @@ async def test_clients_that_leave_before_their_answer_cost_no_log_line(caplog):
         await ready.wait()
         return "brim_x 1\n"
 
-    served = MetricsEndpoint("127.0.0.1:0", slow)
+    served = MetricsEndpoint(bind_metrics("127.0.0.1:0"), slow)
     await served.start()
     port = int(served.url.rpartition(":")[2].partition("/")[0])
     failures: list[object] = []
@@ -248,7 +249,7 @@ async def test_a_page_that_cannot_be_made_is_logged_seldom(caplog):
     async def broken() -> str:
         raise RuntimeError("no")
 
-    served = MetricsEndpoint("127.0.0.1:0", broken)
+    served = MetricsEndpoint(bind_metrics("127.0.0.1:0"), broken)
     await served.start()
     for _ in range(20):
         assert (await ask(served, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 500
@@ -269,15 +270,6 @@ def test_the_name_of_a_reader_is_shown_escaped(runtime_directory: Path) -> None:
         (facts,) = _ring_row(ring)["readers"]
         assert facts["name"] == '\\x1b[2J"\\r\\n'
         reader.close()
-
-
-async def test_an_address_in_use_is_said(endpoint):
-    async def made() -> str:
-        return ""
-
-    taken = endpoint.url.removeprefix("http://").partition("/")[0]
-    with pytest.raises(PortTaken, match=r"metrics\.listen"):
-        await MetricsEndpoint(taken, made).start()
 
 
 @pytest.mark.parametrize(

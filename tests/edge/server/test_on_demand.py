@@ -71,22 +71,25 @@ def test_consumers_are_loaded_for_their_first_peer_and_with_groups_at_the_start(
         assert [it["name"] for it in status(broker)["consumers"]] == ["g"]
 
 
-@pytest.mark.parametrize("table", ["zmq", "consumers"])
+@pytest.mark.parametrize(
+    ("table", "key", "scheme"),
+    [("zmq", "endpoint", "tcp://"), ("consumers", "endpoint", "tcp://"), ("metrics", "listen", "")],
+)
 def test_a_taken_port_is_an_error_before_clients_are_served(
-    runtime_directory: Path, tmp_path: Path, table: str
+    runtime_directory: Path, tmp_path: Path, table: str, key: str, scheme: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        endpoint = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
         config = tmp_path / "brim.toml"
         config.write_text(
             f'runtime_dir = "{runtime_directory}"\nstate_dir = "{tmp_path / "state"}"\n'
-            f'[[listener]]\nport = {free_port()}\n[{table}]\nendpoint = "{endpoint}"\n'
+            f'[[listener]]\nport = {free_port()}\n[{table}]\n{key} = "{endpoint}"\n'
         )
         with ModuleChild("edge", "run", "--config", config) as child:
             code, out, error = child.wait()
     assert (code, out) == (2, "")
-    assert f"brim run: {table}.endpoint {endpoint} is in use\n" in error
-    assert f"set {table}.endpoint" in error
+    assert f"brim run: {table}.{key} {endpoint} is in use\n" in error
+    assert f"or set {table}.{key}" in error
     assert "edge.cli.run_loop" not in error  # the module of all that follows the first clients
 
 
