@@ -99,6 +99,12 @@ def state(broker: BrimProcess, capsys: pytest.CaptureFixture[str]) -> tuple[int,
     return status, found
 
 
+def oldest_of(broker: BrimProcess, capsys: pytest.CaptureFixture[str], ring: str) -> int:
+    """Offset of the oldest record in a ring without a busy writer."""
+    rings = json.loads(printed(capsys, "status", "--json", "--runtime-dir", broker.runtime_dir)[1])["rings"]
+    return next(int(it["oldest_offset"]) for it in rings if it["name"] == ring)
+
+
 def losses(found: dict[str, Any]) -> dict[str, Ranges]:
     """Ranges that a bridge reports as lost, by stream, without their epochs."""
     return {it["stream"]: [[first, last] for _, first, last in it["lost"]] for it in found["losses"]}
@@ -114,15 +120,12 @@ async def test_a_buffer_that_is_too_small_loses_records_and_all_that_reports_say
     assert state(broker, capsys)[0] == 0
     assert printed(capsys, "bridge", "pause", "lake", "--runtime-dir", broker.runtime_dir)[0] == 0
     await publish(broker, ledger, 5, RECORDS)
-    await until(
-        lambda: (
-            {it for row in state(broker, capsys)[1]["losses"] for it in row["lost_by"]}
-            == set(CAUSES.values())
-        )
-    )
+    await until(lambda: losses(state(broker, capsys)[1]).keys() == CAUSES.keys())
+    hot = [[5, oldest_of(broker, capsys, "hot-0") - 1]]
+    await until(lambda: losses(state(broker, capsys)[1])["hot"] == hot)  # looked for every two seconds
     status, paused = state(broker, capsys)
     assert (status, paused["verdict"]) == (Exit.LOST, "lost")
-    hot = losses(paused)["hot"]
+    assert {it for row in paused["losses"] for it in row["lost_by"]} == set(CAUSES.values())
 
     assert printed(capsys, "bridge", "resume", "lake", "--runtime-dir", broker.runtime_dir)[0] == 0
     await until(lambda: state(broker, capsys)[1]["lag_records"] == 0)
