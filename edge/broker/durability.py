@@ -60,6 +60,7 @@ class RingDurability:
         self._sources: dict[str, int] = {}
         self._refusals: dict[str, int] = {}
         self._upstream: dict[str, int] = {}
+        self._report_upstream: Callable[[str, int, Lost], object] = lambda *_: None
 
     def begin(self, ring_name: str, source: int) -> None:
         """Apply the remembered state to a ring that is a source of the engine from now on."""
@@ -77,6 +78,12 @@ class RingDurability:
         if ring_name in self._sources:
             self._engine.refuse(self._sources[ring_name], reason)
 
+    def follow_upstream(self, report: Callable[[str, int, Lost], object]) -> None:
+        """Call `report` with the progress of the sinks in each ring: the present one, and each later one."""
+        self._report_upstream = report
+        for ring_name, offset in self._upstream.items():
+            report(ring_name, offset, ())
+
     def upstream(self, ring_name: str, offset: int | None, lost: Lost) -> None:
         """Record that all sinks have the ring's records below `offset`, except those that are lost.
 
@@ -84,6 +91,7 @@ class RingDurability:
         """
         if offset is not None:
             self._upstream[ring_name] = max(offset, self._upstream.get(ring_name, 0))
+        self._report_upstream(ring_name, self._upstream.get(ring_name, 0), lost)
         source = self._sources.get(ring_name)
         if source is None:
             return  # no client waits for records of the ring
@@ -94,9 +102,8 @@ class RingDurability:
 
 
 class Progress(NamedTuple):
-    """Progress of one bridge in one ring."""
+    """Progress of one bridge in one ring, in its current epoch."""
 
-    epoch: int
     offset: int
     reported_at: float  # monotonic time of the report
 
@@ -131,7 +138,7 @@ class Upstream:
                     self._apply_progress,
                     bridge,
                     ring_name,
-                    Progress(epoch, offset, time.monotonic()),
+                    Progress(offset, time.monotonic()),
                     tuple(lost),
                 )
             )

@@ -265,7 +265,7 @@ class AckTracker:
 
         Accepted are records that it has, waiting ones, and those that it did before; `author` is its name in
         that history. Refused are records that another member has or did, dead letters, and those never
-        delivered. With `whoever_did` records that are done are not refused. Runs must be disjoint and
+        delivered. With `accept_done` records that are done are not refused. Runs must be disjoint and
         ascending, and may include records that were passed over. Raises TooManyRuns.
         """
         requested, outside = self._known_part(runs)

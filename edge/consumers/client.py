@@ -24,7 +24,7 @@ from typing import Self
 
 from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult
-from edge.consumers.client_socket import Asker, Curve, unreachable
+from edge.consumers.client_socket import REPLY_TIMEOUT_S, Asker, Curve, unreachable
 from edge.consumers.client_state import ConsumerBatch
 from edge.consumers.consumer_connection import SLICE_S, ConsumerConnection
 from edge.consumers.protocol import VERSION, Acknowledgement, Letter, Publish, Published
@@ -127,16 +127,20 @@ def publish(
     runtime_dir: StrPath | None = None,
     endpoint: str = "",
     curve: Curve | None = None,
+    timeout_s: float = REPLY_TIMEOUT_S,
 ) -> int:
-    """Store messages as if a client had published them, and return their number. Blocks.
+    """Store messages as if a client had published them, and return their number.
+
+    Blocks until they are as durable as a PUBACK promises: at "upstream" until the sinks have them.
 
     A Letter has the topic, and optionally a time before which consumers do not get it. Raises
     BrokerUnreachable, Refused; ProtocolError for an invalid topic (wildcards, for example); TypeError for a
-    payload that is neither bytes nor str. After an exception nothing is stored.
+    payload that is neither bytes nor str. After an exception nothing is stored; after NoAnswer, at the end
+    of `timeout_s`, the messages may be.
     """
     for letter, _ in letters:
         check_name(letter.topic)
     frames = [payload_bytes(payload) for _, payload in letters]
     with Asker(runtime_dir, endpoint=endpoint, curve=curve) as asker:
         request = Publish(asker.number(), VERSION, tuple(letter for letter, _ in letters))
-        return asker.ask(request, Published, frames)[0].stored
+        return asker.ask(request, Published, frames, timeout_s)[0].stored

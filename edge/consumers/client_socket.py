@@ -18,7 +18,7 @@ from edge.errors import BrokerUnreachable, ControlError, NoAnswer
 from edge.rpc import client as rpc
 from edge.rpc.protocol import encode, expect
 
-__all__ = ["Asker", "Curve", "Wire", "endpoint_of", "unreachable"]
+__all__ = ["REPLY_TIMEOUT_S", "Asker", "Curve", "Wire", "endpoint_of", "unreachable"]
 
 CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 10.0
@@ -101,7 +101,13 @@ class Asker:
         """Number for the next request."""
         return next(self._numbers)
 
-    def ask(self, request: Asked, expected: type[A], frames: Sequence[bytes] = ()) -> tuple[A, list[bytes]]:
+    def ask(
+        self,
+        request: Asked,
+        expected: type[A],
+        frames: Sequence[bytes] = (),
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> tuple[A, list[bytes]]:
         """Send a request and return its answer and frames. Raises Refused, BrokerUnreachable."""
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         socket = self._wire.socket
@@ -109,14 +115,14 @@ class Asker:
             if time.monotonic() >= deadline:
                 raise unreachable(self._wire.endpoint)
             socket.poll(100, zmq.POLLOUT)
-        deadline = time.monotonic() + REPLY_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             if not socket.poll(int(left_s * 1000) + 1):
                 continue
             answer = self._wire.receive()
             if answer is not None and answer[0].id == request.id:
                 return expect(answer[0], expected), answer[1]
-        raise NoAnswer(f"no answer from {self._wire.endpoint} in {REPLY_TIMEOUT_S} s")
+        raise NoAnswer(f"no answer from {self._wire.endpoint} in {timeout_s} s")
 
     def close(self) -> None:
         """Close the socket. May be called twice."""

@@ -26,7 +26,8 @@ no filter as done. A filter "#" matches every record.
                              a failed try (ordered groups: with all records behind them)
     rings        ring_list   the rings that may hold records for some topic filters
     read         records     records from an offset, a time, or the oldest on; without a group or any state
-    publish      published   store messages, as if a client had published them
+    publish      published   store messages, as if a client had published them; answered as PUBACK is: at
+                             "disk" when the log has synced them, at "upstream" when the sinks have them
     groups       group_list  every group, or one: members, rings, lag
     reset        done        set the offsets of a group that has no members
     forget       done        remove a group that has no members
@@ -312,7 +313,7 @@ class Records(Message, frozen=True):
 class Published(Message, frozen=True):
     """Number of stored messages. `full`: numbers, from 0, of letters without room in a ring or its log.
 
-    `refused`: numbers of letters with an invalid topic.
+    `refused`: numbers of letters with an invalid topic, or whose records a sink has lost.
     """
 
     stored: int

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from edge.config.schema import Config, Durability, Stream
+from edge.broker.durability import Lost
+from edge.config.schema import AckGate, Config, Durability, Stream
 from edge.consumers.append_log import Journal
 from edge.consumers.coordinator import Coordinator
 from edge.consumers.dead_letters import Fate, Outgoing
@@ -33,31 +33,45 @@ __all__ = ["consumers_endpoint"]
 DURABLE_POLL_S = 0.002  # between two checks if the log has synced the published messages
 
 
-@dataclass(frozen=True, slots=True)
-class _Unsynced:
-    """Stored messages that a log has not synced yet."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unconfirmed:
+    """Stored messages that a log has not synced, or sinks do not have yet."""
 
     fates: list[Fate]
-    rings: list[str]  # of each message, "" if it does not wait for its log
-    places: dict[str, tuple[Ring, int]]  # by ring: the position that must be synced
+    gates: list[tuple[str, int]]  # of each message: its ring and the offset behind it; "" if it does not wait
+    positions: dict[str, tuple[Ring, int]]  # by ring of durability "disk": the position that must be synced
+    offsets: dict[str, int]  # by ring of durability "upstream": the offset below which sinks must have all
     until_s: float  # monotonic; from then on they are refused if the log accepts no records
     tell: Callable[[list[Fate]], None]
 
-    def lacking(self) -> set[str]:
+    def unsynced(self) -> set[str]:
         """Rings that are not synced so far."""
-        return {name for name, (ring, end) in self.places.items() if ring.extremes().durable_position < end}
+        return {
+            name for name, (ring, end) in self.positions.items() if ring.extremes().durable_position < end
+        }
 
-    def answer(self, lacking: set[str]) -> None:
-        """Report all messages; those of `lacking` rings as "full"."""
-        pairs = zip(self.rings, self.fates, strict=True)
-        self.tell(["full" if ring in lacking else fate for ring, fate in pairs])
+    def is_drained(self, drained: Mapping[str, int]) -> bool:
+        """True if the sinks have all records, or have lost them; `drained`: offset by ring."""
+        return all(drained.get(ring, 0) >= offset for ring, offset in self.offsets.items())
+
+    def lose(self, ring: str, lost: Lost) -> None:
+        """Refuse messages whose records the sinks have lost."""
+        for index, (name, end) in enumerate(self.gates):
+            if name == ring and any(first < end <= last + 1 for first, last in lost):
+                self.fates[index] = "refused"
+
+    def answer(self, unsynced: set[str]) -> None:
+        """Report all messages; those of `unsynced` rings as "full"."""
+        pairs = zip(self.gates, self.fates, strict=True)
+        self.tell(["full" if ring in unsynced else fate for (ring, _), fate in pairs])
 
 
 class BrokerOutlet:
     """Passes messages to the broker's thread, and their results back.
 
     A message to a stream of durability "disk" is reported when the log has synced it. If the log accepts no
-    records (`failure_of` a ring), it is refused after queue_timeout_ms, like publishers of MQTT.
+    records (`failure_of` a ring), it is refused after queue_timeout_ms, like publishers of MQTT. A message to
+    a stream of durability "upstream" is reported when the sinks have it; it is refused if a sink loses it.
     """
 
     def __init__(self, listener: Listener, streams: Streams, failure_of: Callable[[str], str]) -> None:
@@ -66,22 +80,42 @@ class BrokerOutlet:
         self._streams = streams
         self._failure_of = failure_of
         self._patience_ms = {setting.name: setting.queue_timeout_ms for setting in streams.settings()}
-        self._unsynced: deque[_Unsynced] = deque()
+        self._unconfirmed: list[_Unconfirmed] = []
+        self._drained: dict[str, int] = {}  # by ring: the sinks have all records below this offset
 
     def __call__(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
         """See Outlet."""
         self._listener.call(partial(self._publish, messages, done))
 
+    def follow_upstream(self) -> None:
+        """Take the reports of sinks. After `hand_over` is set."""
+        rings = self._listener.broker.router.durability
+
+        def report(ring: str, offset: int, lost: Lost) -> None:
+            self.hand_over(partial(self._apply_progress, ring, offset, lost))
+
+        self._listener.call(partial(rings.follow_upstream, report))
+
     def look(self) -> float:
-        """Report the messages that the log has synced. Returns the seconds until the next check."""
-        while self._unsynced:
-            first = self._unsynced[0]
-            lacking = first.lacking()
-            if lacking and (time.monotonic() < first.until_s or not all(map(self._failure_of, lacking))):
-                return DURABLE_POLL_S
-            self._unsynced.popleft()
-            first.answer(lacking)
-        return float("inf")
+        """Report the messages that logs and sinks have. Returns the seconds until the next check.
+
+        Reports of sinks need no check: each ends the wait of the endpoint's thread.
+        """
+        pause_s = float("inf")
+        for batch in list(self._unconfirmed):
+            unsynced = batch.unsynced()
+            refused = time.monotonic() >= batch.until_s and all(map(self._failure_of, unsynced))
+            if unsynced and not refused:
+                pause_s = DURABLE_POLL_S
+            elif batch.is_drained(self._drained):
+                self._unconfirmed.remove(batch)
+                batch.answer(unsynced)
+        return pause_s
+
+    def _apply_progress(self, ring: str, offset: int, lost: Lost) -> None:
+        for batch in self._unconfirmed if lost else ():
+            batch.lose(ring, lost)
+        self._drained[ring] = offset
 
     def _publish(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
         """Publish on the broker's thread. An exception refuses all, so that no caller waits forever."""
@@ -92,20 +126,25 @@ class BrokerOutlet:
             raise
 
     def _publish_all(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
-        fates = [self._store(message) for message in messages]
-        rings: list[str] = []
-        places: dict[str, tuple[Ring, int]] = {}
+        fates: list[Fate] = []
+        gates: list[tuple[str, int]] = []
+        positions: dict[str, tuple[Ring, int]] = {}
+        offsets: dict[str, int] = {}
         patience_ms = 0
-        for message, fate in zip(messages, fates, strict=True):
+        for message in messages:
+            fates.append(self._store(message))
             partition = self._streams.partition_of(message.topic)
-            waits = fate == "stored" and partition.durability is Durability.DISK
-            rings.append(partition.name if waits else "")
-            if waits:
-                # from the writer, because the ring's own value is updated once a batch
-                places[partition.name] = (partition.ring, partition.writer.end_position)
+            waits = fates[-1] == "stored" and partition.durability.ack_gate is not AckGate.NONE
+            # from the writer, because the ring's own values are updated once a batch
+            gates.append((partition.name, partition.writer.end_offset) if waits else ("", 0))
+            if waits and partition.durability is Durability.UPSTREAM:
+                offsets[partition.name] = partition.writer.end_offset
+            elif waits:
+                positions[partition.name] = (partition.ring, partition.writer.end_position)
                 patience_ms = max(patience_ms, self._patience_ms[partition.stream])
         until_s = time.monotonic() + patience_ms / 1000
-        self.hand_over(partial(self._unsynced.append, _Unsynced(fates, rings, places, until_s, done)))
+        stored = _Unconfirmed(fates, gates, positions, offsets, until_s, done)
+        self.hand_over(partial(self._unconfirmed.append, stored))
 
     def _store(self, message: Outgoing) -> Fate:
         own = self._listener.broker.own_messages
@@ -138,6 +177,7 @@ def consumers_endpoint(
     keys, clients = config.zmq.secret_key_file, config.zmq.client_keys_dir
     endpoint = ConsumersEndpoint(zmq_listener, make, secret_key_file=keys, client_keys_dir=clients)
     outlet.hand_over = endpoint.call
+    outlet.follow_upstream()
     settings = {stream.name: stream for stream in config.stream}
 
     def entry_of(ring: Ring, stream: Stream, topics: tuple[str, ...] | None) -> RingEntry:

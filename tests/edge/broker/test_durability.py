@@ -6,6 +6,7 @@ Logs and sinks are words that a test says here; test_durability_processes.py has
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Literal
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from edge.broker.durability import RingDurability, Upstream, reason_code
 from edge.config.loader import parse
 from edge.config.schema import AckGate, Config, Durability, Sessions, Stream
+from edge.consumers.dead_letters import Fate, Outgoing
 from edge.engine.engine import EngineLimits
 from edge.mqtt import (
     Connect,
@@ -25,6 +27,7 @@ from edge.mqtt import (
     Subscribe,
     Subscription,
 )
+from edge.server.consumers import BrokerOutlet
 from ringbuf import FLAG_QOS
 from ringbuf.native import lib
 from tests.support.mqtt_bench import Bench, Wire
@@ -472,3 +475,40 @@ def test_a_connect_is_answered_whatever_waits(hiding: Bench) -> None:
     wire = hiding.wire()
     wire.send(Connect("new"))
     assert len(wire.received()) == 1
+
+
+# ---- messages of local publishers ----
+
+
+def test_a_local_publisher_learns_which_messages_a_sink_has_lost() -> None:
+    """Reports of sinks about records below those that wait, and of other rings, decide nothing."""
+    with Bench(durability=Durability.UPSTREAM, by_rules=False) as bench:
+        outlet, fates = outlet_of(bench), list[Fate]()
+        outlet([Outgoing("t", b"early")], lambda _: None)
+        rings_of(bench).upstream("t-0", 1, ())
+        outlet([Outgoing("t", it) for it in (b"1", b"2", b"3")], fates.extend)
+        for report in [("t-0", 1, [(0, 0)]), ("u-0", 9, [(0, 9)]), ("t-0", None, [(2, 2)]), ("t-0", 3, ())]:
+            rings_of(bench).upstream(*report)
+            outlet.look()
+            assert fates == []
+        rings_of(bench).upstream("t-0", 4, ())
+        assert outlet.look() == float("inf")
+        assert fates == ["stored", "refused", "stored"]
+
+
+def test_a_local_publisher_that_comes_late_needs_no_further_report() -> None:
+    with Bench(durability=Durability.UPSTREAM, by_rules=False) as bench:
+        rings_of(bench).upstream("t-0", 1, ())  # before the first consumer
+        outlet, fates = outlet_of(bench), list[Fate]()
+        outlet([Outgoing("t", b"1")], fates.extend)
+        outlet.look()
+        assert fates == ["stored"]
+
+
+def outlet_of(bench: Bench) -> BrokerOutlet:
+    """An outlet whose threads are this one."""
+    listener = SimpleNamespace(broker=bench.broker, call=lambda function: function())
+    streams = SimpleNamespace(settings=list, partition_of=lambda _: bench.partition)
+    outlet = BrokerOutlet(listener, streams, lambda _: "")  # type: ignore[arg-type]
+    outlet.follow_upstream()
+    return outlet

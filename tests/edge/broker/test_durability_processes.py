@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,17 @@ import zmq
 from brim import Letter, producer
 from brim import publish as publish_letters
 from brim import subscribe as subscribe_shm
-from edge.errors import Refused
+from edge.errors import NoAnswer, Refused
 from edge.local.protocol import Connection, Report, Status
 from edge.mqtt import PubAck, Publish, ReasonCode, SubAck, Subscribe, Subscription, Version
 from persistence import Log
 from persistence.read.log_reader import LogReader
 from tests.support.children import ModuleChild
+from tests.support.drained_files import payloads_drained
 from tests.support.mqtt_socket import SocketClient
 from tests.support.ports import free_port
 from tests.support.small_disk import fill, small_disk
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 NOBODY, QUOTA = ReasonCode.NO_MATCHING_SUBSCRIBERS, ReasonCode.QUOTA_EXCEEDED
 PAUSE_S = 0.3  # in which an acknowledgement would have come: a disk that works takes a few milliseconds
@@ -113,6 +115,23 @@ def test_publishers_wait_for_the_sink_and_status_says_so(place: Place) -> None:
         place.lake.mkdir()
         assert [client.receive() for _ in range(3)] == [PubAck(number, NOBODY) for number in (1, 2, 3)]
         assert place.status()["upstream"]["t-0"]["lake"]["offset"] == 3
+        assert broker.stop()[0] == 0
+
+
+def test_a_local_publisher_waits_for_the_sink_and_holds_up_no_other_stream(place: Place) -> None:
+    settings = stream("upstream") + "\n" + place.bridge(backoff_max_ms=500)
+    disk = '[[stream]]\nname = "d"\ntopics = ["d"]\ndurability = "disk"\nring_bytes = 1048576'
+    letter = [(Letter("t/1"), b"waits")]
+    with place.broker(f"{settings}\n{disk}") as broker, ThreadPoolExecutor() as pool:
+        with pytest.raises(NoAnswer):
+            publish_letters(letter, runtime_dir=place.runtime_dir, timeout_s=PAUSE_S)
+        waiting = pool.submit(publish_letters, letter, runtime_dir=place.runtime_dir, timeout_s=PATIENCE_S)
+        wait_until(lambda: place.status()["bridges"][0]["lag_records"] == 2)
+        assert publish_letters([(Letter("d"), b"x")], runtime_dir=place.runtime_dir) == 1
+        assert not waiting.done(), "reported as stored, and the sink has nothing"
+        place.lake.mkdir()
+        assert waiting.result(PATIENCE_S) == 1
+        assert list(payloads_drained(place.lake / "drained")).count(b"waits") == 2
         assert broker.stop()[0] == 0
 
 
