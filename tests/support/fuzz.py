@@ -35,6 +35,8 @@ CORPUS = C / "corpus"
 CONTROL = "control"
 TARGETS = tuple(sorted(it.stem.removeprefix("fuzz_") for it in C.glob("fuzz_*.c")))
 FLAGS = ("-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined")
+ALLOCATIONS = ("-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc", "-Wno-unused-command-line-argument")
+FLAGS_OF = {"acks": ALLOCATIONS}  # further flags of a target
 INPUT_BYTES_MAX = 4096
 
 
@@ -73,6 +75,21 @@ def _seeds_of_sessions() -> list[bytes]:
     """Operations at random: each is one of few."""
     random = Random(1)
     return [random.randbytes(4 * length) for length in range(1, 200)]
+
+
+def _seeds_of_acks() -> list[bytes]:
+    """Operations at random; two PUBRECs of a log that fails, without memory for them; a client that returns
+    while the sinks lack as many of its messages as may wait; and one with a PUBREL of before.
+    """
+    random = Random(5)
+    failing = [
+        bytes((15, 1, 1, 10, 15, 1, 2, 10, 8, 0, 1, 1, 10, 0x80 | number << 2, 200, 0))
+        for number in range(16)
+    ]
+    lacking = b"".join(bytes((15, 0, number, 8)) for number in range(4))
+    again = lacking + bytes((1, 0, 0, 0, 0, 0, 0, 0, 15, 0, 4, 8, 6, 0, 7, 0))
+    earlier = bytes((15, 1, 1, 10, 1, 1, 0, 0, 0, 1, 0, 0, 15, 1, 5, 4, 3, 1, 1, 2))
+    return [random.randbytes(4 * length) for length in range(1, 400, 2)] + failing + [again, earlier]
 
 
 def _seeds_of_scan() -> list[bytes]:
@@ -143,6 +160,7 @@ def _seeds_of_tls() -> list[bytes]:
 
 
 SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
+    "acks": _seeds_of_acks,
     "topics": _seeds_of_topics,
     "connect": _seeds_of_connect,
     "mqtt": _seeds_of_mqtt,
@@ -160,7 +178,8 @@ def program(
     """The target `name`, compiled; `planted` as tests.support.c_programs.compiled() has it."""
     main = C / f"fuzz_{name}.c"
     sources = {"scan": SCAN, "unpack": UNPACK}.get(name, MQTT)
-    return compiled(directory, main, *FLAGS, compiler=["clang"], sources=sources, planted=planted)
+    flags = (*FLAGS, *FLAGS_OF.get(name, ()))
+    return compiled(directory, main, *flags, compiler=["clang"], sources=sources, planted=planted)
 
 
 def expanded(name: str, directory: Path) -> Path:

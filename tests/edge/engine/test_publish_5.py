@@ -565,6 +565,21 @@ def test_a_new_connection_begins_with_the_whole_receive_maximum() -> None:
         assert client.is_open
 
 
+def test_the_end_of_an_earlier_exchange_takes_nothing_from_a_later_one() -> None:
+    """A PUBREL of the connection before ends an exchange that does not count (section 4.9)."""
+    with Bench(engine=EngineLimits(receive_max=2), durability=Durability.DISK) as bench:
+        keep = Properties(session_expiry_interval_s=100)
+        client_of(bench, clean_start=False, properties=keep).send(*many(1, 1, 2))
+        client = client_of(bench, clean_start=False, properties=keep)
+        client.send(*many(2, 1, 1), PubRel(1))
+        bench.partition.ring.durable(bench.partition.writer.end_position)
+        bench.settle()
+        client.send(*many(3, 2, 1))
+        assert client.is_open
+        client.send(*many(5, 1, 1))
+        assert client.received()[-1] == Disconnect(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+
+
 def test_an_mqtt_3_client_has_no_receive_maximum() -> None:
     with Bench(engine=EngineLimits(receive_max=2)) as bench:
         client = bench.client()

@@ -12,7 +12,8 @@
  * An exchange is open from the PUBLISH until the packet that ends it is sent: PUBACK, PUBREC with a failure,
  * or PUBCOMP.  connection->unfinished counts the open ones of this connection.  MQTT 5 permits at most
  * limits.receive_max [MQTT-3.3.4-9].  QoS 2 identifiers received on an earlier connection do not count: the
- * quota restarts with each connection [MQTT-4.9.0-1].
+ * quota restarts with each connection [MQTT-4.9.0-1].  Their PUBREL reduces the count, but not below 0, as it
+ * raises the client's quota up to its limit (section 4.9).
  */
 #include "mqtt/in/packets.h"
 
@@ -123,11 +124,13 @@ static void release(mq_engine *engine, mq_connection *connection)
         }
         connection->acks_first = (connection->acks_first + 1) & (connection->acks_space - 1);
         connection->acks_count--;
-        connection->unfinished -= ended;
+        connection->unfinished -= ended && connection->unfinished > 0;
         engine->counters.acks_waiting--;
         if (!ended && status == MQ_ACK_REFUSED) /* a PUBREC with a failure frees its identifier */
             mq_exchange_end(engine, connection, ack.identifier);
         put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
+        if (connection->stop == MQ_STOP_CLOSING) /* no memory for the packet: it has no session any more */
+            return;
     }
     if (connection->acks_count > 0)
         wait_for_release(engine, connection);
