@@ -25,12 +25,23 @@ from edge.client import (
     SubscribeRefused,
 )
 from edge.errors import AccessDenied, EdgeError, InvalidArgument, Refused
-from edge.mqtt import ProtocolError, Version
+from edge.mqtt import ProtocolError, Version, Will
 from edge.terminal_escape import escaped
 
-__all__ = ["UsageError", "add_broker_arguments", "add_connection_arguments", "client_of", "run_verb"]
+__all__ = [
+    "UsageError",
+    "add_broker_arguments",
+    "add_connection_arguments",
+    "add_will_arguments",
+    "client_of",
+    "run_verb",
+    "topic_of_url",
+    "will_of",
+]
 
 VERSIONS = {"3.1": Version.V31, "3.1.1": Version.V311, "5": Version.V5}
+# As mosquitto_pub names them.
+OTHER_NAMES = {"31": "3.1", "mqttv31": "3.1", "311": "3.1.1", "mqttv311": "3.1.1", "mqttv5": "5"}
 PORT, TLS_PORT = 1883, 8883
 
 
@@ -38,16 +49,25 @@ class UsageError(EdgeError):
     """The request is impossible, independent of the broker."""
 
 
-def add_broker_arguments(group: argparse._ArgumentGroup, port: str) -> None:
-    """Add --host, --port (`port`: its default, in words), --unix, --username and --password-file."""
+def add_broker_arguments(group: argparse._ArgumentGroup, port: str, *, short: bool = False) -> None:
+    """Add --host, --port (`port`: its default, in words), --unix, --username and --password-file.
+
+    `short`: also -h and -u, as in mosquitto_pub; help is then --help only.
+    """
+    group.conflict_handler = "resolve"  # -h is the host
     group.add_argument(
-        "--host", default="127.0.0.1", help="name or address of the broker (default: %(default)s)"
+        *(["-h"] if short else []),
+        "--host",
+        default="127.0.0.1",
+        help="name or address of the broker (default: %(default)s)",
     )
+    group.conflict_handler = "error"
     group.add_argument("-p", "--port", type=port_argument, help=f"port of the broker (default: {port})")
     group.add_argument(
         "--unix", type=Path, metavar="PATH", help="Unix socket to connect to, in place of host and port"
     )
-    group.add_argument("--username", metavar="NAME", help="user name (default: none)")
+    user = ["-u"] if short else []
+    group.add_argument(*user, "--username", metavar="NAME", help="user name (default: none)")
     group.add_argument(
         "--password-file", type=Path, metavar="FILE", help="file with the password in its first line"
     )
@@ -56,13 +76,24 @@ def add_broker_arguments(group: argparse._ArgumentGroup, port: str) -> None:
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the broker's address and this client's identity."""
     group = parser.add_argument_group("broker")
-    add_broker_arguments(group, f"{PORT}, with --tls {TLS_PORT}")
+    add_broker_arguments(group, f"{PORT}, with --tls {TLS_PORT}", short=True)
     group.add_argument(
+        "-L",
+        "--url",
+        metavar="URL",
+        help="broker and topic, mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC or mqtts://..., in place of host, "
+        "port and topic",
+    )
+    group.add_argument(
+        "-P",
         "--password",
+        "--pw",
         metavar="TEXT",
         help='password; "-" prompts for it; other users can see a command line: prefer --password-file',
     )
-    group.add_argument("--id", default="", metavar="TEXT", help="client identifier (default: a random one)")
+    group.add_argument(
+        "-i", "--id", default="", metavar="TEXT", help="client identifier (default: a random one)"
+    )
     group.add_argument("--tls", action="store_true", help="connect with TLS")
     group.add_argument(
         "--cafile",
@@ -78,10 +109,18 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         help="private key of the client certificate, if it is in another file",
     )
     group.add_argument(
-        "--protocol", choices=VERSIONS, default="3.1.1", help="version of MQTT (default: %(default)s)"
+        "-V",
+        "--protocol",
+        "--protocol-version",
+        type=lambda text: OTHER_NAMES.get(text, text),
+        choices=VERSIONS,
+        default="3.1.1",
+        help="version of MQTT, also as mqttv5, mqttv311 (default: %(default)s)",
     )
     group.add_argument(
+        "-k",
         "--keep-alive",
+        "--keepalive",
         type=whole_seconds,
         default=60,
         metavar="TIME",
@@ -90,9 +129,37 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--reconnect", action="store_true", help="connect again when the connection breaks")
 
 
+def add_will_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the will."""
+    group = parser.add_argument_group("will, which the broker publishes if the connection breaks")
+    group.add_argument("--will-topic", metavar="TOPIC", help="topic of the will")
+    group.add_argument("--will-payload", metavar="TEXT", default="", help="payload of the will")
+    group.add_argument(
+        "--will-qos", type=int, choices=(0, 1, 2), default=0, help="QoS of the will (default: %(default)s)"
+    )
+    group.add_argument("--will-retain", action="store_true", help="retain the will")
+
+
+def will_of(args: argparse.Namespace) -> Will | None:
+    """The will of the options. Raises UsageError."""
+    if args.will_topic is None:
+        if args.will_payload or args.will_qos or args.will_retain:
+            raise UsageError("a will without a topic", hint="add --will-topic")
+        return None
+    payload = args.will_payload.encode("utf-8", "surrogateescape")
+    return Will(args.will_topic, payload, args.will_qos, args.will_retain)
+
+
+def topic_of_url(args: argparse.Namespace) -> str:
+    """Topic in --url, as it is written: + and # too; "" if there is none."""
+    return str(args.url or "").partition("://")[2].partition("/")[2]
+
+
 def client_of(args: argparse.Namespace, **more: Any) -> Client:
     """Create a client from the options, not yet connected. Raises UsageError, ClientError."""
     tls = args.tls or args.cafile is not None or args.cert is not None
+    if args.url is not None and args.unix is not None:
+        raise UsageError("--url and --unix are two brokers", hint="leave one of them out")
     if args.unix is not None and tls:
         raise UsageError("--unix: there is no TLS on a Unix socket; leave one of them out")
     if args.key is not None and args.cert is None:
@@ -110,6 +177,9 @@ def client_of(args: argparse.Namespace, **more: Any) -> Client:
         **more,
     )
     at = f"mqtt://{host}:{port}" if args.unix is None else f"unix://{quote(str(args.unix.absolute()))}"
+    if args.url is not None:
+        scheme, _, rest = args.url.partition("://")
+        at = f"{scheme}://{rest.partition('/')[0]}"
     return Client(at, options)
 
 

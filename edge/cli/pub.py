@@ -1,7 +1,8 @@
 """Publish messages to an MQTT broker: one message, the lines of standard input, or one message repeatedly.
 
-Ends when the broker has acknowledged all messages (QoS 1 and 2). Exit status: 0 done, 2 wrong arguments,
-3 no broker is reachable or the connection broke, 4 refused by the broker.
+The options of mosquitto_pub work too. Ends when the broker has acknowledged all messages (QoS 1 and 2).
+Exit status: 0 done, 2 wrong arguments, 3 no broker is reachable or the connection broke, 4 refused by the
+broker.
 """
 
 from __future__ import annotations
@@ -16,9 +17,17 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from edge.cli.argument_types import whole_seconds
+from edge.cli.argument_types import seconds, whole_seconds
 from edge.cli.exit_status import Exit
-from edge.cli.mqtt_options import UsageError, add_connection_arguments, client_of, run_verb
+from edge.cli.mqtt_options import (
+    UsageError,
+    add_connection_arguments,
+    add_will_arguments,
+    client_of,
+    run_verb,
+    topic_of_url,
+    will_of,
+)
 from edge.client import Client
 from edge.mqtt import Properties
 
@@ -30,8 +39,10 @@ CHUNKS_WAITING = 16  # of standard input; with more the writing process waits
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim pub`."""
-    parser.add_argument("topic", help="topic of the messages")
-    source = parser.add_mutually_exclusive_group(required=True)
+    parser.set_defaults(refuse=parser.error)  # prints the usage
+    parser.add_argument("topic", nargs="?", help="topic of the messages")
+    parser.add_argument("-t", "--topic", dest="named_topic", metavar="TOPIC", help="topic, as an option")
+    source = parser.add_mutually_exclusive_group()
     source.add_argument("payload", nargs="?", help="payload of the message, as text")
     source.add_argument(
         "-m",
@@ -39,11 +50,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PAYLOAD",
         help="payload, as an option; write -m=-1 if it begins with a dash",
     )
+    source.add_argument("-n", "--null-message", action="store_true", help="publish an empty payload")
     source.add_argument(
-        "--stdin-lines", action="store_true", help="publish each line of standard input as a message"
+        "-l",
+        "--stdin-lines",
+        "--stdin-line",
+        action="store_true",
+        help="publish each line of standard input as a message",
     )
     source.add_argument(
-        "--file", type=Path, metavar="PATH", help='publish the content of a file; "-" is standard input'
+        "-f",
+        "--file",
+        type=Path,
+        metavar="PATH",
+        help='publish the content of a file; "-" is standard input',
+    )
+    source.add_argument(
+        "-s",
+        "--stdin-file",
+        dest="file",
+        action="store_const",
+        const=Path("-"),
+        help="publish standard input as one message",
     )
     parser.add_argument(
         "-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="QoS (default: %(default)s)"
@@ -55,6 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--window", type=int, default=20, metavar="N", help="messages in flight (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repeat-delay", type=seconds, metavar="TIME", help="time between repeated messages (2, 500ms)"
     )
     properties = parser.add_argument_group("properties, with --protocol 5")
     properties.add_argument(
@@ -69,12 +100,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--expiry", type=whole_seconds, metavar="TIME", help="message expiry interval (60, 1h)"
     )
     properties.add_argument("--response-topic", metavar="TOPIC", help="topic for a response")
+    add_will_arguments(parser)
     add_connection_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run `brim pub` and return its exit status."""
+    _settle_words(args)
     return run_verb("pub", _publish_all(args))
+
+
+def _settle_words(args: argparse.Namespace) -> None:
+    """Find topic and payload: words without an option are both, or the payload if an option has the topic."""
+    named = args.named_topic if args.named_topic is not None else topic_of_url(args) or None
+    if named is not None:
+        if args.payload is not None:
+            args.refuse(f"the topic is given twice: {named!a} and {args.topic!a}")
+        args.payload, args.topic = args.topic, named
+    if args.topic is None:
+        args.refuse("no topic; name it, or add -t TOPIC")
+    given = (args.payload, args.message, args.file)
+    count = sum(it is not None for it in given) + args.null_message + args.stdin_lines
+    if count != 1:
+        args.refuse(
+            "no payload; name it, or add -m, -n, -l, -f or -s" if not count else "more than one payload"
+        )
+    if args.repeat_delay:
+        args.rate = 1 / args.repeat_delay
 
 
 async def _publish_all(args: argparse.Namespace) -> Exit:
@@ -86,7 +138,7 @@ async def _publish_all(args: argparse.Namespace) -> Exit:
         raise UsageError("--stdin-lines cannot be repeated", hint="standard input is read once")
     properties = _properties(args)
     payloads = _stdin_lines() if args.stdin_lines else _again(_payload(args), args.repeat)
-    async with client_of(args, window=args.window) as client:
+    async with client_of(args, window=args.window, will=will_of(args)) as client:
         started, count = time.monotonic(), 0
         async for _ in _published(client, args, _paced(payloads, args.rate), properties):
             count += 1
@@ -151,7 +203,9 @@ def _properties(args: argparse.Namespace) -> Properties:
 def _payload(args: argparse.Namespace) -> bytes:
     if args.file is None:
         text: str = args.payload if args.message is None else args.message
-        return text.encode("utf-8", "surrogateescape")  # the original bytes of the command line
+        return (
+            b"" if args.null_message else text.encode("utf-8", "surrogateescape")
+        )  # the original bytes of the command line
     try:
         return sys.stdin.buffer.read() if str(args.file) == "-" else bytes(args.file.read_bytes())
     except OSError as error:

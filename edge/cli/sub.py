@@ -1,7 +1,17 @@
-"""Show messages as they arrive: from an MQTT broker, or from shared memory or ZeroMQ of a local broker.
+r"""Show messages as they arrive: from an MQTT broker, or from shared memory or ZeroMQ of a local broker.
 
-On a terminal, control characters are escaped. Exit status: 0 done, 2 wrong arguments, 3 no broker is
-reachable or the connection broke, 4 refused by the broker, 5 the time of -W is over.
+The options of mosquitto_sub work too. On a terminal, control characters are escaped. Exit status: 0 done,
+2 wrong arguments, 3 no broker is reachable or the connection broke, 4 refused by the broker, 5 the time of -W
+is over.
+
+Sequences of -F, with flags, width and maximum as in %-20.20t:
+
+    %t topic          %p payload         %x %X payload in hexadecimal   %l length of the payload
+    %q QoS            %r retain flag     %I time, ISO 8601              %U time in seconds.nanoseconds
+    %j all, as JSON   %J all, the payload being JSON itself             %% a percent sign
+    %C content type   %D correlation data   %E expiry   %F payload format   %P user properties
+    %R response topic   %S subscription identifiers
+    @X the sequence %X of strftime   @N nanoseconds   @@ an at sign   \\ \0 \a \e \n \r \t \v
 """
 
 from __future__ import annotations
@@ -18,8 +28,16 @@ from typing import Any
 
 from edge.cli.argument_types import directory, seconds
 from edge.cli.exit_status import Exit
-from edge.cli.mqtt_options import UsageError, add_connection_arguments, run_verb
-from edge.cli.sub_sources import Arrival, Arrivals, from_memory, from_mqtt, from_zeromq
+from edge.cli.message_format import message_format
+from edge.cli.mqtt_options import (
+    UsageError,
+    add_connection_arguments,
+    add_will_arguments,
+    run_verb,
+    topic_of_url,
+)
+from edge.cli.sub_sources import Arrival, Arrivals, chosen, from_memory, from_mqtt, from_zeromq
+from edge.mqtt import check_filter
 from edge.terminal_escape import escaped, escaped_payload
 
 __all__ = ["add_arguments", "line_form", "run"]
@@ -29,26 +47,39 @@ RATE_PERIOD_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim sub`."""
+    parser.set_defaults(refuse=parser.error)  # prints the usage
     parser.add_argument(
-        "filters", nargs="+", metavar="FILTER", help="topic filter: a/b, plant/+/temp, plant/#"
+        "filters", nargs="*", metavar="FILTER", help="topic filter: a/b, plant/+/temp, plant/#"
     )
     parser.add_argument(
-        "-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="highest QoS (default: %(default)s)"
-    )
-    parser.add_argument("-C", "--count", type=int, metavar="N", help="end after N messages")
-    parser.add_argument(
-        "-W", "--wait", type=seconds, metavar="TIME", help="end after this time (5, 500ms, 1h), with status 5"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="print the topic before each message")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line, with all fields")
-    parser.add_argument(
-        "--rate", action="store_true", help="print messages and bytes per second, no messages"
+        "-t",
+        "--topic",
+        dest="named_filters",
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="topic filter, as an option; may be repeated",
     )
     parser.add_argument(
-        "--keep-session",
+        "-T",
+        "--filter-out",
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="leave out messages whose topic matches; may be repeated",
+    )
+    parser.add_argument(
+        "-R", "--no-retained", action="store_true", help="leave out messages that were retained before"
+    )
+    parser.add_argument(
+        "--retained-only", action="store_true", help="show only messages that were retained before"
+    )
+    parser.add_argument(
+        "--remove-retained",
         action="store_true",
-        help="with --id: keep the session; the broker queues messages while this command is not running",
+        help="remove each retained message that arrives from the broker; not those of -T",
     )
+    _add_output_arguments(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--shm", action="store_true", help="read the shared memory of the broker of this machine"
@@ -62,18 +93,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="runtime directory of the broker, for --shm and --zmq",
     )
+    add_will_arguments(parser)
     add_connection_arguments(parser)
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="highest QoS (default: %(default)s)"
+    )
+    parser.add_argument("-C", "--count", type=int, metavar="N", help="end after N messages")
+    parser.add_argument(
+        "-W", "--wait", type=seconds, metavar="TIME", help="end after this time (5, 500ms, 1h), with status 5"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the topic before each message")
+    parser.add_argument(
+        "-F",
+        "--format",
+        metavar="FORMAT",
+        help="print each message in this form, such as '%%I %%t %%p', as in mosquitto_sub",
+    )
+    parser.add_argument("-N", "--no-eol", action="store_true", help="print no line break after a message")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line, with all fields")
+    parser.add_argument(
+        "--rate", action="store_true", help="print messages and bytes per second, no messages"
+    )
+    parser.add_argument(
+        "-c",
+        "--keep-session",
+        "--disable-clean-session",
+        action="store_true",
+        help="with --id: keep the session; the broker queues messages while this command is not running",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run `brim sub` and return its exit status."""
+    args.filters += [*args.named_filters, *filter(None, [topic_of_url(args)])]
+    if not args.filters:
+        args.refuse("no topic filter; name one, or add -t FILTER")
     return run_verb("sub", _subscribe(args))
 
 
 async def _subscribe(args: argparse.Namespace) -> Exit:
     _check(args)
     source = from_memory(args) if args.shm else from_zeromq(args) if args.zmq else from_mqtt(args)
-    show = _Rate(args.json) if args.rate else _Lines(line_form(as_json=args.json, verbose=args.verbose))
+    if args.filter_out or args.no_retained or args.retained_only:
+        source = chosen(source, args)
+    form = line_form(as_json=args.json, verbose=args.verbose, form=args.format)
+    show = _Rate(args.json) if args.rate else _Lines(form, b"" if args.no_eol else b"\n")
     try:
         async with asyncio.timeout(args.wait) as waiting:
             await _show_all(source, show, args.count)
@@ -97,6 +164,10 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"-W {args.wait:g} is not above 0")
     if args.keep_session and not args.id:
         raise UsageError("--keep-session needs --id", hint="the broker keeps a session under that name")
+    if (args.shm or args.zmq) and (args.no_retained or args.retained_only or args.remove_retained):
+        raise UsageError("retained messages come by MQTT only", hint="leave out --shm and --zmq")
+    for unwanted in args.filter_out:
+        check_filter(unwanted)
 
 
 async def _show_all(source: AsyncIterator[Arrivals], show: _Lines | _Rate, count: int | None) -> None:
@@ -115,15 +186,15 @@ async def _show_all(source: AsyncIterator[Arrivals], show: _Lines | _Rate, count
 class _Lines:
     """Output of one line per message."""
 
-    def __init__(self, form: Callable[[Arrival], bytes]) -> None:
-        self._form = form
+    def __init__(self, form: Callable[[Arrival], bytes], end: bytes) -> None:
+        self._form, self._end = form, end
         self._out = sys.stdout.buffer
 
     def add(self, some: Arrivals, left: int | None) -> int:
         """Print all messages, or `left` of them. Returns their number."""
         shown = 0
         for message in some.messages:
-            self._out.write(self._form(message) + b"\n")
+            self._out.write(self._form(message) + self._end)
             shown += 1
             if shown == left:
                 break
@@ -175,11 +246,16 @@ class _Rate:
         self._since = now
 
 
-def line_form(*, as_json: bool, verbose: bool) -> Callable[[Arrival], bytes]:
-    """Function that formats a message as a line: escaped on a terminal, otherwise unchanged."""
+def line_form(*, as_json: bool, verbose: bool, form: str | None = None) -> Callable[[Arrival], bytes]:
+    """Function that formats a message as a line: escaped on a terminal, otherwise unchanged.
+
+    `form`: format of -F. Raises EdgeError for an invalid one.
+    """
     if as_json:
         return _as_json
     safe = sys.stdout.isatty()
+    if form is not None:
+        return message_format(form, safe=safe)
 
     def line(message: Arrival) -> bytes:
         payload = escaped_payload(message.payload).encode() if safe else message.payload

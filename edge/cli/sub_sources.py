@@ -8,17 +8,18 @@ from __future__ import annotations
 import argparse
 import base64
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from edge.cli.mqtt_options import client_of
-from edge.mqtt import Properties
+from edge.cli.mqtt_options import client_of, will_of
+from edge.mqtt import Properties, matches
 from edge.mqtt.properties import NO_PROPERTIES
 
 if TYPE_CHECKING:
     from edge.local.shm_subscription import RingBatch
 
-__all__ = ["Arrival", "Arrivals", "from_memory", "from_mqtt", "from_zeromq", "property_facts"]
+__all__ = ["Arrival", "Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq", "property_facts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,35 @@ class Arrivals:
 async def from_mqtt(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
     """Subscribe at a broker. Never unsubscribes: the session ends here, or keeps its subscriptions."""
     dropped = 0
-    async with client_of(args, clean_start=not args.keep_session) as client:
+    async with client_of(args, clean_start=not args.keep_session, will=will_of(args)) as client:
         messages = client.subscribe(*args.filters, qos=args.qos)
         async for message in messages:
             fields_shown: dict[str, Any] = {"qos": message.qos, "retain": message.retain}
             fields_shown |= property_facts(message.properties)
+            if args.remove_retained and message.retain and not _is_left_out(args, message.topic):
+                await client.publish(message.topic, retain=True)
             one = Arrival(message.topic, message.payload, fields_shown)
             lost, dropped = messages.dropped - dropped, messages.dropped
             yield Arrivals(1, len(message.payload), iter((one,)), lost)
+
+
+async def chosen(source: AsyncIterator[Arrivals], args: argparse.Namespace) -> AsyncIterator[Arrivals]:
+    """The messages of `source` that -T, -R and --retained-only leave."""
+    async with aclosing(source) as arrivals:  # type: ignore[type-var]
+        async for some in arrivals:
+            kept = [
+                it
+                for it in some.messages
+                if not (_is_left_out(args, it.topic) or (it.facts["retain"] and args.no_retained))
+                and (it.facts["retain"] or not args.retained_only)
+            ]
+            size_bytes = sum(len(it.payload) for it in kept)
+            if kept or some.lost:
+                yield Arrivals(len(kept), size_bytes, iter(kept), some.lost)
+
+
+def _is_left_out(args: argparse.Namespace, topic: str) -> bool:
+    return any(matches(it, topic) for it in args.filter_out)
 
 
 def property_facts(properties: Properties) -> dict[str, Any]:

@@ -272,11 +272,11 @@ async def test_wrong_arguments_are_named(
         (sub, ["a", "--shm", "--zmq"]),
     ],
 )
-def test_argparse_refuses_the_rest(
+def test_the_usage_is_shown_for_the_rest(
     module: object, arguments: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
-        parsed(module, *arguments)
+        module.run(parsed(module, *arguments))  # type: ignore[attr-defined]
     assert refused.value.code == Exit.USAGE
     assert "usage" in capsys.readouterr().err
 
