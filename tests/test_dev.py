@@ -176,6 +176,8 @@ def test_what_fails_beside_others_is_run_once_more_alone_and_told(
     monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
     monkeypatch.setattr(dev, "ROOT", tmp_path)
     monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
+    one_process = {cache: [*options, "-n", "1"] for cache, options in dev.RUNS.items()}
+    monkeypatch.setattr(dev, "RUNS", one_process)
     assert dev.all_tests() == status
     shown = capfd.readouterr().out.partition("PASSED ONLY THE SECOND TIME")[2]
     assert (told in shown) if told else not shown

@@ -1,6 +1,7 @@
-"""Plain words: texts use neither the openers nor the words that the house rules ban.
+"""Plain words: texts use neither the openers nor the words that the house rules ban, and no false names.
 
 The scanner reads docstrings, comments, headings of Markdown documents, help texts, log lines and errors.
+Comments and docstrings name only files and modules that exist: a rename must not leave a false trail.
 FOLDERS lists the folders and files of the root, each with everything below it.
 """
 
@@ -8,7 +9,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -165,15 +166,20 @@ def files() -> dict[str, Path]:
     return {name: path for name, path in sorted(found.items()) if not made.search(name) and path.is_file()}
 
 
+@cache
+def texts(name: str) -> list[Text]:
+    """Texts of a file, read once for all rules."""
+    return list(READERS[files()[name].suffix](files()[name].read_text()))
+
+
 def covers(folder: str, name: str) -> bool:
     return name == folder or name.startswith(folder + "/")
 
 
 def complaints(name: str) -> Iterator[str]:
     """One line per finding of a file: place, text and remedy."""
-    source = files()[name].read_text()
-    lines = source.splitlines()
-    for text in READERS[files()[name].suffix](source):
+    lines = files()[name].read_text().splitlines()
+    for text in texts(name):
         for line, kind, found, remedy in findings(text):
             yield f"{name}:{line}: {found!r} in a {kind}: {lines[line - 1].strip()!r}; write {remedy}"
 
@@ -267,3 +273,53 @@ def test_headings_are_read_and_code_blocks_are_not() -> None:
     source = "# Brim\n\n## What the log keeps\n\nWhat follows.\n\n```sh\n# How to\n```\n\n### How to\n"
     found = [(f.line, f.kind, f.found) for text in markdown_texts(source) for f in findings(text)]
     assert found == [(3, "heading", "What"), (11, "heading", "How")]
+
+
+FILE = re.compile(r"(?<![\w./*{}<-])((?:[\w-]+/)*[\w-]+\.(?:py|c|h))\b(?!\()")
+MODULE = re.compile(r"(?<![\w./])((?:bridge\.[a-z_]+|edge|persistence|ringbuf)(?:\.[a-z_]+)+)\b")
+ELSEWHERE = {"Python.h", "daemon.py"}  # of CPython and PySpark
+
+
+@cache
+def tails() -> set[str]:
+    """Every path below the top folder, and each of its ends."""
+    parts = [Path(name).parts for name in files()]
+    return {"/".join(it[begin:]) for it in parts for begin in range(len(it))} | ELSEWHERE
+
+
+@cache
+def is_module(name: str) -> bool:
+    """True if a module, a package or a name in one of them is called so."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        head = ROOT.joinpath(*parts[:end])
+        if (module := head.with_suffix(".py")).is_file() or (module := head / "__init__.py").is_file():
+            return end == len(parts) or re.search(rf"\b{parts[end]}\b", module.read_text()) is not None
+    return False
+
+
+def false_trails(name: str, found: Iterable[Text]) -> Iterator[str]:
+    """One line per name of a file or module that does not exist."""
+    for text in found:
+        if text.kind in ("comment", "docstring"):
+            wrong = [it for it in FILE.findall(text.text) if it not in tails()]
+            wrong += [it for it in MODULE.findall(text.text) if not is_module(it)]
+            yield from (f"{name}:{text.line}: {it}" for it in wrong)
+
+
+def test_comments_and_docstrings_name_files_that_exist() -> None:
+    named = [name for name, path in files().items() if path.suffix != ".md"]
+    assert len(named) > 500
+    assert [trail for name in named for trail in false_trails(name, texts(name))] == []
+
+
+def test_a_name_that_leads_nowhere_is_found() -> None:
+    python = (
+        '"""Reads (nowhere.py), mqtt/nothing.h and edge.mqtt.never; edge.mqtt.packets, ring.h exist."""\n'
+    )
+    assert [it.split(": ")[1] for it in false_trails("a.py", python_texts(python))] == [
+        "nowhere.py",
+        "mqtt/nothing.h",
+        "edge.mqtt.never",
+    ]
+    assert len(list(false_trails("a.c", c_texts("int a; /* see gone.c */\n")))) == 1

@@ -16,6 +16,12 @@ from tests.support.vector_lines import ENGINE, bench_lines, stream_dial
 from tests.support.vector_run import Line, run
 
 FILES = sorted(path.name for path in VECTORS.glob("*.txt"))
+LAYERED = ("mtls", "wss", "proxy-tls", "proxy-wss")  # of layers that other kinds run with every vector
+PARTS = [
+    *(pytest.param(kind, slice(None), id=kind) for kind in KINDS if kind not in LAYERED),
+    *(pytest.param(kind, slice(part, None, len(LAYERED)), id=kind) for part, kind in enumerate(LAYERED)),
+    *(pytest.param(kind, slice(None), id=f"{kind}-all", marks=pytest.mark.campaign) for kind in LAYERED),
+]
 
 
 def impatient(seconds):
@@ -56,14 +62,14 @@ def test_vectors_leave_nothing_behind():
         works(bench)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_vectors_hold_over(kind):
+@pytest.mark.parametrize(("kind", "part"), PARTS)
+def test_vectors_hold_over(kind, part):
     """But those that wait: there a clock of the bench's own passes faster."""
     with transports(kind, engine=ENGINE) as there:
         dial = stream_dial(there, kind)
         failed = [
             f"{scenario}\n    {verdict}"
-            for number, scenario in enumerate(scenarios())
+            for number, scenario in enumerate(scenarios()[part])
             if not scenario.needs_time and (verdict := run(scenario, f"{number:04x}", dial, impatient))
         ]
         assert not failed, "\n".join(failed)

@@ -12,7 +12,7 @@ from tests.support.outside_client import payload_of
 from tests.support.waiting import wait_until
 
 TERMS = Terms(
-    seconds=18, rate=2_000, guests=80, honest=50, tick_s=0.02, sample_s=0.9, judged=False, noise_kib=8 << 10
+    seconds=9, rate=2_000, guests=80, honest=50, tick_s=0.02, sample_s=0.9, judged=False, noise_kib=8 << 10
 )
 
 

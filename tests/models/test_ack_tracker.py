@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 
 from edge.consumers.ack_tracker import AckTracker, Rules
 from edge.consumers.coordinator import disjoint
+from tests.support.examples import examples
 
 MEMBERS = st.sampled_from(["ann", "bob", "cy"])
 NOBODY = "-"
@@ -233,7 +234,9 @@ class QueueMachine(WindowMachine):
 
 TestOrderedWindow = WindowMachine.TestCase
 TestQueueWindow = QueueMachine.TestCase
-TestOrderedWindow.settings = TestQueueWindow.settings = settings(max_examples=100, stateful_step_count=40)
+TestOrderedWindow.settings = TestQueueWindow.settings = settings(
+    max_examples=examples(50), stateful_step_count=40
+)
 
 
 def test_who_gives_back_what_is_done_keeps_what_is_behind_it() -> None:

@@ -36,6 +36,7 @@ from edge.mqtt import (
     matches,
 )
 from edge.mqtt.properties import NO_PROPERTIES
+from tests.support.examples import examples
 from tests.support.mqtt_bench import Bench, Wire
 
 CLIENTS = st.sampled_from(["ann", "bob", "cy"])
@@ -240,7 +241,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
 
 BrokerMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

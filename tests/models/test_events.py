@@ -46,6 +46,7 @@ from edge.mqtt import (
     Will,
     encode,
 )
+from tests.support.examples import examples
 from tests.support.frames import packets_of
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench
@@ -294,7 +295,7 @@ def histories(count: int, **more: Any) -> settings:
     )
 
 
-EventsMachine.TestCase.settings = histories(150)
+EventsMachine.TestCase.settings = histories(examples(60))
 TestNoRequestIsLost = EventsMachine.TestCase
 
 

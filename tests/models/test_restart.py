@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from edge.mqtt import ConnAck, Connect, Packet, PubAck, PubComp, Publish, PubRec, PubRel
+from tests.support.examples import examples
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
 
@@ -199,7 +200,7 @@ class ToTheEnd(Restarts):
 
 
 ToTheEnd.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(30),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -234,7 +235,7 @@ class Spilled(ToTheEnd):
 
 
 Spilled.TestCase.settings = settings(
-    max_examples=30,
+    max_examples=examples(15),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

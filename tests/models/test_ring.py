@@ -25,6 +25,7 @@ from ringbuf import Batch, Reader, Record, Ring, Writer
 from ringbuf.errors import HeldTooMuch, OffsetGone, Overrun
 from ringbuf.record import payload_position, span
 from tests.support.directories import SHARED_MEMORY
+from tests.support.examples import examples
 from tests.support.rings import CAPACITY_BYTES, payload_of
 
 LARGEST = CAPACITY_BYTES // 4
@@ -240,4 +241,4 @@ class RingMachine(RuleBasedStateMachine):
 
 
 TestRing = RingMachine.TestCase
-TestRing.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRing.settings = settings(max_examples=examples(30), stateful_step_count=40, deadline=None)

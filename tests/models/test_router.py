@@ -20,6 +20,7 @@ from edge.broker.sessions import Session
 from edge.engine.engine import EngineLimits
 from edge.engine.subscription_options import NO_LOCAL, OF_GROUP, OWN_ONLY, RETAIN_AS_PUBLISHED
 from edge.mqtt import Subscription, matches, split_share
+from tests.support.examples import examples
 from tests.support.mqtt_bench import Bench
 
 NAMES = st.sampled_from(["ann", "bob", "cy"])
@@ -238,7 +239,7 @@ def split(identifiers: bytes) -> list[bytes]:
 
 
 SETTINGS = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(80), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

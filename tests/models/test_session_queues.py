@@ -23,6 +23,7 @@ from edge.config.schema import Durability
 from edge.engine.engine import EngineLimits
 from edge.mqtt import Connect, PubAck, PubComp, Publish, PubRec, PubRel
 from tests.support.cold_log import ColdLog
+from tests.support.examples import examples
 from tests.support.mqtt_bench import Bench, Wire
 
 RING_BYTES = 64 << 10
@@ -168,7 +169,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("keep", ["copies", "log", "nothing"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(steps=STEPS)
 def test_nothing_is_lost_or_comes_twice_but_what_was_counted(
     keep: Keep, steps: list[tuple[str, int | str, int | bool]]

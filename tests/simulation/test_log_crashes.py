@@ -22,7 +22,7 @@ from tests.support.log_simulation import DIRECTORY, KEPT_BYTES, SEGMENT_BYTES, S
 from tests.support.simfiles import SimFiles
 from tests.support.walk_twin import WalkTwin
 
-SEEDS = 10
+SEEDS = 5
 MUTANT_SEEDS = 100  # within which each mistake must show
 SHOWN_BY = {  # mistakes that few histories show, with a seed that is tried before all others
     "it acknowledges what a recovery could not sync": 29,
@@ -60,7 +60,7 @@ def run_seeds(
 def test_what_was_acknowledged_survives_every_crash(runtime_directory: Path) -> None:
     states = run_seeds(range(SEEDS), runtime_directory)
     print(f"{states} crash states, seeds 0 to {SEEDS - 1}")
-    assert states > 2_000
+    assert states > 1_000
 
 
 # ---- mistakes ----

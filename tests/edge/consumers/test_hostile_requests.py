@@ -39,6 +39,7 @@ from edge.consumers.registry import GroupSettings
 from edge.mqtt.properties import Properties, record_properties
 from edge.rpc.protocol import encode
 from tests.support.consumer_desk import Desk
+from tests.support.examples import examples
 
 U64_MAX = (1 << 63) - 1
 
@@ -308,7 +309,7 @@ def requests(member: str, generation: int) -> st.SearchStrategy[bytes]:
     )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 @example(data=None)
 def test_no_request_stops_the_service(tmp_path_factory, data):

@@ -33,6 +33,7 @@ from edge.mqtt import (
     encode,
 )
 from edge.mqtt.primitives import decode_variable_integer
+from tests.support.examples import examples
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_packets import cut, packets, publishes
 
@@ -164,14 +165,14 @@ def spoiled(draw: st.DrawFn) -> list[bytes]:
     return [*parts[:at], bytes(data), *parts[at + 1 :]]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(cut(STREAMS))
 def test_every_cut_of_a_stream_means_what_the_codec_says(stream: tuple[bytes, list[int]]) -> None:
     data, cuts = stream
     assert meaning_of(data, cuts) == model_of(data)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 @given(cut(spoiled()))
 def test_spoiled_bytes_end_a_connection_exactly_where_the_codec_refuses_them(
     stream: tuple[bytes, list[int]],
@@ -180,7 +181,7 @@ def test_spoiled_bytes_end_a_connection_exactly_where_the_codec_refuses_them(
     assert meaning_of(data, cuts) == model_of(data)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(cut(st.lists(st.binary(max_size=60), max_size=4)))
 def test_any_bytes_at_all_are_survived(stream: tuple[bytes, list[int]]) -> None:
     data, cuts = stream

@@ -43,6 +43,7 @@ from edge.mqtt.primitives import (
 from edge.mqtt.properties import In, decode_properties
 from edge.mqtt.topic_filters import check_name
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
+from tests.support.examples import examples
 from tests.support.frames import packets_of
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_packets import binaries, cut, names, packets, payloads, publishes, strings
@@ -355,7 +356,7 @@ def spoiled(draw: st.DrawFn) -> list[bytes]:
 ALL = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(ALL, max_examples=150)
+@settings(ALL, max_examples=examples(60))
 @given(cut(STREAMS))
 def test_every_cut_of_a_stream_means_what_the_codec_says(stream: tuple[bytes, list[int]]) -> None:
     data, cuts = stream
@@ -363,7 +364,7 @@ def test_every_cut_of_a_stream_means_what_the_codec_says(stream: tuple[bytes, li
     assert meaning_of(data, cuts) == expected
 
 
-@settings(ALL, max_examples=200)
+@settings(ALL, max_examples=examples(80))
 @given(cut(spoiled()))
 def test_spoiled_bytes_end_a_connection_where_and_for_what_the_codec_refuses_them(
     stream: tuple[bytes, list[int]],
@@ -373,7 +374,7 @@ def test_spoiled_bytes_end_a_connection_where_and_for_what_the_codec_refuses_the
     assert meaning_of(data, cuts) == expected
 
 
-@settings(ALL, max_examples=100)
+@settings(ALL, max_examples=examples(50))
 @given(st.binary(max_size=80))
 def test_what_utf8_is_the_parser_knows_like_python(payload: bytes) -> None:
     properties = Properties(payload_format_indicator=1)

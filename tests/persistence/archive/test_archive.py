@@ -314,7 +314,7 @@ def test_telemetry_takes_a_tenth() -> None:
 
 def test_a_crash_at_any_step_leaves_the_segment_or_a_whole_archive() -> None:
     states = 0
-    for seed in range(20):
+    for seed in range(9):
         written = typical(seed)
         base, end = list(ends_of(written.files).items())[seed % 3]
         steps = _steps(written.files.kill(), base, end)
@@ -328,7 +328,7 @@ def test_a_crash_at_any_step_leaves_the_segment_or_a_whole_archive() -> None:
                 _judge(disk, written, base, end)
                 states += 1
     print(f"{states} crash states")
-    assert states > 400
+    assert states > 180
 
 
 def _archive(files: SimFiles, base: int, end: int) -> None:
