@@ -22,6 +22,9 @@ from tests.support.directories import memory_directory
 from tests.support.leaks import Holdings, left_since
 from tests.support.mqtt_bench import Bench
 from tests.support.project import dev
+from tests.support.spark_session import spark
+
+__all__ = ["spark"]
 
 # Bytecode is kept even where the environment refuses it: otherwise each of a thousand processes compiles all
 # of Brim again, and pytest rewrites every test file again.
@@ -107,15 +110,21 @@ def runtime_directory() -> Iterator[Path]:
 
 
 # Files with the longest tests: they begin first, so that the processes end at about the same time.
-LONG = ("tests/faults/", "tests/simulation/", "tests/ringbuf/test_sanitizers.py", "tests/test_wheel.py")
+LONG = (
+    "tests/ringbuf/test_sanitizers.py", "tests/test_wheel.py", "tests/faults/", "tests/simulation/",
+    "tests/examples/", "tests/conformance/", "tests/test_docs_run.py",
+)  # fmt: skip
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with Spark come last: its threads, and what it sets for its workers, stay in the process."""
-    items.sort(
-        key=lambda item: (item.get_closest_marker("java") is not None, not item.nodeid.startswith(LONG))
-    )
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        long = (at for at, name in enumerate(LONG) if item.nodeid.startswith(name))
+        return item.get_closest_marker("java") is not None, next(long, len(LONG))
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

@@ -1,23 +1,12 @@
 """The table that Spark makes is the one that decoding the files by hand makes."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from examples.demo import lake
 from tests.support.vital_files import drain
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[None]:
-    """A session, as the demo takes it; one that other tests have started is taken, too."""
-    from bridge.spark.session import session
-
-    made = session("brim tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
-    yield
-    made.stop()
 
 
 @pytest.mark.java

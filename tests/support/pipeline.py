@@ -36,6 +36,7 @@ from tests.support.mass_publisher import Ledger, MassProducer, MassPublisher
 from tests.support.outside_client import drain, pump
 from tests.support.ports import free_port
 from tests.support.project import ROOT
+from tests.support.spark_session import SHORT_LIFE
 from tests.support.upstreams import Upstream
 
 __all__ = ["AGAIN", "Form", "Pipeline", "Stuck", "check"]
@@ -378,7 +379,7 @@ class Pipeline:
 
 def brief() -> dict[str, str]:
     """The environment of a Spark that lives for less than a minute: Java optimises less."""
-    return {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    return {**os.environ, "JAVA_TOOL_OPTIONS": SHORT_LIFE}
 
 
 def check(pipeline: Pipeline) -> Missing:

@@ -29,6 +29,7 @@ from tests.support.kafka_broker import KafkaBroker, kafka_broker
 from tests.support.kafka_connector import conf, why_not
 from tests.support.kafka_mock import messages
 from tests.support.project import ROOT
+from tests.support.spark_session import SHORT_LIFE
 
 pytestmark = [  # a minute and a half, of which most is Java
     pytest.mark.campaign,
@@ -40,7 +41,7 @@ pytestmark = [  # a minute and a half, of which most is Java
 RECORDS = 3_600
 BRIEF = (
     "--master=local[2]",
-    "--conf=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    f"--conf=spark.driver.extraJavaOptions={SHORT_LIFE}",
     "--conf=spark.sql.shuffle.partitions=1",
     "--conf=spark.sql.codegen.wholeStage=false",
 )

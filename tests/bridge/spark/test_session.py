@@ -10,6 +10,7 @@ import pytest
 from bridge.errors import SparkUnavailable
 from bridge.spark.session import INSTALL_JAVA, check_java
 from tests.support.project import ROOT
+from tests.support.spark_session import SHORT_LIFE
 
 ADD_ONE = """
 from bridge.spark.session import session
@@ -77,7 +78,7 @@ def test_workers_run_where_the_directory_for_temporary_files_has_a_long_path(
     long.mkdir()
     environment = {
         **os.environ,
-        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={long}",
+        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={long} {SHORT_LIFE}",
         "PYTHONPATH": str(ROOT),
         "TMPDIR": str(long if python_too else runtime_directory),
     }

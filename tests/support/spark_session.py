@@ -1,9 +1,12 @@
-"""One Spark session for all tests that need one: it takes as long to start as they take together."""
+"""Spark for tests: settings for short runs, of the one session of a test run and of processes."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-BytecodeVerificationRemote"
+"""Java options: less optimization and no check of class files; runs of seconds are a quarter shorter."""
 
 SETTINGS = {  # no query is compiled: for a few rows that takes longer than it saves
     "spark.sql.adaptive.enabled": "false",
@@ -15,12 +18,10 @@ SETTINGS = {  # no query is compiled: for a few rows that takes longer than it s
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A session on this machine."""
+    """One session for all tests that need one: it takes as long to start as they take together."""
     from bridge.spark.session import JAVA_OPTIONS, session
 
-    # Java optimises less: short runs are a quarter shorter.
-    java = f"{JAVA_OPTIONS} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    settings = {**SETTINGS, "spark.driver.extraJavaOptions": java}
+    settings = {**SETTINGS, "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {SHORT_LIFE}"}
     made = session("brim tests", master="local[2]", settings=settings)
     yield made
     made.stop()
