@@ -260,9 +260,8 @@ class ConnectHandler:
         max_bytes = properties.maximum_packet_size_bytes or 0
         fits = not max_bytes or len(answer) <= max_bytes
         if fits:
-            if ends or session.kept:
-                self._engine.output_barrier(connection)
-            self._engine.send(connection, answer)
+            kept = ends or session.kept
+            (self._engine.send_after_journal if kept else self._engine.send)(connection, answer)
         if not fits or not self._attach(connection, packet, session):
             # the connection closed meanwhile, or CONNACK is too long for the client
             self._engine.close(connection)

@@ -125,9 +125,8 @@ class Connections:
         spoken = _without_reason(packet) if plain else packet
         data = encode_within(spoken, client.version, client.packet_max_bytes)
         if data is not None:
-            if client.session.kept and isinstance(packet, SubAck | UnsubAck):
-                self._engine.output_barrier(client.connection)
-            self._engine.send(client.connection, data)
+            kept = client.session.kept and isinstance(packet, SubAck | UnsubAck)
+            (self._engine.send_after_journal if kept else self._engine.send)(client.connection, data)
         elif not isinstance(packet, Disconnect):
             self.end(client.connection, will=True, reason=ReasonCode.PACKET_TOO_LARGE)
 

@@ -20,7 +20,7 @@ _TOTALS = (
     "delivered", "delivered_bytes", "redelivered", "retained_refused", "connections_opened", "full_waits",
     "rate_waits",
     "topics_recycled", "source_lost", "source_evictions", "spilled", "spill_refused", "spill_over",
-    "thawed", "wakeups", "accept_rests", "input_waits",
+    "restored", "wakeups", "accept_rests", "input_waits",
 )  # fmt: skip
 _GAUGES = (
     "connections", "sessions", "topics", "topics_bytes", "retained",

@@ -13,7 +13,7 @@ Never handles PUBLISH, acknowledgements or PINGREQ; those stay in C.
     TOPIC               _topic: make the topic known, and authorize the client to publish to it
     CLOSED              _closed
     SOURCE              _source_topic
-    COLD                LogBackfill.start_read
+    BACKFILL            LogBackfill.start_read
     JOURNAL             SessionJournal.checkpoint, or on_retained_due
     UPGRADE             on_upgrade: the transport answers the HTTP request of a WebSocket client
     PROXY               on_proxy: the transport answers the PROXY header of a connection
@@ -128,7 +128,7 @@ class Broker:
             engine, partition_of, self.limits.topics, self.limits.sessions, self.journal, streams
         )
         self.sessions = Sessions(engine, self.limits.sessions, self.journal)
-        self.cold = LogBackfill(engine, self.router.ring_of)
+        self.backfill = LogBackfill(engine, self.router.ring_of)
         self.own_messages = InternalPublisher(engine, self.router)
         self.retained = Retained(engine, self.router, self.own_messages.topic_of, clock)
         self.owners = Owners(engine, clock)
@@ -233,9 +233,9 @@ class Broker:
             self.on_upgrade(connection, data)
         elif kind == EventKind.PROXY:
             self.on_proxy(connection, data)
-        elif kind == EventKind.COLD:
+        elif kind == EventKind.BACKFILL:
             if client := self.clients.get(connection):
-                self.cold.start_read(client.session.handle, self.call)
+                self.backfill.start_read(client.session.handle, self.call)
         elif kind == EventKind.SOURCE:
             self._source_topic(detail, data)
         elif kind == EventKind.JOURNAL:
@@ -435,7 +435,7 @@ class Broker:
         for client in self.clients:
             self._end(client.connection, will=True, reason=ReasonCode.SERVER_SHUTTING_DOWN)
         self.wills.stop(all_of_them=not self.journal.is_open)
-        self.cold.stop()
+        self.backfill.stop()
         self.journal.stop()
 
     def keep(self, place: JournalTarget) -> None:

@@ -1,11 +1,11 @@
 """Log backfill: reads records that sessions still wait for and that only the log has.
 
 Owns the reading thread, which starts on demand, and the set of sessions that wait for it. The engine reports
-that the next record of a session is only in the log (EventKind.COLD), and holds the delivery of that session.
-This module reads one run of records on its thread and returns it with Engine.restore_record(). The
-engine copies as many records as may be in flight at once. Delivery then continues up to the next such record.
+that the next record of a session is only in the log (EventKind.BACKFILL), and pauses its delivery. This
+module reads one run of records on its thread and returns it with Engine.restore_records(). The engine copies
+as many records as may be in flight at once. Delivery then continues up to the next such record.
 
-    COLD -> next_log_position() -> [thread: log.read_at()] -> restore_record() for each run
+    BACKFILL -> next_log_position() -> [thread: log.read_at()] -> restore_records() for each run
          -> resume_delivery()
 
 Records that the log no longer has are given up, and counted as overrun. After a read error the read is
@@ -46,7 +46,7 @@ class ReadAt(Protocol):
 
 
 class LogBackfill:
-    """Handler of COLD events. Methods run on the broker's thread."""
+    """Handler of BACKFILL events. Methods run on the broker's thread."""
 
     def __init__(self, engine: Engine, ring_of: Callable[[int], tuple[str, int]]) -> None:
         """Create the handler. `ring_of` returns the name and epoch of a source's ring."""
@@ -77,7 +77,7 @@ class LogBackfill:
             source, position = front
             self._reading.add(session)
             if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-cold")
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-backfill")
             self._thread.submit(self._read, self.read_at, call, session, source, position)
 
     @property
@@ -95,10 +95,10 @@ class LogBackfill:
     def _return_records(self, session: int, source: int, position: int, runs: Sequence[Range]) -> None:
         next_position = position
         for run in runs:
-            self._engine.restore_record(session, source, next_position, run.position, run.view)
+            self._engine.restore_records(session, source, next_position, run.position, run.view)
             next_position = run.position + len(run.view)
         if not runs:
-            self._engine.restore_record(session, source, next_position, BEHIND_ALL, b"")
+            self._engine.restore_records(session, source, next_position, BEHIND_ALL, b"")
         self._engine.resume_delivery(session)
 
     def _answer(

@@ -23,7 +23,7 @@ class EventKind(IntEnum):
     CLOSED = lib.MQ_EVENT_CLOSED  # detail: CloseCause; never for connections that Python closed itself
     SOURCE = lib.MQ_EVENT_SOURCE  # detail: a source ring; data: an unknown topic of one of its records
     SOURCE_BAD = lib.MQ_EVENT_SOURCE_BAD  # detail: a source ring with invalid bytes, which is read no further
-    COLD = lib.MQ_EVENT_COLD  # only the log has the next record of the connection's session
+    BACKFILL = lib.MQ_EVENT_BACKFILL  # only the log has the next record of the connection's session
     JOURNAL = lib.MQ_EVENT_JOURNAL  # the journal of sessions needs a checkpoint
     UPGRADE = lib.MQ_EVENT_UPGRADE  # data: the HTTP request of a WebSocket client
     PROXY = lib.MQ_EVENT_PROXY  # data: the PROXY header of a connection

@@ -95,7 +95,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def add_ring(self, writer: Writer, gate: int, logged: bool, /) -> int:
         """Add a ring for the records of clients. `gate`: event that acknowledgements wait for (MQ_GATE_*).
         `logged`: the log has the records that the ring has overwritten; a session that needs one causes a
-        COLD event. Records of a ring with Ring.show_durable(True) are routed and retained when they are
+        BACKFILL event. Records of a ring with Ring.show_durable(True) are routed and retained when they are
         durable.
         """
 
@@ -142,8 +142,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def send(self, connection: int, data: bytes, /) -> bool:
         """Append bytes to the output of a connection."""
 
-    def output_barrier(self, connection: int, /) -> None:
-        """Send later output only after a sync of the present journal entries, if a log syncs the journal."""
+    def send_after_journal(self, connection: int, data: bytes, /) -> bool:
+        """As send(), but if a log syncs the journal, the bytes wait until its present entries are synced."""
 
     def close(self, connection: int, /) -> bool:
         """Close a connection after one attempt to send its output. No CLOSED event follows."""
@@ -247,7 +247,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def next_log_position(self, session: int, /) -> tuple[int, int] | None:
         """(source, position) of the next record of a session, if only the log has it."""
 
-    def restore_record(
+    def restore_records(
         self, session: int, source: int, wanted: int, position: int, records: bytes | memoryview, /
     ) -> bool:
         """Give back records of `source` from the log, as they stood in the ring from `position` on. They were
@@ -257,15 +257,16 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         """
 
     def resume_delivery(self, session: int, /) -> bool:
-        """Answer a COLD event, after restore_record(): the delivery of the session continues."""
+        """Answer a BACKFILL event, after restore_records(): the delivery of the session continues."""
 
     # State for a restart (ringbuf/c/mqtt/durable/journal.h), written by edge.session_store.
 
     def session_keep(self, session: int, kept: bool, /) -> bool:
         """Write changes of a session, or of a group's queue, to the journal, or no longer."""
 
-    def journal_open(self, writer: Writer, position: int, gates_output: bool, in_log_bytes: int, /) -> None:
-        """Write the journal there from now on. `gates_output`: output waits until the journal is synced.
+    def journal_open(self, writer: Writer, position: int, output_waits: bool, in_log_bytes: int, /) -> None:
+        """Write the journal there from now on. `output_waits`: a log syncs the journal, and output waits
+        for that.
         `in_log_bytes`: so many bytes of the journal may be only in its log.
         """
 

@@ -148,7 +148,7 @@ def _upkeep(out: _Page, upkeep: Status) -> None:
 def _reads(out: _Page, status: Status) -> None:
     """Reads by source: rings, log, archives."""
     mqtt, reads = status["mqtt"], status["log"]["reads"]
-    out.add("brim_reads_total", mqtt["delivered"] - mqtt["thawed"], source="ring")
+    out.add("brim_reads_total", mqtt["delivered"] - mqtt["restored"], source="ring")
     for source in ("log", "archive"):
         out.add("brim_reads_total", reads[f"{source}_reads"], source=source)
         out.add("brim_read_bytes_total", reads[f"{source}_bytes"], source=source)

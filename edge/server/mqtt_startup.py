@@ -266,7 +266,7 @@ class BrokerCore:
         if (watcher := self.guard.watcher) is not None:
             broker.watchers.append(watcher)
         if self.logs is not None:
-            broker.cold.read_at = self.logs.reader.read_at
+            broker.backfill.read_at = self.logs.reader.read_at
             broker.sys_topics.log = self.logs.numbers
         self.listener = Listener(engine, broker)
         self.listener.on_failure = self._failed
@@ -363,11 +363,11 @@ class BrokerCore:
         topics, journal = self.listener.broker.sys_topics, self.listener.broker.journal
         topics.log_state = logs.state
         on_disk = {entry.name for entry in streams.all() if entry.durability is Durability.DISK}
-        gates_output = self._state is not None and self._state.durability is Durability.DISK
+        output_waits = self._state is not None and self._state.durability is Durability.DISK
 
         def apply_log_state() -> None:
             topics.publish_soon()
-            journal.ack_failure = logs.failure_of(SESSIONS_RING) if gates_output else ""
+            journal.ack_failure = logs.failure_of(SESSIONS_RING) if output_waits else ""
             for name in epochs:
                 needed = journal.ack_failure if name in on_disk else ""  # QoS 2 needs the session journal
                 rings.refuse(name, reason_code(logs.failure_of(name) or needed))

@@ -77,14 +77,14 @@ Call = Callable[[Callable[[], object]], None]
 class JournalTarget(NamedTuple):
     """The journal's ring and writer, and the checkpoint files, each with True if it is synced.
 
-    `gates_output`: a log syncs the journal, and answers wait for that. `in_log_bytes`: so much of the journal
+    `output_waits`: a log syncs the journal, and answers wait for that. `in_log_bytes`: so much of the journal
     behind a checkpoint may be only in that log; 0: there is no log.
     """
 
     ring: Ring
     writer: Writer
     files: tuple[tuple[Path, bool], ...]
-    gates_output: bool = False
+    output_waits: bool = False
     in_log_bytes: int = 0
     reserve: Reserve | None = None  # space for a checkpoint in a full file system
 
@@ -153,7 +153,7 @@ class SessionJournal:
             self._target = None
             raise
         end = place.ring.extremes().end_position
-        self._engine.journal_open(place.writer, end, place.gates_output, place.in_log_bytes)
+        self._engine.journal_open(place.writer, end, place.output_waits, place.in_log_bytes)
         self._engine.journal_checkpointed(end, self._due_bytes())
         self._call = call
 

@@ -417,7 +417,7 @@ static void nobody_is_forgotten(const world *world)
     for (uint32_t i = 0; i < CLIENTS; i++) {
         const client *client = &world->clients[i];
         const mq_session *session = client->session;
-        if (client->connection == NULL || client->connection->listed || session->cold ||
+        if (client->connection == NULL || client->connection->listed || session->waits_for_log ||
             client->connection->stop == MQ_STOP_CLOSING)
             continue;
         if (!has_room(session))

@@ -112,7 +112,7 @@ class EventsMachine(RuleBasedStateMachine):
         )
         self.bench = self.lives.start()
         self.broker, self.engine = self.bench.broker, self.bench.engine
-        self.broker.cold.read_at = lambda *_: ()  # a log that has nothing any more
+        self.broker.backfill.read_at = lambda *_: ()  # a log that has nothing any more
         self.broker.on_retained_due = self.sweep
         self.engine.retained_sweep(False)
         self.producer = Producer(self.bench)
@@ -126,7 +126,7 @@ class EventsMachine(RuleBasedStateMachine):
                 self.rest()
             finally:
                 self.producer.close()
-                self.broker.cold.stop()
+                self.broker.backfill.stop()
                 self.lives.stop()
 
     def sweep(self) -> None:
@@ -256,7 +256,7 @@ class EventsMachine(RuleBasedStateMachine):
         happened += self.step()
         for voice in self.voices.values():
             happened += voice.is_open and (voice.hear() + voice.push())
-        if not happened and (self.broker.journal.writing or self.broker.cold.reading):
+        if not happened and (self.broker.journal.writing or self.broker.backfill.reading):
             wait_until(lambda: bool(self.bench.calls))
             return True
         return happened > 0 or bool(self.bench.calls)

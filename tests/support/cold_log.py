@@ -25,7 +25,7 @@ class ColdLog:
         self._arrived: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         for partition in partitions:
             self._writer.add(Source(partition.ring, "interval"))
-        bench.broker.cold.read_at = log.reader.read_at
+        bench.broker.backfill.read_at = log.reader.read_at
         self._broker_thread = threading.get_ident()
         bench.broker.call = self._call
 
@@ -42,13 +42,13 @@ class ColdLog:
     def settle(self) -> None:
         """Until no session waits for the log."""
         self._bench.settle()
-        while self._bench.broker.cold.reading:
+        while self._bench.broker.backfill.reading:
             self._arrived.get(timeout=PATIENCE_S)()
             self._bench.settle()
 
     def close(self) -> None:
         """After the broker has stopped reading."""
-        self._bench.broker.cold.stop()
+        self._bench.broker.backfill.stop()
         self._writer.close()
         self.log.close()
 

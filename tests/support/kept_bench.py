@@ -33,17 +33,17 @@ class Lives:
         self,
         *,
         journal_bytes: int = JOURNAL_BYTES,
-        gates_output: bool = False,
+        output_waits: bool = False,
         in_log_bytes: int = 0,
         spill: bool = True,
         **bench: Any,
     ) -> None:
-        """`gates_output`: a log syncs the journal, when synced() says so; `in_log_bytes`: as Place has it;
+        """`output_waits`: a log syncs the journal, when synced() says so; `in_log_bytes`: as Place has it;
         `spill`: there is a spill file.
         """
         self._spill = spill
         self._in_log_bytes = in_log_bytes
-        self._gates_output = gates_output
+        self._output_waits = output_waits
         self._options = bench
         self._journal_bytes = journal_bytes
         self._stack = ExitStack()
@@ -81,7 +81,7 @@ class Lives:
             now_ns=bench.now_ns,
         )
         bench.broker.keep(
-            JournalTarget(ring, writer, ((file, False),), self._gates_output, self._in_log_bytes)
+            JournalTarget(ring, writer, ((file, False),), self._output_waits, self._in_log_bytes)
         )
         bench.settle()
         return bench

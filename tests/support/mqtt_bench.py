@@ -254,7 +254,7 @@ class Bench:
 
     def crash(self) -> None:
         """Free everything, without a DISCONNECT to any client: memory files stay as they are."""
-        self.broker.cold.stop()
+        self.broker.backfill.stop()
         stack = self._stack
         self.__dict__.clear()  # the engine keeps the writers, and they their mappings
         stack.close()

@@ -8,9 +8,9 @@ from edge.recovery import state_files
 from edge.session_store.journal_writer import JournalTarget
 
 
-def hasty(ring: Any, writer: Any, files: Any, gates_output: bool, *bounds: Any) -> JournalTarget:
+def hasty(ring: Any, writer: Any, files: Any, output_waits: bool, *bounds: Any) -> JournalTarget:
     """Journal whose output never waits."""
-    del gates_output
+    del output_waits
     return JournalTarget(ring, writer, files, False, *bounds)
 
 

@@ -200,7 +200,7 @@ void mq_engine_free(mq_engine *engine)
     mq_list *lists[] = {&engine->touched,           &engine->ready,         &engine->ack_waiters,
                         &engine->blocked,           &engine->closing,       &engine->published,
                         &engine->passing,           &engine->limited,       &engine->watched,
-                        &engine->retained_changed,  &engine->cold,          &engine->sync_waiters,
+                        &engine->retained_changed,  &engine->log_waiters,   &engine->sync_waiters,
                         &engine->retained_sweeping, &engine->lines[0].list, &engine->lines[1].list,
                         &engine->lines[2].list};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
@@ -229,6 +229,7 @@ int mq_ring_add(mq_engine *engine, mq_ring source)
         engine->sources[index] = malloc(sizeof source);
     if (engine->sources[index] == NULL)
         return RB_FULL;
+    source.blocked.from = source.next_blocked.from = RB_NO_POSITION;
     *engine->sources[index] = source;
     if (index == engine->source_count)
         engine->source_count++;
@@ -472,7 +473,7 @@ uint64_t mq_engine_due(const mq_engine *engine)
     if (engine->journal.stalled)
         return RETRY_MS;
     if (mq_events_waiting(engine) || engine->sources_pending || engine->visible_pending ||
-        engine->ready.count || engine->touched.count || engine->closing.count || engine->cold.count)
+        engine->ready.count || engine->touched.count || engine->closing.count || engine->log_waiters.count)
         return 0;
     uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms
                                                                     : engine->limited_due_ms;

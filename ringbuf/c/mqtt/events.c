@@ -58,7 +58,7 @@ bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t ha
 
 uint32_t mq_events_waiting(const mq_engine *engine)
 {
-    return (uint32_t)(engine->event_next - engine->event_taken) + engine->cold.count +
+    return (uint32_t)(engine->event_next - engine->event_taken) + engine->log_waiters.count +
            engine->sources_asking + is_due(engine, mq_journal_needs(engine), &engine->journal.request) +
            is_due(engine, engine->retained_due, &engine->retained_request);
 }
@@ -81,13 +81,13 @@ static bool source_take(mq_engine *engine, uint32_t *at, mq_event *out)
 }
 
 /* Get the next connection whose session waits for the log. */
-static bool cold_take(mq_engine *engine, mq_event *out)
+static bool backfill_take(mq_engine *engine, mq_event *out)
 {
-    while (engine->cold.count > 0) {
-        uint64_t handle = engine->cold.at[--engine->cold.count];
+    while (engine->log_waiters.count > 0) {
+        uint64_t handle = engine->log_waiters.at[--engine->log_waiters.count];
         const mq_connection *connection = mq_slab_get(&engine->connections, handle);
-        *out = (mq_event){.kind = MQ_EVENT_COLD, .handle = handle};
-        if (connection != NULL && connection->session != NULL && connection->session->cold)
+        *out = (mq_event){.kind = MQ_EVENT_BACKFILL, .handle = handle};
+        if (connection != NULL && connection->session != NULL && connection->session->waits_for_log)
             return true;
     }
     return false;
@@ -108,7 +108,7 @@ bool mq_event_take(mq_engine *engine, uint64_t end, uint32_t *source, mq_event *
         *out = engine->events[engine->event_taken++ % MQ_EVENTS];
         return true;
     }
-    return (engine->sources_asking && source_take(engine, source, out)) || cold_take(engine, out) ||
+    return (engine->sources_asking && source_take(engine, source, out)) || backfill_take(engine, out) ||
            request_take(engine, mq_journal_needs(engine), &engine->journal.request, 0, out) ||
            request_take(engine, engine->retained_due, &engine->retained_request, 1, out);
 }

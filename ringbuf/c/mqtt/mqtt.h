@@ -187,7 +187,7 @@ struct mq_session {
     bool drop_newest;
     bool watched;              /* in engine->watched: may need records that a ring will overwrite */
     bool disordered;           /* positions of a ring may fall in its queue or window */
-    bool cold;                 /* delivery waits for records from the log */
+    bool waits_for_log;        /* delivery waits for records from the log */
     bool shared;               /* was a member of a shared subscription */
     bool kept;                 /* its state is written to the journal */
     bool receives_all;         /* rules deny it no topic, except reserved ones: new_topics.c */
@@ -344,6 +344,11 @@ typedef enum mq_source_kind {
     MQ_SOURCE_PAST /* a ring or an epoch that has ended; the log has its records if `logged` */
 } mq_source_kind;
 
+typedef struct mq_log_block {  /* records that a ring's log must not take yet: output_barrier.c */
+    uint64_t from;             /* position of the first one; RB_NO_POSITION: none */
+    uint64_t journal_position; /* the journal must be durable up to here first */
+} mq_log_block;
+
 struct mq_ring {
     uint8_t kind;
     bool dirty;   /* records appended, end not yet published */
@@ -363,9 +368,7 @@ struct mq_ring {
     uint64_t marked;              /* position of its last MARK in the journal */
     uint64_t swept;               /* retained messages below have been saved */
     uint64_t resume_at;           /* foreign: an earlier process has routed the records below */
-    uint64_t blocked_for;         /* its log waits until the journal is durable up to here; 0: no wait */
-    uint64_t next_blocked;        /* then from next_blocked - 1 on, */
-    uint64_t next_blocked_for;    /* until the journal is durable up to here; 0: no wait */
+    mq_log_block blocked, next_blocked; /* set by mq_block_log(); next_blocked applies after `blocked` */
     rb_writer *writer;
     rb_reader *reader;
     uint8_t *name; /* foreign: topic that Python decides about */
@@ -438,13 +441,14 @@ struct mq_engine {
     bool sources_asking;        /* true if a source may wait for Python and is not reported */
     bool sources_waiting;       /* true if a source may wait for Python */
     mq_receipts *receipts;      /* of the first session that has receipts */
-    uint32_t blocked_sources;   /* number of sources with blocked_for not 0 */
+    uint32_t blocked_sources;   /* number of sources with `blocked` set */
     bool visible_when_durable;  /* some source's are: mq_make_durable_visible() must check */
     bool visible_pending;       /* more records became durable than one turn could make visible */
     uint64_t refusal_due_ms;    /* next check of waiting acknowledgements while a log does not work */
     mq_event events[MQ_EVENTS]; /* number n is at n % MQ_EVENTS */
     uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
-    mq_list touched, ready, ack_waiters, blocked, limited, closing, published, watched, cold, sync_waiters;
+    mq_list touched, ready, ack_waiters, blocked, limited, closing, published, watched;
+    mq_list log_waiters, sync_waiters; /* wait for records from the log; for a sync of the journal's log */
     mq_line lines[MQ_LINES]; /* connections that wait for memory: input.c */
     uint32_t starved;        /* entries of all lines */
     uint64_t in_promised;    /* total of all connections */
@@ -588,12 +592,15 @@ void mq_block_log(mq_engine *engine, mq_ring *source);
 void mq_reap_barrier(mq_engine *engine);
 
 /* log_backfill.c */
-void mq_cold_ask(mq_engine *engine, mq_session *session); /* its next record is only in the log */
-bool mq_is_cold(const mq_engine *engine, const mq_entry *entry);
-bool mq_cold_front(const mq_engine *engine, const mq_session *session, uint64_t *where);
-void mq_thaw(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position, const uint8_t *bytes,
-             uint64_t length);
-void mq_warm(mq_engine *engine, mq_session *session);
+/* Pause delivery to `session`: its next record is only in the log. */
+void mq_wait_for_log(mq_engine *engine, mq_session *session);
+bool mq_is_only_in_log(const mq_engine *engine, const mq_entry *entry);
+bool mq_next_log_position(const mq_engine *engine, const mq_session *session, uint64_t *where);
+/* Give `session` the records in `bytes`, which were in a ring from `position` on.  `wanted`: ring and position
+ * from which the log was read. */
+void mq_restore_records(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position,
+                        const uint8_t *bytes, uint64_t length);
+void mq_resume_delivery(mq_engine *engine, mq_session *session);
 
 #include "mqtt/out/queue.h"
 

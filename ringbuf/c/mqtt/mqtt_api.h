@@ -20,8 +20,8 @@ enum {                      /* events from the parser or the loop for Python */
        MQ_EVENT_SOURCE = 4, /* as TOPIC, from a source ring: detail is the source */
        MQ_EVENT_SOURCE_BAD =
            5, /* a source ring has an invalid record; reading has stopped: detail is the source */
-       MQ_EVENT_COLD = 6,   /* the next record for this connection's session is only in the log: the
-                               handler calls restore_record() and resume_delivery() */
+       MQ_EVENT_BACKFILL = 6, /* the next record for this connection's session is only in the log: the
+                               handler calls restore_records() and resume_delivery() */
        MQ_EVENT_JOURNAL = 7, /* request to save state; detail 0: a checkpoint of sessions; 1: retained
                                 messages.  Repeated once per second until begun */
        MQ_EVENT_UPGRADE = 8, /* the HTTP request of a WebSocket client, answered with mq_engine_upgrade() */
@@ -174,7 +174,7 @@ typedef struct mq_counters {
     uint64_t spilled;          /* records copied out before their ring overwrote them */
     uint64_t spill_refused;    /* messages refused: no room for copies of records to be overwritten */
     uint64_t spill_over;       /* times a record was not copied because of spill_max_bytes */
-    uint64_t thawed;           /* records read back from the log, counted each time */
+    uint64_t restored;         /* records read back from the log, counted each time */
     uint64_t dropped[12];      /* by MQ_DROP_* */
     uint64_t closed[17];       /* by MQ_CLOSE_* */
     uint64_t quota_refused[8]; /* refusals at an owner's limit, by MQ_OWNED_* */

@@ -215,25 +215,27 @@ static PyObject *attach(engine_object *self, args_t args, Py_ssize_t count)
     Py_RETURN_TRUE;
 }
 
-static PyObject *send_bytes(engine_object *self, args_t args, Py_ssize_t count)
+static PyObject *send_bytes(engine_object *self, args_t args, Py_ssize_t count, bool after_journal)
 {
     mq_connection *connection;
     HELD_VIEW data = {0};
     if (take(count, 2) != 0 || view_of(args[1], &data) != 0 || live_from(self, args[0], &connection) != 0)
         return NULL;
+    if (connection != NULL && after_journal)
+        mq_output_barrier(self->engine, connection);
     bool sent = connection != NULL &&
                 mq_write_output(self->engine, connection, data.bytes, (uint32_t)data.length);
     return PyBool_FromLong(sent);
 }
 
-static PyObject *output_barrier(engine_object *self, PyObject *handle)
+static PyObject *send_at_once(engine_object *self, args_t args, Py_ssize_t count)
 {
-    mq_connection *connection;
-    if (live_from(self, handle, &connection) != 0)
-        return NULL;
-    if (connection != NULL)
-        mq_output_barrier(self->engine, connection);
-    Py_RETURN_NONE;
+    return send_bytes(self, args, count, false);
+}
+
+static PyObject *send_after_journal(engine_object *self, args_t args, Py_ssize_t count)
+{
+    return send_bytes(self, args, count, true);
 }
 
 static PyObject *close_connection(engine_object *self, PyObject *handle)
@@ -325,7 +327,7 @@ static PyObject *event_data(const engine_object *self, const mq_event *event)
                                          source->name ? (Py_ssize_t)source->name_length : 0);
     }
     if (event->kind == MQ_EVENT_SOURCE_BAD || event->kind == MQ_EVENT_CLOSED ||
-        event->kind == MQ_EVENT_COLD || event->kind == MQ_EVENT_JOURNAL)
+        event->kind == MQ_EVENT_BACKFILL || event->kind == MQ_EVENT_JOURNAL)
         return PyBytes_FromStringAndSize("", 0);
     const mq_connection *connection = mq_slab_get(&self->engine->connections, event->handle);
     if (connection == NULL || connection->stop != MQ_STOP_PYTHON)
@@ -446,8 +448,9 @@ static PyMethodDef engine_methods[] = {
     {"events", FAST(events), "(queued=32) -> [(kind, connection, detail, data)]"},
     {"attach", FAST(attach),
      "(connection, session, version, idle_max_ms, trusted, window, packet_max_bytes, alias_max) -> bool"},
-    {"send", FAST(send_bytes), "(connection, data) -> bool"},
-    {"output_barrier", ONE(output_barrier), "(connection): its next output waits for the journal"},
+    {"send", FAST(send_at_once), "(connection, data) -> bool"},
+    {"send_after_journal", FAST(send_after_journal),
+     "(connection, data) -> bool: once the journal is synced"},
     {"close", ONE(close_connection), "(connection) -> bool"},
     {"pause", ONE(pause_connection), "(connection) -> bool"},
     {"resume", ONE(resume_connection), "(connection) -> bool"},
@@ -484,11 +487,11 @@ static PyMethodDef engine_methods[] = {
     {"subscription_ids_drop", ONE(engine_subscription_ids_drop), "(number)"},
     {"subscription_ids_of", ONE(engine_subscription_ids_of), "(number) -> bytes"},
     {"subscription_ids_count", NONE(engine_subscription_ids_count), "() -> how many there are"},
-    {"next_log_position", ONE(engine_cold_front), "(session) -> (source, position) | None"},
-    {"restore_record", FAST(engine_thaw), "(session, source, wanted, position, records) -> bool"},
-    {"resume_delivery", ONE(engine_warm), "(session) -> bool"},
+    {"next_log_position", ONE(engine_next_log_position), "(session) -> (source, position) | None"},
+    {"restore_records", FAST(engine_restore_records), "(session, source, wanted, position, records) -> bool"},
+    {"resume_delivery", ONE(engine_resume_delivery), "(session) -> bool"},
     {"session_keep", FAST(engine_session_keep), "(session, kept) -> bool: the journal has it from now on"},
-    {"journal_open", FAST(engine_journal_open), "(writer, position, gates_output, bytes in the log alone)"},
+    {"journal_open", FAST(engine_journal_open), "(writer, position, output_waits, bytes in the log alone)"},
     {"journal_close", NONE(engine_journal_close), "(): nothing is kept any more"},
     {"journal_note", ONE(engine_journal_note), "(bytes) -> bool: False when only a checkpoint can say it"},
     {"journal_is_short", NONE(engine_journal_is_short), "() -> bool"},

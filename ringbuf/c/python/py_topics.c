@@ -100,18 +100,18 @@ PyObject *engine_subscription_ids_count(engine_object *self, PyObject *Py_UNUSED
     return PyLong_FromUnsignedLong(self->engine->subscription_ids.live);
 }
 
-PyObject *engine_cold_front(engine_object *self, PyObject *handle)
+PyObject *engine_next_log_position(engine_object *self, PyObject *handle)
 {
     mq_session *session;
     uint64_t where;
     if (session_from(self, handle, &session) != 0)
         return NULL;
-    if (session == NULL || !mq_cold_front(self->engine, session, &where))
+    if (session == NULL || !mq_next_log_position(self->engine, session, &where))
         Py_RETURN_NONE;
     return Py_BuildValue("(IK)", mq_where_source(where), (unsigned long long)mq_where_position(where));
 }
 
-PyObject *engine_thaw(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_restore_records(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_session *session;
     unsigned long long source, wanted, position;
@@ -122,18 +122,18 @@ PyObject *engine_thaw(engine_object *self, args_t args, Py_ssize_t count)
         unsigned_of(args[2], UINT64_MAX, &wanted) != 0 || unsigned_of(args[3], UINT64_MAX, &position) != 0)
         return NULL;
     if (session != NULL)
-        mq_thaw(self->engine, session, mq_where((uint32_t)source, wanted), position, records.bytes,
-                (uint64_t)records.length);
+        mq_restore_records(self->engine, session, mq_where((uint32_t)source, wanted), position, records.bytes,
+                           (uint64_t)records.length);
     return PyBool_FromLong(session != NULL);
 }
 
-PyObject *engine_warm(engine_object *self, PyObject *handle)
+PyObject *engine_resume_delivery(engine_object *self, PyObject *handle)
 {
     mq_session *session;
     if (session_from(self, handle, &session) != 0)
         return NULL;
     if (session != NULL)
-        mq_warm(self->engine, session);
+        mq_resume_delivery(self->engine, session);
     return PyBool_FromLong(session != NULL);
 }
 

@@ -284,12 +284,13 @@ static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *fo
     return RB_CORRUPT;
 }
 
-/* True if the log must not take the record at `position` yet.  The log is the reader with `early`. */
-static bool is_log_blocked(const rb_reader *reader, uint64_t position)
+/* Position from which the log must not take records yet; RB_NO_POSITION: the log may take all.  The log is
+ * the reader with `early`. */
+static uint64_t log_limit(const rb_reader *reader)
 {
-    /* pairs with the release in log_blocked_store(): it is stored before the commit of the record */
-    uint64_t from = atomic_load_explicit(&reader->header->log_blocked_from, memory_order_acquire);
-    return from != 0 && from <= position + 1;
+    /* pairs with the release in log_limit_store(): it is stored before the commit of the record */
+    uint64_t word = atomic_load_explicit(&reader->header->log_blocked_from, memory_order_acquire);
+    return word == 0 ? RB_NO_POSITION : word - 1;
 }
 
 /* True if the ring shows only durable records and the record at `position` is not durable.  The log syncs
@@ -297,7 +298,7 @@ static bool is_log_blocked(const rb_reader *reader, uint64_t position)
 static bool is_hidden(const rb_reader *reader, uint64_t position)
 {
     if (reader->early)
-        return is_log_blocked(reader, position);
+        return log_limit(reader) <= position;
     return atomic_load_explicit(&reader->header->visible_when_durable, memory_order_relaxed) &&
            /* pairs with the release in rb_durable_store() */
            atomic_load_explicit(&reader->header->durable, memory_order_acquire) <= position;
@@ -389,9 +390,7 @@ static bool continues(const rb_reader *reader, const rb_range *range, const rb_v
 /* True if the log must not take some records yet.  It then reads records one by one. */
 static bool blocks_any(const rb_reader *reader)
 {
-    /* pairs with the release in log_blocked_store() */
-    return reader->early &&
-           atomic_load_explicit(&reader->header->log_blocked_from, memory_order_acquire) != 0;
+    return reader->early && log_limit(reader) != RB_NO_POSITION;
 }
 
 /* End of the records of this lap that the reader may see. */

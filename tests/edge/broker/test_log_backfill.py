@@ -73,7 +73,7 @@ def numbers(cold: ColdLog, client: Wire) -> list[int]:
     while True:
         more = taken(cold, client)
         found += more
-        if not more and not client.bench.broker.cold.reading:
+        if not more and not client.bench.broker.backfill.reading:
             again = taken(cold, client)
             if not again:
                 return found
@@ -93,7 +93,7 @@ def test_who_was_away_for_many_laps_gets_everything_from_the_log_in_order(
         publish(cold, bench.client("p"), 0, 8 * LAPS)
         assert bench.stats.gauges()["spilled_bytes"] == 0  # nothing is kept while it is away
         assert numbers(cold, back(bench, "sleeper")) == list(range(8 * LAPS))
-        assert bench.stats.totals()["thawed"] > 6 * LAPS
+        assert bench.stats.totals()["restored"] > 6 * LAPS
         assert bench.stats.gauges()["spilled_bytes"] == 0
         assert dropped(bench, "sleeper") == {}
 
@@ -106,7 +106,7 @@ def test_others_go_on_while_one_waits_for_the_log(bench: Bench, tmp_path: Path) 
         sleeper = back(bench, "sleeper")
         assert len(sleeper.received()) == 1  # CONNACK: the rest is not there yet
         bench.settle()
-        assert bench.broker.cold.reading == 1
+        assert bench.broker.backfill.reading == 1
         live = bench.client("live")
         live.subscribe("t/#", qos=1)
         publish(cold, publisher, 2 * LAPS, 1)
@@ -189,7 +189,7 @@ def test_a_disk_that_fails_is_asked_again(
                 raise OSError(5, "the disk has an error")
             return cold.log.reader.read_at(*where)  # type: ignore[arg-type]
 
-        bench.broker.cold.read_at = read_at  # type: ignore[assignment]
+        bench.broker.backfill.read_at = read_at  # type: ignore[assignment]
         assert numbers(cold, back(bench, "sleeper")) == list(range(2 * LAPS))
         assert next(failures, None) is None
 

@@ -56,7 +56,7 @@ def status(**parts: object) -> dict[str, Any]:
     mqtt = {
         "published": 5,
         "delivered": 9,
-        "thawed": 2,
+        "restored": 2,
         "connections": 1,
         "dropped": {"queue": 3},
         "closed": {},

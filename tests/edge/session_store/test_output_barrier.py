@@ -31,7 +31,7 @@ from tests.support.mqtt_bench import Bench, Wire
 
 @pytest.fixture
 def lives() -> Iterator[Lives]:
-    with Lives(gates_output=True, durability=Durability.DISK) as lives:
+    with Lives(output_waits=True, durability=Durability.DISK) as lives:
         yield lives
 
 

@@ -532,11 +532,11 @@ void mq_journal_section(mq_engine *engine, const mq_session *session)
     engine->journal.used -= (uint32_t)(bytes - (uint64_t)(end - to));
 }
 
-void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool gates_output, uint64_t in_log)
+void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool output_waits, uint64_t in_log)
 {
     mq_journal_close(engine);
     engine->journal.writer = writer;
-    engine->journal.gates_output = gates_output;
+    engine->journal.output_waits = output_waits;
     engine->journal.in_log = in_log;
     mq_journal_checkpointed(engine, from, writer->capacity / 4);
     for (uint32_t i = 1; i < engine->source_count; i++)

@@ -78,7 +78,7 @@ typedef struct mq_journal {
     bool torn;            /* an event is missing: only a checkpoint repairs that */
     bool torn_since;      /* likewise, since the begin of the checkpoint in progress */
     bool replaying;       /* a restart repeats recorded events */
-    bool gates_output;    /* a log syncs it, and dependent output waits for that: output_barrier.c */
+    bool output_waits;    /* a log syncs it, and dependent output waits for that: output_barrier.c */
 } mq_journal;
 
 /* journal.c.  Each function adds an entry, if a journal is open; the caller has checked that the session is
@@ -104,7 +104,7 @@ uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left);
  * UINT32_MAX after the last session.  Caller frees.  NULL: no memory. */
 uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, uint64_t *length);
 void mq_journal_section(mq_engine *engine, const mq_session *session); /* written to the journal itself */
-void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool gates_output, uint64_t in_log);
+void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool output_waits, uint64_t in_log);
 void mq_journal_close(mq_engine *engine);
 /* Prepare for a checkpoint with all events so far, including collected entries outside the ring: these are
  * discarded, and no output is sent before the checkpoint is written.  False: not now (unless `at_once`); a

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Output barrier for durability `disk`: protects session state against a power cut, if a log syncs the
- * journal (journal.gates_output).
+ * journal (journal.output_waits).
  *
  * Packets to a client depend on journal entries: on a session (CONNACK), a subscription (SUBACK), an
  * identifier that is free (PUBCOMP) or in use (PUBREL, a PUBLISH of QoS 2).  Such output is sent only after
@@ -29,7 +29,7 @@ static uint64_t synced(const mq_engine *engine)
 
 void mq_output_barrier(mq_engine *engine, mq_connection *connection)
 {
-    connection->needs_barrier |= engine->journal.gates_output;
+    connection->needs_barrier |= engine->journal.output_waits;
 }
 
 static void add_waiter(mq_engine *engine, mq_connection *connection)
@@ -45,7 +45,7 @@ uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection)
     uint32_t length = connection->out.end - connection->out.start, free = 0;
     if (!connection->needs_barrier && connection->barrier_bytes == 0)
         return length;
-    if (!engine->journal.gates_output) { /* the journal is closed */
+    if (!engine->journal.output_waits) { /* the journal is closed */
         connection->needs_barrier = false;
         connection->barrier_bytes = 0;
         return length;
@@ -74,7 +74,7 @@ void mq_output_sent(mq_connection *connection, uint32_t bytes)
 static void reap_output(mq_engine *engine)
 {
     mq_list walked = engine->sync_waiters;
-    uint64_t done = engine->journal.gates_output ? synced(engine) : UINT64_MAX;
+    uint64_t done = engine->journal.output_waits ? synced(engine) : UINT64_MAX;
     engine->sync_waiters = engine->passing;
     for (uint32_t i = 0; i < walked.count; i++) {
         mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
@@ -92,45 +92,55 @@ static void reap_output(mq_engine *engine)
 
 /* ---- records ---- */
 
-/* Let the ring's log take records below `position`; 0: all. */
-static void log_blocked_store(const mq_ring *source, uint64_t position)
+static const mq_log_block NO_BLOCK = {.from = RB_NO_POSITION};
+
+static bool is_set(const mq_log_block *block)
 {
-    /* pairs with the acquire in is_log_blocked() of reader.c: the record is committed after this store, and
-     * its reader loads it after the commit */
-    atomic_store_explicit(&source->writer->header->log_blocked_from, position, memory_order_release);
+    return block->from != RB_NO_POSITION;
+}
+
+/* Set the position from which the ring's log must take no records.  RB_NO_POSITION: the log may take all. */
+static void log_limit_store(const mq_ring *source, uint64_t position)
+{
+    /* layout.h defines the word: 0 for none, otherwise 1 + position */
+    uint64_t word = position == RB_NO_POSITION ? 0 : 1 + position;
+    /* pairs with the acquire in log_limit() of reader.c: the record is committed after this store, and its
+     * reader loads it after the commit */
+    atomic_store_explicit(&source->writer->header->log_blocked_from, word, memory_order_release);
 }
 
 void mq_block_log(mq_engine *engine, mq_ring *source)
 {
-    if (!engine->journal.gates_output || source->ack_gate.event == MQ_GATE_NONE)
+    if (!engine->journal.output_waits || source->ack_gate.event == MQ_GATE_NONE)
         return;
-    uint64_t needs = engine->journal.writer->tail;
-    if (source->blocked_for == 0) {
-        log_blocked_store(source, source->writer->tail + 1);
-        source->blocked_for = needs;
+    mq_log_block block = {.from = source->writer->tail, .journal_position = engine->journal.writer->tail};
+    if (!is_set(&source->blocked)) {
+        source->blocked = block;
+        log_limit_store(source, block.from);
         engine->blocked_sources++;
-    } else if (source->next_blocked_for == 0) {
-        source->next_blocked = source->writer->tail + 1;
+    } else if (is_set(&source->next_blocked)) {
+        source->next_blocked.journal_position = block.journal_position;
+    } else if (source->blocked.journal_position != block.journal_position) {
+        source->next_blocked = block;
     }
-    source->next_blocked_for = source->blocked_for == needs ? source->next_blocked_for : needs;
 }
 
 static void unblock_log(mq_engine *engine, uint32_t index, uint64_t done)
 {
     mq_ring *source = engine->sources[index];
-    if (source->kind != MQ_SOURCE_OWN || source->blocked_for == 0 || source->blocked_for > done)
+    if (source->kind != MQ_SOURCE_OWN || !is_set(&source->blocked) || source->blocked.journal_position > done)
         return;
-    bool all = source->next_blocked_for <= done;
-    log_blocked_store(source, all ? 0 : source->next_blocked);
-    source->blocked_for = all ? 0 : source->next_blocked_for;
-    source->next_blocked_for = 0;
-    engine->blocked_sources -= all;
+    bool next_is_synced = is_set(&source->next_blocked) && source->next_blocked.journal_position <= done;
+    source->blocked = next_is_synced ? NO_BLOCK : source->next_blocked;
+    source->next_blocked = NO_BLOCK;
+    log_limit_store(source, source->blocked.from);
+    engine->blocked_sources -= !is_set(&source->blocked);
     rb_end_publish(source->writer); /* its log may have new records to take */
 }
 
 static void reap_records(mq_engine *engine)
 {
-    uint64_t done = engine->journal.gates_output ? synced(engine) : UINT64_MAX;
+    uint64_t done = engine->journal.output_waits ? synced(engine) : UINT64_MAX;
     for (uint32_t i = 1; i < engine->source_count; i++)
         unblock_log(engine, i, done);
 }

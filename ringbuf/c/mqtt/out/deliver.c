@@ -53,7 +53,7 @@ static void count_drop(mq_engine *engine, mq_session *session, mq_built result)
 /* True if the entry was left unchanged and is tried again later. */
 static bool stops(mq_built result)
 {
-    return result == MQ_NO_ROOM || result == MQ_NO_MEMORY || result == MQ_COLD;
+    return result == MQ_NO_ROOM || result == MQ_NO_MEMORY || result == MQ_ONLY_IN_LOG;
 }
 
 /* Send `entry`, whose references this function takes over, and add it to the window if needed.  `result`: of
@@ -233,7 +233,7 @@ static mq_built deliver_queued(mq_engine *engine, mq_connection *connection, mq_
 bool mq_fill_output(mq_engine *engine, mq_connection *connection)
 {
     mq_session *session = connection->session;
-    if (session == NULL || session->cold)
+    if (session == NULL || session->waits_for_log)
         return false;
     mq_built result = MQ_BUILT;
     while (session->resend < session->sent_next && !stops(result)) {
@@ -249,8 +249,8 @@ bool mq_fill_output(mq_engine *engine, mq_connection *connection)
         result = deliver_retained(engine, connection, session, UINT32_MAX);
     if (result == MQ_NO_MEMORY)
         mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
-    if (result == MQ_COLD)
-        mq_cold_ask(engine, session);
+    if (result == MQ_ONLY_IN_LOG)
+        mq_wait_for_log(engine, session);
     if (stops(result) || result == MQ_LATER)
         return result == MQ_NO_ROOM || result == MQ_LATER;
     if (result != MQ_FULL_WINDOW)

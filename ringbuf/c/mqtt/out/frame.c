@@ -151,11 +151,11 @@ mq_built mq_message_plan(mq_engine *engine, const mq_entry *entry, bool again, m
     const mq_ring *source = engine->sources[index];
     uint64_t position = mq_where_position(entry->where);
     if (source->kind == MQ_SOURCE_PAST)
-        return mq_is_cold(engine, entry) ? MQ_COLD : MQ_OVERRUN;
+        return mq_is_only_in_log(engine, entry) ? MQ_ONLY_IN_LOG : MQ_OVERRUN;
     if (source->kind == MQ_SOURCE_FOREIGN)
         return look_foreign(engine, source, position, again, out);
     if (!rb_writer_keeps(source->writer, position))
-        return mq_is_cold(engine, entry) ? MQ_COLD : MQ_OVERRUN;
+        return mq_is_only_in_log(engine, entry) ? MQ_ONLY_IN_LOG : MQ_OVERRUN;
     return look_own(engine, rb_writer_record(source->writer, position), again, out);
 }
 

@@ -13,7 +13,7 @@ typedef enum mq_built {
     MQ_LATER,       /* the next message is not found yet: other connections are served first */
     MQ_NO_ROOM,     /* the output must be sent first */
     MQ_NO_MEMORY,
-    MQ_COLD,      /* only the log has the record; this session waits for it */
+    MQ_ONLY_IN_LOG, /* only the log has the record; this session waits for it */
     MQ_OVERRUN,   /* the record was overwritten */
     MQ_FORGED,    /* a foreign record has changed since it was routed */
     MQ_DENIED,    /* the entry was removed, and counted then */

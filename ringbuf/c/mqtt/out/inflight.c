@@ -121,7 +121,7 @@ void mq_session_return(mq_session *session)
     session->resend = session->sent_first;
     session->unsent = session->in_flight;
     session->dirty = true; /* the connection is touched anyway */
-    session->cold = false;
+    session->waits_for_log = false;
 }
 
 /* ---- the end ---- */

@@ -3,19 +3,19 @@
  * Log backfill: records that are only in the log, because their ring has overwritten them while a session of
  * QoS 1 or 2 still waited for them.
  *
- * No memory is used for them in the meantime.  When such a record is the next one to be delivered, delivery
- * to that session stops and Python receives MQ_EVENT_COLD (events.c); other sessions continue.  Python reads
- * the log on another thread and returns a run of records, as it was in the ring, with mq_thaw().  Entries of
- * these records then point to copies.  Entries at positions that the log does not have are dropped, and
- * counted as overrun.  mq_warm() resumes the delivery.
+ * They use no memory until they are read.  When such a record is the next one to be delivered, delivery to that
+ * session stops and Python receives MQ_EVENT_BACKFILL (events.c).  Other sessions continue.  Python reads the
+ * log on another thread and returns a run of records, as it was in the ring, with mq_restore_records().  The
+ * entries of these records then point to copies.  Entries at positions that the log does not have are dropped,
+ * and counted as overrun.  mq_resume_delivery() resumes the delivery.
  *
- * A session gets THAW_MAX_BYTES at a time, and less when many sessions wait without reading.  This bounds the
- * memory of records from the log.
+ * A session gets RESTORE_MAX_BYTES at a time, or less if copies for other sessions use much memory.  This bounds
+ * the memory of records from the log.
  */
 #include "mqtt/mqtt.h"
 
-#define THAW_MAX_BYTES (256u << 10)
-#define THAW_MIN_BYTES (16u << 10)
+#define RESTORE_MAX_BYTES (256u << 10)
+#define RESTORE_MIN_BYTES (16u << 10)
 
 typedef struct run { /* a run of records from the log */
     uint32_t source;
@@ -28,14 +28,14 @@ typedef struct run { /* a run of records from the log */
 
 typedef enum fate {
     FATE_STAYS,
-    FATE_THAWS,
+    FATE_RESTORED,
     FATE_LOST,
     FATE_BEYOND /* after the run, as are later entries */
 } fate;
 
 /* ---- request ---- */
 
-bool mq_is_cold(const mq_engine *engine, const mq_entry *entry)
+bool mq_is_only_in_log(const mq_engine *engine, const mq_entry *entry)
 {
     uint32_t index = mq_where_source(entry->where);
     if (entry->where == MQ_NOWHERE || index == 0 || !(entry->tag & MQ_TAG_QOS))
@@ -47,14 +47,14 @@ bool mq_is_cold(const mq_engine *engine, const mq_entry *entry)
            !rb_writer_keeps(source->writer, mq_where_position(entry->where));
 }
 
-void mq_cold_ask(mq_engine *engine, mq_session *session)
+void mq_wait_for_log(mq_engine *engine, mq_session *session)
 {
-    session->cold = true;
-    mq_list_add(&engine->cold, mq_handle(&session->connection->item));
+    session->waits_for_log = true;
+    mq_list_add(&engine->log_waiters, mq_handle(&session->connection->item));
 }
 
 /* Get the next record to be sent, if only the log has it. */
-bool mq_cold_front(const mq_engine *engine, const mq_session *session, uint64_t *where)
+bool mq_next_log_position(const mq_engine *engine, const mq_session *session, uint64_t *where)
 {
     mq_entry next = {.where = MQ_NOWHERE};
     for (uint64_t n = session->resend; n < session->sent_next && next.where == MQ_NOWHERE; n++)
@@ -62,7 +62,7 @@ bool mq_cold_front(const mq_engine *engine, const mq_session *session, uint64_t 
     if (next.where == MQ_NOWHERE && session->queue_count > 0)
         next = mq_queue_front(session);
     *where = next.where;
-    return mq_is_cold(engine, &next);
+    return mq_is_only_in_log(engine, &next);
 }
 
 /* ---- restored records ---- */
@@ -92,7 +92,7 @@ static fate fate_of(mq_engine *engine, run *run, const mq_entry *entry, mq_blob 
     if (entry->where == MQ_NOWHERE || mq_where_source(entry->where) != run->source ||
         !(entry->tag & MQ_TAG_QOS) || position < run->wanted)
         return FATE_STAYS;
-    if (!mq_is_cold(engine, entry))
+    if (!mq_is_only_in_log(engine, entry))
         return FATE_BEYOND;
     if (position < run->position)
         return FATE_LOST;
@@ -107,12 +107,12 @@ static fate fate_of(mq_engine *engine, run *run, const mq_entry *entry, mq_blob 
     (*blob)->references = 1;
     (*blob)->origin = entry->where;
     run->room -= run->room < header.length ? run->room : header.length;
-    engine->counters.thawed++;
-    return FATE_THAWS;
+    engine->counters.restored++;
+    return FATE_RESTORED;
 }
 
 /* Restore records of the window.  False: no room is left. */
-static bool thaw_window(mq_engine *engine, mq_session *session, run *run)
+static bool restore_window(mq_engine *engine, mq_session *session, run *run)
 {
     for (uint64_t n = session->resend; n < session->sent_next; n++) {
         if (n < session->sent_first) /* dropped entries have closed the gap */
@@ -122,7 +122,7 @@ static bool thaw_window(mq_engine *engine, mq_session *session, run *run)
         fate fate = fate_of(engine, run, entry, &blob);
         if (fate == FATE_BEYOND && !session->disordered)
             return run->room > 0;
-        if (fate == FATE_THAWS)
+        if (fate == FATE_RESTORED)
             entry->where = (uint64_t)(uintptr_t)blob;
         if (fate == FATE_LOST) {
             engine->counters.dropped[MQ_DROP_OVERRUN]++;
@@ -133,7 +133,7 @@ static bool thaw_window(mq_engine *engine, mq_session *session, run *run)
     return run->room > 0;
 }
 
-static void thaw_queue(mq_engine *engine, mq_session *session, run *run)
+static void restore_queue(mq_engine *engine, mq_session *session, run *run)
 {
     mq_walk walk = {0};
     while (mq_queue_next(session, &walk)) {
@@ -142,15 +142,15 @@ static void thaw_queue(mq_engine *engine, mq_session *session, run *run)
         fate fate = fate_of(engine, run, &entry, &blob);
         if (fate == FATE_BEYOND && !session->disordered)
             return;
-        if (fate == FATE_THAWS)
+        if (fate == FATE_RESTORED)
             mq_entry_move(walk.at, (uint64_t)(uintptr_t)blob);
         if (fate == FATE_LOST)
             mq_entry_move(walk.at, MQ_NOWHERE); /* counted when its turn comes */
     }
 }
 
-void mq_thaw(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position, const uint8_t *bytes,
-             uint64_t length)
+void mq_restore_records(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position,
+                        const uint8_t *bytes, uint64_t length)
 {
     uint64_t used = engine->counters.spilled_bytes, most = engine->limits.spill_max_bytes;
     uint64_t room = (most > used ? most - used : 0) / 16;
@@ -159,16 +159,16 @@ void mq_thaw(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t p
                .position = position,
                .bytes = bytes,
                .length = length,
-               .room = room < THAW_MIN_BYTES   ? THAW_MIN_BYTES
-                       : room > THAW_MAX_BYTES ? THAW_MAX_BYTES
-                                               : room};
-    if (thaw_window(engine, session, &run))
-        thaw_queue(engine, session, &run);
+               .room = room < RESTORE_MIN_BYTES   ? RESTORE_MIN_BYTES
+                       : room > RESTORE_MAX_BYTES ? RESTORE_MAX_BYTES
+                                                  : room};
+    if (restore_window(engine, session, &run))
+        restore_queue(engine, session, &run);
 }
 
-void mq_warm(mq_engine *engine, mq_session *session)
+void mq_resume_delivery(mq_engine *engine, mq_session *session)
 {
-    session->cold = false;
+    session->waits_for_log = false;
     session->dirty = true;
     if (session->connection != NULL)
         mq_connection_touch(engine, session->connection);
