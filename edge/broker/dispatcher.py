@@ -12,7 +12,7 @@ Never handles PUBLISH, acknowledgements or PINGREQ; those stay in C.
     PACKET DISCONNECT   _disconnect
     TOPIC               _topic: make the topic known, and authorize the client to publish to it
     CLOSED              _closed
-    SOURCE              _source_topic
+    PRODUCER_TOPIC      _source_topic
     BACKFILL            LogBackfill.start_read
     JOURNAL             SessionJournal.checkpoint, or on_retained_due
     UPGRADE             on_upgrade: the transport answers the HTTP request of a WebSocket client
@@ -236,7 +236,7 @@ class Broker:
         elif kind == EventKind.BACKFILL:
             if client := self.clients.get(connection):
                 self.backfill.start_read(client.session.handle, self.call)
-        elif kind == EventKind.SOURCE:
+        elif kind == EventKind.PRODUCER_TOPIC:
             self._source_topic(detail, data)
         elif kind == EventKind.JOURNAL:
             self.journal.checkpoint() if detail == 0 else self.on_retained_due()
@@ -338,7 +338,7 @@ class Broker:
             log.warning("producer ring record skipped %s", pairs(source=source, error=error))
             return
         if not name.startswith("$") and self.own_messages.topic_of(name) is not None:
-            self._engine.resume_source(source)
+            self._engine.resume_ring(source)
 
     # ---- the end of a connection ----
 

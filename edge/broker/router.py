@@ -475,21 +475,21 @@ class Router:
             self.durability.begin(partition.name, source)
             self._sources[partition.name] = source
             if partition.name in self._places:
-                self._engine.stream_source(*self._places[partition.name], source)
+                self._engine.stream_ring(*self._places[partition.name], source)
             self._rings[source] = partition.name, partition.ring.epoch
             self._journal.source_added(source, *self._rings[source])
         return source
 
-    def add_past_source(self, name: str, epoch: int, *, logged: bool) -> int:
+    def add_ended_ring(self, name: str, epoch: int, *, logged: bool) -> int:
         """Add a source for an epoch of a ring that has ended. `logged`: the log has records of that epoch."""
-        source = self._engine.add_past_source(logged)
+        source = self._engine.add_ended_ring(logged)
         self._rings[source] = name, epoch
         self._journal.source_added(source, name, epoch)
         return source
 
     def remove_past_source(self, source: int) -> None:
         """Remove a past source, for which no record waits any more."""
-        self._engine.remove_source(source)
+        self._engine.remove_ring(source)
         self._journal.source_removed(source)
         del self._rings[source]
 

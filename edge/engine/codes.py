@@ -21,8 +21,10 @@ class EventKind(IntEnum):
     # data: a topic that is unknown, or for which this client is not yet authorized
     TOPIC = lib.MQ_EVENT_TOPIC
     CLOSED = lib.MQ_EVENT_CLOSED  # detail: CloseCause; never for connections that Python closed itself
-    SOURCE = lib.MQ_EVENT_SOURCE  # detail: a source ring; data: an unknown topic of one of its records
-    SOURCE_BAD = lib.MQ_EVENT_SOURCE_BAD  # detail: a source ring with invalid bytes, which is read no further
+    # detail: a producer ring; data: an unknown topic of one of its records
+    PRODUCER_TOPIC = lib.MQ_EVENT_PRODUCER_TOPIC
+    # detail: a producer ring with invalid bytes, which is read no further
+    PRODUCER_BAD = lib.MQ_EVENT_PRODUCER_BAD
     BACKFILL = lib.MQ_EVENT_BACKFILL  # only the log has the next record of the connection's session
     JOURNAL = lib.MQ_EVENT_JOURNAL  # the journal of sessions needs a checkpoint
     UPGRADE = lib.MQ_EVENT_UPGRADE  # data: the HTTP request of a WebSocket client

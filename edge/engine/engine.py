@@ -62,7 +62,7 @@ OK: int = lib.RB_OK
 FULL: int = lib.RB_FULL
 
 
-# (kind, connection, detail, data): one decision for Python. `connection` is 0 for events of a source ring.
+# (kind, connection, detail, data): one decision for Python. `connection` is 0 for events of a producer ring.
 Event: TypeAlias = tuple[int, int, int, bytes]
 
 
@@ -90,7 +90,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def limits_address(self) -> int:
         """Address of its mq_limits."""
 
-    # Rings.  The engine keeps the Writer or Reader alive.
+    # Rings, by number.  The engine keeps the Writer or Reader alive.
 
     def add_ring(self, writer: Writer, gate: int, logged: bool, /) -> int:
         """Add a ring for the records of clients. `gate`: event that acknowledgements wait for (MQ_GATE_*).
@@ -99,26 +99,26 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         durable.
         """
 
-    def refuse(self, source: int, reason: int, /) -> None:
+    def refuse(self, ring: int, reason: int, /) -> None:
         """Refuse publishers after queue_timeout_ms with `reason`, 128 to 255; 0: accept publishers again."""
 
-    def upstream(self, source: int, offset: int, /) -> None:
+    def upstream(self, ring: int, offset: int, /) -> None:
         """Store that all sinks have every record below `offset`, except those reported as lost."""
 
-    def upstream_lost(self, source: int, first: int, end: int, /) -> None:
+    def upstream_lost(self, ring: int, first: int, end: int, /) -> None:
         """Store that a sink will never have the records of these offsets; `end` is not included."""
 
     def add_reader(self, reader: Reader, /) -> int:
-        """Add a source that another process writes: its records are routed as they arrive."""
+        """Add a producer ring, which another process writes: its records are routed as they arrive."""
 
-    def remove_source(self, source: int, /) -> None:
+    def remove_ring(self, ring: int, /) -> None:
         """Remove a ring. Its records that sessions still wait for are dropped, and counted as overrun."""
 
-    def resume_source(self, source: int, /) -> None:
-        """Answer a SOURCE event: the topic is in the table now. Otherwise the record is skipped."""
+    def resume_ring(self, ring: int, /) -> None:
+        """Answer a PRODUCER_TOPIC event: the topic is in the table now. Otherwise the record is skipped."""
 
-    def wake_sources(self) -> None:
-        """Report that source rings have records; with a loop, Loop.wake() does that."""
+    def read_producers(self) -> None:
+        """Read the producer rings at the next step; with a loop, Loop.wake() does that."""
 
     # Connections.
 
@@ -245,15 +245,14 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         """Queue and counters of a session: the fields of SessionStats."""
 
     def next_log_position(self, session: int, /) -> tuple[int, int] | None:
-        """(source, position) of the next record of a session, if only the log has it."""
+        """(ring, position) of the next record of a session, if only the log has it."""
 
     def restore_records(
-        self, session: int, source: int, wanted: int, position: int, records: bytes | memoryview, /
+        self, session: int, ring: int, wanted: int, position: int, records: bytes | memoryview, /
     ) -> bool:
-        """Give back records of `source` from the log, as they stood in the ring from `position` on. They were
-        read from position `wanted` on: records between there and `position` are given up, and counted as
-        overrun. The engine copies what the session needs, some at a time. Bytes with invalid lengths are
-        given up.
+        """Return records of `ring` from the log, as they were in the ring from `position` on. They were read
+        from position `wanted` on: records between there and `position` are lost, and counted as overrun. The
+        engine copies what the session needs, some at a time. Bytes with invalid lengths are lost.
         """
 
     def resume_delivery(self, session: int, /) -> bool:
@@ -291,11 +290,11 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def journal_checkpointed(self, position: int, due_bytes: int, /) -> None:
         """Free the journal before `position`. The next checkpoint is due after `due_bytes`."""
 
-    def source_position(self, source: int, /) -> int:
+    def routed_position(self, ring: int, /) -> int:
         """Position below which everything has been routed."""
 
-    def sources_floors(self, first: int, most: int, /) -> tuple[bytes, int | None]:
-        """Lowest needed positions, uint64 by source, of about `most` records; continues as above."""
+    def lowest_positions(self, first: int, most: int, /) -> tuple[bytes, int | None]:
+        """Lowest needed positions, uint64 by ring, of about `most` records; continues as above."""
 
     def retained_sweep(self, all_there_is: bool, /) -> None:
         """Begin with the topics whose retained message has changed since the last sweep, or with all."""
@@ -317,8 +316,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
 
     # A restart: before any client is served.
 
-    def add_past_source(self, logged: bool, /) -> int:
-        """Add a source for a ring or epoch that has ended. `logged`: the log may have its records."""
+    def add_ended_ring(self, logged: bool, /) -> int:
+        """Add a ring that has ended, or whose epoch has ended. `logged`: the log may have its records."""
 
     def restore_begin(self) -> None:
         """Suspend the limits of queues until restore_end()."""
@@ -326,8 +325,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def restore_session(self, number: int, session: int, /) -> None:
         """Use `session` for entries with this number from now on."""
 
-    def restore_source(self, number: int, source: int, end: int, routed: int, /) -> None:
-        """Use `source` for entries with this number. Its records end at position `end`; those below `routed`
+    def restore_ring(self, number: int, ring: int, end: int, routed: int, /) -> None:
+        """Use `ring` for entries with this number. Its records end at position `end`; those below `routed`
         were routed before.
         """
 
@@ -335,10 +334,10 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         """Apply entries. False if they are unreadable from some place on."""
 
     def restore_mark(self, number: int, /) -> int:
-        """Position below which all records were routed, of the source with that number."""
+        """Position below which all records were routed, of the ring with that number."""
 
     def restore_route(
-        self, source: int, position: int, records: memoryview | None, begin: int, /
+        self, ring: int, position: int, records: memoryview | None, begin: int, /
     ) -> tuple[int, bytes | None]:
         """Route records from position `begin` on; `records` begin at `position`, None: to the end of a ring
         of this broker. If the second value is a topic name, the topic is unknown: call again with the first
@@ -351,7 +350,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def restore_refuse(self) -> None:
         """Continue without the topics that are unknown."""
 
-    def restore_resume(self, source: int, position: int, /) -> None:
+    def restore_resume(self, ring: int, position: int, /) -> None:
         """Records of a producer ring below this position were routed before the restart."""
 
     def restore_end(self) -> int:
@@ -370,8 +369,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
 
     # Topics, routes, retained messages.  `topics` is a buffer of uint32, as array("I") is.
 
-    def topic_add(self, name: bytes, source: int, reserved: bool, session: int, /) -> int:
-        """A new topic, stored in `source`; NO_TOPIC when the table is full. `reserved`: not for clients. It
+    def topic_add(self, name: bytes, ring: int, reserved: bool, session: int, /) -> int:
+        """A new topic, stored in `ring`; NO_TOPIC when the table is full. `reserved`: not for clients. It
         counts for the owner of `session`; 0: for no owner.
         """
 
@@ -571,7 +570,7 @@ class Loop:
         return self._wake_fd
 
     def wake(self) -> None:
-        """Make the loop check durable positions and source rings, without Python."""
+        """Make the loop check durable positions and producer rings, without Python."""
         os.eventfd_write(self._wake_fd, 1)
 
     def call(self) -> None:

@@ -65,8 +65,8 @@ class RoutingEngine(Protocol):
     def stream_add(self, filters: bytes, partitions: int, /) -> None:
         """Add a stream after the others, with its filters separated by NUL. The last one takes all topics."""
 
-    def stream_source(self, stream: int, partition: int, source: int, /) -> None:
-        """Set the source of a partition. Until then, new topics of that partition are events."""
+    def stream_ring(self, stream: int, partition: int, ring: int, /) -> None:
+        """Set the ring of a partition. Until then, new topics of that partition are events."""
 
     def topic_limits(self, max_bytes: int, levels_max: int, /) -> None:
         """Set the limits of names of new topics; others are events. Both are 0 at first."""

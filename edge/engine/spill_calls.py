@@ -10,8 +10,8 @@ __all__ = ["SpillEngine"]
 class SpillEngine(Protocol):
     """The part of edge.engine.engine.Engine that opens, closes and feeds the spill file."""
 
-    def source_named(self, source: int, ring_name: bytes, epoch: int, /) -> None:
-        """Give a source the name and epoch of its ring. Copies of an unnamed source stay on the heap."""
+    def set_ring_name(self, ring: int, ring_name: bytes, epoch: int, /) -> None:
+        """Set the name and epoch of a ring. Copies of records of a ring without a name stay on the heap."""
 
     def spill_open(self, descriptor: int, epochs: tuple[int, ...], /) -> int | None:
         """Use this file. Returns the number of copies in it; the engine then closes the descriptor.

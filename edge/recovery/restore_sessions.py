@@ -54,7 +54,7 @@ __all__ = ["NOTHING_WAITS", "Restored", "restore"]
 log = logging.getLogger(__name__)
 
 ALIGN_MASK = -RECORD_ALIGN
-NOTHING_WAITS = 0xFFFF_FFFF_FFFF_FFFF  # in Engine.sources_floors()
+NOTHING_WAITS = 0xFFFF_FFFF_FFFF_FFFF  # in Engine.lowest_positions()
 
 
 class Restored(NamedTuple):
@@ -193,7 +193,7 @@ class _Restart:
         for number, (name, epoch, routed) in note.rings.items():
             source, end = self._source_of(name, epoch)
             self._sources[number] = source, name, epoch
-            self._engine.restore_source(number, source, end, routed)
+            self._engine.restore_ring(number, source, end, routed)
 
     def _source_of(self, name: str, epoch: int) -> tuple[int, int]:
         """Source that stands for that epoch of a ring now, and the position where its records end."""
@@ -208,7 +208,7 @@ class _Restart:
             logged = self._past is not None and any(
                 epoch_info.epoch == epoch for epoch_info in self._past.epochs(name)
             )
-            source = self._broker.router.add_past_source(name, epoch, logged=logged)
+            source = self._broker.router.add_ended_ring(name, epoch, logged=logged)
             self._past_sources[name, epoch] = source
         return source, self._log_end(name, epoch)
 
@@ -281,7 +281,7 @@ class _Restart:
 
     def _forget_sources(self) -> None:
         """Remove past sources for which no record waits."""
-        words, _ = self._engine.sources_floors(0, 0xFFFF_FFFF)
+        words, _ = self._engine.lowest_positions(0, 0xFFFF_FFFF)
         floors = array("Q", words)
         for source in self._past_sources.values():
             if floors[source] == NOTHING_WAITS:

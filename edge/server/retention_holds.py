@@ -116,7 +116,7 @@ class SessionHolds:
 
     def _some(self, first: int) -> tuple[dict[tuple[str, int], int], int | None]:
         """Lowest positions of some sessions, by ring and epoch. On the broker's thread."""
-        words, following = self._broker.engine.sources_floors(first, STEP_RECORDS)
+        words, following = self._broker.engine.lowest_positions(first, STEP_RECORDS)
         floors = array("Q", words)
         sources = self._broker.journal.sources.items()
         return {

@@ -237,7 +237,7 @@ class SessionJournal:
 
     def source_added(self, source: int, name: str, epoch: int) -> None:
         """Record the number that the engine uses for this ring."""
-        self._engine.source_named(source, name.encode(), epoch)
+        self._engine.set_ring_name(source, name.encode(), epoch)
         self.sources[source] = name, epoch
         self._unnamed.append(source)
         if self._target is not None and self._has_kept:
@@ -253,7 +253,7 @@ class SessionJournal:
     def _sources_record(self, named: dict[int, tuple[str, int]]) -> Sources:
         return Sources(
             {
-                source: (name, epoch, self._engine.source_position(source))
+                source: (name, epoch, self._engine.routed_position(source))
                 for source, (name, epoch) in named.items()
             }
         )
@@ -262,7 +262,7 @@ class SessionJournal:
         """For each ring: its epoch, and the position below which all records were routed."""
         marks: dict[str, tuple[int, int]] = {}
         for source, (name, epoch) in self.sources.items():
-            if epoch >= marks.get(name, (0, 0))[0] and (position := self._engine.source_position(source)):
+            if epoch >= marks.get(name, (0, 0))[0] and (position := self._engine.routed_position(source)):
                 marks[name] = epoch, position
         return marks
 

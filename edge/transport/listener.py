@@ -232,15 +232,15 @@ class Listener:
     # ---- source rings: on the broker's thread, or before start() ----
 
     def add_source(self, reader: Reader) -> int:
-        """Route the records of another process. The loop uses `reader` until remove_source(); verify=True.
+        """Route the records of another process. The loop uses `reader` until remove_ring(); verify=True.
 
         The caller must call wake() when there are records to read.
         """
         return self._engine.add_reader(reader)
 
-    def remove_source(self, source: int) -> None:
+    def remove_ring(self, source: int) -> None:
         """Stop routing a source. Its records that clients still wait for are dropped, and counted."""
-        self._engine.remove_source(source)
+        self._engine.remove_ring(source)
 
     # ---- the thread ----
 

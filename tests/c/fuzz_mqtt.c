@@ -26,7 +26,7 @@ static _Alignas(4096) uint8_t cursors[RB_CURSORS_BYTES], own[RB_CURSORS_BYTES];
 typedef struct play {
     mq_engine *engine;
     mq_connection *sender, *other;
-    uint16_t source;
+    uint16_t ring;
     uint32_t asked;
 } play;
 
@@ -82,7 +82,7 @@ static void answer_topic(play *play, mq_connection *connection, const mq_event *
     }
     mq_topic *topic = mq_topic_find(play->engine, name, length);
     if (topic == NULL)
-        topic = mq_topic_add(play->engine, name, length, play->source, false);
+        topic = mq_topic_add(play->engine, name, length, play->ring, false);
     if (topic == NULL) {
         mq_topic *old = mq_topic_recyclable(play->engine);
         if (old != NULL)
@@ -99,8 +99,8 @@ static void answer_topic(play *play, mq_connection *connection, const mq_event *
 static void answer(play *play)
 {
     mq_event event;
-    uint32_t source = 0;
-    while (mq_event_take(play->engine, UINT64_MAX, &source, &event)) {
+    uint32_t ring = 0;
+    while (mq_event_take(play->engine, UINT64_MAX, &ring, &event)) {
         mq_connection *connection = mq_slab_get(&play->engine->connections, event.handle);
         if (event.kind == MQ_EVENT_TOPIC && connection != NULL && connection->stop == MQ_STOP_PYTHON)
             answer_topic(play, connection, &event);
@@ -186,7 +186,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     play play = {.engine = mq_engine_new(&limits, seed)};
     play.engine->now_ms = 1000;
     play.engine->now_ns = MADE_NS;
-    play.source = (uint16_t)mq_ring_add(play.engine, (mq_ring){.kind = MQ_SOURCE_OWN, .writer = &writer});
+    play.ring = (uint16_t)mq_ring_add(play.engine, (mq_ring){.kind = MQ_RING_OWN, .writer = &writer});
     play.sender = client(&play, versions[data[0] & 3], data[0] & 4, 4);
     play.other = client(&play, data[0] & 8 ? 5 : 4, true, 65535);
     const uint8_t *at = data + 2, *end = data + size;

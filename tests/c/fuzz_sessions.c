@@ -41,7 +41,7 @@ typedef struct client {
 typedef struct world {
     mq_engine *engine;
     rb_writer writers[RINGS];
-    uint16_t sources[RINGS];
+    uint16_t rings[RINGS];
     client clients[CLIENTS];
     mq_session *groups[GROUPS];
     uint64_t logged; /* position up to which the log has the ring */
@@ -94,7 +94,7 @@ static mq_topic *topic_of(world *world, uint32_t number)
     char name[4] = {'t', '/', (char)('0' + number % TOPICS), 0};
     mq_topic *topic = mq_topic_find(world->engine, name, 3);
     if (topic == NULL)
-        topic = mq_topic_add(world->engine, name, 3, world->sources[number % RINGS], false);
+        topic = mq_topic_add(world->engine, name, 3, world->rings[number % RINGS], false);
     must(topic != NULL, "there is memory");
     return topic;
 }
@@ -273,8 +273,8 @@ static void step(world *world, uint64_t ms, int64_t ns)
     world->engine->now_ms += ms;
     world->engine->now_ns += (uint64_t)ns;
     mq_event event;
-    uint32_t source = 0;
-    while (mq_event_take(world->engine, UINT64_MAX, &source, &event))
+    uint32_t ring = 0;
+    while (mq_event_take(world->engine, UINT64_MAX, &ring, &event))
         ;
     mq_events_resume(world->engine);
     world->engine->heard_ms = world->engine->now_ms;
@@ -293,7 +293,7 @@ static void thaw(world *world, const client *client, uint8_t how)
         mq_warm(world->engine, client->session);
         return;
     }
-    must(mq_where_source(where) == world->sources[LOGGED], "only what is logged is cold");
+    must(mq_where_ring(where) == world->rings[LOGGED], "only what is logged is cold");
     wanted = mq_where_position(where);
     uint64_t end = (wanted & ~(uint64_t)(CAPACITY - 1)) + CAPACITY, length = (how | 1) * 256u;
     end = end < world->logged ? end : world->logged;
@@ -519,13 +519,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                  rb_format_cursors(cursors[i], rings[i]) == RB_OK &&
                  rb_writer_open(&world.writers[i], rings[i], sizeof rings[i], cursors[i], own[i]) == RB_OK,
              "the ring has a writer");
-        mq_ring source = {.kind = MQ_SOURCE_OWN,
-                          .writer = &world.writers[i],
-                          .logged = i == LOGGED,
-                          .ring = "fuzz",
-                          .ring_length = 4,
-                          .epoch = i + 1};
-        world.sources[i] = (uint16_t)mq_ring_add(world.engine, source);
+        mq_ring ring = {.kind = MQ_RING_OWN,
+                        .writer = &world.writers[i],
+                        .logged = i == LOGGED,
+                        .ring_name = "fuzz",
+                        .ring_name_length = 4,
+                        .epoch = i + 1};
+        world.rings[i] = (uint16_t)mq_ring_add(world.engine, ring);
     }
     spill_open(world.engine);
     for (uint32_t i = 0; i < CLIENTS; i++) {

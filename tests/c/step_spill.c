@@ -41,7 +41,7 @@ static mq_blob *blobs[COPIES];            /* the child's */
 static uint8_t *file, image[IMAGE_BYTES]; /* the file, shared; and as it was last looked at */
 static int descriptor, copied;            /* of the file, and of a copy of it */
 static mq_engine *engine;
-static mq_ring source;
+static mq_ring ring;
 static size_t image_bytes;
 static uint8_t ready[READY][RECORD_MAX];
 static long states;
@@ -132,7 +132,7 @@ static void copy(uint32_t large)
     if (!stepped && ledger->next % READY == 0)
         make_ready();
     uint32_t number = ledger->next++, length = length_of(number, large);
-    mq_blob *blob = mq_spill_reserve(engine, &source, number * RB_RECORD_ALIGN, length);
+    mq_blob *blob = mq_spill_reserve(engine, &ring, number * RB_RECORD_ALIGN, length);
     if (blob == NULL)
         abort();
     record_put(number, length, (uint8_t *)&blob->record);
@@ -274,7 +274,7 @@ static void look(void)
     if (opened != MQ_SPILL_FOUND && any)
         wrong("the file is not taken over: %d", (int)opened);
     for (uint32_t number = 0; number <= ledger->next && opened == MQ_SPILL_FOUND; number++) {
-        const mq_blob *blob = mq_spill_find(after, &source, number * RB_RECORD_ALIGN);
+        const mq_blob *blob = mq_spill_find(after, &ring, number * RB_RECORD_ALIGN);
         if (blob != NULL)
             judge(number, blob);
         else if (ledger->committed[number] != 0 && !ledger->needless[number])
@@ -351,7 +351,7 @@ static void run_scenario(const struct scenario *scenario)
 int main(int count, char **arguments)
 {
     ledger = mmap(NULL, sizeof *ledger, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    source = (mq_ring){.kind = MQ_SOURCE_OWN, .ring = "plant-0", .ring_length = 7, .epoch = EPOCH};
+    ring = (mq_ring){.kind = MQ_RING_OWN, .ring_name = "plant-0", .ring_name_length = 7, .epoch = EPOCH};
     int done = 0;
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         if (count < 2 || strcmp(arguments[1], scenarios[i].name) == 0) {

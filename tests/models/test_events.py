@@ -175,7 +175,7 @@ class EventsMachine(RuleBasedStateMachine):
         for _ in range(count):
             assert self.producer.writer.publish(bytes(10), key=topic) is not None
         self.produced += count
-        self.engine.wake_sources()
+        self.engine.read_producers()
 
     # ---- the broker's thread ----
 

@@ -29,7 +29,7 @@ class Producer:
         for topic, payload in messages:
             put = self.writer.publish(payload, key=topic, flags=flags, properties=properties or None)
             assert put is not None
-        self.bench.engine.wake_sources()
+        self.bench.engine.read_producers()
         self.bench.settle()
 
     def spoil(self, old: bytes, new: bytes) -> None:
@@ -41,7 +41,7 @@ class Producer:
 
     def close(self) -> None:
         """Take it away."""
-        self.bench.engine.remove_source(self.source)
+        self.bench.engine.remove_ring(self.source)
         self.reader.close()
         self.attached.close()
         self.ring.close()

@@ -127,7 +127,7 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
     engine->seed[1] = seed[1];
     engine->next_deadline_ms = engine->limited_due_ms = engine->refusal_due_ms = MQ_NEVER;
     engine->read_bytes = MQ_READ_BYTES;
-    engine->source_count = 1; /* source 0 is the store of copies */
+    engine->ring_count = 1; /* ring 0 is the store of copies */
     engine->topics.item_bytes = sizeof(mq_topic);
     engine->sessions.item_bytes = sizeof(mq_session);
     engine->connections.item_bytes = sizeof(mq_connection);
@@ -180,11 +180,11 @@ void mq_engine_free(mq_engine *engine)
         if (topic->item.generation & 1)
             mq_topic_free(engine, topic);
     }
-    for (uint32_t i = 1; i < engine->source_count; i++)
-        if (engine->sources[i] != NULL) {
-            free(engine->sources[i]->name);
-            free(engine->sources[i]->ack_gate.pending_visibility);
-            free(engine->sources[i]);
+    for (uint32_t i = 1; i < engine->ring_count; i++)
+        if (engine->rings[i] != NULL) {
+            free(engine->rings[i]->requested_topic);
+            free(engine->rings[i]->ack_gate.pending_visibility);
+            free(engine->rings[i]);
         }
     spares_free(&engine->blocks);
     spares_free(&engine->smalls);
@@ -210,59 +210,59 @@ void mq_engine_free(mq_engine *engine)
     free(engine->table);
     free(engine->ids_table);
     free(engine->scratch);
-    free(engine->foreign);
+    free(engine->producer_properties);
     free(engine->receive);
     free(engine);
 }
 
-/* ---- sources ---- */
+/* ---- rings ---- */
 
-int mq_ring_add(mq_engine *engine, mq_ring source)
+int mq_ring_add(mq_engine *engine, mq_ring ring)
 {
     uint32_t index = 1;
-    while (index < engine->source_count && engine->sources[index] != NULL &&
-           engine->sources[index]->kind != MQ_SOURCE_NONE)
+    while (index < engine->ring_count && engine->rings[index] != NULL &&
+           engine->rings[index]->kind != MQ_RING_NONE)
         index++;
-    if (index == MQ_SOURCES_MAX)
+    if (index == MQ_RINGS_MAX)
         return RB_FULL;
-    if (engine->sources[index] == NULL)
-        engine->sources[index] = malloc(sizeof source);
-    if (engine->sources[index] == NULL)
+    if (engine->rings[index] == NULL)
+        engine->rings[index] = malloc(sizeof ring);
+    if (engine->rings[index] == NULL)
         return RB_FULL;
-    source.blocked.from = source.next_blocked.from = RB_NO_POSITION;
-    *engine->sources[index] = source;
-    if (index == engine->source_count)
-        engine->source_count++;
-    engine->sources_pending |= source.kind == MQ_SOURCE_FOREIGN;
-    engine->visible_when_durable |= source.ack_gate.visible_when_durable;
+    ring.blocked.from = ring.next_blocked.from = RB_NO_POSITION;
+    *engine->rings[index] = ring;
+    if (index == engine->ring_count)
+        engine->ring_count++;
+    engine->producers_pending |= ring.kind == MQ_RING_OF_PRODUCER;
+    engine->visible_when_durable |= ring.ack_gate.visible_when_durable;
     return (int)index;
 }
 
 void mq_ring_remove(mq_engine *engine, uint32_t index)
 {
-    mq_ring *source = index < engine->source_count ? engine->sources[index] : NULL;
-    if (source == NULL || source->kind == MQ_SOURCE_NONE)
+    mq_ring *ring = index < engine->ring_count ? engine->rings[index] : NULL;
+    if (ring == NULL || ring->kind == MQ_RING_NONE)
         return;
     for (uint32_t i = 0; i < engine->sessions.made; i++) {
         mq_session *session = mq_slab_at(&engine->sessions, i);
         if (!(session->item.generation & 1))
             continue;
-        mq_session_forget_source(engine, session, index);
+        mq_session_forget_ring(engine, session, index);
         if (session->connection != NULL) /* its window may be open again, and no other event reports it */
             mq_connection_touch(engine, session->connection);
     }
-    free(source->name);
-    free(source->ack_gate.pending_visibility);
-    *source = (mq_ring){.kind = MQ_SOURCE_NONE};
+    free(ring->requested_topic);
+    free(ring->ack_gate.pending_visibility);
+    *ring = (mq_ring){.kind = MQ_RING_NONE};
 }
 
 void mq_end_publish(mq_engine *engine)
 {
     for (uint32_t i = 0; i < engine->published.count; i++) {
-        mq_ring *source = engine->sources[engine->published.at[i]];
-        if (source->dirty)
-            rb_end_publish(source->writer);
-        source->dirty = false;
+        mq_ring *ring = engine->rings[engine->published.at[i]];
+        if (ring->dirty)
+            rb_end_publish(ring->writer);
+        ring->dirty = false;
     }
     engine->published.count = 0;
 }
@@ -430,10 +430,10 @@ static void detached_over(mq_engine *engine)
 
 void mq_engine_step(mq_engine *engine)
 {
-    if (engine->sources_moved)
-        mq_rings_tell(engine);
-    if (engine->sources_pending)
-        mq_rings_pump(engine);
+    if (engine->producers_moved)
+        mq_producers_store_progress(engine);
+    if (engine->producers_pending)
+        mq_producers_read(engine);
     if (engine->visible_when_durable)
         mq_make_durable_visible(engine);
     if (engine->now_ms >= engine->refusal_due_ms)
@@ -472,7 +472,7 @@ uint64_t mq_engine_due(const mq_engine *engine)
 {
     if (engine->journal.stalled)
         return RETRY_MS;
-    if (mq_events_waiting(engine) || engine->sources_pending || engine->visible_pending ||
+    if (mq_events_waiting(engine) || engine->producers_pending || engine->visible_pending ||
         engine->ready.count || engine->touched.count || engine->closing.count || engine->log_waiters.count)
         return 0;
     uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms

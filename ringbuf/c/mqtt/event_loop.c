@@ -16,8 +16,8 @@
  *   - Handshakes do not delay others.  A connection is in an epoll of its own until its layers are open
  *     (transport/layer.h).  A round serves the ready ones for OPENING_NS.
  *
- * Two eventfds: `wake` is for C (a sync is done, a source ring has records) and needs no Python; `call` makes
- * the poll return to Python.
+ * Two eventfds: `wake` is for C (a sync is done, a producer ring has records) and needs no Python; `call`
+ * makes the poll return to Python.
  */
 #include "mqtt/event_loop.h"
 #include "base/clock.h"
@@ -218,8 +218,8 @@ static void flush(mq_loop *loop)
         mq_touched_first(engine, &walked, done);
     walked.count = 0;
     engine->passing = walked;
-    if (engine->sources_moved)
-        mq_rings_tell(engine);
+    if (engine->producers_moved)
+        mq_producers_store_progress(engine);
 }
 
 /* ---- closing ---- */
@@ -432,9 +432,9 @@ static void serve(mq_loop *loop, const struct epoll_event *event)
     if (event->data.u64 == TAG_WAKE) {
         eventfd_drain(loop->wake);
         /* The log thread writes this eventfd after a sync (rb_log_sync), producers after a record.
-         * sources_pending makes mq_engine_step() read the source rings.  Each step also sends the PUBACKs
+         * producers_pending makes mq_engine_step() read the producer rings.  Each step also sends the PUBACKs
          * whose records are durable. */
-        engine->sources_pending = true;
+        engine->producers_pending = true;
     } else if (event->data.u64 == TAG_CALL) {
         eventfd_drain(loop->call);
         loop->called = true;

@@ -11,10 +11,10 @@
  *             mq_event_add() advances event_next.  mq_event_take(), with which Python receives an event,
  *             advances event_taken.  mq_events_resume() advances event_done up to event_taken, never further.
  *             An event added after Python has taken the others therefore stays for the next time.
- *   derived   SOURCE, SOURCE_BAD, COLD, JOURNAL.  They are not queued: each is computed in each round from
- *             the state that causes it, while that state lasts.  A request that Python did not satisfy is
- *             repeated after REMIND_MS (mq_request), so that a failure in Python delays it but does not end
- *             it.
+ *   derived   PRODUCER_TOPIC, PRODUCER_BAD, BACKFILL, JOURNAL.  They are not queued.  Each is computed in each
+ *             round from the state that causes it, while that state lasts.  A request that Python did not
+ *             satisfy is repeated after REMIND_MS (mq_request), so that a failure in Python delays it but does
+ *             not end it.
  */
 #include "mqtt/mqtt.h"
 
@@ -59,24 +59,24 @@ bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t ha
 uint32_t mq_events_waiting(const mq_engine *engine)
 {
     return (uint32_t)(engine->event_next - engine->event_taken) + engine->log_waiters.count +
-           engine->sources_asking + is_due(engine, mq_journal_needs(engine), &engine->journal.request) +
+           engine->producers_to_report + is_due(engine, mq_journal_needs(engine), &engine->journal.request) +
            is_due(engine, engine->retained_due, &engine->retained_request);
 }
 
-/* Get the next source, from *at on, that waits for Python and is not reported. */
-static bool source_take(mq_engine *engine, uint32_t *at, mq_event *out)
+/* Get the next producer ring, from *at on, that waits for Python and is not reported. */
+static bool producer_event_take(mq_engine *engine, uint32_t *at, mq_event *out)
 {
-    for (; *at < engine->source_count; ++*at) {
-        mq_ring *source = engine->sources[*at];
-        if (source == NULL || source->reported || !(source->waiting || source->bad))
+    for (; *at < engine->ring_count; ++*at) {
+        mq_ring *ring = engine->rings[*at];
+        if (ring == NULL || ring->reported || !(ring->waiting || ring->bad))
             continue;
-        source->reported = true;
-        *out = (mq_event){.kind = source->bad ? MQ_EVENT_SOURCE_BAD : MQ_EVENT_SOURCE,
+        ring->reported = true;
+        *out = (mq_event){.kind = ring->bad ? MQ_EVENT_PRODUCER_BAD : MQ_EVENT_PRODUCER_TOPIC,
                           .detail = *at,
-                          .length = source->name_length};
+                          .length = ring->requested_topic_length};
         return true;
     }
-    engine->sources_asking = false;
+    engine->producers_to_report = false;
     return false;
 }
 
@@ -102,27 +102,28 @@ static bool request_take(mq_engine *engine, bool needed, mq_request *request, ui
     return true;
 }
 
-bool mq_event_take(mq_engine *engine, uint64_t end, uint32_t *source, mq_event *out)
+bool mq_event_take(mq_engine *engine, uint64_t end, uint32_t *ring, mq_event *out)
 {
     if (engine->event_taken < engine->event_next && engine->event_taken < end) {
         *out = engine->events[engine->event_taken++ % MQ_EVENTS];
         return true;
     }
-    return (engine->sources_asking && source_take(engine, source, out)) || backfill_take(engine, out) ||
+    return (engine->producers_to_report && producer_event_take(engine, ring, out)) ||
+           backfill_take(engine, out) ||
            request_take(engine, mq_journal_needs(engine), &engine->journal.request, 0, out) ||
            request_take(engine, engine->retained_due, &engine->retained_request, 1, out);
 }
 
 /* ---- resuming ---- */
 
-static void sources_resume(mq_engine *engine)
+static void producers_resume(mq_engine *engine)
 {
-    for (uint32_t i = 1; i < engine->source_count; i++) {
-        mq_ring *source = engine->sources[i];
-        if (source == NULL || !source->waiting || !source->reported)
+    for (uint32_t i = 1; i < engine->ring_count; i++) {
+        mq_ring *ring = engine->rings[i];
+        if (ring == NULL || !ring->waiting || !ring->reported)
             continue;
-        source->waiting = source->reported = false;
-        engine->sources_pending = true;
+        ring->waiting = ring->reported = false;
+        engine->producers_pending = true;
     }
 }
 
@@ -144,8 +145,8 @@ static void connection_resume(mq_engine *engine, const mq_event *event, uint64_t
 void mq_events_resume(mq_engine *engine)
 {
     uint64_t taken = engine->event_taken;
-    if (engine->sources_waiting)
-        sources_resume(engine);
+    if (engine->producers_waiting)
+        producers_resume(engine);
     while (engine->event_done < taken) {
         uint64_t number = engine->event_done++;
         mq_event event = engine->events[number % MQ_EVENTS];

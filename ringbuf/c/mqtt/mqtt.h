@@ -40,7 +40,7 @@
  *   slab.c                  items that never move, and their handles
  *   events.c                events for Python, and requests with retries
  *   watchdog.c              watchdog: checks that the polling thread runs and that clients are served
- *   engine.c                memory, rings, sources, time
+ *   engine.c                memory, table of rings, time
  *   keep_alive.c            end of silent connections
  *   event_loop.c            sockets; accept.c: new ones; linger.c: ended ones.  Only these files, transport/,
  *                           spill_file.c and watchdog.c make system calls
@@ -100,18 +100,18 @@ typedef struct mq_topic mq_topic;
 
 /* A record queued for or in flight to one session; 15 bytes in a queue (queue.c). */
 typedef struct mq_entry {
-    uint64_t where; /* source in the upper 12 bits; position / 32 below; for source 0 the address of a blob */
-    uint32_t topic; /* index of the topic; the key of a foreign record must still match it */
+    uint64_t where; /* ring in the upper 12 bits; position / 32 below; for ring 0 the address of a blob */
+    uint32_t topic; /* index of the topic; the key of a producer's record must still match it */
     uint32_t tag;   /* MQ_TAG_* */
 } mq_entry;
 
-#define MQ_SOURCE_SHIFT 52
+#define MQ_RING_SHIFT 52
 #define MQ_NOWHERE UINT64_MAX /* acknowledged, or only the identifier is in use; in a queue: removed */
 
 typedef struct mq_chunk mq_chunk;
 struct mq_chunk { /* part of a queue: queue.c */
     mq_chunk *next;
-    uint32_t sources;     /* sources of its records: one bit each, modulo 32 */
+    uint32_t rings;       /* rings of its records: one bit each, modulo 32 */
     uint16_t room, bytes; /* in entries; in units of MQ_CHUNK_MIN_BYTES, with overhead */
     uint8_t entries[];
 };
@@ -241,7 +241,7 @@ typedef enum mq_stop { /* reason why parsing of a connection has stopped */
 
 typedef struct mq_ack { /* an acknowledgement that waits */
     uint64_t waits_for; /* position (disk), 1 + offset (upstream); 0: no wait of its own; MQ_NEVER: lost */
-    uint16_t source, identifier;
+    uint16_t ring, identifier;
     uint8_t first;  /* byte of the packet: PUBACK or PUBREC */
     uint8_t reason; /* MQTT 5 reason code */
 } mq_ack;
@@ -335,14 +335,14 @@ typedef struct mq_request { /* request to Python for work that the engine needs:
 #include "mqtt/durable/journal.h"
 #include "mqtt/out/spill_file.h"
 
-/* ---- sources: the rings ---- */
+/* ---- rings ---- */
 
-typedef enum mq_source_kind {
-    MQ_SOURCE_NONE = 0,
-    MQ_SOURCE_OWN,
-    MQ_SOURCE_FOREIGN,
-    MQ_SOURCE_PAST /* a ring or an epoch that has ended; the log has its records if `logged` */
-} mq_source_kind;
+typedef enum mq_ring_kind {
+    MQ_RING_NONE = 0,
+    MQ_RING_OWN,         /* this engine writes it */
+    MQ_RING_OF_PRODUCER, /* another process writes it, the engine reads it */
+    MQ_RING_ENDED /* the ring or its epoch has ended; the log has its records if `logged` */
+} mq_ring_kind;
 
 typedef struct mq_log_block {  /* records that a ring's log must not take yet: output_barrier.c */
     uint64_t from;             /* position of the first one; RB_NO_POSITION: none */
@@ -352,10 +352,10 @@ typedef struct mq_log_block {  /* records that a ring's log must not take yet: o
 struct mq_ring {
     uint8_t kind;
     bool dirty;   /* records appended, end not yet published */
-    bool waiting; /* foreign: Python decides about the topic of its next record */
+    bool waiting;  /* producer ring: Python decides about the topic of its next record */
     bool answered;
-    bool moved;    /* foreign: read further than stored in the reader's slot */
-    bool bad;      /* foreign: it has an invalid record */
+    bool moved;    /* producer ring: read further than stored in the reader's slot */
+    bool bad;      /* producer ring: it has an invalid record */
     bool reported; /* Python got the event that it waits or is bad */
     bool logged;   /* the log has the records that its ring has overwritten */
     mq_ack_gate ack_gate;
@@ -367,20 +367,20 @@ struct mq_ring {
     uint64_t full_since_ms;       /* 0: the last claim succeeded */
     uint64_t marked;              /* position of its last MARK in the journal */
     uint64_t swept;               /* retained messages below have been saved */
-    uint64_t resume_at;           /* foreign: an earlier process has routed the records below */
+    uint64_t resume_at;           /* producer ring: an earlier process has routed the records below */
     mq_log_block blocked, next_blocked; /* set by mq_block_log(); next_blocked applies after `blocked` */
     rb_writer *writer;
     rb_reader *reader;
-    uint8_t *name; /* foreign: topic that Python decides about */
-    uint32_t name_length;
-    uint8_t ring[RB_NAME_MAX_BYTES], ring_length; /* name of the ring; its length is 0: not known */
+    uint8_t *requested_topic; /* producer ring: topic that Python decides about */
+    uint32_t requested_topic_length;
+    uint8_t ring_name[RB_NAME_MAX_BYTES], ring_name_length; /* length 0: the name is not known */
     uint32_t epoch;                               /* of the ring */
 };
 
 typedef struct mq_event {
     uint32_t kind, detail;
-    uint64_t handle;     /* of the connection; 0 for a source */
-    uint32_t at, length; /* data, in connection->in or source->name */
+    uint64_t handle;     /* of the connection; 0 for a ring */
+    uint32_t at, length; /* data, in connection->in or ring->requested_topic */
 } mq_event;
 
 typedef struct mq_pulse { /* values that the watchdog's thread reads: watchdog.c */
@@ -434,15 +434,15 @@ struct mq_engine {
     uint32_t stream_count;
     uint32_t topic_max_bytes, topic_levels_max;
     bool receivers_checked; /* Python decides about sessions without receives_all */
-    mq_ring *sources[MQ_SOURCES_MAX];
-    uint32_t source_count;
-    bool sources_pending; /* a source has unread records */
-    bool sources_moved;
-    bool sources_asking;        /* true if a source may wait for Python and is not reported */
-    bool sources_waiting;       /* true if a source may wait for Python */
+    mq_ring *rings[MQ_RINGS_MAX];
+    uint32_t ring_count;
+    bool producers_pending;   /* a producer ring has unread records */
+    bool producers_moved;     /* a producer ring was read further than its slot shows */
+    bool producers_to_report; /* a producer ring may wait for Python and is not reported */
+    bool producers_waiting;   /* a producer ring may wait for Python */
     mq_receipts *receipts;      /* of the first session that has receipts */
-    uint32_t blocked_sources;   /* number of sources with `blocked` set */
-    bool visible_when_durable;  /* some source's are: mq_make_durable_visible() must check */
+    uint32_t blocked_rings;     /* number of rings with `blocked` set */
+    bool visible_when_durable;  /* of some ring: mq_make_durable_visible() must check */
     bool visible_pending;       /* more records became durable than one turn could make visible */
     uint64_t refusal_due_ms;    /* next check of waiting acknowledgements while a log does not work */
     mq_event events[MQ_EVENTS]; /* number n is at n % MQ_EVENTS */
@@ -460,7 +460,7 @@ struct mq_engine {
     uint32_t spare_chunk_count;
     uint8_t *scratch; /* properties of one PUBLISH, as in a record */
     uint32_t scratch_room;
-    uint8_t *foreign; /* properties of a foreign record, MQ_READ_BYTES; NULL until needed */
+    uint8_t *producer_properties; /* properties of a producer's record, MQ_READ_BYTES; NULL until needed */
     uint32_t read_bytes; /* bytes that may be read from each connection in this round */
     uint8_t *receive; /* MQ_CARRY_BYTES + MQ_READ_BYTES, for the connection being read */
 };
@@ -478,12 +478,12 @@ void mq_slab_free(mq_slab *slab);
 bool mq_bytes_reserve(mq_engine *engine, mq_bytes *bytes, uint32_t more); /* room for `more` at the end */
 void mq_bytes_free(mq_engine *engine, mq_bytes *bytes);
 void mq_bytes_shrink(mq_engine *engine, mq_bytes *bytes); /* reduces the memory to what the content needs */
-int mq_ring_add(mq_engine *engine, mq_ring source);
-void mq_ring_remove(mq_engine *engine, uint32_t source);
+int mq_ring_add(mq_engine *engine, mq_ring ring);
+void mq_ring_remove(mq_engine *engine, uint32_t ring);
 void mq_end_publish(mq_engine *engine); /* publishes the ends of all rings with new records */
 
 /* Work without sockets, before and after sockets are served: connections whose events Python has handled,
- * waiting acknowledgements, paused publishers, source rings, deadlines. */
+ * waiting acknowledgements, paused publishers, producer rings, deadlines. */
 void mq_engine_step(mq_engine *engine);
 void mq_counters_refresh(mq_engine *engine);
 /* Milliseconds until mq_engine_step() must run again; 0: now; UINT64_MAX: never. */
@@ -518,8 +518,8 @@ void mq_keep_alive_expire(mq_engine *engine); /* once all input before next_dead
 bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
                   uint32_t length); /* false: no room */
 /* Get the next event for Python; false if there is no other.  Of queued events, only those with a number
- * below `end`.  *source is 0 before the first call. */
-bool mq_event_take(mq_engine *engine, uint64_t end, uint32_t *source, mq_event *out);
+ * below `end`.  *ring is 0 before the first call. */
+bool mq_event_take(mq_engine *engine, uint64_t end, uint32_t *ring, mq_event *out);
 /* approximate number of events that mq_event_take() gives now */
 uint32_t mq_events_waiting(const mq_engine *engine);
 void mq_events_resume(mq_engine *engine);            /* resume the connections of taken events only */
@@ -566,7 +566,7 @@ void mq_rate_begin(const mq_engine *engine, mq_connection *connection); /* CONNE
 
 /* acks.c */
 void mq_acks_release(mq_engine *engine);
-void mq_acks_lost(mq_engine *engine, uint32_t source, uint64_t from, uint64_t to);
+void mq_acks_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to);
 
 #include "mqtt/owners.h"
 #include "mqtt/route/topics.h"
@@ -586,8 +586,8 @@ void mq_output_barrier(mq_engine *engine, mq_connection *connection); /* for its
 /* bytes of its output that may be sent now */
 uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection);
 void mq_output_sent(mq_connection *connection, uint32_t bytes);
-/* Make the log wait: the next record of `source` depends on the entries in the journal by now. */
-void mq_block_log(mq_engine *engine, mq_ring *source);
+/* Make the log wait: the next record of `ring` depends on the entries in the journal by now. */
+void mq_block_log(mq_engine *engine, mq_ring *ring);
 /* check again: the journal's log may have synced, or the journal is closed */
 void mq_reap_barrier(mq_engine *engine);
 
@@ -596,8 +596,8 @@ void mq_reap_barrier(mq_engine *engine);
 void mq_wait_for_log(mq_engine *engine, mq_session *session);
 bool mq_is_only_in_log(const mq_engine *engine, const mq_entry *entry);
 bool mq_next_log_position(const mq_engine *engine, const mq_session *session, uint64_t *where);
-/* Give `session` the records in `bytes`, which were in a ring from `position` on.  `wanted`: ring and position
- * from which the log was read. */
+/* Give `session` the records in `bytes`, which were in a ring from `position` on.  The log was read from ring
+ * and position `wanted` on. */
 void mq_restore_records(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position,
                         const uint8_t *bytes, uint64_t length);
 void mq_resume_delivery(mq_engine *engine, mq_session *session);

@@ -17,9 +17,9 @@ enum {                      /* events from the parser or the loop for Python */
                  otherwise the connection is closed */
        MQ_EVENT_CLOSED =
            3, /* the connection has ended, not closed by Python: detail is MQ_CLOSE_* */
-       MQ_EVENT_SOURCE = 4, /* as TOPIC, from a source ring: detail is the source */
-       MQ_EVENT_SOURCE_BAD =
-           5, /* a source ring has an invalid record; reading has stopped: detail is the source */
+       MQ_EVENT_PRODUCER_TOPIC = 4, /* as TOPIC, from a producer ring: detail is the ring */
+       MQ_EVENT_PRODUCER_BAD =
+           5, /* a producer ring has an invalid record; reading has stopped: detail is the ring */
        MQ_EVENT_BACKFILL = 6, /* the next record for this connection's session is only in the log: the
                                handler calls restore_records() and resume_delivery() */
        MQ_EVENT_JOURNAL = 7, /* request to save state; detail 0: a checkpoint of sessions; 1: retained
@@ -58,7 +58,7 @@ enum {                        /* causes for a message not stored in a ring, or a
                                  queue timeout */
        MQ_DROP_DENIED = 4,    /* the client may not publish to that topic */
        MQ_DROP_TOPICS = 5,    /* the topic table was full of topics in use */
-       MQ_DROP_FORGED = 6,    /* a record of a source ring that had changed since it was routed */
+       MQ_DROP_FORGED = 6,    /* a record of a producer ring that had changed since it was routed */
        MQ_DROP_TOO_LARGE = 7, /* longer than a packet may be */
        MQ_DROP_EXPIRED = 8,   /* its Message Expiry Interval had passed before it could be sent */
        MQ_DROP_TOPIC_NAME = 9,     /* longer or deeper than allowed */
@@ -98,7 +98,7 @@ enum { /* tables shared by all clients, with a limit per owner (owners.c) */
 
 enum {
     MQ_PEER_BYTES = 56, /* address and port of a client as text */
-    MQ_SOURCES_MAX = 4096, /* own and foreign rings; 0 is the store of retained copies */
+    MQ_RINGS_MAX = 4096, /* own and producer rings; 0 is the store of retained copies */
     MQ_LISTENERS_MAX = 16,
     MQ_TOPICS_MAX = 16777216,
     MQ_NO_TOPIC = 4294967295
@@ -160,7 +160,7 @@ typedef struct mq_counters {
     uint64_t packets_out; /* packets other than PUBLISH */
     uint64_t published_bytes, delivered_bytes; /* payloads of `published` and `delivered` */
     uint64_t published;  /* records appended for clients and for Python */
-    uint64_t sourced;    /* records read from source rings */
+    uint64_t sourced;    /* records read from producer rings */
     uint64_t delivered;  /* PUBLISH frames built, redelivery included */
     uint64_t redelivered;
     uint64_t retained_refused; /* delivered but not retained: store at its limit */
@@ -168,8 +168,8 @@ typedef struct mq_counters {
     uint64_t full_waits; /* times a publisher was paused because its ring was full */
     uint64_t rate_waits; /* times a publisher was paused by publish_rate_max */
     uint64_t topics_recycled;
-    uint64_t source_lost;      /* records that source rings overwrote before they were read */
-    uint64_t source_evictions; /* times a source ring evicted this reader; it may overwrite records not yet
+    uint64_t source_lost;      /* records that producer rings overwrote before they were read */
+    uint64_t source_evictions; /* times a producer ring evicted this reader; it may overwrite records not yet
                                   read */
     uint64_t spilled;          /* records copied out before their ring overwrote them */
     uint64_t spill_refused;    /* messages refused: no room for copies of records to be overwritten */
@@ -241,7 +241,7 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms);
 /* Send all output that can be sent at once, before closing. */
 void mq_loop_flush(mq_loop *loop);
 
-/* An eventfd.  A write from any thread makes the loop check durable positions and source rings, in C. */
+/* An eventfd.  A write from any thread makes the loop check durable positions and producer rings, in C. */
 int mq_loop_wake_fd(mq_loop *loop);
 
 /* An eventfd.  A write from any thread makes mq_loop_poll() return. */

@@ -7,13 +7,13 @@
 
 #define OFFSET_MAX (UINT64_MAX >> 1) /* a gate adds to it */
 
-static int own_source_from(const engine_object *self, PyObject *object, uint32_t *out)
+static int own_ring_from(const engine_object *self, PyObject *object, uint32_t *out)
 {
     unsigned long long index;
-    if (unsigned_of(object, MQ_SOURCES_MAX - 1, &index) != 0)
+    if (unsigned_of(object, MQ_RINGS_MAX - 1, &index) != 0)
         return -1;
-    const mq_ring *source = index < self->engine->source_count ? self->engine->sources[index] : NULL;
-    if (source == NULL || source->kind != MQ_SOURCE_OWN) {
+    const mq_ring *ring = index < self->engine->ring_count ? self->engine->rings[index] : NULL;
+    if (ring == NULL || ring->kind != MQ_RING_OWN) {
         PyErr_Format(PyExc_ValueError, "ring %llu is not written by this process", index);
         return -1;
     }
@@ -23,35 +23,35 @@ static int own_source_from(const engine_object *self, PyObject *object, uint32_t
 
 PyObject *engine_refuse(engine_object *self, args_t args, Py_ssize_t count)
 {
-    uint32_t source;
+    uint32_t ring;
     unsigned long long reason;
-    if (take(count, 2) != 0 || own_source_from(self, args[0], &source) != 0 ||
+    if (take(count, 2) != 0 || own_ring_from(self, args[0], &ring) != 0 ||
         unsigned_of(args[1], 255, &reason) != 0)
         return NULL;
     if (reason != 0 && reason < MQ_REASON_UNSPECIFIED_ERROR)
         return PyErr_Format(PyExc_ValueError, "invalid reason code %llu (allowed: 0, 128 to 255)", reason);
-    mq_refuse_publishers(self->engine, source, (uint8_t)reason);
+    mq_refuse_publishers(self->engine, ring, (uint8_t)reason);
     Py_RETURN_NONE;
 }
 
 PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count)
 {
-    uint32_t source;
+    uint32_t ring;
     unsigned long long offset;
-    if (take(count, 2) != 0 || own_source_from(self, args[0], &source) != 0 ||
+    if (take(count, 2) != 0 || own_ring_from(self, args[0], &ring) != 0 ||
         unsigned_of(args[1], OFFSET_MAX, &offset) != 0)
         return NULL;
-    mq_upstream_moved(self->engine, source, offset);
+    mq_upstream_moved(self->engine, ring, offset);
     Py_RETURN_NONE;
 }
 
 PyObject *engine_upstream_lost(engine_object *self, args_t args, Py_ssize_t count)
 {
-    uint32_t source;
+    uint32_t ring;
     unsigned long long from, to;
-    if (take(count, 3) != 0 || own_source_from(self, args[0], &source) != 0 ||
+    if (take(count, 3) != 0 || own_ring_from(self, args[0], &ring) != 0 ||
         unsigned_of(args[1], OFFSET_MAX, &from) != 0 || unsigned_of(args[2], OFFSET_MAX, &to) != 0)
         return NULL;
-    mq_upstream_lost(self->engine, source, from, to);
+    mq_upstream_lost(self->engine, ring, from, to);
     Py_RETURN_NONE;
 }

@@ -5,7 +5,7 @@
  * METH_FASTCALL functions that keep the GIL, as explained in py_ring.h: while another thread is busy, each
  * call that released the GIL would cost milliseconds.  Only mq_loop_poll() releases it.
  *
- * Connections and sessions are handles (int, never 0); topics and sources are small ints.  A stale handle is
+ * Connections and sessions are handles (int, never 0); topics and rings are small ints.  A stale handle is
  * not an error, because the client may have left: such calls return False.  An index out of range is a bug of
  * the caller: ValueError.  Only the polling thread may call these functions.
  *
@@ -20,13 +20,14 @@ static PyTypeObject *engine_type;
 
 /* ---- rings ---- */
 
-static PyObject *source_new(engine_object *self, mq_ring source, PyObject *ring)
+/* Add `ring`, and keep its Writer or Reader alive. */
+static PyObject *ring_new(engine_object *self, mq_ring ring, PyObject *end)
 {
-    int index = mq_ring_add(self->engine, source);
+    int index = mq_ring_add(self->engine, ring);
     if (index < 0)
-        return PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_SOURCES_MAX - 1);
+        return PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_RINGS_MAX - 1);
     PyObject *key = PyLong_FromLong(index);
-    if (key == NULL || PyDict_SetItem(self->rings, key, ring) != 0) {
+    if (key == NULL || PyDict_SetItem(self->rings, key, end) != 0) {
         mq_ring_remove(self->engine, (uint32_t)index);
         Py_XDECREF(key);
         return NULL;
@@ -48,13 +49,13 @@ static PyObject *add_ring(engine_object *self, args_t args, Py_ssize_t count)
     unsigned long long gate;
     if (unsigned_of(args[1], MQ_GATE_UPSTREAM, &gate) != 0)
         return NULL;
-    mq_ring source = {.kind = MQ_SOURCE_OWN,
-                      .writer = &writer->writer,
-                      .ack_gate = {.event = (uint8_t)gate, .visible_when_durable = hide},
-                      .logged = args[2] == Py_True,
-                      .blocks = writer->blocks,
-                      .queue_timeout_ms = (uint32_t)(writer->queue_timeout_ns / 1000000)};
-    return source_new(self, source, args[0]);
+    mq_ring ring = {.kind = MQ_RING_OWN,
+                    .writer = &writer->writer,
+                    .ack_gate = {.event = (uint8_t)gate, .visible_when_durable = hide},
+                    .logged = args[2] == Py_True,
+                    .blocks = writer->blocks,
+                    .queue_timeout_ms = (uint32_t)(writer->queue_timeout_ns / 1000000)};
+    return ring_new(self, ring, args[0]);
 }
 
 static PyObject *add_reader(engine_object *self, PyObject *reader)
@@ -64,35 +65,35 @@ static PyObject *add_reader(engine_object *self, PyObject *reader)
                             (PyObject *)Py_TYPE(reader));
     if (reader_usable((reader_object *)reader) != 0)
         return NULL;
-    mq_ring source = {.kind = MQ_SOURCE_FOREIGN, .reader = &((reader_object *)reader)->reader};
-    return source_new(self, source, reader);
+    mq_ring ring = {.kind = MQ_RING_OF_PRODUCER, .reader = &((reader_object *)reader)->reader};
+    return ring_new(self, ring, reader);
 }
 
-static PyObject *remove_source(engine_object *self, PyObject *index)
+static PyObject *remove_ring(engine_object *self, PyObject *index)
 {
-    unsigned long long source;
-    if (unsigned_of(index, MQ_SOURCES_MAX - 1, &source) != 0)
+    unsigned long long ring;
+    if (unsigned_of(index, MQ_RINGS_MAX - 1, &ring) != 0)
         return NULL;
-    mq_ring_remove(self->engine, (uint32_t)source);
+    mq_ring_remove(self->engine, (uint32_t)ring);
     if (PyDict_DelItem(self->rings, index) != 0)
         return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *resume_source(engine_object *self, PyObject *index)
+static PyObject *resume_ring(engine_object *self, PyObject *index)
 {
-    unsigned long long source;
-    if (unsigned_of(index, MQ_SOURCES_MAX - 1, &source) != 0)
+    unsigned long long ring;
+    if (unsigned_of(index, MQ_RINGS_MAX - 1, &ring) != 0)
         return NULL;
-    if (source < self->engine->source_count && self->engine->sources[source] != NULL)
-        self->engine->sources[source]->answered = true;
+    if (ring < self->engine->ring_count && self->engine->rings[ring] != NULL)
+        self->engine->rings[ring]->answered = true;
     Py_RETURN_NONE;
 }
 
 /* Same effect as mq_loop_wake_fd(), for callers without a loop. */
-static PyObject *wake_sources(engine_object *self, PyObject *Py_UNUSED(ignored))
+static PyObject *read_producers(engine_object *self, PyObject *Py_UNUSED(ignored))
 {
-    self->engine->sources_pending = true;
+    self->engine->producers_pending = true;
     Py_RETURN_NONE;
 }
 
@@ -321,12 +322,13 @@ static PyObject *clear_acl_cache(engine_object *self, PyObject *Py_UNUSED(ignore
 
 static PyObject *event_data(const engine_object *self, const mq_event *event)
 {
-    if (event->kind == MQ_EVENT_SOURCE) {
-        const mq_ring *source = self->engine->sources[event->detail];
-        return PyBytes_FromStringAndSize((const char *)source->name,
-                                         source->name ? (Py_ssize_t)source->name_length : 0);
+    if (event->kind == MQ_EVENT_PRODUCER_TOPIC) {
+        const mq_ring *ring = self->engine->rings[event->detail];
+        return PyBytes_FromStringAndSize((const char *)ring->requested_topic,
+                                         ring->requested_topic ? (Py_ssize_t)ring->requested_topic_length
+                                                               : 0);
     }
-    if (event->kind == MQ_EVENT_SOURCE_BAD || event->kind == MQ_EVENT_CLOSED ||
+    if (event->kind == MQ_EVENT_PRODUCER_BAD || event->kind == MQ_EVENT_CLOSED ||
         event->kind == MQ_EVENT_BACKFILL || event->kind == MQ_EVENT_JOURNAL)
         return PyBytes_FromStringAndSize("", 0);
     const mq_connection *connection = mq_slab_get(&self->engine->connections, event->handle);
@@ -350,8 +352,8 @@ static PyObject *events(engine_object *self, args_t args, Py_ssize_t count)
     uint64_t end = self->engine->event_taken + most;
     PyObject *list = PyList_New(0);
     mq_event event;
-    uint32_t source = 0;
-    while (list != NULL && mq_event_take(self->engine, end, &source, &event)) {
+    uint32_t ring = 0;
+    while (list != NULL && mq_event_take(self->engine, end, &ring, &event)) {
         PyObject *data = event_data(self, &event);
         if (data == NULL && !PyErr_Occurred())
             continue;
@@ -431,14 +433,14 @@ static PyObject *limits_address(engine_object *self, void *Py_UNUSED(closure))
 #define NONE(function) (PyCFunction)(void (*)(void))(function), METH_NOARGS
 
 static PyMethodDef engine_methods[] = {
-    {"add_ring", FAST(add_ring), "(writer, gate, logged) -> source"},
-    {"refuse", FAST(engine_refuse), "(source, reason): its log takes no records; 0: it does again"},
-    {"upstream", FAST(engine_upstream), "(source, offset): all sinks have the records below"},
-    {"upstream_lost", FAST(engine_upstream_lost), "(source, first, end): a sink will never have these"},
-    {"add_reader", ONE(add_reader), "(reader) -> source"},
-    {"remove_source", ONE(remove_source), "(source)"},
-    {"resume_source", ONE(resume_source), "(source): the topic that was asked for is known now"},
-    {"wake_sources", NONE(wake_sources), "(): source rings have records"},
+    {"add_ring", FAST(add_ring), "(writer, gate, logged) -> ring"},
+    {"refuse", FAST(engine_refuse), "(ring, reason): its log takes no records; 0: it does again"},
+    {"upstream", FAST(engine_upstream), "(ring, offset): all sinks have the records below"},
+    {"upstream_lost", FAST(engine_upstream_lost), "(ring, first, end): a sink will never have these"},
+    {"add_reader", ONE(add_reader), "(reader) -> ring"},
+    {"remove_ring", ONE(remove_ring), "(ring)"},
+    {"resume_ring", ONE(resume_ring), "(ring): the topic that was asked for is known now"},
+    {"read_producers", NONE(read_producers), "(): producer rings have records"},
     {"open", ONE(open_detached), "(listener) -> connection without a socket"},
     {"feed", FAST(feed), "(connection, data) -> bytes taken"},
     {"pull", ONE(pull), "(connection) -> bytes to send"},
@@ -487,8 +489,8 @@ static PyMethodDef engine_methods[] = {
     {"subscription_ids_drop", ONE(engine_subscription_ids_drop), "(number)"},
     {"subscription_ids_of", ONE(engine_subscription_ids_of), "(number) -> bytes"},
     {"subscription_ids_count", NONE(engine_subscription_ids_count), "() -> how many there are"},
-    {"next_log_position", ONE(engine_next_log_position), "(session) -> (source, position) | None"},
-    {"restore_records", FAST(engine_restore_records), "(session, source, wanted, position, records) -> bool"},
+    {"next_log_position", ONE(engine_next_log_position), "(session) -> (ring, position) | None"},
+    {"restore_records", FAST(engine_restore_records), "(session, ring, wanted, position, records) -> bool"},
     {"resume_delivery", ONE(engine_resume_delivery), "(session) -> bool"},
     {"session_keep", FAST(engine_session_keep), "(session, kept) -> bool: the journal has it from now on"},
     {"journal_open", FAST(engine_journal_open), "(writer, position, output_waits, bytes in the log alone)"},
@@ -500,23 +502,23 @@ static PyMethodDef engine_methods[] = {
     {"journal_checkpointed", FAST(engine_journal_checkpointed), "(position, bytes until the next is due)"},
     {"retained_sweep", ONE(engine_retained_sweep), "(all): begin a sweep, and remember what changes"},
     {"retained_changes", ONE(engine_retained_changes), "(bytes) -> (records, authors, True: there are more)"},
-    {"add_past_source", ONE(engine_add_past), "(logged) -> source without a ring"},
-    {"source_position", ONE(engine_source_position), "(source) -> position: what is below was routed"},
-    {"sources_floors", FAST(engine_sources_floors), "(first, most) -> (lowest positions, next or None)"},
+    {"add_ended_ring", ONE(engine_add_ended_ring), "(logged) -> ring that has ended"},
+    {"routed_position", ONE(engine_routed_position), "(ring) -> position: what is below was routed"},
+    {"lowest_positions", FAST(engine_lowest_positions), "(first, most) -> (lowest positions, next or None)"},
     {"restore_begin", NONE(engine_restore_begin), "()"},
     {"restore_session", FAST(engine_restore_session), "(number, session)"},
-    {"restore_source", FAST(engine_restore_source), "(number, source, end, routed)"},
+    {"restore_ring", FAST(engine_restore_ring), "(number, ring, end, routed)"},
     {"restore_batch", ONE(engine_restore_batch), "(entries) -> bool"},
     {"restore_mark", ONE(engine_restore_mark), "(number) -> position"},
-    {"restore_route", FAST(engine_restore_route), "(source, position, records, begin) -> (begin, unknown)"},
+    {"restore_route", FAST(engine_restore_route), "(ring, position, records, begin) -> (begin, unknown)"},
     {"restore_settle", ONE(engine_restore_settle), "(session) -> unknown topic | None"},
     {"restore_refuse", NONE(engine_restore_refuse), "(): ask about topics no more"},
-    {"restore_resume", FAST(engine_restore_resume), "(source, position): records below were routed"},
+    {"restore_resume", FAST(engine_restore_resume), "(ring, position): records below were routed"},
     {"restore_end", NONE(engine_restore_end), "() -> records that sessions wait for and nothing has"},
-    {"source_named", FAST(engine_source_named), "(source, ring name, epoch)"},
+    {"set_ring_name", FAST(engine_set_ring_name), "(ring, ring name, epoch)"},
     {"spill_open", FAST(engine_spill_open), "(fd, epochs) -> copies found | None: it is another broker's"},
     {"spill_close", NONE(engine_spill_close), "() -> bytes of copies that sessions need: it stays as it is"},
-    {"topic_add", FAST(engine_topic_add), "(name, source, reserved, session) -> topic | MQ_NO_TOPIC"},
+    {"topic_add", FAST(engine_topic_add), "(name, ring, reserved, session) -> topic | MQ_NO_TOPIC"},
     {"topic_find", ONE(engine_topic_find), "(name) -> topic, or MQ_NO_TOPIC"},
     {"topic_name", ONE(engine_topic_name), "(topic) -> bytes"},
     {"topics_scan", FAST(engine_topics_scan),
@@ -535,7 +537,7 @@ static PyMethodDef engine_methods[] = {
     {"match_sessions", ONE(engine_match_sessions), "(match) -> sessions, as uint64"},
     {"match_routes", FAST(engine_match_routes), "(match, topic, denied): add the routes of a match"},
     {"stream_add", FAST(engine_stream_add), "(filters, partitions): rule for new topics, after the others"},
-    {"stream_source", FAST(engine_stream_source), "(stream, partition, source)"},
+    {"stream_ring", FAST(engine_stream_ring), "(stream, partition, ring)"},
     {"topic_limits", FAST(engine_topic_limits), "(bytes, levels)"},
     {"session_receives", FAST(engine_session_receives), "(session, bool): no rule denies it a topic"},
     {"check_receivers", ONE(engine_check_receivers), "(bool): Python decides who may receive a topic"},

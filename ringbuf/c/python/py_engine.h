@@ -12,7 +12,7 @@
 
 typedef struct engine_object {
     PyObject_HEAD mq_engine *engine;
-    PyObject *rings;   /* source -> Writer or Reader, which keeps its memory mapped */
+    PyObject *rings;   /* ring -> Writer or Reader, which keeps its memory mapped */
     PyObject *journal; /* Writer of the open journal */
     mq_restoring *restoring;
 } engine_object;
@@ -105,12 +105,12 @@ PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t c
 PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_retained_sweep(engine_object *self, PyObject *argument);
 PyObject *engine_retained_changes(engine_object *self, PyObject *argument);
-PyObject *engine_add_past(engine_object *self, PyObject *argument);
-PyObject *engine_source_position(engine_object *self, PyObject *argument);
-PyObject *engine_sources_floors(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_add_ended_ring(engine_object *self, PyObject *argument);
+PyObject *engine_routed_position(engine_object *self, PyObject *argument);
+PyObject *engine_lowest_positions(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_restore_begin(engine_object *self, PyObject *argument);
 PyObject *engine_restore_session(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_restore_source(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_restore_ring(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_restore_batch(engine_object *self, PyObject *argument);
 PyObject *engine_restore_mark(engine_object *self, PyObject *argument);
 PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t count);
@@ -169,7 +169,7 @@ PyObject *engine_match_step(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_match_sessions(engine_object *self, PyObject *argument);
 PyObject *engine_match_routes(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_stream_add(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_stream_source(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_stream_ring(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topic_limits(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_receives(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_check_receivers(engine_object *self, PyObject *argument);
@@ -180,7 +180,7 @@ PyObject *engine_share_join(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_share_leave(engine_object *self, args_t args, Py_ssize_t count);
 
 /* py_spill.c */
-PyObject *engine_source_named(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_set_ring_name(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_spill_open(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_spill_close(engine_object *self, PyObject *argument);
 

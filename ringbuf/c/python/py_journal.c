@@ -122,11 +122,11 @@ PyObject *engine_retained_changes(engine_object *self, PyObject *object)
     return found;
 }
 
-PyObject *engine_add_past(engine_object *self, PyObject *logged)
+PyObject *engine_add_ended_ring(engine_object *self, PyObject *logged)
 {
-    int index = mq_ring_add(self->engine, (mq_ring){.kind = MQ_SOURCE_PAST, .logged = logged == Py_True});
+    int index = mq_ring_add(self->engine, (mq_ring){.kind = MQ_RING_ENDED, .logged = logged == Py_True});
     if (index < 0)
-        return PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_SOURCES_MAX - 1);
+        return PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_RINGS_MAX - 1);
     PyObject *key = PyLong_FromLong(index);
     if (key == NULL || PyDict_SetItem(self->rings, key, Py_None) != 0)
         Py_CLEAR(key);
@@ -135,31 +135,31 @@ PyObject *engine_add_past(engine_object *self, PyObject *logged)
 
 #define MQ_PAST_END ((uint64_t)1 << 56) /* as NEVER_ENDS of edge/recovery/read_journal.py */
 
-/* Position below which records have been routed.  Of a past source, the restart has routed all records. */
-PyObject *engine_source_position(engine_object *self, PyObject *object)
+/* Position below which records have been routed.  Of a ring that has ended, the restart has routed all records. */
+PyObject *engine_routed_position(engine_object *self, PyObject *object)
 {
     unsigned long long index;
-    if (unsigned_of(object, self->engine->source_count - 1, &index) != 0)
+    if (unsigned_of(object, self->engine->ring_count - 1, &index) != 0)
         return NULL;
-    const mq_ring *source = self->engine->sources[index];
+    const mq_ring *ring = self->engine->rings[index];
     uint64_t position = 0;
-    if (source != NULL && source->kind == MQ_SOURCE_OWN)
-        position = mq_visible_position(source);
-    if (source != NULL && source->kind == MQ_SOURCE_PAST)
+    if (ring != NULL && ring->kind == MQ_RING_OWN)
+        position = mq_visible_position(ring);
+    if (ring != NULL && ring->kind == MQ_RING_ENDED)
         position = MQ_PAST_END;
-    if (source != NULL && source->kind == MQ_SOURCE_FOREIGN)
-        position = source->reader->cursor > source->resume_at ? source->reader->cursor : source->resume_at;
+    if (ring != NULL && ring->kind == MQ_RING_OF_PRODUCER)
+        position = ring->reader->cursor > ring->resume_at ? ring->reader->cursor : ring->resume_at;
     return PyLong_FromUnsignedLongLong(position);
 }
 
-/* Lower the floor of the source to `where`.  A copy counts at its record's position, where a restart looks
+/* Lower the floor of the ring to `where`.  A copy counts at its record's position, where a restart looks
  * for it. */
 static void lower(uint64_t *lowest, uint64_t where)
 {
-    if (where != MQ_NOWHERE && mq_where_source(where) == 0)
+    if (where != MQ_NOWHERE && mq_where_ring(where) == 0)
         where = mq_where_blob(where)->origin;
-    if (where != MQ_NOWHERE && mq_where_position(where) < lowest[mq_where_source(where)])
-        lowest[mq_where_source(where)] = mq_where_position(where);
+    if (where != MQ_NOWHERE && mq_where_position(where) < lowest[mq_where_ring(where)])
+        lowest[mq_where_ring(where)] = mq_where_position(where);
 }
 
 /* Lower the floors by the queued and in-flight records of `session`.  Returns the number of records. */
@@ -173,12 +173,12 @@ static uint64_t lower_by(uint64_t *lowest, const mq_session *session)
     return session->queue_count + session->sent_next - session->sent_first;
 }
 
-/* A word for each source: the lowest position that the sessions from number `first` on need.  Covers as many
+/* A word for each ring: the lowest position that the sessions from number `first` on need.  Covers as many
  * sessions as have about `most` records.  Also returns the next number to continue with, or None. */
-PyObject *engine_sources_floors(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_lowest_positions(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long first, most;
-    uint64_t lowest[MQ_SOURCES_MAX], seen = 0;
+    uint64_t lowest[MQ_RINGS_MAX], seen = 0;
     if (take(count, 2) != 0 || unsigned_of(args[0], UINT32_MAX, &first) != 0 ||
         unsigned_of(args[1], UINT32_MAX, &most) != 0)
         return NULL;
@@ -238,16 +238,16 @@ PyObject *engine_restore_session(engine_object *self, args_t args, Py_ssize_t co
     Py_RETURN_NONE;
 }
 
-PyObject *engine_restore_source(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_restore_ring(engine_object *self, args_t args, Py_ssize_t count)
 {
-    unsigned long long number, source, end, routed;
+    unsigned long long number, ring, end, routed;
     if (take(count, 4) != 0 || is_restoring(self) != 0 ||
-        unsigned_of(args[0], MQ_SOURCES_MAX - 1, &number) != 0 ||
-        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 ||
-        unsigned_of(args[2], UINT64_MAX, &end) != 0 || unsigned_of(args[3], UINT64_MAX, &routed) != 0)
+        unsigned_of(args[0], MQ_RINGS_MAX - 1, &number) != 0 ||
+        unsigned_of(args[1], MQ_RINGS_MAX - 1, &ring) != 0 || unsigned_of(args[2], UINT64_MAX, &end) != 0 ||
+        unsigned_of(args[3], UINT64_MAX, &routed) != 0)
         return NULL;
-    mq_restored_source restored = {.source = (uint32_t)source, .end = end, .routed = routed};
-    mq_restoring_source(self->restoring, (uint32_t)number, &restored);
+    mq_restored_ring restored = {.ring = (uint32_t)ring, .end = end, .routed = routed};
+    mq_restoring_ring(self->restoring, (uint32_t)number, &restored);
     Py_RETURN_NONE;
 }
 
@@ -263,7 +263,7 @@ PyObject *engine_restore_batch(engine_object *self, PyObject *object)
 PyObject *engine_restore_mark(engine_object *self, PyObject *object)
 {
     unsigned long long number;
-    if (is_restoring(self) != 0 || unsigned_of(object, MQ_SOURCES_MAX - 1, &number) != 0)
+    if (is_restoring(self) != 0 || unsigned_of(object, MQ_RINGS_MAX - 1, &number) != 0)
         return NULL;
     return PyLong_FromUnsignedLongLong(mq_restoring_mark(self->restoring, (uint32_t)number));
 }
@@ -279,7 +279,7 @@ static PyObject *name_or_none(bool known, const mq_unknown *unknown)
 static bool route_ring(engine_object *self, uint32_t index, uint64_t position, uint64_t *from,
                        mq_unknown *unknown)
 {
-    const rb_writer *writer = self->engine->sources[index]->writer;
+    const rb_writer *writer = self->engine->rings[index]->writer;
     while (position < writer->tail) {
         uint64_t at = position & writer->mask, left = writer->tail - position, end = writer->capacity - at;
         uint64_t length = left < end ? left : end;
@@ -297,15 +297,15 @@ PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t coun
     HELD_VIEW records = {0};
     mq_unknown unknown = {0};
     if (take(count, 4) != 0 || (args[2] != Py_None && view_of(args[2], &records) != 0) ||
-        is_restoring(self) != 0 || unsigned_of(args[0], self->engine->source_count - 1, &index) != 0 ||
+        is_restoring(self) != 0 || unsigned_of(args[0], self->engine->ring_count - 1, &index) != 0 ||
         unsigned_of(args[1], UINT64_MAX, &position) != 0 || unsigned_of(args[3], UINT64_MAX, &begin) != 0)
         return NULL;
-    const mq_ring *source = self->engine->sources[index];
+    const mq_ring *ring = self->engine->rings[index];
     uint64_t from = begin;
     bool known = true;
     if (args[2] == Py_None) {
-        if (source == NULL || source->kind != MQ_SOURCE_OWN || !rb_writer_keeps(source->writer, position))
-            return PyErr_Format(PyExc_ValueError, "source %llu has no record at %llu", index, position);
+        if (ring == NULL || ring->kind != MQ_RING_OWN || !rb_writer_keeps(ring->writer, position))
+            return PyErr_Format(PyExc_ValueError, "ring %llu has no record at %llu", index, position);
         known = route_ring(self, (uint32_t)index, position, &from, &unknown);
     } else {
         known = mq_restoring_route(self->engine, self->restoring, (uint32_t)index, position, records.bytes,
@@ -336,10 +336,10 @@ PyObject *engine_restore_refuse(engine_object *self, PyObject *Py_UNUSED(ignored
 PyObject *engine_restore_resume(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long index, position;
-    if (take(count, 2) != 0 || unsigned_of(args[0], self->engine->source_count - 1, &index) != 0 ||
+    if (take(count, 2) != 0 || unsigned_of(args[0], self->engine->ring_count - 1, &index) != 0 ||
         unsigned_of(args[1], UINT64_MAX, &position) != 0)
         return NULL;
-    if (self->engine->sources[index] != NULL)
-        self->engine->sources[index]->resume_at = position;
+    if (self->engine->rings[index] != NULL)
+        self->engine->rings[index]->resume_at = position;
     Py_RETURN_NONE;
 }

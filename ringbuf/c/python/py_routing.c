@@ -179,20 +179,19 @@ PyObject *engine_stream_add(engine_object *self, args_t args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-PyObject *engine_stream_source(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_stream_ring(engine_object *self, args_t args, Py_ssize_t count)
 {
-    unsigned long long stream, partition, source;
+    unsigned long long stream, partition, ring;
     if (take(count, 3) != 0 || unsigned_of(args[0], UINT32_MAX, &stream) != 0 ||
         unsigned_of(args[1], UINT32_MAX, &partition) != 0 ||
-        unsigned_of(args[2], MQ_SOURCES_MAX - 1, &source) != 0)
+        unsigned_of(args[2], MQ_RINGS_MAX - 1, &ring) != 0)
         return NULL;
     mq_engine *engine = self->engine;
     if (stream >= engine->stream_count || partition >= engine->streams[stream].partitions ||
-        source >= engine->source_count || engine->sources[source] == NULL ||
-        engine->sources[source]->kind != MQ_SOURCE_OWN)
-        return PyErr_Format(PyExc_ValueError, "stream %llu has no partition %llu, or source %llu is no ring",
-                            stream, partition, source);
-    engine->streams[stream].sources[partition] = (uint16_t)source;
+        ring >= engine->ring_count || engine->rings[ring] == NULL || engine->rings[ring]->kind != MQ_RING_OWN)
+        return PyErr_Format(PyExc_ValueError, "stream %llu has no partition %llu, or %llu is no ring",
+                            stream, partition, ring);
+    engine->streams[stream].rings[partition] = (uint16_t)ring;
     Py_RETURN_NONE;
 }
 

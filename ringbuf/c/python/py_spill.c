@@ -8,25 +8,25 @@
 
 #define KNOWN_MAX 16
 
-/* Arguments: (source, ring name, epoch). */
-PyObject *engine_source_named(engine_object *self, args_t args, Py_ssize_t count)
+/* Arguments: (ring, ring name, epoch). */
+PyObject *engine_set_ring_name(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long index, epoch;
     bytes_view name;
-    if (take(count, 3) != 0 || unsigned_of(args[0], self->engine->source_count - 1, &index) != 0 ||
+    if (take(count, 3) != 0 || unsigned_of(args[0], self->engine->ring_count - 1, &index) != 0 ||
         unsigned_of(args[2], UINT32_MAX, &epoch) != 0 || bytes_of(args[1], &name) != 0)
         return NULL;
-    mq_ring *source = self->engine->sources[index];
-    bool fits = source != NULL && name.length > 0 && name.length <= RB_NAME_MAX_BYTES;
+    mq_ring *ring = self->engine->rings[index];
+    bool fits = ring != NULL && name.length > 0 && name.length <= RB_NAME_MAX_BYTES;
     if (fits) {
-        memcpy(source->ring, name.bytes, (size_t)name.length);
-        source->ring_length = (uint8_t)name.length;
-        source->epoch = (uint32_t)epoch;
+        memcpy(ring->ring_name, name.bytes, (size_t)name.length);
+        ring->ring_name_length = (uint8_t)name.length;
+        ring->epoch = (uint32_t)epoch;
     }
     bytes_done(&name);
     if (fits)
         Py_RETURN_NONE;
-    return PyErr_Format(PyExc_ValueError, "source %llu, name of %zd bytes (allowed: 1 to %d)", index,
+    return PyErr_Format(PyExc_ValueError, "ring %llu, name of %zd bytes (allowed: 1 to %d)", index,
                         (Py_ssize_t)name.length, (int)RB_NAME_MAX_BYTES);
 }
 
@@ -61,7 +61,7 @@ PyObject *engine_spill_open(engine_object *self, args_t args, Py_ssize_t count)
         return NULL;
     }
     switch (mq_spill_open(self->engine, (int)fd, known, (uint32_t)known_count)) {
-    case MQ_SPILL_FOREIGN:
+    case MQ_SPILL_UNUSABLE:
         Py_RETURN_NONE;
     case MQ_SPILL_FAILED:
         return PyErr_SetFromErrno(PyExc_OSError);

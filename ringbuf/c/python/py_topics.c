@@ -108,21 +108,20 @@ PyObject *engine_next_log_position(engine_object *self, PyObject *handle)
         return NULL;
     if (session == NULL || !mq_next_log_position(self->engine, session, &where))
         Py_RETURN_NONE;
-    return Py_BuildValue("(IK)", mq_where_source(where), (unsigned long long)mq_where_position(where));
+    return Py_BuildValue("(IK)", mq_where_ring(where), (unsigned long long)mq_where_position(where));
 }
 
 PyObject *engine_restore_records(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_session *session;
-    unsigned long long source, wanted, position;
+    unsigned long long ring, wanted, position;
     HELD_VIEW records = {0};
     if (take(count, 5) != 0 || view_of(args[4], &records) != 0 ||
-        session_from(self, args[0], &session) != 0 ||
-        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 ||
+        session_from(self, args[0], &session) != 0 || unsigned_of(args[1], MQ_RINGS_MAX - 1, &ring) != 0 ||
         unsigned_of(args[2], UINT64_MAX, &wanted) != 0 || unsigned_of(args[3], UINT64_MAX, &position) != 0)
         return NULL;
     if (session != NULL)
-        mq_restore_records(self->engine, session, mq_where((uint32_t)source, wanted), position, records.bytes,
+        mq_restore_records(self->engine, session, mq_where((uint32_t)ring, wanted), position, records.bytes,
                            (uint64_t)records.length);
     return PyBool_FromLong(session != NULL);
 }
@@ -142,18 +141,18 @@ PyObject *engine_resume_delivery(engine_object *self, PyObject *handle)
 PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)
 {
     HELD_VIEW name = {0};
-    unsigned long long source;
+    unsigned long long number;
     mq_session *session;
     if (take(count, 4) != 0 || view_of(args[0], &name) != 0 || session_from(self, args[3], &session) != 0 ||
-        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0)
+        unsigned_of(args[1], MQ_RINGS_MAX - 1, &number) != 0)
         return NULL;
-    const mq_ring *ring = source < self->engine->source_count ? self->engine->sources[source] : NULL;
+    const mq_ring *ring = number < self->engine->ring_count ? self->engine->rings[number] : NULL;
     PyObject *result = NULL;
-    if (ring == NULL || ring->kind != MQ_SOURCE_OWN || name.length > RB_KEY_MAX_BYTES) {
-        PyErr_Format(PyExc_ValueError, "source %llu is no ring of this process, or the topic is too long",
-                     source);
+    if (ring == NULL || ring->kind != MQ_RING_OWN || name.length > RB_KEY_MAX_BYTES) {
+        PyErr_Format(PyExc_ValueError, "ring %llu is no ring of this process, or the topic is too long",
+                     number);
     } else {
-        mq_topic *topic = mq_topic_add(self->engine, name.bytes, (uint32_t)name.length, (uint16_t)source,
+        mq_topic *topic = mq_topic_add(self->engine, name.bytes, (uint32_t)name.length, (uint16_t)number,
                                        args[2] == Py_True);
         if (topic != NULL && session != NULL && !topic->reserved)
             mq_topic_owned(self->engine, topic, session->owner);

@@ -250,7 +250,7 @@ def test_properties_of_a_record_are_not_for_clients_whose_version_has_none() -> 
         client = bench.client()
         client.subscribe("cam/1")
         assert producer.writer.publish(b"frame", key="cam/1", properties=b"\x02\x01\x01") is not None
-        bench.engine.wake_sources()
+        bench.engine.read_producers()
         bench.settle()
         assert client.publishes() == [("cam/1", b"frame", 0)]
 
@@ -262,7 +262,7 @@ def test_what_a_local_producer_retains_keeps_its_properties_if_they_are_right() 
         for key, properties in (("right", right), ("wrong", wrong)):
             section = bytes((len(properties),)) + properties
             assert producer.writer.publish(b"x", key=key, flags=FLAG_RETAIN, properties=section) is not None
-        bench.engine.wake_sources()
+        bench.engine.read_producers()
         bench.settle()
         client = bench.client(version=Version.V5)
         client.send(Subscribe(1, (Subscription("#"),)))

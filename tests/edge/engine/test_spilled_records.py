@@ -177,12 +177,12 @@ def test_records_of_a_local_producer_are_copied_before_its_ring_passes_them() ->
             for n in range(6 * LAPS):
                 writer.publish(body(n), key="t/cam", flags=1)
                 if n % 20 == 0:
-                    bench.engine.wake_sources()
+                    bench.engine.read_producers()
                     bench.settle()
-            bench.engine.wake_sources()
+            bench.engine.read_producers()
             bench.settle()
             assert numbers(back(bench, "sleeper")) == list(range(6 * LAPS))
-            bench.engine.remove_source(source)
+            bench.engine.remove_ring(source)
             reader.close()
             writer.close()
         assert bench.stats.totals()["spilled"] > 4 * LAPS

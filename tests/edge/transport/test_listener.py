@@ -385,7 +385,7 @@ def test_records_of_another_process_are_routed_when_the_loop_is_woken() -> None:
                 writer.publish(b"%d" % i, key=f"cam/{i}")
                 there.listener.wake()
                 assert client.publish().payload == b"%d" % i
-            there.ask(lambda: there.listener.remove_source(source))
+            there.ask(lambda: there.listener.remove_ring(source))
             reader.close()
             attached.close()
 
@@ -411,7 +411,7 @@ def test_a_producer_that_waits_for_us_loses_nothing_on_the_way_to_a_client_that_
             producing.start()
             assert [int(client.publish().payload[:4]) for _ in range(count)] == list(range(count))
             producing.join()
-            there.ask(lambda: there.listener.remove_source(source))
+            there.ask(lambda: there.listener.remove_ring(source))
             reader.close()
             attached.close()
 
@@ -429,7 +429,7 @@ def test_a_producer_that_stops_heeding_us_is_read_on() -> None:
             there.listener.wake()
             assert client.publish().payload == b"after it"
             assert there.stats.totals()["source_evictions"] == 1
-            there.ask(lambda: there.listener.remove_source(source))
+            there.ask(lambda: there.listener.remove_ring(source))
             reader.close()
             attached.close()
 
@@ -448,7 +448,7 @@ def test_a_window_full_of_a_source_that_is_removed_opens_again() -> None:
             there.listener.publish("t", b"waits", 1)
             there.ask(lambda: None)
             assert client.is_silent()
-            there.ask(lambda: there.listener.remove_source(source))
+            there.ask(lambda: there.listener.remove_ring(source))
             assert client.publish().payload == b"waits"
             reader.close()
             attached.close()

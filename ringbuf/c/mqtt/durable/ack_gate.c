@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Durability of records, as seen by clients.  Records of a source pass these points; each is a number that
+ * Durability of records, as seen by clients.  Records of a ring pass these points; each is a number that
  * only grows:
  *
  *   committed   in the ring: delivered to subscribers, unless the ring shows only durable records
@@ -25,55 +25,55 @@
 #include <stdlib.h>
 
 #define PENDING_MIN 64u
-#define SHOW_MAX 4096u /* records of one source in one turn */
+#define SHOW_MAX 4096u /* records of one ring in one turn */
 
 /* ---- acknowledgements ---- */
 
-uint8_t mq_refusal(const mq_engine *engine, const mq_ring *source)
+uint8_t mq_refusal(const mq_engine *engine, const mq_ring *ring)
 {
-    const mq_ack_gate *gate = &source->ack_gate;
-    bool over = gate->refusal != 0 && engine->now_ms - gate->refused_since_ms >= source->queue_timeout_ms;
+    const mq_ack_gate *gate = &ring->ack_gate;
+    bool over = gate->refusal != 0 && engine->now_ms - gate->refused_since_ms >= ring->queue_timeout_ms;
     return over ? gate->refusal : 0;
 }
 
-uint64_t mq_ack_waits_for(const mq_ring *source)
+uint64_t mq_ack_waits_for(const mq_ring *ring)
 {
-    return source->ack_gate.event == MQ_GATE_UPSTREAM ? 1 + source->writer->offset : source->writer->tail;
+    return ring->ack_gate.event == MQ_GATE_UPSTREAM ? 1 + ring->writer->offset : ring->writer->tail;
 }
 
-static uint64_t durable_of(const mq_ring *source)
+static uint64_t durable_of(const mq_ring *ring)
 {
     /* pairs with the release in rb_durable_store() */
-    return atomic_load_explicit(&source->writer->header->durable, memory_order_acquire);
+    return atomic_load_explicit(&ring->writer->header->durable, memory_order_acquire);
 }
 
-mq_ack_status mq_ack_status_of(const mq_engine *engine, const mq_ring *source, uint64_t waits_for)
+mq_ack_status mq_ack_status_of(const mq_engine *engine, const mq_ring *ring, uint64_t waits_for)
 {
-    const mq_ack_gate *gate = &source->ack_gate;
+    const mq_ack_gate *gate = &ring->ack_gate;
     if (gate->event == MQ_GATE_UPSTREAM) {
         if (waits_for == MQ_NEVER)
             return MQ_ACK_LOST;
         return gate->upstream < waits_for ? MQ_ACK_WAITS : MQ_ACK_DONE;
     }
-    if (durable_of(source) >= waits_for)
+    if (durable_of(ring) >= waits_for)
         return MQ_ACK_DONE;
-    return mq_refusal(engine, source) ? MQ_ACK_REFUSED : MQ_ACK_WAITS;
+    return mq_refusal(engine, ring) ? MQ_ACK_REFUSED : MQ_ACK_WAITS;
 }
 
 void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason)
 {
-    mq_ring *source = engine->sources[index];
-    if (reason != 0 && source->ack_gate.refusal == 0) {
-        uint64_t due = engine->now_ms + source->queue_timeout_ms;
-        source->ack_gate.refused_since_ms = engine->now_ms;
+    mq_ring *ring = engine->rings[index];
+    if (reason != 0 && ring->ack_gate.refusal == 0) {
+        uint64_t due = engine->now_ms + ring->queue_timeout_ms;
+        ring->ack_gate.refused_since_ms = engine->now_ms;
         engine->refusal_due_ms = due < engine->refusal_due_ms ? due : engine->refusal_due_ms;
     }
-    source->ack_gate.refusal = reason;
+    ring->ack_gate.refusal = reason;
 }
 
 void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset)
 {
-    mq_ack_gate *gate = &engine->sources[index]->ack_gate;
+    mq_ack_gate *gate = &engine->rings[index]->ack_gate;
     if (offset < gate->upstream)
         return;
     gate->upstream = 1 + offset;
@@ -108,17 +108,15 @@ static bool pending_grow(mq_ack_gate *gate)
     return true;
 }
 
-uint64_t mq_visible_position(const mq_ring *source)
+uint64_t mq_visible_position(const mq_ring *ring)
 {
-    return source->ack_gate.pending_count > 0 ? pending_at(&source->ack_gate, 0)->position
-                                              : source->writer->tail;
+    return ring->ack_gate.pending_count > 0 ? pending_at(&ring->ack_gate, 0)->position : ring->writer->tail;
 }
 
 /* Route one hidden record.  It is unchanged in the ring: only this thread writes the ring. */
-static void make_visible(mq_engine *engine, uint32_t index, const mq_ring *source,
-                         const mq_pending_record *it)
+static void make_visible(mq_engine *engine, uint32_t index, const mq_ring *ring, const mq_pending_record *it)
 {
-    const rb_record *record = rb_writer_record(source->writer, it->position);
+    const rb_record *record = rb_writer_record(ring->writer, it->position);
     const uint8_t *bytes = (const uint8_t *)record;
     mq_topic *topic = mq_slab_get(&engine->topics, it->topic);
     rb_parts parts;
@@ -144,10 +142,10 @@ static void make_visible(mq_engine *engine, uint32_t index, const mq_ring *sourc
         mq_route_record(engine, topic, mq_where(index, it->position), &message);
 }
 
-static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *source)
+static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *ring)
 {
-    mq_ack_gate *gate = &source->ack_gate;
-    uint64_t durable = durable_of(source);
+    mq_ack_gate *gate = &ring->ack_gate;
+    uint64_t durable = durable_of(ring);
     for (uint32_t i = 0; gate->pending_count > 0; i++) {
         mq_pending_record it = *pending_at(gate, 0);
         if (it.position >= durable)
@@ -158,7 +156,7 @@ static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *source
         }
         gate->pending_first = (gate->pending_first + 1) & (gate->pending_room - 1);
         gate->pending_count--;
-        make_visible(engine, index, source, &it);
+        make_visible(engine, index, ring, &it);
     }
     if (gate->pending_room > PENDING_MIN) { /* after a burst, or a pause of the disk */
         free(gate->pending_visibility);
@@ -170,20 +168,20 @@ static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *source
 void mq_make_durable_visible(mq_engine *engine)
 {
     engine->visible_pending = false;
-    for (uint32_t i = 1; i < engine->source_count; i++) {
-        mq_ring *source = engine->sources[i];
-        if (source->kind == MQ_SOURCE_OWN && source->ack_gate.pending_count > 0)
-            make_some_visible(engine, i, source);
+    for (uint32_t i = 1; i < engine->ring_count; i++) {
+        mq_ring *ring = engine->rings[i];
+        if (ring->kind == MQ_RING_OWN && ring->ack_gate.pending_count > 0)
+            make_some_visible(engine, i, ring);
     }
 }
 
 int mq_pending_reserve(mq_engine *engine, uint32_t index, uint64_t room)
 {
-    mq_ring *source = engine->sources[index];
-    mq_ack_gate *gate = &source->ack_gate;
-    const rb_writer *writer = source->writer;
+    mq_ring *ring = engine->rings[index];
+    mq_ack_gate *gate = &ring->ack_gate;
+    const rb_writer *writer = ring->writer;
     if (gate->pending_count > 0 && writer->tail + room > pending_at(gate, 0)->position + writer->capacity) {
-        make_some_visible(engine, index, source);
+        make_some_visible(engine, index, ring);
         if (gate->pending_count > 0 && writer->tail + room > pending_at(gate, 0)->position + writer->capacity)
             return RB_FULL;
     }
@@ -192,11 +190,11 @@ int mq_pending_reserve(mq_engine *engine, uint32_t index, uint64_t room)
     return RB_OK;
 }
 
-void mq_pending_add(mq_engine *engine, mq_ring *source, mq_topic *topic, const mq_message *message)
+void mq_pending_add(mq_engine *engine, mq_ring *ring, mq_topic *topic, const mq_message *message)
 {
-    mq_ack_gate *gate = &source->ack_gate;
+    mq_ack_gate *gate = &ring->ack_gate;
     *pending_at(gate, gate->pending_count++) = (mq_pending_record){
-        .position = source->writer->claim_at,
+        .position = ring->writer->claim_at,
         .topic = mq_handle(&topic->item),
         .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0,
         .owner = mq_owner_again(message->flags & RB_FLAG_RETAIN ? message->owner : NULL),

@@ -42,8 +42,8 @@ struct mq_message;
 struct mq_session;
 struct mq_topic;
 
-/* Reason code for refusing publishers to `source` now; 0: they are not refused. */
-uint8_t mq_refusal(const mq_engine *engine, const struct mq_ring *source);
+/* Reason code for refusing publishers to `ring` now; 0: they are not refused. */
+uint8_t mq_refusal(const mq_engine *engine, const struct mq_ring *ring);
 void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason); /* reason 0 ends the refusal */
 /* Store that the sinks have all records below `offset`, except those reported as lost. */
 void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset);
@@ -55,14 +55,14 @@ static inline bool mq_is_lost(uint64_t waits_for, uint64_t from, uint64_t to)
     return from + 1 < waits_for && waits_for <= to + 1;
 }
 /* Value of mq_ack.waits_for for a record that waits for all records in the ring now. */
-uint64_t mq_ack_waits_for(const struct mq_ring *source);
-mq_ack_status mq_ack_status_of(const mq_engine *engine, const struct mq_ring *source,
+uint64_t mq_ack_waits_for(const struct mq_ring *ring);
+mq_ack_status mq_ack_status_of(const mq_engine *engine, const struct mq_ring *ring,
                                uint64_t waits_for);
 
 /* receipts.c */
 typedef struct mq_receipt { /* a QoS 2 message that a client sent, and the sinks may not have */
     uint64_t waits_for;     /* as in mq_ack */
-    uint16_t source, identifier;
+    uint16_t ring, identifier;
 } mq_receipt;
 typedef struct mq_receipts mq_receipts; /* of one session */
 struct mq_receipts {
@@ -75,19 +75,19 @@ struct mq_receipts {
 bool mq_receipt_add(mq_engine *engine, struct mq_session *session, mq_receipt receipt); /* false: no memory */
 const mq_receipt *mq_receipt_find(const struct mq_session *session, uint16_t identifier); /* NULL: none */
 void mq_receipt_drop(struct mq_session *session, uint16_t identifier);
-void mq_receipts_forget(struct mq_session *session, uint32_t source); /* 0: all */
+void mq_receipts_forget(struct mq_session *session, uint32_t ring); /* 0: all */
 /* Drop the receipts of records that the sinks have. */
-void mq_receipts_settle(mq_engine *engine, uint32_t source);
+void mq_receipts_settle(mq_engine *engine, uint32_t ring);
 /* Free the identifiers of lost records. */
-void mq_receipts_lost(mq_engine *engine, uint32_t source, uint64_t from, uint64_t to);
+void mq_receipts_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to);
 
-/* Prepare the append of a record, which overwrites at most `room` bytes, to a source that hides records.
+/* Prepare the append of a record, which overwrites at most `room` bytes, to a ring that hides records.
  * RB_OK: the record can be remembered, and no hidden record is overwritten; RB_FULL. */
 int mq_pending_reserve(mq_engine *engine, uint32_t index, uint64_t room);
-void mq_pending_add(mq_engine *engine, struct mq_ring *source, struct mq_topic *topic,
+void mq_pending_add(mq_engine *engine, struct mq_ring *ring, struct mq_topic *topic,
                     const struct mq_message *message);
-/* Position up to which an own source's records have been routed. */
-uint64_t mq_visible_position(const struct mq_ring *source);
+/* Position up to which an own ring's records have been routed. */
+uint64_t mq_visible_position(const struct mq_ring *ring);
 /* Retain and route the records that have become durable.  Sets engine->visible_pending if more than one
  * turn's remain. */
 void mq_make_durable_visible(mq_engine *engine);

@@ -71,7 +71,7 @@ static uint32_t head(uint32_t kind, uint32_t number)
 /* `where` of the entry's record in its ring, current or former. */
 static uint64_t origin_of(uint64_t where)
 {
-    if (where == MQ_NOWHERE || mq_where_source(where) != 0)
+    if (where == MQ_NOWHERE || mq_where_ring(where) != 0)
         return where;
     uint64_t origin = mq_where_blob(where)->origin;
     return origin ? origin : MQ_NOWHERE;
@@ -178,7 +178,7 @@ static uint8_t *put_identifier(uint8_t *to, uint32_t kind, const mq_session *ses
 static uint8_t *put_receipt(uint8_t *to, const mq_session *session, const mq_receipt *receipt)
 {
     uint64_t offset = receipt->waits_for - 2; /* 1 + offset of the next record */
-    return put_identifier(to, MQ_J_RECEIPT, session, (uint64_t)receipt->source << MQ_SOURCE_SHIFT | offset,
+    return put_identifier(to, MQ_J_RECEIPT, session, (uint64_t)receipt->ring << MQ_RING_SHIFT | offset,
                           receipt->identifier);
 }
 
@@ -206,14 +206,14 @@ bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t 
 
 void mq_journal_mark(mq_engine *engine, uint32_t index)
 {
-    mq_ring *source = engine->sources[index];
-    if (engine->journal.writer == NULL || source == NULL ||
-        (source->kind != MQ_SOURCE_OWN && source->kind != MQ_SOURCE_FOREIGN))
+    mq_ring *ring = engine->rings[index];
+    if (engine->journal.writer == NULL || ring == NULL ||
+        (ring->kind != MQ_RING_OWN && ring->kind != MQ_RING_OF_PRODUCER))
         return;
-    uint64_t position = source->kind == MQ_SOURCE_OWN ? mq_visible_position(source) : source->reader->cursor;
-    if (position == source->marked)
+    uint64_t position = ring->kind == MQ_RING_OWN ? mq_visible_position(ring) : ring->reader->cursor;
+    if (position == ring->marked)
         return;
-    source->marked = position;
+    ring->marked = position;
     add_long(engine, MQ_J_MARK, index, position);
 }
 
@@ -356,7 +356,7 @@ bool mq_journal_note(mq_engine *engine, const void *bytes, uint32_t length)
         return true;
     /* The marks come first: a restart then knows which records were routed before this change of
      * subscriptions. */
-    for (uint32_t i = 1; i < engine->source_count; i++)
+    for (uint32_t i = 1; i < engine->ring_count; i++)
         mq_journal_mark(engine, i);
     bool written = mq_journal_written(engine) && length <= engine->journal.writer->largest / 2 &&
                    append(engine, "n", bytes, length) == RB_OK;
@@ -539,9 +539,9 @@ void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool o
     engine->journal.output_waits = output_waits;
     engine->journal.in_log = in_log;
     mq_journal_checkpointed(engine, from, writer->capacity / 4);
-    for (uint32_t i = 1; i < engine->source_count; i++)
-        if (engine->sources[i] != NULL)
-            engine->sources[i]->marked = UINT64_MAX; /* the next mark covers everything */
+    for (uint32_t i = 1; i < engine->ring_count; i++)
+        if (engine->rings[i] != NULL)
+            engine->rings[i]->marked = UINT64_MAX; /* the next mark covers everything */
 }
 
 void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes)

@@ -8,7 +8,7 @@
  * in-flight messages of each kept session.
  *
  * Entry: words of 32 bits, little-endian, unaligned.  The first is kind << 24 | number.  The number is that
- * of a session (the lower half of its handle) unless stated otherwise.  `where` is two words: source << 52 |
+ * of a session (the lower half of its handle) unless stated otherwise.  `where` is two words: ring << 52 |
  * position / 32; all ones: no position.
  *
  *   kind       number   then
@@ -20,19 +20,19 @@
  *   RELEASED   session  identifier: PUBREC was received
  *   RECEIVED   session  where, identifier: of QoS 2; valid if the ring has a record there
  *   FREED      session  identifier: PUBREL was received, or the message is refused or lost
- *   MARK       source   position in bytes, two words: all records below have been routed
+ *   MARK       ring     position in bytes, two words: all records below have been routed
  *   GONE       group    where: a member has finished the record, or it was sent to the member at QoS 2
  *   WINDOW     session  four words sent_first and sent_next, two counts;
  *                       then for each number in flight: where, options;
  *                       then for each QoS 2 identifier received: a word.
  *                       Resets the session
  *   QUEUED     session  count; then for each: where, options.  Queued after the existing entries
- *   RECEIPT    session  source << 52 | offset of the record, two words; identifier: after RECEIVED or WINDOW,
+ *   RECEIPT    session  ring << 52 | offset of the record, two words; identifier: after RECEIVED or WINDOW,
  *                       of QoS 2, as long as the sinks may lose its record (receipts.c)
  *
  * Order.  Entries are in the order of the events.  They are collected, and appended before any dependent
  * output is sent.  RECEIVED is appended before its record.  Records after the last
- * ROUTED or MARK of their source were stored just before the end.  The restart routes them.
+ * ROUTED or MARK of their ring were stored just before the end.  The restart routes them.
  *
  * No entry is written while no session is kept.  A session that is not kept costs one check of a byte.
  *
@@ -94,7 +94,7 @@ void mq_journal_gone(mq_engine *engine, const mq_entry *entry);
  * none. */
 bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier,
                          const mq_receipt *receipt);
-void mq_journal_mark(mq_engine *engine, uint32_t source);
+void mq_journal_mark(mq_engine *engine, uint32_t ring);
 /* Append the collected entries.  False: no room now, and no output may be sent. */
 bool mq_journal_flush(mq_engine *engine);
 bool mq_journal_note(mq_engine *engine, const void *bytes, uint32_t length); /* false: no room, or too long */
@@ -120,11 +120,11 @@ void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_byte
 
 /* journal_replay.c */
 typedef struct mq_restoring mq_restoring;
-typedef struct mq_restored_source {
-    uint32_t source; /* current number */
+typedef struct mq_restored_ring {
+    uint32_t ring; /* current number */
     uint64_t end;    /* end of the stored records */
-    uint64_t routed; /* records below were routed when the source got its number */
-} mq_restored_source;
+    uint64_t routed; /* records below were routed when the ring got its number */
+} mq_restored_ring;
 typedef struct mq_unknown { /* a topic that Python must add first */
     const uint8_t *name;
     uint32_t length;
@@ -133,7 +133,7 @@ mq_restoring *mq_restoring_new(mq_engine *engine); /* NULL: no memory.  Suspends
 void mq_restoring_over(mq_engine *engine);         /* applies the limits of queues again */
 void mq_restoring_free(mq_restoring *restoring);
 bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t handle);
-void mq_restoring_source(mq_restoring *restoring, uint32_t number, const mq_restored_source *source);
+void mq_restoring_ring(mq_restoring *restoring, uint32_t number, const mq_restored_ring *ring);
 void mq_restoring_refuse(mq_restoring *restoring); /* unknown topics stay unknown */
 uint64_t mq_restoring_lost(const mq_restoring *restoring); /* entries whose record was not found, so far */
 uint64_t mq_restoring_mark(const mq_restoring *restoring, uint32_t number);
@@ -141,8 +141,8 @@ bool mq_restoring_batch(mq_engine *engine, mq_restoring *restoring, const uint8_
 /* Turn the restored state of `session` into its current state.  False: topic *out is unknown; add it and call
  * again. */
 bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out);
-/* Route the records of `bytes`, which are at `position` of `source`, from `*from` on; advances *from. */
-bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32_t source, uint64_t position,
+/* Route the records of `bytes`, which are at `position` of `ring`, from `*from` on; advances *from. */
+bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32_t ring, uint64_t position,
                         const uint8_t *bytes, uint64_t length, uint64_t *from, mq_unknown *out);
 
 #endif

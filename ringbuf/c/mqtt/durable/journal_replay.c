@@ -2,7 +2,7 @@
  *
  * Reading the journal at a restart (journal.h): the recorded events are repeated on new sessions.
  *
- * Sessions and sources have new numbers.  During the replay, queue entries have no topic and no ids, and
+ * Sessions and rings have new numbers.  During the replay, queue entries have no topic and no ids, and
  * may point to records that are lost.  When all entries were read, mq_restoring_settle() gives each entry its
  * current state.  Records stored just before the end, without an entry, are routed as new ones
  * (mq_restoring_route).
@@ -23,9 +23,9 @@ struct mq_restoring {
     uint64_t settling;                /* handle of the session being settled */
     mq_walk walk;                     /* current place in its queue */
     uint64_t lost;                    /* entries whose record no ring, log or spill file has */
-    uint16_t sources[MQ_SOURCES_MAX]; /* by their old number; 0: removed */
-    uint64_t ends[MQ_SOURCES_MAX];    /* by their old number: end of the stored records */
-    uint64_t routed[MQ_SOURCES_MAX];  /* by their old number: positions below have been routed */
+    uint16_t rings[MQ_RINGS_MAX];     /* by their old number; 0: removed */
+    uint64_t ends[MQ_RINGS_MAX];      /* by their old number: end of the stored records */
+    uint64_t routed[MQ_RINGS_MAX];    /* by their old number: positions below have been routed */
 };
 
 mq_restoring *mq_restoring_new(mq_engine *engine)
@@ -63,12 +63,12 @@ bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t han
     return true;
 }
 
-/* Set a source.  Earlier data of this number was for another ring or an earlier epoch. */
-void mq_restoring_source(mq_restoring *restoring, uint32_t number, const mq_restored_source *source)
+/* Set a ring.  Earlier data of this number was for another ring or an earlier epoch. */
+void mq_restoring_ring(mq_restoring *restoring, uint32_t number, const mq_restored_ring *ring)
 {
-    restoring->sources[number] = (uint16_t)source->source;
-    restoring->ends[number] = source->end;
-    restoring->routed[number] = source->routed;
+    restoring->rings[number] = (uint16_t)ring->ring;
+    restoring->ends[number] = ring->end;
+    restoring->routed[number] = ring->routed;
 }
 
 void mq_restoring_refuse(mq_restoring *restoring)
@@ -107,13 +107,13 @@ static uint64_t long_at(const uint8_t *at, uint32_t index)
     return value;
 }
 
-/* `where` of an entry with the current number of its source. */
+/* `where` of an entry with the current number of its ring. */
 static uint64_t where_now(const mq_restoring *restoring, uint64_t where)
 {
     if (where == MQ_NOWHERE)
         return where;
-    uint32_t source = restoring->sources[mq_where_source(where)];
-    return source == 0 ? MQ_NOWHERE : mq_where(source, mq_where_position(where));
+    uint32_t ring = restoring->rings[mq_where_ring(where)];
+    return ring == 0 ? MQ_NOWHERE : mq_where(ring, mq_where_position(where));
 }
 
 /* ---- one entry each ---- */
@@ -129,9 +129,9 @@ static void queue(mq_engine *engine, mq_session *session, uint64_t where, uint32
 static void on_routed(mq_engine *engine, mq_restoring *restoring, const uint8_t *at)
 {
     uint64_t old = long_at(at, 1), where = where_now(restoring, old);
-    uint32_t count = word_at(at, 0) & NUMBER_MASK, source = mq_where_source(old);
-    if (old != MQ_NOWHERE && restoring->routed[source] <= mq_where_position(old))
-        restoring->routed[source] = mq_where_position(old) + 1;
+    uint32_t count = word_at(at, 0) & NUMBER_MASK, ring = mq_where_ring(old);
+    if (old != MQ_NOWHERE && restoring->routed[ring] <= mq_where_position(old))
+        restoring->routed[ring] = mq_where_position(old) + 1;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t word = word_at(at, 3 + i);
         mq_session *session = session_of(engine, restoring, word);
@@ -172,7 +172,7 @@ static void send(mq_engine *engine, mq_session *session, mq_entry entry)
         mq_sent_done(engine, session, sent);
 }
 
-/* A queue has the current source number, the journal has the old one: the lower 32 bits of `where` are
+/* A queue has the current ring number, the journal has the old one: the lower 32 bits of `where` are
  * equal. */
 static void on_sent(mq_engine *engine, mq_session *session, uint32_t word, bool with_identifier)
 {
@@ -204,7 +204,7 @@ static void on_released(mq_session *session, uint32_t identifier)
 /* True if the record was stored: the writer had passed its intended position. */
 static bool is_stored(const mq_restoring *restoring, uint64_t where)
 {
-    return where == MQ_NOWHERE || mq_where_position(where) < restoring->ends[mq_where_source(where)];
+    return where == MQ_NOWHERE || mq_where_position(where) < restoring->ends[mq_where_ring(where)];
 }
 
 static void on_received(const mq_restoring *restoring, mq_session *session, const uint8_t *at)
@@ -220,16 +220,15 @@ static void on_received(const mq_restoring *restoring, mq_session *session, cons
 static void on_receipt(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
                        const uint8_t *at)
 {
-    uint32_t source = restoring->sources[long_at(at, 1) >> MQ_SOURCE_SHIFT], identifier = word_at(at, 3);
-    uint64_t offset = long_at(at, 1) & (((uint64_t)1 << MQ_SOURCE_SHIFT) - 1);
-    if (identifier > 65535 || !mq_received_has(session, (uint16_t)identifier) || source == 0 ||
-        engine->sources[source]->kind != MQ_SOURCE_OWN)
+    uint32_t ring = restoring->rings[long_at(at, 1) >> MQ_RING_SHIFT], identifier = word_at(at, 3);
+    uint64_t offset = long_at(at, 1) & (((uint64_t)1 << MQ_RING_SHIFT) - 1);
+    if (identifier > 65535 || !mq_received_has(session, (uint16_t)identifier) || ring == 0 ||
+        engine->rings[ring]->kind != MQ_RING_OWN)
         return;
     mq_receipt_drop(session, (uint16_t)identifier);
-    mq_receipt_add(engine, session,
-                   (mq_receipt){.waits_for = offset + 2,
-                                .source = (uint16_t)source,
-                                .identifier = (uint16_t)identifier});
+    mq_receipt_add(
+        engine, session,
+        (mq_receipt){.waits_for = offset + 2, .ring = (uint16_t)ring, .identifier = (uint16_t)identifier});
 }
 
 /* Search from the oldest entry: a finished one is usually near the front. */
@@ -267,10 +266,10 @@ static void on_window(mq_engine *engine, const mq_restoring *restoring, mq_sessi
             mq_received_mark(session, (uint16_t)word_at(identifiers, i), &again);
 }
 
-static void on_mark(mq_restoring *restoring, uint32_t source, uint64_t position)
+static void on_mark(mq_restoring *restoring, uint32_t ring, uint64_t position)
 {
-    if (source < MQ_SOURCES_MAX && restoring->routed[source] < position)
-        restoring->routed[source] = position;
+    if (ring < MQ_RINGS_MAX && restoring->routed[ring] < position)
+        restoring->routed[ring] = position;
 }
 
 static void on_queued(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
@@ -372,12 +371,12 @@ static uint32_t grant_of(mq_engine *engine, uint32_t topic, const mq_session *se
 }
 
 /* Settle a record that its ring has overwritten: it is in the log, in the spill file, or lost. */
-static bool settle_gone(mq_engine *engine, mq_restoring *restoring, const mq_ring *source, mq_entry *entry,
+static bool settle_gone(mq_engine *engine, mq_restoring *restoring, const mq_ring *ring, mq_entry *entry,
                         mq_unknown *out)
 {
-    mq_blob *blob = mq_spill_find(engine, source, mq_where_position(entry->where));
+    mq_blob *blob = mq_spill_find(engine, ring, mq_where_position(entry->where));
     if (blob == NULL) {
-        if (source->logged && source->kind != MQ_SOURCE_FOREIGN)
+        if (ring->logged && ring->kind != MQ_RING_OF_PRODUCER)
             return true;
         entry->where = MQ_NOWHERE;
         restoring->lost++;
@@ -406,13 +405,13 @@ static const rb_record *own_record(const rb_writer *writer, uint64_t position)
 }
 
 /* Settle a record of an own ring.  False: Python must add the topic first; no change was made. */
-static bool settle_own(mq_engine *engine, mq_restoring *restoring, const mq_ring *source, mq_entry *entry,
-                       mq_unknown *out)
+static bool settle_own_record(mq_engine *engine, mq_restoring *restoring, const mq_ring *ring,
+                              mq_entry *entry, mq_unknown *out)
 {
     uint64_t position = mq_where_position(entry->where);
-    if (!rb_writer_keeps(source->writer, position))
-        return settle_gone(engine, restoring, source, entry, out);
-    const rb_record *record = own_record(source->writer, position);
+    if (!rb_writer_keeps(ring->writer, position))
+        return settle_gone(engine, restoring, ring, entry, out);
+    const rb_record *record = own_record(ring->writer, position);
     if (record == NULL) {
         entry->where = MQ_NOWHERE;
         restoring->lost++;
@@ -422,19 +421,20 @@ static bool settle_own(mq_engine *engine, mq_restoring *restoring, const mq_ring
                        record->key_length, out, &entry->topic);
 }
 
-/* Settle a record of a foreign ring.  The memory may change at any time, so the name is copied before use. */
-static bool settle_foreign(mq_engine *engine, mq_restoring *restoring, const mq_ring *source, mq_entry *entry,
-                           mq_unknown *out)
+/* Settle a record of a producer ring.  The memory may change at any time, so the name is copied before
+ * use. */
+static bool settle_producer_record(mq_engine *engine, mq_restoring *restoring, const mq_ring *ring,
+                                   mq_entry *entry, mq_unknown *out)
 {
     mq_frame frame;
     uint8_t *name = engine->receive;
     uint64_t where = entry->where, position = mq_where_position(where);
-    bool there = position < source->reader->cursor || position < source->resume_at;
+    bool there = position < ring->reader->cursor || position < ring->resume_at;
     if (!there || mq_message_plan(engine, entry, true, &frame) != MQ_BUILT)
-        return settle_gone(engine, restoring, source, entry, out);
+        return settle_gone(engine, restoring, ring, entry, out);
     memcpy(name, frame.topic, frame.topic_length);
-    if (!rb_reader_holds(source->reader, position))
-        return settle_gone(engine, restoring, source, entry, out);
+    if (!rb_reader_holds(ring->reader, position))
+        return settle_gone(engine, restoring, ring, entry, out);
     entry->where = MQ_NOWHERE;
     bool known = topic_named(engine, restoring, name, frame.topic_length, out, &entry->topic);
     if (!known || entry->topic != MQ_NO_TOPIC) /* delivery checks the key again */
@@ -445,13 +445,14 @@ static bool settle_foreign(mq_engine *engine, mq_restoring *restoring, const mq_
 static bool settle_entry(mq_engine *engine, mq_restoring *restoring, const mq_session *session,
                          mq_entry *entry, mq_unknown *out)
 {
-    uint32_t index = entry->where == MQ_NOWHERE ? 0 : mq_where_source(entry->where);
+    uint32_t index = entry->where == MQ_NOWHERE ? 0 : mq_where_ring(entry->where);
     if (index == 0 || entry->topic != MQ_NO_TOPIC)
         return true;
-    const mq_ring *source = engine->sources[index];
-    bool known = source->kind == MQ_SOURCE_OWN       ? settle_own(engine, restoring, source, entry, out)
-                 : source->kind == MQ_SOURCE_FOREIGN ? settle_foreign(engine, restoring, source, entry, out)
-                                                     : settle_gone(engine, restoring, source, entry, out);
+    const mq_ring *ring = engine->rings[index];
+    bool known = ring->kind == MQ_RING_OWN ? settle_own_record(engine, restoring, ring, entry, out)
+                 : ring->kind == MQ_RING_OF_PRODUCER
+                     ? settle_producer_record(engine, restoring, ring, entry, out)
+                     : settle_gone(engine, restoring, ring, entry, out);
     if (known && entry->topic != MQ_NO_TOPIC)
         entry->tag |= grant_of(engine, entry->topic, session);
     return known;
@@ -470,7 +471,7 @@ static void entry_put(uint8_t *at, const mq_entry *entry)
 static bool settle_window(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out)
 {
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
-        if (n < session->sent_first) /* as in mq_session_forget_source() */
+        if (n < session->sent_first) /* as in mq_session_forget_ring() */
             continue;
         mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
         if (entry->where == MQ_NOWHERE)
@@ -523,7 +524,7 @@ bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session 
 
 /* ---- records without an entry ---- */
 
-static bool route_record(mq_engine *engine, const mq_restoring *restoring, uint32_t source, uint64_t position,
+static bool route_record(mq_engine *engine, const mq_restoring *restoring, uint32_t ring, uint64_t position,
                          const rb_record *record, const uint8_t *name, mq_unknown *out)
 {
     uint32_t index;
@@ -534,11 +535,11 @@ static bool route_record(mq_engine *engine, const mq_restoring *restoring, uint3
     if ((message.flags & RB_FLAG_QOS) == 3)
         message.flags ^= 1;
     if (topic != NULL && !topic->reserved)
-        mq_route_record(engine, topic, mq_where(source, position), &message);
+        mq_route_record(engine, topic, mq_where(ring, position), &message);
     return true;
 }
 
-bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32_t source, uint64_t position,
+bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32_t ring, uint64_t position,
                         const uint8_t *bytes, uint64_t length, uint64_t *from, mq_unknown *out)
 {
     uint64_t at = 0;
@@ -558,7 +559,7 @@ bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32
         if (span == 0)
             return true;
         if (position + at >= *from) {
-            if (!route_record(engine, restoring, source, position + at, &header,
+            if (!route_record(engine, restoring, ring, position + at, &header,
                               bytes + at + RB_RECORD_HEADER_BYTES, out))
                 return false;
             *from = position + at + 1;

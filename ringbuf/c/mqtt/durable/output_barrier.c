@@ -100,48 +100,48 @@ static bool is_set(const mq_log_block *block)
 }
 
 /* Set the position from which the ring's log must take no records.  RB_NO_POSITION: the log may take all. */
-static void log_limit_store(const mq_ring *source, uint64_t position)
+static void log_limit_store(const mq_ring *ring, uint64_t position)
 {
     /* layout.h defines the word: 0 for none, otherwise 1 + position */
     uint64_t word = position == RB_NO_POSITION ? 0 : 1 + position;
     /* pairs with the acquire in log_limit() of reader.c: the record is committed after this store, and its
      * reader loads it after the commit */
-    atomic_store_explicit(&source->writer->header->log_blocked_from, word, memory_order_release);
+    atomic_store_explicit(&ring->writer->header->log_blocked_from, word, memory_order_release);
 }
 
-void mq_block_log(mq_engine *engine, mq_ring *source)
+void mq_block_log(mq_engine *engine, mq_ring *ring)
 {
-    if (!engine->journal.output_waits || source->ack_gate.event == MQ_GATE_NONE)
+    if (!engine->journal.output_waits || ring->ack_gate.event == MQ_GATE_NONE)
         return;
-    mq_log_block block = {.from = source->writer->tail, .journal_position = engine->journal.writer->tail};
-    if (!is_set(&source->blocked)) {
-        source->blocked = block;
-        log_limit_store(source, block.from);
-        engine->blocked_sources++;
-    } else if (is_set(&source->next_blocked)) {
-        source->next_blocked.journal_position = block.journal_position;
-    } else if (source->blocked.journal_position != block.journal_position) {
-        source->next_blocked = block;
+    mq_log_block block = {.from = ring->writer->tail, .journal_position = engine->journal.writer->tail};
+    if (!is_set(&ring->blocked)) {
+        ring->blocked = block;
+        log_limit_store(ring, block.from);
+        engine->blocked_rings++;
+    } else if (is_set(&ring->next_blocked)) {
+        ring->next_blocked.journal_position = block.journal_position;
+    } else if (ring->blocked.journal_position != block.journal_position) {
+        ring->next_blocked = block;
     }
 }
 
 static void unblock_log(mq_engine *engine, uint32_t index, uint64_t done)
 {
-    mq_ring *source = engine->sources[index];
-    if (source->kind != MQ_SOURCE_OWN || !is_set(&source->blocked) || source->blocked.journal_position > done)
+    mq_ring *ring = engine->rings[index];
+    if (ring->kind != MQ_RING_OWN || !is_set(&ring->blocked) || ring->blocked.journal_position > done)
         return;
-    bool next_is_synced = is_set(&source->next_blocked) && source->next_blocked.journal_position <= done;
-    source->blocked = next_is_synced ? NO_BLOCK : source->next_blocked;
-    source->next_blocked = NO_BLOCK;
-    log_limit_store(source, source->blocked.from);
-    engine->blocked_sources -= !is_set(&source->blocked);
-    rb_end_publish(source->writer); /* its log may have new records to take */
+    bool next_is_synced = is_set(&ring->next_blocked) && ring->next_blocked.journal_position <= done;
+    ring->blocked = next_is_synced ? NO_BLOCK : ring->next_blocked;
+    ring->next_blocked = NO_BLOCK;
+    log_limit_store(ring, ring->blocked.from);
+    engine->blocked_rings -= !is_set(&ring->blocked);
+    rb_end_publish(ring->writer); /* its log may have new records to take */
 }
 
 static void reap_records(mq_engine *engine)
 {
     uint64_t done = engine->journal.output_waits ? synced(engine) : UINT64_MAX;
-    for (uint32_t i = 1; i < engine->source_count; i++)
+    for (uint32_t i = 1; i < engine->ring_count; i++)
         unblock_log(engine, i, done);
 }
 
@@ -149,6 +149,6 @@ void mq_reap_barrier(mq_engine *engine)
 {
     if (engine->sync_waiters.count > 0)
         reap_output(engine);
-    if (engine->blocked_sources > 0)
+    if (engine->blocked_rings > 0)
         reap_records(engine);
 }

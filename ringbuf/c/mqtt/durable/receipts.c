@@ -83,21 +83,21 @@ void mq_receipt_drop(mq_session *session, uint16_t identifier)
 }
 
 /* The last one is dropped first: with the first one, the memory is freed. */
-void mq_receipts_forget(mq_session *session, uint32_t source)
+void mq_receipts_forget(mq_session *session, uint32_t ring)
 {
     for (uint32_t i = session->receipts == NULL ? 0 : session->receipts->count; i-- > 0;)
-        if (source == 0 || session->receipts->at[i].source == source)
+        if (ring == 0 || session->receipts->at[i].ring == ring)
             drop(session, i);
 }
 
 /* ---- reports of the sinks ---- */
 
-static void settle(mq_engine *engine, mq_receipts *receipts, uint32_t source)
+static void settle(mq_engine *engine, mq_receipts *receipts, uint32_t ring)
 {
-    uint64_t upstream = engine->sources[source]->ack_gate.upstream;
+    uint64_t upstream = engine->rings[ring]->ack_gate.upstream;
     uint32_t count = receipts->count, kept = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (receipts->at[i].source != source || receipts->at[i].waits_for > upstream)
+        if (receipts->at[i].ring != ring || receipts->at[i].waits_for > upstream)
             receipts->at[kept++] = receipts->at[i];
     receipts->count = kept;
     mq_session *session = receipts->session;
@@ -107,20 +107,20 @@ static void settle(mq_engine *engine, mq_receipts *receipts, uint32_t source)
         receipts_free(session);
 }
 
-void mq_receipts_settle(mq_engine *engine, uint32_t source)
+void mq_receipts_settle(mq_engine *engine, uint32_t ring)
 {
     for (mq_receipts *receipts = engine->receipts, *next; receipts != NULL; receipts = next) {
         next = receipts->next;
-        settle(engine, receipts, source);
+        settle(engine, receipts, ring);
     }
 }
 
-void mq_receipts_lost(mq_engine *engine, uint32_t source, uint64_t from, uint64_t to)
+void mq_receipts_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to)
 {
     for (mq_receipts *receipts = engine->receipts, *next; receipts != NULL; receipts = next) {
         next = receipts->next;
         for (uint32_t i = receipts->count; i-- > 0;) /* as in mq_receipts_forget() */
-            if (receipts->at[i].source == source && mq_is_lost(receipts->at[i].waits_for, from, to))
+            if (receipts->at[i].ring == ring && mq_is_lost(receipts->at[i].waits_for, from, to))
                 mq_received_lost(engine, receipts->session, receipts->at[i].identifier);
     }
 }

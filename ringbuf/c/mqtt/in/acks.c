@@ -96,16 +96,15 @@ static void queue_ack(mq_engine *engine, mq_connection *connection, mq_ack ack)
  * reasons.  A client without reasons waits while publishers are refused. */
 static mq_ack_status status_of(const mq_engine *engine, const mq_connection *connection, mq_ack *ack)
 {
-    const mq_ring *source = engine->sources[ack->source];
-    if (ack->waits_for == 0 || source->kind != MQ_SOURCE_OWN)
+    const mq_ring *ring = engine->rings[ack->ring];
+    if (ack->waits_for == 0 || ring->kind != MQ_RING_OWN)
         return MQ_ACK_DONE;
-    mq_ack_status status = mq_ack_status_of(engine, source, ack->waits_for);
+    mq_ack_status status = mq_ack_status_of(engine, ring, ack->waits_for);
     if (status == MQ_ACK_DONE || status == MQ_ACK_WAITS)
         return status;
     if (connection->version != 5)
         return status == MQ_ACK_LOST ? status : MQ_ACK_WAITS;
-    ack->reason = status == MQ_ACK_LOST ? MQ_REASON_IMPLEMENTATION_SPECIFIC_ERROR
-                                        : mq_refusal(engine, source);
+    ack->reason = status == MQ_ACK_LOST ? MQ_REASON_IMPLEMENTATION_SPECIFIC_ERROR : mq_refusal(engine, ring);
     return status;
 }
 
@@ -156,13 +155,13 @@ void mq_acks_release(mq_engine *engine)
 }
 
 /* Find the acknowledgements of lost records.  Those of QoS 2 have receipts (mq_received_lost). */
-void mq_acks_lost(mq_engine *engine, uint32_t source, uint64_t from, uint64_t to)
+void mq_acks_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to)
 {
     for (uint32_t i = 0; i < engine->ack_waiters.count; i++) {
         mq_connection *connection = mq_slab_get(&engine->connections, engine->ack_waiters.at[i]);
         for (uint32_t j = 0; connection != NULL && j < connection->acks_count; j++) {
             mq_ack *ack = ack_at(connection, j);
-            if (ack->source == source && ack->first == MQ_PUBACK << 4 && mq_is_lost(ack->waits_for, from, to))
+            if (ack->ring == ring && ack->first == MQ_PUBACK << 4 && mq_is_lost(ack->waits_for, from, to))
                 ack->waits_for = MQ_NEVER;
         }
     }
@@ -179,7 +178,7 @@ bool mq_ack_waits(const mq_connection *connection, uint16_t identifier)
 /* Acknowledge at once, or when the record is durable; never before an earlier one of this connection. */
 void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack)
 {
-    bool waits = ack.source != 0 && engine->sources[ack.source]->ack_gate.event != MQ_GATE_NONE;
+    bool waits = ack.ring != 0 && engine->rings[ack.ring]->ack_gate.event != MQ_GATE_NONE;
     if (!waits)
         ack.waits_for = 0;
     if (waits || connection->acks_count > 0)

@@ -66,7 +66,7 @@ bool mq_on_publish(mq_engine *engine, mq_connection *connection, const mq_packet
 
 /* acks.c */
 bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const mq_packet *packet);
-/* Send a PUBACK or PUBREC, or queue it until its record is durable; `source` 0: no record stored. */
+/* Send a PUBACK or PUBREC, or queue it until its record is durable; `ring` 0: no record stored. */
 void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack);
 /* True if `identifier` waits for its PUBACK or PUBREC. */
 bool mq_ack_waits(const mq_connection *connection, uint16_t identifier);

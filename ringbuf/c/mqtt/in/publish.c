@@ -100,12 +100,12 @@ static inline uint32_t read_publish(mq_engine *engine, const mq_connection *conn
 
 /* ---- acknowledgement ---- */
 
-static void answer(mq_engine *engine, mq_connection *connection, const publish *publish, uint16_t source,
+static void answer(mq_engine *engine, mq_connection *connection, const publish *publish, uint16_t ring,
                    uint64_t waits_for, uint8_t reason)
 {
     mq_acknowledge(engine, connection,
                    (mq_ack){.waits_for = waits_for,
-                            .source = source,
+                            .ring = ring,
                             .identifier = publish->identifier,
                             .first = publish->qos == 1 ? MQ_PUBACK << 4 : MQ_PUBREC << 4,
                             .reason = reason});
@@ -138,7 +138,7 @@ static bool append_failed(mq_engine *engine, mq_connection *connection, const mq
     if (result == RB_FULL || result == RB_PENDING)
         return pause_for_room(engine, connection);
     bool large = result == RB_TOO_LARGE;
-    uint8_t refusal = mq_refusal(engine, engine->sources[topic->source]);
+    uint8_t refusal = mq_refusal(engine, engine->rings[topic->ring]);
     if (publish->qos == 0 || connection->version == 5)
         return drop(engine, connection, publish, large ? MQ_DROP_TOO_LARGE : MQ_DROP_FULL,
                     large     ? MQ_REASON_IMPLEMENTATION_SPECIFIC_ERROR
@@ -152,7 +152,7 @@ static bool append_failed(mq_engine *engine, mq_connection *connection, const mq
 /* True if the sinks must report a loss of the topic's records: then a receipt is needed. */
 static bool needs_receipt(const mq_engine *engine, const mq_topic *topic)
 {
-    return engine->sources[topic->source]->ack_gate.event == MQ_GATE_UPSTREAM;
+    return engine->rings[topic->ring]->ack_gate.event == MQ_GATE_UPSTREAM;
 }
 
 /* Mark the identifier of a message that will be the next record of its ring.  The journal of a kept session
@@ -161,21 +161,19 @@ static bool needs_receipt(const mq_engine *engine, const mq_topic *topic)
 static bool mark_once(mq_engine *engine, mq_session *session, const mq_topic *topic, const publish *publish)
 {
     bool again, has_receipt = needs_receipt(engine, topic);
-    mq_ring *source = engine->sources[topic->source];
-    mq_receipt receipt = {.waits_for = 1 + mq_ack_waits_for(source),
-                          .source = topic->source,
-                          .identifier = publish->identifier};
+    mq_ring *ring = engine->rings[topic->ring];
+    mq_receipt receipt = {
+        .waits_for = 1 + mq_ack_waits_for(ring), .ring = topic->ring, .identifier = publish->identifier};
     if (!mq_received_mark(session, publish->identifier, &again))
         return false;
     if ((has_receipt && !mq_receipt_add(engine, session, receipt)) ||
-        (session->kept &&
-         !mq_journal_received(engine, session, mq_where(topic->source, source->writer->tail),
-                              publish->identifier, has_receipt ? &receipt : NULL))) {
+        (session->kept && !mq_journal_received(engine, session, mq_where(topic->ring, ring->writer->tail),
+                                               publish->identifier, has_receipt ? &receipt : NULL))) {
         mq_received_free(session, publish->identifier);
         return false;
     }
     if (session->kept)
-        mq_block_log(engine, source);
+        mq_block_log(engine, ring);
     return true;
 }
 
@@ -185,9 +183,9 @@ static void acknowledge_again(mq_engine *engine, mq_connection *connection, cons
                               const publish *publish)
 {
     const mq_receipt *receipt = mq_receipt_find(connection->session, publish->identifier);
-    uint16_t source = receipt == NULL ? topic->source : receipt->source;
-    uint64_t waits_for = receipt == NULL ? mq_ack_waits_for(engine->sources[source]) : receipt->waits_for;
-    answer(engine, connection, publish, source, waits_for, MQ_REASON_SUCCESS);
+    uint16_t ring = receipt == NULL ? topic->ring : receipt->ring;
+    uint64_t waits_for = receipt == NULL ? mq_ack_waits_for(engine->rings[ring]) : receipt->waits_for;
+    answer(engine, connection, publish, ring, waits_for, MQ_REASON_SUCCESS);
 }
 
 /* True if a new QoS 2 message must wait: the session has the maximum of receipts, from earlier connections,
@@ -219,7 +217,7 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
         return pause_for_room(engine, connection);
     uint64_t waits_for = mq_append_in_room(engine, topic, &publish->message);
     connection->unfinished++;
-    answer(engine, connection, publish, topic->source, waits_for, MQ_REASON_SUCCESS);
+    answer(engine, connection, publish, topic->ring, waits_for, MQ_REASON_SUCCESS);
     return true;
 }
 
@@ -250,7 +248,7 @@ static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic,
     if (result != RB_OK)
         return append_failed(engine, connection, topic, publish, result);
     if (publish->qos == 1)
-        answer(engine, connection, publish, topic->source, waits_for,
+        answer(engine, connection, publish, topic->ring, waits_for,
                engine->matched == 0 ? MQ_REASON_NO_MATCHING_SUBSCRIBERS : MQ_REASON_SUCCESS);
     return true;
 }

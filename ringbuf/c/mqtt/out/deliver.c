@@ -96,11 +96,11 @@ static bool deliver_plain(mq_engine *engine, mq_connection *connection, const mq
     if (entry->tag & ~(uint32_t)MQ_TAG_RETAIN || entry->where == MQ_NOWHERE ||
         (is_v5 && (connection->alias_max | connection->send_max_bytes)))
         return false;
-    const mq_ring *source = engine->sources[mq_where_source(entry->where)];
+    const mq_ring *ring = engine->rings[mq_where_ring(entry->where)];
     uint64_t position = mq_where_position(entry->where);
-    if (source == NULL || source->kind != MQ_SOURCE_OWN || !rb_writer_keeps(source->writer, position))
+    if (ring == NULL || ring->kind != MQ_RING_OWN || !rb_writer_keeps(ring->writer, position))
         return false;
-    const rb_record *record = rb_writer_record(source->writer, position);
+    const rb_record *record = rb_writer_record(ring->writer, position);
     uint32_t at = rb_payload_position(record->key_length, 0), payload_length = record->length - at,
              length = 2 + record->key_length + is_v5 + payload_length, waiting = out->end - out->start;
     if (record->flags & RB_FLAG_PROPERTIES || out->room - out->end < MQ_FRAME_HEAD_MAX + length ||

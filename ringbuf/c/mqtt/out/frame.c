@@ -6,7 +6,7 @@
  * The record at a position is read in one of three ways:
  *   own ring  written by this thread, so the record cannot change during the copy; it is lost when the ring
  *             has released that position for overwriting (overrun)
- *   foreign   written by another process that may be hostile: header and properties are copied before use,
+ *   producer  written by another process that may be hostile: header and properties are copied before use,
  *             and lengths are checked against the ring.  After the copy the record must still be valid, and
  *             its key must still be the topic it was routed by; otherwise the frame is removed
  *   blob      a copy in this process's memory
@@ -64,13 +64,13 @@ static mq_built take_properties(uint64_t age_ns, bool may_be_late, const uint8_t
     return MQ_BUILT;
 }
 
-static mq_built look_own(const mq_engine *engine, const rb_record *record, bool again, mq_frame *out)
+static mq_built plan_in_memory(const mq_engine *engine, const rb_record *record, bool again, mq_frame *out)
 {
     const uint8_t *bytes = (const uint8_t *)record;
     uint32_t payload = rb_payload_position(record->key_length, 0);
     out->topic = bytes + RB_RECORD_HEADER_BYTES;
     out->topic_length = record->key_length;
-    out->foreign = NULL;
+    out->producer = NULL;
     if (record->flags & RB_FLAG_PROPERTIES) { /* written by this process: lengths are valid */
         rb_parts parts;
         if (rb_record_parts(record, bytes, record->length, &parts) != RB_OK)
@@ -86,17 +86,18 @@ static mq_built look_own(const mq_engine *engine, const rb_record *record, bool 
     return MQ_BUILT;
 }
 
-/* Find the properties of a foreign record, checked in a copy. */
-static mq_built look_foreign_properties(mq_engine *engine, const mq_ring *source, uint64_t position,
-                                        const rb_record *header, const rb_parts *parts, bool again,
-                                        mq_frame *out)
+/* Find the properties of a producer's record, checked in a copy. */
+static mq_built plan_producer_properties(mq_engine *engine, const mq_ring *ring, uint64_t position,
+                                         const rb_record *header, const rb_parts *parts, bool again,
+                                         mq_frame *out)
 {
-    const rb_reader *reader = source->reader;
+    const rb_reader *reader = ring->reader;
     if (parts->properties_length > MQ_READ_BYTES)
         return MQ_FORGED;
-    if (engine->foreign == NULL && (engine->foreign = malloc(MQ_READ_BYTES)) == NULL)
+    if (engine->producer_properties == NULL && (engine->producer_properties = malloc(MQ_READ_BYTES)) == NULL)
         return MQ_NO_MEMORY;
-    uint8_t *copy = engine->foreign; /* not engine->receive, which may hold input of a client now */
+    uint8_t *copy =
+        engine->producer_properties; /* not engine->receive, which may hold input of a client now */
     memcpy(copy, reader->data + (position & reader->mask) + parts->properties_position,
            parts->properties_length);
     if (!rb_reader_holds(reader, position))
@@ -110,10 +111,10 @@ static mq_built look_foreign_properties(mq_engine *engine, const mq_ring *source
                                                     checked.stored_length, checked.flags, out);
 }
 
-static mq_built look_foreign(mq_engine *engine, const mq_ring *source, uint64_t position, bool again,
-                             mq_frame *out)
+static mq_built plan_from_producer(mq_engine *engine, const mq_ring *ring, uint64_t position, bool again,
+                                   mq_frame *out)
 {
-    const rb_reader *reader = source->reader;
+    const rb_reader *reader = ring->reader;
     const uint8_t *bytes = reader->data + (position & reader->mask);
     rb_record header;
     rb_parts parts;
@@ -127,45 +128,45 @@ static mq_built look_foreign(mq_engine *engine, const mq_ring *source, uint64_t 
     out->topic_length = header.key_length;
     out->payload = bytes + parts.payload_position;
     out->payload_length = parts.payload_length;
-    out->foreign = source;
+    out->producer = ring;
     return header.flags & RB_FLAG_PROPERTIES
-               ? look_foreign_properties(engine, source, position, &header, &parts, again, out)
+               ? plan_producer_properties(engine, ring, position, &header, &parts, again, out)
                : MQ_BUILT;
 }
 
 bool mq_is_expired(const mq_engine *engine, const rb_record *record)
 {
     mq_frame unused;
-    return record->flags & RB_FLAG_EXPIRY && look_own(engine, record, false, &unused) == MQ_EXPIRED;
+    return record->flags & RB_FLAG_EXPIRY && plan_in_memory(engine, record, false, &unused) == MQ_EXPIRED;
 }
 
 mq_built mq_message_plan(mq_engine *engine, const mq_entry *entry, bool again, mq_frame *out)
 {
-    uint32_t index = mq_where_source(entry->where);
+    uint32_t index = mq_where_ring(entry->where);
     out->properties_length = 0;
     out->expires = false;
     if (entry->where == MQ_NOWHERE)
         return entry->tag & MQ_TAG_RELEASED ? MQ_DENIED : MQ_OVERRUN;
     if (index == 0)
-        return look_own(engine, &mq_where_blob(entry->where)->record, again, out);
-    const mq_ring *source = engine->sources[index];
+        return plan_in_memory(engine, &mq_where_blob(entry->where)->record, again, out);
+    const mq_ring *ring = engine->rings[index];
     uint64_t position = mq_where_position(entry->where);
-    if (source->kind == MQ_SOURCE_PAST)
+    if (ring->kind == MQ_RING_ENDED)
         return mq_is_only_in_log(engine, entry) ? MQ_ONLY_IN_LOG : MQ_OVERRUN;
-    if (source->kind == MQ_SOURCE_FOREIGN)
-        return look_foreign(engine, source, position, again, out);
-    if (!rb_writer_keeps(source->writer, position))
+    if (ring->kind == MQ_RING_OF_PRODUCER)
+        return plan_from_producer(engine, ring, position, again, out);
+    if (!rb_writer_keeps(ring->writer, position))
         return mq_is_only_in_log(engine, entry) ? MQ_ONLY_IN_LOG : MQ_OVERRUN;
-    return look_own(engine, rb_writer_record(source->writer, position), again, out);
+    return plan_in_memory(engine, rb_writer_record(ring->writer, position), again, out);
 }
 
 /* Check, after the copy, that the record is still valid and that `topic` is the one it was routed by.
  * `topic` is in this process's memory, unless it was omitted. */
-static mq_built look_again(const mq_engine *engine, const mq_entry *entry, const mq_frame *frame,
-                           const uint8_t *topic)
+static mq_built check_producer_record(const mq_engine *engine, const mq_entry *entry, const mq_frame *frame,
+                                      const uint8_t *topic)
 {
     const mq_topic *routed = mq_slab_at(&engine->topics, entry->topic);
-    if (!rb_reader_holds(frame->foreign->reader, mq_where_position(entry->where)))
+    if (!rb_reader_holds(frame->producer->reader, mq_where_position(entry->where)))
         return MQ_OVERRUN;
     if (!(routed->item.generation & 1) || routed->length != frame->topic_length ||
         memcmp(routed->name, topic, routed->length) != 0)
@@ -247,7 +248,7 @@ mq_built mq_frame_put(mq_engine *engine, mq_connection *connection, const mq_ent
     const uint8_t *topic = is_named ? to : frame->topic;
     if (is_named)
         to = put_bytes(to, frame->topic, frame->topic_length);
-    mq_built still = frame->foreign == NULL ? MQ_BUILT : look_again(engine, entry, frame, topic);
+    mq_built still = frame->producer == NULL ? MQ_BUILT : check_producer_record(engine, entry, frame, topic);
     if (still != MQ_BUILT)
         return still;
     if (qos)
@@ -255,7 +256,7 @@ mq_built mq_frame_put(mq_engine *engine, mq_connection *connection, const mq_ent
     if (is_v5)
         to = put_properties(to, frame);
     to = put_bytes(to, frame->payload, frame->payload_length);
-    if (frame->foreign != NULL && !rb_reader_holds(frame->foreign->reader, mq_where_position(entry->where)))
+    if (frame->producer != NULL && !rb_reader_holds(frame->producer->reader, mq_where_position(entry->where)))
         return MQ_OVERRUN;
     out->end = (uint32_t)(to - out->at);
     if (is_v5 && frame->alias)

@@ -15,7 +15,7 @@ typedef enum mq_built {
     MQ_NO_MEMORY,
     MQ_ONLY_IN_LOG, /* only the log has the record; this session waits for it */
     MQ_OVERRUN,   /* the record was overwritten */
-    MQ_FORGED,    /* a foreign record has changed since it was routed */
+    MQ_FORGED,    /* a producer's record has changed since it was routed */
     MQ_DENIED,    /* the entry was removed, and counted then */
     MQ_EXPIRED,   /* the Message Expiry Interval has passed */
     MQ_TOO_LARGE, /* exceeds the Maximum Packet Size of this client */
@@ -27,7 +27,7 @@ typedef struct mq_frame {
     uint32_t topic_length, payload_length, properties_length;
     bool expires;
     uint32_t remaining_s;     /* of the expiry interval */
-    const mq_ring *foreign;   /* ring whose record must be checked after copying; NULL: not foreign */
+    const mq_ring *producer;  /* ring whose record must be checked after copying; NULL: own record */
     /* The frame, for one connection. */
     const mq_subscription_ids *ids; /* its subscription identifiers are added; NULL: none */
     uint32_t added;        /* bytes of properties, including those not from the message */

@@ -18,7 +18,7 @@ void mq_entry_done(mq_engine *engine, const mq_entry *entry)
 {
     if (entry->tag >> MQ_TAG_IDS_SHIFT)
         mq_subscription_ids_drop(engine, entry->tag >> MQ_TAG_IDS_SHIFT);
-    if (entry->where == MQ_NOWHERE || mq_where_source(entry->where) != 0)
+    if (entry->where == MQ_NOWHERE || mq_where_ring(entry->where) != 0)
         return;
     mq_blob_done(engine, mq_where_blob(entry->where));
 }
@@ -126,20 +126,20 @@ void mq_session_return(mq_session *session)
 
 /* ---- the end ---- */
 
-/* Forget a source whose number may be reused: no entry may point to it any more.  Unacknowledged messages
+/* Forget a ring whose number may be reused: no entry may point to it any more.  Unacknowledged messages
  * cannot be sent again.  Queued entries are counted as overrun in their turn. */
-void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source)
+void mq_session_forget_ring(mq_engine *engine, mq_session *session, uint32_t ring)
 {
-    mq_receipts_forget(session, source);
+    mq_receipts_forget(session, ring);
     mq_walk walk = {0};
     while (mq_queue_next(session, &walk))
-        if (mq_where_source(mq_entry_at(walk.at).where) == source)
+        if (mq_where_ring(mq_entry_at(walk.at).where) == ring)
             mq_entry_move(walk.at, MQ_NOWHERE);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
         if (n < session->sent_first) /* a gap that was removed with earlier entries, perhaps with the array */
             continue;
         mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
-        if (entry->where != MQ_NOWHERE && mq_where_source(entry->where) == source)
+        if (entry->where != MQ_NOWHERE && mq_where_ring(entry->where) == ring)
             mq_sent_done(engine, session, entry);
     }
 }

@@ -3,14 +3,14 @@
  * Log backfill: records that are only in the log, because their ring has overwritten them while a session of
  * QoS 1 or 2 still waited for them.
  *
- * They use no memory until they are read.  When such a record is the next one to be delivered, delivery to that
- * session stops and Python receives MQ_EVENT_BACKFILL (events.c).  Other sessions continue.  Python reads the
- * log on another thread and returns a run of records, as it was in the ring, with mq_restore_records().  The
- * entries of these records then point to copies.  Entries at positions that the log does not have are dropped,
- * and counted as overrun.  mq_resume_delivery() resumes the delivery.
+ * They use no memory until they are read.  When such a record is the next one to be delivered, delivery to
+ * that session stops and Python receives MQ_EVENT_BACKFILL (events.c).  Other sessions continue.  Python reads
+ * the log on another thread and returns a run of records, as it was in the ring, with mq_restore_records().
+ * The entries of these records then point to copies.  Entries at positions that the log does not have are
+ * dropped, and counted as overrun.  mq_resume_delivery() resumes the delivery.
  *
- * A session gets RESTORE_MAX_BYTES at a time, or less if copies for other sessions use much memory.  This bounds
- * the memory of records from the log.
+ * A session gets RESTORE_MAX_BYTES at a time, or less if copies for other sessions use much memory.  This
+ * bounds the memory of records from the log.
  */
 #include "mqtt/mqtt.h"
 
@@ -18,7 +18,7 @@
 #define RESTORE_MIN_BYTES (16u << 10)
 
 typedef struct run { /* a run of records from the log */
-    uint32_t source;
+    uint32_t ring;
     uint64_t wanted; /* begin of the read: the log has no record from here to `position` */
     uint64_t position; /* position of the first byte in the ring */
     const uint8_t *bytes;
@@ -37,14 +37,14 @@ typedef enum fate {
 
 bool mq_is_only_in_log(const mq_engine *engine, const mq_entry *entry)
 {
-    uint32_t index = mq_where_source(entry->where);
+    uint32_t index = mq_where_ring(entry->where);
     if (entry->where == MQ_NOWHERE || index == 0 || !(entry->tag & MQ_TAG_QOS))
         return false;
-    const mq_ring *source = engine->sources[index];
-    if (source->kind == MQ_SOURCE_PAST)
-        return source->logged;
-    return source->kind == MQ_SOURCE_OWN && source->logged &&
-           !rb_writer_keeps(source->writer, mq_where_position(entry->where));
+    const mq_ring *ring = engine->rings[index];
+    if (ring->kind == MQ_RING_ENDED)
+        return ring->logged;
+    return ring->kind == MQ_RING_OWN && ring->logged &&
+           !rb_writer_keeps(ring->writer, mq_where_position(entry->where));
 }
 
 void mq_wait_for_log(mq_engine *engine, mq_session *session)
@@ -89,7 +89,7 @@ static fate fate_of(mq_engine *engine, run *run, const mq_entry *entry, mq_blob 
     rb_record header;
     rb_parts parts;
     uint64_t bad, position = mq_where_position(entry->where);
-    if (entry->where == MQ_NOWHERE || mq_where_source(entry->where) != run->source ||
+    if (entry->where == MQ_NOWHERE || mq_where_ring(entry->where) != run->ring ||
         !(entry->tag & MQ_TAG_QOS) || position < run->wanted)
         return FATE_STAYS;
     if (!mq_is_only_in_log(engine, entry))
@@ -154,7 +154,7 @@ void mq_restore_records(mq_engine *engine, mq_session *session, uint64_t wanted,
 {
     uint64_t used = engine->counters.spilled_bytes, most = engine->limits.spill_max_bytes;
     uint64_t room = (most > used ? most - used : 0) / 16;
-    run run = {.source = mq_where_source(wanted),
+    run run = {.ring = mq_where_ring(wanted),
                .wanted = mq_where_position(wanted),
                .position = position,
                .bytes = bytes,

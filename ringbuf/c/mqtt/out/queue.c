@@ -14,7 +14,7 @@
  * A million entries take 15.1 bytes each, with all overhead (queues_bytes).  A queue that becomes empty keeps
  * one chunk of the smallest size.
  *
- * Each chunk that is not pushed to any more records the sources whose records it may still need (`sources`,
+ * Each chunk that is not pushed to any more records the rings whose records it may still need (`rings`,
  * one bit each, modulo 32).  spill.c updates it: records that are copied out are not checked again.
  */
 #include "mqtt/mqtt.h"
@@ -38,7 +38,7 @@ static mq_chunk *chunk_take(mq_engine *engine, mq_session *session, uint32_t byt
     if (chunk == NULL)
         return NULL;
     *chunk = (mq_chunk){.room = MQ_CHUNK_ROOM(bytes), .bytes = (uint16_t)(bytes / MQ_CHUNK_MIN_BYTES)};
-    chunk->sources = UINT32_MAX;
+    chunk->rings = UINT32_MAX;
     engine->counters.queues_bytes += bytes;
     session->queue_bytes += bytes;
     mq_owner_use(session->owner, MQ_OWNED_QUEUE_BYTES, bytes);
@@ -115,7 +115,7 @@ static void queue_emptied(mq_engine *engine, mq_session *session)
         }
     }
     session->front = session->hot = session->back;
-    session->back->sources = UINT32_MAX;
+    session->back->rings = UINT32_MAX;
     session->disordered &= session->in_flight > 0;
     session->queue_out = session->queue_in = session->back->entries;
     left_refresh(engine, session);
@@ -239,7 +239,7 @@ static void queue_end_at(mq_engine *engine, mq_session *session, const mq_walk *
     session->queue_count = count;
     session->hot = session->front;
     for (mq_chunk *chunk = session->front; chunk != NULL; chunk = chunk->next)
-        chunk->sources = UINT32_MAX; /* entries have moved between chunks */
+        chunk->rings = UINT32_MAX; /* entries have moved between chunks */
     left_refresh(engine, session);
 }
 

@@ -8,7 +8,7 @@
 
 /* inflight.c */
 void mq_session_clear(mq_engine *engine, mq_session *session);
-void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source);
+void mq_session_forget_ring(mq_engine *engine, mq_session *session, uint32_t ring);
 void mq_session_return(mq_session *session); /* after a connection was attached: redeliver */
 void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause);
 void mq_entry_done(mq_engine *engine, const mq_entry *entry); /* release its blob and subscription ids */
@@ -31,19 +31,19 @@ bool mq_is_expired(const mq_engine *engine, const rb_record *record);
 /* Build frames into the connection's output, up to a sensible amount.  True: there are more. */
 bool mq_fill_output(mq_engine *engine, mq_connection *connection);
 
-static inline uint64_t mq_where(uint32_t source, uint64_t position)
+static inline uint64_t mq_where(uint32_t ring, uint64_t position)
 {
-    return (uint64_t)source << MQ_SOURCE_SHIFT | position / RB_RECORD_ALIGN;
+    return (uint64_t)ring << MQ_RING_SHIFT | position / RB_RECORD_ALIGN;
 }
 
-static inline uint32_t mq_where_source(uint64_t where)
+static inline uint32_t mq_where_ring(uint64_t where)
 {
-    return (uint32_t)(where >> MQ_SOURCE_SHIFT);
+    return (uint32_t)(where >> MQ_RING_SHIFT);
 }
 
 static inline uint64_t mq_where_position(uint64_t where)
 {
-    return (where & (((uint64_t)1 << MQ_SOURCE_SHIFT) - 1)) * RB_RECORD_ALIGN;
+    return (where & (((uint64_t)1 << MQ_RING_SHIFT) - 1)) * RB_RECORD_ALIGN;
 }
 
 static inline mq_blob *mq_where_blob(uint64_t where)
@@ -111,7 +111,7 @@ static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entr
     session->queue_in += MQ_ENTRY_BYTES;
     session->queue_left--;
     session->queue_count++;
-    if (mq_where_source(entry.where) == 0)
+    if (mq_where_ring(entry.where) == 0)
         mq_where_blob(entry.where)->references++;
     if (entry.tag >> MQ_TAG_IDS_SHIFT)
         mq_subscription_ids_at(engine, entry.tag >> MQ_TAG_IDS_SHIFT)->references++;

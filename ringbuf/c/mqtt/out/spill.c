@@ -6,20 +6,20 @@
  *
  * Copies are in the spill file (spill_file.h), which outlives the broker as rings do.  While the file has no
  * room, no record that a kept session needs may be overwritten in an own ring; the publisher is refused
- * instead.  Copies for sessions that end with the broker, and copies from foreign rings, are then on the
+ * instead.  Copies for sessions that end with the broker, and copies from producer rings, are then on the
  * heap.  Without a file all copies are on the heap.
  *
  * Only records of QoS 1 and 2 are copied, queued or in flight, and only from rings without a log: records in
  * a log are read back from there (log_backfill.c).
  *
- *   own ring      before the writer overwrites needed records: only the limit causes losses
- *   foreign ring  when the records read are half a ring old.  Its writer does not wait for the broker, so a
- *                 burst of half a ring between two sweeps still overruns
+ *   own ring       before the writer overwrites needed records: only the limit causes losses
+ *   producer ring  when the records read are half a ring old.  Its writer does not wait for the broker, so a
+ *                  burst of half a ring between two sweeps still overruns
  *
  * Cost.  Sessions without queued records of QoS 1 or 2 cost nothing.  A session is in `watched` from the push
  * that makes it need a ring until a sweep finds that it needs none.  A sweep is due once for each sixteenth
  * of a ring (at most a mebibyte) that was written.  In each queue it begins at the chunk `hot`, skips chunks
- * without the source, and ends at the first record of the source that may still stay: positions of a source
+ * without the ring, and ends at the first record of the ring that may still stay: positions of a ring
  * rise in a queue.  If they do not, because an entry was queued again, the session is `disordered`.
  */
 #include "mqtt/in/packets.h"
@@ -32,7 +32,7 @@
 
 typedef struct sweep {
     mq_engine *engine;
-    mq_ring *source;
+    mq_ring *ring;
     uint32_t index;
     uint64_t from, to; /* range of positions to be copied */
     mq_blob **made;    /* by (position - from) / RB_RECORD_ALIGN; allocated for the first copy */
@@ -42,8 +42,8 @@ typedef struct sweep {
 typedef enum need {
     NEEDS_NOTHING,
     NEEDS_COPY,
-    NEEDS_LATER, /* a record of this source that is not overwritten yet */
-    NEEDS_OTHER  /* a record of another source that may need a copy */
+    NEEDS_LATER, /* a record of this ring that is not overwritten yet */
+    NEEDS_OTHER  /* a record of another ring that may need a copy */
 } need;
 
 void mq_watch(mq_engine *engine, mq_session *session)
@@ -114,8 +114,8 @@ static mq_blob *copy_room(sweep *sweep, uint64_t position, uint32_t length, bool
         engine->counters.spill_over++;
         return NULL;
     }
-    mq_blob *blob = mq_spill_reserve(engine, sweep->source, position, length);
-    bool needs_file = outlives && engine->spill.open && sweep->source->ring_length > 0;
+    mq_blob *blob = mq_spill_reserve(engine, sweep->ring, position, length);
+    bool needs_file = outlives && engine->spill.open && sweep->ring->ring_name_length > 0;
     sweep->refused |= blob == NULL && needs_file;
     return blob != NULL || needs_file ? blob : blob_new(engine, length);
 }
@@ -136,7 +136,7 @@ static void copy_abort(mq_engine *engine, mq_blob *blob)
 
 static mq_blob *copy_own(sweep *sweep, uint64_t position, bool outlives)
 {
-    const rb_record *record = rb_writer_record(sweep->source->writer, position);
+    const rb_record *record = rb_writer_record(sweep->ring->writer, position);
     mq_blob *blob = copy_room(sweep, position, record->length, outlives);
     if (blob == NULL)
         return NULL;
@@ -171,9 +171,9 @@ static bool copy_is_whole(mq_engine *engine, mq_blob *blob, const mq_topic *topi
 
 /* Copy a record of another process, which may change it at any time.  The copy is valid if it is intact and
  * the record was still valid after copying. */
-static mq_blob *copy_foreign(sweep *sweep, uint64_t position, uint32_t topic)
+static mq_blob *copy_from_producer(sweep *sweep, uint64_t position, uint32_t topic)
 {
-    const rb_reader *reader = sweep->source->reader;
+    const rb_reader *reader = sweep->ring->reader;
     const uint8_t *bytes = reader->data + (position & reader->mask);
     rb_record header;
     memcpy(&header, bytes, sizeof header);
@@ -205,7 +205,7 @@ static bool suffices(const sweep *sweep, const mq_blob *blob, bool outlives)
 /* Get the copy of the record of `entry`, new or shared with another session.  NULL: no copy. */
 static mq_blob *copy_of(sweep *sweep, const mq_session *session, const mq_entry *entry)
 {
-    bool own = sweep->source->kind == MQ_SOURCE_OWN, outlives = own && session->kept;
+    bool own = sweep->ring->kind == MQ_RING_OWN, outlives = own && session->kept;
     uint64_t position = mq_where_position(entry->where);
     mq_blob **made = NULL;
     if (sweep->made == NULL)
@@ -214,7 +214,8 @@ static mq_blob *copy_of(sweep *sweep, const mq_session *session, const mq_entry 
         made = &sweep->made[(position - sweep->from) / RB_RECORD_ALIGN];
     if (made != NULL && suffices(sweep, *made, outlives))
         return *made;
-    mq_blob *blob = own ? copy_own(sweep, position, outlives) : copy_foreign(sweep, position, entry->topic);
+    mq_blob *blob = own ? copy_own(sweep, position, outlives)
+                        : copy_from_producer(sweep, position, entry->topic);
     sweep->engine->counters.spilled += blob != NULL;
     if (made != NULL && blob != NULL)
         *made = blob;
@@ -225,19 +226,19 @@ static mq_blob *copy_of(sweep *sweep, const mq_session *session, const mq_entry 
 
 static need need_of(const sweep *sweep, const mq_entry *entry)
 {
-    uint32_t index = mq_where_source(entry->where);
+    uint32_t index = mq_where_ring(entry->where);
     if (entry->where == MQ_NOWHERE || index == 0 || !(entry->tag & MQ_TAG_QOS))
         return NEEDS_NOTHING;
-    const mq_ring *source = sweep->engine->sources[index];
-    if (source->kind == MQ_SOURCE_NONE || source->logged)
+    const mq_ring *ring = sweep->engine->rings[index];
+    if (ring->kind == MQ_RING_NONE || ring->logged)
         return NEEDS_NOTHING;
     if (index != sweep->index)
         return NEEDS_OTHER;
     uint64_t position = mq_where_position(entry->where);
     if (position >= sweep->to)
         return NEEDS_LATER;
-    bool kept = source->kind == MQ_SOURCE_OWN ? rb_writer_keeps(source->writer, position)
-                                              : rb_reader_holds(source->reader, position);
+    bool kept = ring->kind == MQ_RING_OWN ? rb_writer_keeps(ring->writer, position)
+                                          : rb_reader_holds(ring->reader, position);
     return kept ? NEEDS_COPY : NEEDS_NOTHING;
 }
 
@@ -264,9 +265,9 @@ static bool sweep_window(sweep *sweep, mq_session *session)
     return needs;
 }
 
-/* Copy the records of one chunk; *sources gains the sources it still needs.  False: the sweep of this queue
+/* Copy the records of one chunk; *rings gains the rings it still needs.  False: the sweep of this queue
  * ends. */
-static bool sweep_chunk(sweep *sweep, const mq_session *session, mq_chunk *chunk, uint32_t *sources)
+static bool sweep_chunk(sweep *sweep, const mq_session *session, mq_chunk *chunk, uint32_t *rings)
 {
     uint8_t *at = chunk == session->front ? session->queue_out : chunk->entries;
     const uint8_t *end = chunk == session->back ? session->queue_in : mq_chunk_end(chunk);
@@ -276,7 +277,7 @@ static bool sweep_chunk(sweep *sweep, const mq_session *session, mq_chunk *chunk
         if (need == NEEDS_LATER && !session->disordered)
             return false;
         if (need == NEEDS_OTHER || need == NEEDS_LATER)
-            *sources |= 1u << (mq_where_source(entry.where) & 31);
+            *rings |= 1u << (mq_where_ring(entry.where) & 31);
         mq_blob *blob = need == NEEDS_COPY ? copy_of(sweep, session, &entry) : NULL;
         if (sweep->refused)
             return false;
@@ -294,16 +295,16 @@ static bool sweep_session(sweep *sweep, mq_session *session)
 {
     bool needs = sweep_window(sweep, session);
     for (mq_chunk *chunk = session->hot; chunk != NULL && !sweep->refused; chunk = chunk->next) {
-        uint32_t sources = chunk->sources;
-        if (sources & 1u << (sweep->index & 31)) {
-            sources = 0;
-            if (!sweep_chunk(sweep, session, chunk, &sources))
+        uint32_t rings = chunk->rings;
+        if (rings & 1u << (sweep->index & 31)) {
+            rings = 0;
+            if (!sweep_chunk(sweep, session, chunk, &rings))
                 return true;
             if (chunk != session->back)
-                chunk->sources = sources;
+                chunk->rings = rings;
         }
-        needs |= sources != 0;
-        if (chunk == session->hot && sources == 0 && chunk->next != NULL)
+        needs |= rings != 0;
+        if (chunk == session->hot && rings == 0 && chunk->next != NULL)
             session->hot = chunk->next;
     }
     return needs;
@@ -312,9 +313,9 @@ static bool sweep_session(sweep *sweep, mq_session *session)
 /* Copy the records of all watched sessions.  False: no room for all of them. */
 static bool sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t capacity)
 {
-    mq_ring *source = engine->sources[index];
-    uint64_t from = to - source->copied > capacity ? to - capacity : source->copied;
-    sweep sweep = {.engine = engine, .source = source, .index = index, .from = from, .to = to};
+    mq_ring *ring = engine->rings[index];
+    uint64_t from = to - ring->copied > capacity ? to - capacity : ring->copied;
+    sweep sweep = {.engine = engine, .ring = ring, .index = index, .from = from, .to = to};
     uint32_t kept = 0;
     for (uint32_t i = 0; i < engine->watched.count; i++) {
         uint64_t handle = engine->watched.at[i];
@@ -328,7 +329,7 @@ static bool sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t c
     engine->watched.count = kept;
     free(sweep.made);
     if (!sweep.refused)
-        source->copied = to;
+        ring->copied = to;
     return !sweep.refused;
 }
 
@@ -339,29 +340,29 @@ static uint64_t step_bytes(uint64_t capacity)
 
 bool mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room)
 {
-    mq_ring *source = engine->sources[index];
-    const rb_writer *writer = source->writer;
+    mq_ring *ring = engine->rings[index];
+    const rb_writer *writer = ring->writer;
     uint64_t ahead = writer->tail + room + step_bytes(writer->capacity);
     uint64_t to = ahead > writer->capacity ? ahead - writer->capacity : 0;
     /* exceeds a record: the append will be refused */
     if (room > writer->capacity || to > writer->tail)
         return true;
-    if (engine->now_ms < source->refused_until_ms)
+    if (engine->now_ms < ring->refused_until_ms)
         return false;
-    if (to > source->copied && !sweep_all(engine, index, to, writer->capacity)) {
-        source->refused_until_ms = engine->now_ms + RETRY_MS;
+    if (to > ring->copied && !sweep_all(engine, index, to, writer->capacity)) {
+        ring->refused_until_ms = engine->now_ms + RETRY_MS;
         return false;
     }
-    source->copy_at = to + writer->capacity;
+    ring->copy_at = to + writer->capacity;
     return true;
 }
 
-void mq_spill_foreign(mq_engine *engine, uint32_t index)
+void mq_spill_producer(mq_engine *engine, uint32_t index)
 {
-    mq_ring *source = engine->sources[index];
-    const rb_reader *reader = source->reader;
+    mq_ring *ring = engine->rings[index];
+    const rb_reader *reader = ring->reader;
     uint64_t to = reader->cursor > reader->capacity / 2 ? reader->cursor - reader->capacity / 2 : 0;
-    if (to > source->copied)
+    if (to > ring->copied)
         sweep_all(engine, index, to, reader->capacity);
-    source->copy_at = reader->cursor + step_bytes(reader->capacity);
+    ring->copy_at = reader->cursor + step_bytes(reader->capacity);
 }

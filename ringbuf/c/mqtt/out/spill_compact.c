@@ -80,7 +80,7 @@ static void choose(mq_spill *spill)
 static bool move(mq_engine *engine, uint64_t *where)
 {
     mq_spill *spill = &engine->spill;
-    if (*where == MQ_NOWHERE || mq_where_source(*where) != 0)
+    if (*where == MQ_NOWHERE || mq_where_ring(*where) != 0)
         return false;
     mq_blob *blob = mq_where_blob(*where);
     if (!mq_spill_has(spill, blob) || !spill->extents[mq_extent_of(spill, blob)].victim)

@@ -271,22 +271,22 @@ static mq_spilled *room(mq_engine *engine, uint32_t span, bool moves)
     return (mq_spilled *)(void *)(unit_at(spill, spill->filling) + spill->extents[spill->filling].used);
 }
 
-mq_blob *mq_spill_reserve(mq_engine *engine, const mq_ring *source, uint64_t position, uint32_t length)
+mq_blob *mq_spill_reserve(mq_engine *engine, const mq_ring *ring, uint64_t position, uint32_t length)
 {
-    if (!engine->spill.open || source->ring_length == 0 || mq_spill_stuck(engine))
+    if (!engine->spill.open || ring->ring_name_length == 0 || mq_spill_stuck(engine))
         return NULL;
-    uint32_t span = span_of(length, source->ring_length);
+    uint32_t span = span_of(length, ring->ring_name_length);
     mq_spilled *copy = room(engine, span, false);
     if (copy == NULL)
         return NULL;
     copy->position = position;
-    copy->epoch = source->epoch;
-    copy->name_length = source->ring_length;
+    copy->epoch = ring->epoch;
+    copy->name_length = ring->ring_name_length;
     copy->zeros = 0;
     copy->blob = (mq_blob){.bytes = span, .spilled = true};
     uint8_t *behind = (uint8_t *)&copy->blob.record + length;
-    memcpy(behind, source->ring, source->ring_length);
-    memset(behind + source->ring_length, 0, (uint8_t *)copy + span - behind - source->ring_length);
+    memcpy(behind, ring->ring_name, ring->ring_name_length);
+    memset(behind + ring->ring_name_length, 0, (uint8_t *)copy + span - behind - ring->ring_name_length);
     return &copy->blob;
 }
 
@@ -481,14 +481,14 @@ static mq_spill_opened header_read_at(int fd, off_t place, const uint32_t *known
     bool holds = length == (ssize_t)sizeof *out && memcmp(out->magic, MQ_SPILL_MAGIC, 8) == 0 &&
                  out->version == MQ_SPILL_VERSION && out->unit_bytes == MQ_UNIT_BYTES &&
                  out->crc == rb_crc32c(0, out, offsetof(mq_spill_header, crc));
-    return holds && is_known(out, known, count) ? MQ_SPILL_FOUND : MQ_SPILL_FOREIGN;
+    return holds && is_known(out, known, count) ? MQ_SPILL_FOUND : MQ_SPILL_UNUSABLE;
 }
 
 /* Read the header, or its copy if the header is damaged.  MQ_SPILL_NEW: the file is empty. */
 static mq_spill_opened header_read(int fd, const uint32_t *known, uint32_t count, mq_spill_header *out)
 {
     mq_spill_opened opened = header_read_at(fd, 0, known, count, out);
-    return opened == MQ_SPILL_FOREIGN ? header_read_at(fd, MQ_SPILL_COPY_AT, known, count, out) : opened;
+    return opened == MQ_SPILL_UNUSABLE ? header_read_at(fd, MQ_SPILL_COPY_AT, known, count, out) : opened;
 }
 
 mq_spill_opened mq_spill_open(mq_engine *engine, int fd, const uint32_t *known, uint32_t known_count)
@@ -496,7 +496,7 @@ mq_spill_opened mq_spill_open(mq_engine *engine, int fd, const uint32_t *known, 
     mq_spill *spill = &engine->spill;
     mq_spill_header header;
     mq_spill_opened opened = header_read(fd, known, known_count, &header);
-    if (opened == MQ_SPILL_FOREIGN || opened == MQ_SPILL_FAILED)
+    if (opened == MQ_SPILL_UNUSABLE || opened == MQ_SPILL_FAILED)
         return opened;
     if (!map(engine, fd) || !table_grow(spill, 1))
         return MQ_SPILL_FAILED;

@@ -124,10 +124,10 @@ static inline uint32_t mq_extent_of(const mq_spill *spill, const mq_blob *blob)
 typedef enum mq_spill_opened {
     MQ_SPILL_NEW,
     MQ_SPILL_FOUND,
-    MQ_SPILL_FOREIGN, /* of another broker or version, or damaged: left unchanged */
+    MQ_SPILL_UNUSABLE, /* of another broker or version, or damaged: left unchanged */
     MQ_SPILL_FAILED   /* errno */
 } mq_spill_opened;
-/* Take over `fd`, unless the file is foreign or the call failed.  `known`: epochs of journals that it may
+/* Take over `fd`, unless the file is unusable or the call failed.  `known`: epochs of journals that it may
  * belong to; the first is the current one. */
 mq_spill_opened mq_spill_open(mq_engine *engine, int fd, const uint32_t *known, uint32_t known_count);
 /* Leave the file unchanged from now on.  Returns the bytes of copies in it that sessions need. */
@@ -135,8 +135,8 @@ uint64_t mq_spill_close(mq_engine *engine);
 void mq_spill_free(mq_engine *engine);        /* only when no entry points to a copy */
 bool mq_spill_stuck(const mq_engine *engine); /* true if an allocation has just failed */
 /* Reserve room for a copy of a record of `length` bytes, to be filled and then committed or aborted.  NULL:
- * no room, or the ring of `source` has no name. */
-mq_blob *mq_spill_reserve(mq_engine *engine, const mq_ring *source, uint64_t position, uint32_t length);
+ * no room, or `ring` has no name. */
+mq_blob *mq_spill_reserve(mq_engine *engine, const mq_ring *ring, uint64_t position, uint32_t length);
 void mq_spill_commit(mq_engine *engine, mq_blob *blob);
 void mq_spill_abort(mq_engine *engine, mq_blob *blob);
 /* copies to another place of the file; NULL: no room */
@@ -155,7 +155,7 @@ uint64_t mq_spill_due(const mq_engine *engine); /* milliseconds until mq_spill_t
 
 /* spill_index.c: a restart */
 bool mq_spill_scan(mq_engine *engine); /* false: errno */
-mq_blob *mq_spill_find(const mq_engine *engine, const mq_ring *source, uint64_t position);
+mq_blob *mq_spill_find(const mq_engine *engine, const mq_ring *ring, uint64_t position);
 void mq_spill_take(mq_engine *engine, mq_blob *blob, uint64_t origin); /* adds a reference of an entry */
 void mq_spill_settled(mq_engine *engine); /* free the copies that no session needs */
 
@@ -164,11 +164,11 @@ bool mq_spill_compacts(const mq_engine *engine); /* true if compaction is due or
 void mq_spill_compact(mq_engine *engine);        /* runs one slice */
 
 /* spill.c */
-/* Prepare the append of at most `room` more bytes to an own source.  False: no room for copies of the records
+/* Prepare the append of at most `room` more bytes to an own ring.  False: no room for copies of the records
  * that would be overwritten, so the append must not happen. */
 bool mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room);
-/* Check the copies after records were read from a foreign source. */
-void mq_spill_foreign(mq_engine *engine, uint32_t index);
+/* Check the copies after records were read from a producer ring. */
+void mq_spill_producer(mq_engine *engine, uint32_t index);
 void mq_watch(mq_engine *engine, mq_session *session);
 /* A copy on the heap, counted as spilled, without a reference yet.  NULL: no memory. */
 mq_blob *mq_blob_of(mq_engine *engine, const void *record, uint32_t length);

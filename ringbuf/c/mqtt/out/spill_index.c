@@ -68,17 +68,17 @@ static bool index_add(mq_engine *engine, uint64_t place)
     return true;
 }
 
-mq_blob *mq_spill_find(const mq_engine *engine, const mq_ring *source, uint64_t position)
+mq_blob *mq_spill_find(const mq_engine *engine, const mq_ring *ring, uint64_t position)
 {
     const mq_spill *spill = &engine->spill;
     if (spill->index_count == 0)
         return NULL;
-    uint64_t at = hash_of(engine, position, source->epoch, source->ring, source->ring_length);
+    uint64_t at = hash_of(engine, position, ring->epoch, ring->ring_name, ring->ring_name_length);
     for (uint64_t place; (place = spill->index[at & (spill->index_room - 1)]) != 0; at++) {
         mq_spilled *copy = copy_at(spill, place);
-        if (copy->position == position && copy->epoch == source->epoch &&
-            copy->name_length == source->ring_length &&
-            memcmp(name_of(copy), source->ring, source->ring_length) == 0)
+        if (copy->position == position && copy->epoch == ring->epoch &&
+            copy->name_length == ring->ring_name_length &&
+            memcmp(name_of(copy), ring->ring_name, ring->ring_name_length) == 0)
             return &copy->blob;
     }
     return NULL;

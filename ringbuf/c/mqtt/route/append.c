@@ -5,17 +5,17 @@
  */
 #include "mqtt/mqtt.h"
 
-/* Handle a full ring.  A foreign reader that blocks for the queue timeout is evicted; the broker's own
- * readers never are, and `hidden` records are never overwritten. */
-static int append_full(mq_engine *engine, mq_ring *source, uint32_t prefix, const mq_message *message,
+/* Handle a full ring.  A reader in another process that blocks for the queue timeout is evicted;
+ * the broker's own readers never are, and `hidden` records are never overwritten. */
+static int append_full(mq_engine *engine, mq_ring *ring, uint32_t prefix, const mq_message *message,
                        bool hidden)
 {
-    if (source->full_since_ms == 0)
-        source->full_since_ms = engine->now_ms;
-    if (engine->now_ms - source->full_since_ms < source->queue_timeout_ms)
-        return source->blocks ? RB_FULL : RB_TIMEOUT;
-    if (!hidden && rb_evict_stalled(source->writer, message->payload_length, prefix) > 0 &&
-        rb_room(source->writer, message->payload_length, prefix) == RB_OK)
+    if (ring->full_since_ms == 0)
+        ring->full_since_ms = engine->now_ms;
+    if (engine->now_ms - ring->full_since_ms < ring->queue_timeout_ms)
+        return ring->blocks ? RB_FULL : RB_TIMEOUT;
+    if (!hidden && rb_evict_stalled(ring->writer, message->payload_length, prefix) > 0 &&
+        rb_room(ring->writer, message->payload_length, prefix) == RB_OK)
         return RB_OK;
     return RB_TIMEOUT;
 }
@@ -31,70 +31,69 @@ static uint64_t append_room(const rb_writer *writer, uint64_t prefix, uint64_t p
  * then finds every session that waits for a copy.  RB_FULL: wait; RB_TIMEOUT: refuse. */
 static int save_before_overwrite(mq_engine *engine, uint32_t index, uint64_t room)
 {
-    mq_ring *source = engine->sources[index];
+    mq_ring *ring = engine->rings[index];
     mq_journal_mark(engine, index);
-    mq_retained_due(engine, source);
+    mq_retained_due(engine, ring);
     if (!mq_journal_written(engine))
         return RB_FULL;
     if (mq_spill_own(engine, index, room))
         return RB_OK;
     engine->counters.spill_refused++;
-    if (source->full_since_ms == 0)
-        source->full_since_ms = engine->now_ms;
-    bool waits = source->blocks && engine->now_ms - source->full_since_ms < source->queue_timeout_ms;
+    if (ring->full_since_ms == 0)
+        ring->full_since_ms = engine->now_ms;
+    bool waits = ring->blocks && engine->now_ms - ring->full_since_ms < ring->queue_timeout_ms;
     return waits ? RB_FULL : RB_TIMEOUT;
 }
 
 int mq_append_room(mq_engine *engine, const mq_topic *topic, const mq_message *message)
 {
-    mq_ring *source = engine->sources[topic->source];
+    mq_ring *ring = engine->rings[topic->ring];
     uint32_t prefix = topic->length + message->properties_length;
-    uint64_t room = append_room(source->writer, prefix, message->payload_length);
-    if (mq_refusal(engine, source) != 0)
+    uint64_t room = append_room(ring->writer, prefix, message->payload_length);
+    if (mq_refusal(engine, ring) != 0)
         return RB_TIMEOUT;
-    int saved = source->writer->tail + room > source->copy_at
-                    ? save_before_overwrite(engine, topic->source, room)
-                    : RB_OK;
+    int saved = ring->writer->tail + room > ring->copy_at ? save_before_overwrite(engine, topic->ring, room)
+                                                          : RB_OK;
     if (saved != RB_OK)
         return saved;
-    bool hidden = source->ack_gate.visible_when_durable &&
-                  mq_pending_reserve(engine, topic->source, room) != RB_OK;
-    int result = hidden ? RB_FULL : rb_room(source->writer, message->payload_length, prefix);
-    return result == RB_FULL ? append_full(engine, source, prefix, message, hidden) : result;
+    bool hidden = ring->ack_gate.visible_when_durable &&
+                  mq_pending_reserve(engine, topic->ring, room) != RB_OK;
+    int result = hidden ? RB_FULL : rb_room(ring->writer, message->payload_length, prefix);
+    return result == RB_FULL ? append_full(engine, ring, prefix, message, hidden) : result;
 }
 
 static uint64_t append(mq_engine *engine, mq_topic *topic, const mq_message *message)
 {
-    mq_ring *source = engine->sources[topic->source];
+    mq_ring *ring = engine->rings[topic->ring];
     rb_key key = {.bytes = topic->name,
                   .length = topic->length,
                   .hash = topic->key_hash,
                   .properties = message->properties,
                   .properties_length = message->properties_length};
-    rb_append(source->writer, &key, message->payload, message->payload_length, (uint16_t)message->flags,
+    rb_append(ring->writer, &key, message->payload, message->payload_length, (uint16_t)message->flags,
               engine->now_ns);
-    source->full_since_ms = 0;
+    ring->full_since_ms = 0;
     topic->used = true;
     engine->appended_bytes += RB_RECORD_HEADER_BYTES + topic->length + message->properties_length +
                               message->payload_length;
     engine->counters.published++;
     engine->counters.published_bytes += message->payload_length;
-    if (!source->dirty) {
-        source->dirty = true;
-        mq_list_add(&engine->published, topic->source);
+    if (!ring->dirty) {
+        ring->dirty = true;
+        mq_list_add(&engine->published, topic->ring);
     }
-    if (source->ack_gate.visible_when_durable) {
-        mq_pending_add(engine, source, topic, message);
-        return mq_ack_waits_for(source);
+    if (ring->ack_gate.visible_when_durable) {
+        mq_pending_add(engine, ring, topic, message);
+        return mq_ack_waits_for(ring);
     }
     if (message->flags & RB_FLAG_RETAIN)
-        mq_retain(engine, topic, message, mq_where(topic->source, source->writer->claim_at));
+        mq_retain(engine, topic, message, mq_where(topic->ring, ring->writer->claim_at));
     engine->matched = 0;
     if (topic->route_count > 0)
-        engine->matched = mq_route_record(engine, topic, mq_where(topic->source, source->writer->claim_at),
+        engine->matched = mq_route_record(engine, topic, mq_where(topic->ring, ring->writer->claim_at),
                                           message);
     engine->turn_work += engine->matched;
-    return mq_ack_waits_for(source);
+    return mq_ack_waits_for(ring);
 }
 
 /* A message that cannot be retained is stored without RETAIN: current subscribers get it, and a restart does

@@ -47,9 +47,8 @@ static bool receives(const mq_engine *engine, const mq_match *match)
 mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,
                        bool *exceeds_quota)
 {
-    uint16_t source = mq_name_is_ordinary(engine, name, length) ? mq_partition_source(engine, name, length)
-                                                                : 0;
-    if (source == 0 || mq_journal_is_short(engine))
+    uint16_t ring = mq_name_is_ordinary(engine, name, length) ? mq_partition_ring(engine, name, length) : 0;
+    if (ring == 0 || mq_journal_is_short(engine))
         return NULL;
     *exceeds_quota = !mq_owner_may(engine, session->owner, MQ_OWNED_TOPICS, 1);
     if (*exceeds_quota)
@@ -61,7 +60,7 @@ mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name,
     engine->turn_work += NEW_TOPIC_WORK + length / LEVEL_BYTES_MIN + MQ_MATCH_WORK - work;
     mq_topic *topic = NULL;
     if (complete && receives(engine, match))
-        topic = mq_topic_add(engine, name, length, source, false);
+        topic = mq_topic_add(engine, name, length, ring, false);
     if (topic != NULL) {
         mq_topic_owned(engine, topic, session->owner);
         if (!mq_match_routes(engine, match, topic)) {

@@ -149,10 +149,10 @@ void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, ui
 
 /* ---- saving ---- */
 
-void mq_retained_due(mq_engine *engine, const mq_ring *source)
+void mq_retained_due(mq_engine *engine, const mq_ring *ring)
 {
-    uint64_t since = source->writer->tail - source->swept;
-    engine->retained_due |= engine->retained_kept && since >= source->writer->capacity / SWEEP_SHARE;
+    uint64_t since = ring->writer->tail - ring->swept;
+    engine->retained_due |= engine->retained_kept && since >= ring->writer->capacity / SWEEP_SHARE;
 }
 
 void mq_retained_sweep(mq_engine *engine, bool all)
@@ -169,9 +169,9 @@ void mq_retained_sweep(mq_engine *engine, bool all)
     }
     engine->retained_due = false;
     engine->retained_request = (mq_request){0};
-    for (uint32_t i = 1; i < engine->source_count; i++)
-        if (engine->sources[i] != NULL && engine->sources[i]->kind == MQ_SOURCE_OWN)
-            engine->sources[i]->swept = engine->sources[i]->writer->tail;
+    for (uint32_t i = 1; i < engine->ring_count; i++)
+        if (engine->rings[i] != NULL && engine->rings[i]->kind == MQ_RING_OWN)
+            engine->rings[i]->swept = engine->rings[i]->writer->tail;
 }
 
 /* A record without a payload: no retained message. */

@@ -15,7 +15,7 @@ void mq_streams_free(mq_engine *engine)
 {
     for (uint32_t i = 0; i < engine->stream_count; i++) {
         free(engine->streams[i].filters);
-        free(engine->streams[i].sources);
+        free(engine->streams[i].rings);
     }
     free(engine->streams);
     engine->streams = NULL;
@@ -29,12 +29,12 @@ bool mq_stream_add(mq_engine *engine, const char *filters, uint32_t length, uint
         return false;
     engine->streams = streams;
     mq_stream stream = {.filters = malloc(length + 1),
-                        .sources = calloc(partitions, sizeof *stream.sources),
+                        .rings = calloc(partitions, sizeof *stream.rings),
                         .length = length,
                         .partitions = partitions};
-    if (stream.filters == NULL || stream.sources == NULL) {
+    if (stream.filters == NULL || stream.rings == NULL) {
         free(stream.filters);
-        free(stream.sources);
+        free(stream.rings);
         return false;
     }
     memcpy(stream.filters, filters, length);
@@ -55,14 +55,14 @@ static bool takes(const mq_stream *stream, const char *name, uint32_t length)
     return false;
 }
 
-uint16_t mq_partition_source(const mq_engine *engine, const char *name, uint32_t length)
+uint16_t mq_partition_ring(const mq_engine *engine, const char *name, uint32_t length)
 {
     for (uint32_t i = 0; i < engine->stream_count; i++) {
         const mq_stream *stream = &engine->streams[i];
         if (i + 1 < engine->stream_count && !takes(stream, name, length))
             continue;
         uint32_t partition = stream->partitions == 1 ? 0 : rb_crc32c(0, name, length) % stream->partitions;
-        return stream->sources[partition];
+        return stream->rings[partition];
     }
     return 0;
 }

@@ -30,7 +30,7 @@ typedef struct mq_route {
 struct mq_topic {
     mq_item item;
     uint16_t length;
-    uint16_t source; /* ring to which its records are written */
+    uint16_t ring; /* ring to which its records are written */
     bool reserved;   /* clients may not publish to it */
     bool used;       /* used since the clock hand last passed */
     bool changed;    /* in engine->retained_changed: retained message set or removed */

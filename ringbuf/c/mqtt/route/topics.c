@@ -100,7 +100,7 @@ static uint64_t name_bytes(const uint8_t *name, uint32_t length)
     return length + (levels > LEVELS_FREE ? (uint64_t)(levels - LEVELS_FREE) * LEVEL_BYTES : 0);
 }
 
-mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved)
+mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t ring, bool reserved)
 {
     uint64_t bytes = name_bytes(name, length);
     if (engine->topics.live >= engine->limits.topics_max ||
@@ -124,7 +124,7 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     topic->node = node;
     node->value = topic->item.index + 1;
     topic->length = (uint16_t)length;
-    topic->source = source;
+    topic->ring = ring;
     topic->reserved = reserved;
     topic->used = true;
     topic->hash = mq_hash(engine, name, length);

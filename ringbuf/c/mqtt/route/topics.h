@@ -31,7 +31,7 @@ void mq_share_return(mq_engine *engine, mq_session *session);
 
 /* topics.c */
 mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length);
-mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved);
+mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t ring, bool reserved);
 void mq_topic_free(mq_engine *engine, mq_topic *topic);
 void mq_topic_owned(mq_engine *engine, mq_topic *topic, mq_owner *owner); /* charge it to `owner` */
 mq_topic *
@@ -67,8 +67,8 @@ int mq_append_room(mq_engine *engine, const mq_topic *topic, const mq_message *m
 uint64_t mq_append_in_room(mq_engine *engine, mq_topic *topic, const mq_message *message);
 
 /* producer_rings.c */
-void mq_rings_pump(mq_engine *engine);
-void mq_rings_tell(mq_engine *engine);
+void mq_producers_read(mq_engine *engine);
+void mq_producers_store_progress(mq_engine *engine);
 
 /* routes.c.  A route holds a reference to the subscription ids in its tag. */
 bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session,
@@ -92,7 +92,7 @@ void mq_retained_promise(mq_engine *engine, const mq_topic *topic, const mq_mess
 void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin);
 /* Request that retained messages of records about to be overwritten are saved
  * (edge/recovery/retained_store.py). */
-void mq_retained_due(mq_engine *engine, const mq_ring *source);
+void mq_retained_due(mq_engine *engine, const mq_ring *ring);
 /* Begin a sweep over the topics changed since the last one, or over `all` that retain a message. */
 void mq_retained_sweep(mq_engine *engine, bool all);
 /* Records of the retained messages of the sweep's next topics, padded to 32: about `most` bytes; each is
