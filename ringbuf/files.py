@@ -29,7 +29,7 @@ def cursor_file(path: Path | str) -> Path:
 
 def epoch_in(file: Path) -> int:
     """The epoch in the header of a ring file; 0 if the file is unreadable or the header checksum is wrong."""
-    facts = ffi.new("rb_facts *")
+    facts = ffi.new("rb_ring_info *")
     try:
         with file.open("rb") as opened:
             header = opened.read(HEADER_BYTES)
@@ -99,7 +99,7 @@ def locked_whole(file: Path) -> tuple[Mapping, list[str]]:
             mended.append("geometry")
         if memory.size >= HEADER_BYTES:
             lib.rb_upgrade(memory.pointer, identity())
-        facts = ffi.new("rb_facts *")
+        facts = ffi.new("rb_ring_info *")
         lib.rb_inspect(memory.pointer, memory.size, facts)
         size = HEADER_BYTES + facts.capacity_bytes
         if not facts.capacity_bytes or size == memory.size:
@@ -117,12 +117,12 @@ def locked_whole(file: Path) -> tuple[Mapping, list[str]]:
 
 
 def inspected(memory: Mapping) -> Any:
-    """The fields of a ring's header (rb_facts).  Raises NotARing and its subclasses."""
-    facts = ffi.new("rb_facts *")
+    """The fields of a ring's header (rb_ring_info).  Raises NotARing and its subclasses."""
+    facts = ffi.new("rb_ring_info *")
     result = lib.rb_inspect(memory.pointer, memory.size, facts)
     if result == lib.RB_OK:
         return facts
-    if result == lib.RB_FOREIGN and facts.format_version == 0:
+    if result == lib.RB_WRONG_FORMAT and facts.format_version == 0:
         raise NotARing(f"{memory.path}: not a ring; remove it or choose another path")
     if facts.format_version != FORMAT_VERSION:
         raise WrongVersion(memory.path, facts.format_version, FORMAT_VERSION)

@@ -54,7 +54,7 @@ class Reader(CReader):
 
     @property
     def slot(self) -> int:
-        """Number of the reader's slot, in the cursor file or (own=True) in the writer's memory; -1: none."""
+        """Number of the reader's slot in the cursor file or, with local=True, in private memory; -1: none."""
         return self._seat.slot
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Reader(CReader):
 
         Skipped records count as lost.  False if no record follows.
         """
-        return bool(self._skip() == lib.RB_OVERRUN)
+        return bool(self._skip_damage() == lib.RB_OVERRUN)
 
     @property
     def is_stuck(self) -> bool:

@@ -46,7 +46,7 @@ class Unseated:
 
 
 class Registry:
-    """The first `count` slots of one cursor file, or of the own readers' table.  Safe for any thread."""
+    """The first `count` slots of one cursor file, or of the table of local readers.  Safe for any thread."""
 
     def __init__(self, mapping: Mapping | PrivateMemory, count: int) -> None:
         self._mapping = mapping
@@ -91,7 +91,7 @@ class Registry:
         return freed
 
     def _is_taken(self, pointer: Any, slot: int) -> bool:
-        facts = ffi.new("rb_slot_facts *")
+        facts = ffi.new("rb_slot_info *")
         lib.rb_slot_read(pointer, slot, facts)
         return bool(facts.state != lib.RB_SLOT_FREE)
 

@@ -51,7 +51,7 @@ class WakeupThread:
     def __init__(self) -> None:
         self._watched: dict[Watched, tuple[Callback, ...]] = {}
         self._changed = threading.Condition()
-        self._doorbell = ffi.new("uint32_t *")
+        self._interrupts = ffi.new("uint32_t *")
         self._asleep: set[Watched] = set()
         self._thread: threading.Thread | None = None
         with WakeupThread._process_lock:
@@ -72,7 +72,7 @@ class WakeupThread:
             wakeups = list(cls._all)
         for wakeup in wakeups:
             if reader in wakeup._watched or reader in wakeup._asleep:
-                lib.rb_doorbell_ring(wakeup._doorbell)
+                lib.rb_readers_interrupt(wakeup._interrupts)
 
     def watch(self, reader: Watched, callback: Callback) -> None:
         """Call `callback` once, from the thread, when `reader` has something to read or is closed.
@@ -87,7 +87,7 @@ class WakeupThread:
             if self._thread is None or not self._thread.is_alive():
                 self._start()
             self._changed.notify_all()
-        lib.rb_doorbell_ring(self._doorbell)
+        lib.rb_readers_interrupt(self._interrupts)
 
     def unwatch(self, reader: Watched, callback: Callback | None = None) -> None:
         """Remove `callback` from `reader`, or all its callbacks.
@@ -102,7 +102,7 @@ class WakeupThread:
             else:
                 self._watched.pop(reader, None)
             while reader in self._asleep and reader not in self._watched:
-                lib.rb_doorbell_ring(self._doorbell)
+                lib.rb_readers_interrupt(self._interrupts)
                 self._changed.wait(0.1)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class WakeupThread:
             thread, self._thread = self._thread, None
             self._watched.clear()
             self._changed.notify_all()
-            lib.rb_doorbell_ring(self._doorbell)
+            lib.rb_readers_interrupt(self._interrupts)
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -134,7 +134,7 @@ class WakeupThread:
                 self._start()
 
     def _next_wait(self) -> tuple[list[Watched], int] | None:
-        """The watched readers, at least one, and the doorbell's value before the wait; None after close()."""
+        """The watched readers, at least one, and the interrupts before the wait; None after close()."""
         with self._changed:
             self._asleep.clear()
             self._changed.notify_all()
@@ -143,7 +143,7 @@ class WakeupThread:
             if self._thread is not threading.current_thread():
                 return None
             self._asleep.update(self._watched)
-            return list(self._watched), self._doorbell[0]
+            return list(self._watched), self._interrupts[0]
 
     def _wait_and_call(self, readers: list[Watched], seen: int) -> None:
         """Wait once.  Call back for one reader that has records, or for all readers that are closed."""
@@ -154,7 +154,7 @@ class WakeupThread:
             except Exception:  # noqa: BLE001 - mostly RingClosed, which the next use raises again
                 closed.append(reader)
         if not closed:
-            found = lib.rb_readers_wait(pointers, len(readers), self._doorbell, seen, WAIT_NS)
+            found = lib.rb_readers_wait(pointers, len(readers), self._interrupts, seen, WAIT_NS)
             if 0 <= found < len(readers):
                 closed.append(readers[found])
         for reader in closed:
@@ -175,12 +175,12 @@ class Sleeper:
     """Wait of the calling thread for many readers; any other thread can end the wait."""
 
     def __init__(self) -> None:
-        self._doorbell = ffi.new("uint32_t *")
+        self._interrupts = ffi.new("uint32_t *")
         self._answered = 0
 
     def ring(self) -> None:
         """End the current sleep(), or the next one if no thread sleeps.  Any thread may call this."""
-        lib.rb_doorbell_ring(self._doorbell)
+        lib.rb_readers_interrupt(self._interrupts)
 
     def sleep(self, readers: Sequence[Watched], seconds: float) -> bool:
         """Wait at most `seconds`.  True if ring() was called or a reader has something to read.
@@ -193,8 +193,8 @@ class Sleeper:
         found = lib.RB_INTERRUPTED
         while found == lib.RB_INTERRUPTED:  # Python runs signal handlers between two calls
             left_ns = max(int((deadline - time.monotonic()) * 1e9), 0)
-            found = lib.rb_readers_wait(pointers, len(readers), self._doorbell, self._answered, left_ns)
-        self._answered = self._doorbell[0]
+            found = lib.rb_readers_wait(pointers, len(readers), self._interrupts, self._answered, left_ns)
+        self._answered = self._interrupts[0]
         return bool(found >= 0)
 
 

@@ -19,11 +19,11 @@ from ringbuf.constants import (
     CAPACITY_MAX_BYTES,
     CAPACITY_MIN_BYTES,
     CURSORS_BYTES,
-    FOREIGN_SLOTS,
     HEADER_BYTES,
+    LOCAL_SLOTS,
     NAME_MAX_BYTES,
-    OWN_SLOTS,
     REFUSAL_CAUSES,
+    REMOTE_SLOTS,
     SLOT_STATES,
 )
 from ringbuf.errors import (
@@ -60,7 +60,7 @@ QUEUE_TIMEOUT_MS = 200  # as RocketMQ's waitTimeMillsInSendQueue: fail early ins
 WRITER_DEFAULTS: Final[dict[str, str | int]] = {
     "when_full": "reject",
     "queue_timeout_ms": QUEUE_TIMEOUT_MS,
-    "gates": "all",
+    "blocking_readers": "all",
     "keys": "any",
 }
 
@@ -80,7 +80,7 @@ class SlotInfo(NamedTuple):
     """Content of a reader's slot.  In the cursor file, the values are claims of that reader."""
 
     slot: int
-    own: bool
+    local: bool  # a reader in the writing process
     state: str  # plain, gating, evicted
     name: str
     pid: int
@@ -111,9 +111,9 @@ class Ring:
         self.capacity_bytes: int = facts.capacity_bytes
         self.first_offset: int = facts.first_offset
         self.created_ns: int = facts.created_ns
-        self._own_memory = PrivateMemory(path, CURSORS_BYTES)
-        self._own = Registry(self._own_memory, OWN_SLOTS)
-        self._foreign = None if cursors is None else Registry(cursors, FOREIGN_SLOTS)
+        self._local_memory = PrivateMemory(path, CURSORS_BYTES)
+        self._local = Registry(self._local_memory, LOCAL_SLOTS)
+        self._remote = None if cursors is None else Registry(cursors, REMOTE_SLOTS)
         self.check: Check | None = None
         """Result of the check by reattach(); None for a ring that was not taken over."""
 
@@ -239,22 +239,27 @@ class Ring:
         *,
         when_full: Literal["reject", "block"] | None = None,
         queue_timeout_ms: int | None = None,
-        gates: Literal["all", "listed"] | None = None,
+        blocking_readers: Literal["all", "admitted"] | None = None,
         keys: Literal["any", "topics"] | None = None,
     ) -> Writer:
         """The ring's only Writer; every call returns the same object.
 
         The ring is full if a gating reader blocks the space.  publish() then returns None at once ("reject",
-        the default) or after `queue_timeout_ms` ("block"; default 200).  A foreign reader that blocks for
-        that long is evicted.
-        `gates`: the foreign gating readers that may block the writer: "all", or only those "listed" by
-        admit().
+        the default) or after `queue_timeout_ms` ("block"; default 200).  A reader in another process that
+        blocks for that long is evicted.
+        `blocking_readers`: the gating readers in other processes that may block the writer: "all", or only
+        those "admitted" by admit().
         `keys`: "any", or "topics", which raises InvalidTopic for a key that is not an MQTT topic name.
 
         Later calls leave the arguments out or repeat them.  Raises RingError for other values.
         """
         self._require_writable()
-        given = {"when_full": when_full, "queue_timeout_ms": queue_timeout_ms, "gates": gates, "keys": keys}
+        given = {
+            "when_full": when_full,
+            "queue_timeout_ms": queue_timeout_ms,
+            "blocking_readers": blocking_readers,
+            "keys": keys,
+        }
         with self._changing:
             self._require_open()
             if self._writer is None:
@@ -262,15 +267,15 @@ class Ring:
                 self._writer = Writer(
                     self._memory.memory,
                     self._cursor_memory.memory,
-                    self._own_memory.memory,
+                    self._local_memory.memory,
                     self.sweep,
                     chosen["when_full"] == "block",
                     int(chosen["queue_timeout_ms"]) * 1_000_000,
-                    chosen["gates"] == "listed",
+                    chosen["blocking_readers"] == "admitted",
                     chosen["keys"] == "topics",
                 )
                 self._writer_arguments = chosen
-                self._tell_writer()
+                self._configure_writer()
             for name, it in given.items():
                 if it is not None and it != (known := self._writer_arguments[name]):
                     raise RingError(
@@ -285,10 +290,10 @@ class Ring:
         name: str = "",
         start: Literal["latest", "oldest"] | int = "latest",
         gating: bool = False,
-        own: bool = False,
+        local: bool = False,
         overrun: Literal["raise", "count"] = "raise",
         verify: bool = False,
-        early: bool = False,
+        for_log: bool = False,
         spin_ns: int = SPIN_NS,
         seated: bool = True,
     ) -> Reader:
@@ -297,23 +302,23 @@ class Ring:
         `name`: up to 31 bytes, shown to people.
         `start`: the end, the oldest record, or an offset (OffsetGone if the ring does not have it).
         `gating`: block the writer instead of being lapped.
-        `own`: use a slot that only the writing process can take and that is never evicted (log, bridge).
+        `local`: use a slot that only the writing process can take and that is never evicted (log, bridge).
         `overrun`: raise Overrun, or count lost records in Reader.lost and continue.
         `verify`: check every record's checksum; for rings that other processes write.
-        `early`: return committed records even if readers are shown only durable ones; for the log.
+        `for_log`: return committed records even if readers are shown only durable ones.
         `spin_ns`: time that a wait spins before it sleeps.
         `seated=False`: take no slot.  Such a reader is not listed, cannot gate, and polls instead of being
         woken.  Their number is unlimited.
 
         Raises RegistryFull; close() a reader to give its slot back.
         """
-        if own:
+        if local:
             self._require_writable()
         self._require_open()
-        registry, slots = (self._own, self._own_memory) if own else (self._foreign, self._cursors)
+        registry, slots = (self._local, self._local_memory) if local else (self._remote, self._cursors)
         if gating and registry is None:
             raise RingError(
-                f"{cursor_file(self.path)}: may not be written by this user, and a reader that gates has a "
+                f"{cursor_file(self.path)}: may not be written by this user, and a gating reader has a "
                 "slot there; read without gating, or get write permission"
             )
         with self._changing:
@@ -327,7 +332,7 @@ class Ring:
                     gating,
                     overrun == "count",
                     verify,
-                    early,
+                    for_log,
                     spin_ns,
                 )._take(self._memory, seat, self.epoch)
             except BaseException:
@@ -387,16 +392,16 @@ class Ring:
 
     @property
     def pointers(self) -> tuple[Any, Any, Any]:
-        """Memory of the ring, of the cursor file and of the own readers' slots for C; valid until close()."""
+        """For C, until close(): memory of the ring, of the cursor file and of the local readers' slots."""
         self._require_open()
-        return self._memory.pointer, self._cursor_memory.pointer, self._own_memory.pointer
+        return self._memory.pointer, self._cursor_memory.pointer, self._local_memory.pointer
 
     def rings(self, wakeup: Any, index: int) -> None:
         """Have the writer signal `wakeup` (an rb_wakeup) as number `index` at each publish; None: stop."""
         self._wakeup = None if wakeup is None else (wakeup, index)
         if wakeup is not None and wakeup not in self._wakeups:
             self._wakeups.append(wakeup)
-        self._tell_writer()
+        self._configure_writer()
 
     def followed_by(self, reader: Reader) -> None:
         """Have the writer record its commits for `reader` in a commit index (c/ring/commit_index.h).
@@ -406,10 +411,10 @@ class Ring:
         """
         if self._commit_index == ffi.NULL:
             self._commit_index = ffi.gc(lib.rb_commit_index_new(), lib.rb_commit_index_free)
-            self._tell_writer()
+            self._configure_writer()
         reader.follow(self._commit_index)
 
-    def _tell_writer(self) -> None:
+    def _configure_writer(self) -> None:
         writer = self._writer  # referenced here, because another thread may close the ring
         if writer is not None:
             pointer = ffi.cast("rb_writer *", writer.address)
@@ -417,18 +422,18 @@ class Ring:
             lib.rb_writer_commit_index(pointer, self._commit_index)
 
     def admit(self, slot: int) -> None:
-        """Let the gating reader in a foreign slot block the writer (gates="listed")."""
+        """Let the gating reader in this slot block a writer with blocking_readers="admitted"."""
         writer = self.writer()  # referenced here, because C has its address
         lib.rb_writer_admit(ffi.cast("rb_writer *", writer.address), slot)
 
     def evict(self, slot: int) -> None:
-        """Stop the reader in a foreign slot from blocking the writer."""
+        """Stop the reader in this slot of the cursor file from blocking the writer."""
         writer = self.writer()  # referenced here, because C has its address
         lib.rb_writer_evict(ffi.cast("rb_writer *", writer.address), slot)
 
     def sweep(self) -> int:
         """Free the slots of dead processes and return their number; a Writer on a full ring calls this."""
-        return self._foreign.sweep() if self._foreign is not None and self._foreign.is_open else 0
+        return self._remote.sweep() if self._remote is not None and self._remote.is_open else 0
 
     def mend(self) -> int:
         """Restore the length of a cursor file that another user has shortened.  Returns `faults`."""
@@ -469,11 +474,11 @@ class Ring:
     def slots(self) -> list[SlotInfo]:
         """All taken slots.  Slots of the writing process are first; other processes do not see them."""
         self._require_open()
-        facts = ffi.new("rb_slot_facts *")
+        facts = ffi.new("rb_slot_info *")
         found = []
-        for own, mapping, registry in (
-            (True, self._own_memory, self._own),
-            (False, self._cursors, self._foreign),
+        for local, mapping, registry in (
+            (True, self._local_memory, self._local),
+            (False, self._cursors, self._remote),
         ):
             if mapping is None or registry is None:
                 continue
@@ -483,7 +488,7 @@ class Ring:
                     name = ffi.string(facts.name).decode(errors="replace")
                     state = SLOT_STATES.get(facts.state, f"unknown ({facts.state})")
                     found.append(
-                        SlotInfo(slot, own, state, name, facts.pid, facts.cursor, facts.offset, facts.lost)
+                        SlotInfo(slot, local, state, name, facts.pid, facts.cursor, facts.offset, facts.lost)
                     )
         return found
 

@@ -171,7 +171,7 @@ class LocalEndpoint(Server[LocalPeer]):
         if peer.uid not in self._gating_uids:
             hint = f"add {peer.uid} to local.gating_uids"
             raise Refused(f"user {peer.uid} may not block the writer of stream {stream.name!r}", hint=hint)
-        gating = {slot.slot for slot in partition.ring.slots() if slot.state == "gating" and not slot.own}
+        gating = {slot.slot for slot in partition.ring.slots() if slot.state == "gating" and not slot.local}
         taken = any((name, slot) in other.gates for other in self._peers if other is not peer)
         if slot not in gating or taken:
             raise Refused(f"slot {slot} of ring {name} has no blocking reader of this process")

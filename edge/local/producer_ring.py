@@ -74,6 +74,6 @@ def _writer_of(ring: Ring, info: RingInfo, when_full: Literal["block", "reject"]
     return ring.writer(
         when_full=when_full,
         queue_timeout_ms=info.queue_timeout_ms,
-        gates="listed" if info.when_full == "overwrite" else "all",
+        blocking_readers="admitted" if info.when_full == "overwrite" else "all",
         keys="topics",
     )

@@ -45,7 +45,7 @@ class _RingFeed:
     def __init__(self, ring: Ring, *, own: bool) -> None:
         self.name = ring.name
         self.epoch = ring.epoch
-        self.reader: Reader = ring.reader(name="zmq", own=own, verify=not own)
+        self.reader: Reader = ring.reader(name="zmq", local=own, verify=not own)
 
 
 class ZmqPublisher:

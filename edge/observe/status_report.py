@@ -235,7 +235,7 @@ def _reader_row(slot: SlotInfo, end_offset: int) -> Status:
     return {
         "name": escaped(slot.name),
         "pid": slot.pid,
-        "own": slot.own,
+        "own": slot.local,
         "state": slot.state,
         "lag": lag if 0 <= lag <= end_offset else 0,
         "lost": slot.lost,

@@ -115,7 +115,7 @@ def _journal(ring: Ring, latest: SessionCheckpoint, past: PastLog | None) -> Ite
 
 
 def _of_ring(ring: Ring) -> Iterator[Range]:
-    with ring.reader(name="sessions", own=True, start="oldest", overrun="count") as reader:
+    with ring.reader(name="sessions", local=True, start="oldest", overrun="count") as reader:
         while runs := reader.ranges(RANGE_BYTES):
             yield from runs
 

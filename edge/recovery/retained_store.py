@@ -147,7 +147,7 @@ def _is_significant(record: bytes) -> bool:
 
 def retained_in(ring: Ring, position: int = 0) -> Iterator[RetainedRecord]:
     """Retained records that the ring still holds from `position` on."""
-    with ring.reader(name="retained", own=True, start="oldest", overrun="count") as reader:
+    with ring.reader(name="retained", local=True, start="oldest", overrun="count") as reader:
         while runs := reader.ranges(RANGE_BYTES):
             yield from _since(runs, position)
 

@@ -87,7 +87,7 @@ class StateFiles:
             epochs,
             log_end=LogEnd(*log_ends.get(SESSIONS_RING, ())),
             past=past,
-            prepare=lambda ring: ring.writer(when_full="reject", gates="listed"),
+            prepare=lambda ring: ring.writer(when_full="reject", blocking_readers="admitted"),
             mode=0o600,
         )
         # The ring contains wills and facts of clients, and only the broker reads it. Former versions used

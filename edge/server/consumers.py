@@ -187,7 +187,8 @@ def consumers_endpoint(
     for partition in streams.all():
         stream = settings[partition.stream]
         endpoint.add(
-            entry_of(partition.ring, stream, stream.topics), partition.ring.reader(name="consumers", own=True)
+            entry_of(partition.ring, stream, stream.topics),
+            partition.ring.reader(name="consumers", local=True),
         )
 
     def add_producer(added: ProducerRing) -> None:

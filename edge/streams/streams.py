@@ -135,7 +135,7 @@ def _open(
             when_full="block" if waits else "reject",
             queue_timeout_ms=stream.queue_timeout_ms,
             # the cursor file is untrusted: only readers that the control socket admitted can block the writer
-            gates="listed",
+            blocking_readers="admitted",
         )
 
     ring, writer = ring_to_write(

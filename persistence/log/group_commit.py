@@ -90,7 +90,7 @@ class Joined:
         self.told_lost = reader.lost
         c = self.c = ffi.new("rb_log_ring *")
         c.reader = ffi.cast("rb_reader *", reader.address)
-        c.memory, c.cursors, c.own = source.ring.pointers
+        c.memory, c.cursors, c.local_cursors = source.ring.pointers
         c.ring_id, c.epoch, c.index = ring_id, source.ring.epoch, index
         c.on_disk = source.durability == "disk"
         c.interval_ns = source.sync_interval_ms * 1_000_000
@@ -412,7 +412,7 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
     For the same reason _chunk() is held completely.
     """
     end = log_.ends().get(ring.name)
-    reader = ring.reader(name="log", start="oldest", gating=True, own=True, early=True)
+    reader = ring.reader(name="log", start="oldest", gating=True, local=True, for_log=True)
     if end is None or end.epoch < ring.epoch:
         return reader, []
     ring_end = ring.extremes().end_offset

@@ -21,8 +21,8 @@ enum {
     RB_LINE_BYTES = 128,
     RB_HEADER_BYTES = 16384,
     RB_CURSORS_BYTES = 12288,
-    RB_FOREIGN_SLOTS = 64, /* of the cursor file: readers in other processes */
-    RB_OWN_SLOTS = 8,      /* of readers in the writing process */
+    RB_REMOTE_SLOTS = 64, /* of the cursor file: readers in other processes */
+    RB_LOCAL_SLOTS = 8,   /* of readers in the writing process */
     RB_INDEX_ENTRIES = 256,
     RB_CAPACITY_MIN_BYTES = 65536,
     RB_CHUNK_MIN_BYTES = 4096,
@@ -52,7 +52,7 @@ enum { /* results; 0 and above is success */
     RB_TOO_LARGE = -6,
     RB_PENDING = -7,   /* a claim of this writer is neither committed nor aborted */
     RB_TIMEOUT = -8,
-    RB_FOREIGN = -9,   /* another magic, version or ABI word */
+    RB_WRONG_FORMAT = -9,   /* another magic, version or ABI word */
     RB_INVALID = -10,  /* an argument out of its range */
     RB_GAP = -11,      /* internal: a gap marker; readers get RB_OVERRUN */
     RB_INTERRUPTED = -12 /* a signal ended a wait; check its condition and deadline again */
@@ -103,17 +103,17 @@ int rb_format_cursors(void *memory, const void *ring);
  * ring. */
 int rb_upgrade(void *memory, uint32_t identity);
 
-typedef struct rb_facts {
+typedef struct rb_ring_info {
     uint64_t capacity_bytes, chunk_bytes, created_ns, first_offset;
     uint32_t epoch, format_version, abi_word;
     char name[64];
-} rb_facts;
+} rb_ring_info;
 
-/* Read and check the header at `memory`, a file of `file_bytes`.  RB_FOREIGN: another format;
+/* Read and check the header at `memory`, a file of `file_bytes`.  RB_WRONG_FORMAT: another format;
  * facts.format_version and abi_word have the values found, or 0 without the magic.  RB_CORRUPT: wrong
  * checksum, or a file that is too short. */
-int rb_inspect(const void *memory, uint64_t file_bytes, rb_facts *facts);
-/* Returns RB_OK if `memory` is the cursor file of the ring at `ring`; RB_FOREIGN; RB_CORRUPT (of another
+int rb_inspect(const void *memory, uint64_t file_bytes, rb_ring_info *facts);
+/* Returns RB_OK if `memory` is the cursor file of the ring at `ring`; RB_WRONG_FORMAT; RB_CORRUPT (of another
  * ring). */
 int rb_inspect_cursors(const void *memory, uint64_t file_bytes, const void *ring);
 uint32_t rb_abi_word(void);
@@ -133,8 +133,8 @@ typedef struct rb_extremes {
 int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out);
 
 /* Publish the position up to which the log has synced: stored with release, only by the writing process.
- * Wakes sleeping readers, found in `cursors` and `own`, if readers see only durable records. */
-void rb_durable_store(void *memory, void *cursors, void *own, uint64_t position);
+ * Wakes sleeping readers, found in `cursors` and `local_cursors`, if readers see only durable records. */
+void rb_durable_store(void *memory, void *cursors, void *local_cursors, uint64_t position);
 /* Show readers only durable records (yes), or all committed records. */
 void rb_visible_when_durable_set(void *memory, int yes);
 
@@ -196,30 +196,30 @@ int rb_guard_lost(int number);        /* true if the memory is private zeros */
 
 /* ---- slots (ring.c) --------------------------------------------------------------------------- */
 
-typedef struct rb_slot_facts {
+typedef struct rb_slot_info {
     uint32_t state, pid;
     uint64_t cursor, offset, lost;
     char name[32];
-} rb_slot_facts;
+} rb_slot_info;
 
 /* `cursors` is the cursor file, or private memory with the same layout for readers in the writing process.
  * Each word is read once. */
-int rb_slot_read(const void *cursors, int slot, rb_slot_facts *out);
+int rb_slot_read(const void *cursors, int slot, rb_slot_info *out);
 void rb_slot_name(void *cursors, int slot, const char *name, uint32_t pid);
 void rb_slot_free(void *cursors, int slot);
 
-/* Let a foreign slot block a writer for which only listed slots do (rb_writer_heed()).  rb_writer_evict()
- * ends it for a slot, until the slot is admitted or freed. */
+/* Let a slot of the cursor file block a writer that only admitted slots may block
+ * (rb_writer_select_blocking()).  rb_writer_evict() ends this, until the slot is admitted or freed. */
 int rb_writer_admit(rb_writer *writer, int slot);
 int rb_writer_evict(rb_writer *writer, int slot);
 
 /* ---- waiting (wait.c) ---------------------------------------------------------------------------- */
 
-/* Sleep until one of `count` readers has a record, *doorbell differs from `seen`, the time is over, or a
- * signal comes.  Returns the index of the reader, `count` for the doorbell, RB_TIMEOUT, RB_INTERRUPTED.
+/* Sleep until one of `count` readers has a record, *interrupts differs from `seen`, the time is over, or a
+ * signal comes.  Returns the index of the reader, `count` after an interrupt, RB_TIMEOUT, RB_INTERRUPTED.
  * Records of the first 127 readers wake it at once; all further readers are checked each millisecond. */
-int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t seen, int64_t timeout_ns);
-void rb_doorbell_ring(uint32_t *doorbell);
+int rb_readers_wait(rb_reader **readers, int count, uint32_t *interrupts, uint32_t seen, int64_t timeout_ns);
+void rb_readers_interrupt(uint32_t *interrupts); /* adds 1, and ends the sleep */
 
 /* Sleep until everything below `position` is durable.  Returns RB_OK, RB_TIMEOUT, or RB_INTERRUPTED.  Only in
  * the writing process. */

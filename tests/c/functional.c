@@ -76,7 +76,7 @@ static void put(const char *text, const char *properties, uint32_t properties_le
 {
     rb_key key = key_of(text, properties, properties_length);
     CHECK(rb_append(&writer, &key, payload, length, flags, MADE_NS + writer.offset) == RB_OK);
-    rb_end_publish(&writer);
+    rb_announce_end(&writer);
 }
 
 /* A payload whose bytes count, filled in place and cut short. */
@@ -88,7 +88,7 @@ static void put_in_place(uint64_t claimed, uint64_t actual)
     for (uint64_t i = 0; i < claimed; i++)
         payload[i] = (uint8_t)i;
     rb_commit(&writer, actual, actual <= RB_CHECKED_IN_PLACE_MAX_BYTES);
-    rb_end_publish(&writer);
+    rb_announce_end(&writer);
 }
 
 static void put_every_kind(void)
@@ -158,12 +158,12 @@ static void hold_back(void)
     uint64_t first = own.offset;
     while (rb_append(&writer, &key, "x", 1, 0, 1) == RB_OK)
         ;
-    CHECK(rb_room(&writer, 1, 4) == RB_FULL && rb_evict_stalled(&writer, 1, 4) == 1);
-    CHECK(rb_read(&foreign, &view) == RB_EVICTED && rb_room(&writer, 1, 4) == RB_FULL);
+    CHECK(rb_can_claim(&writer, 1, 4) == RB_FULL && rb_evict_stalled(&writer, 1, 4) == 1);
+    CHECK(rb_read(&foreign, &view) == RB_EVICTED && rb_can_claim(&writer, 1, 4) == RB_FULL);
     while (rb_read(&own, &view) == RB_OK)
         CHECK(view.header.offset == first++);
     rb_reader_release(&own, own.cursor);
-    CHECK(rb_room(&writer, 1, 4) == RB_OK && first == writer.offset);
+    CHECK(rb_can_claim(&writer, 1, 4) == RB_OK && first == writer.offset);
     rb_reader_close(&own);
     rb_reader_close(&foreign);
 }
@@ -241,7 +241,7 @@ static void file(const char *name, const char *mode)
 
 int main(int count, char **arguments)
 {
-    rb_facts facts;
+    rb_ring_info facts;
     begin();
     put_every_kind();
     read_every_kind(memory);

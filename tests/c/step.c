@@ -34,7 +34,7 @@
 #define AHEAD 8 /* payloads made before the steps are counted */
 
 static uint8_t *ring, *cursors;                                /* shared with the child */
-static rb_cursors own;                                         /* only a reader of prepare_gate() writes it */
+static rb_cursors local_cursors;                               /* only a reader of prepare_gate() writes it */
 static uint8_t base_ring[RING_BYTES], base_cursors[RB_CURSORS_BYTES]; /* as each child finds them */
 static uint64_t base_offset, final_offset;                     /* before and after an undisturbed run */
 static uint64_t place_of[4096],
@@ -88,14 +88,14 @@ static void append_made(rb_writer *writer)
 static void run_one(rb_writer *writer)
 {
     append_made(writer);
-    rb_end_publish(writer);
+    rb_announce_end(writer);
 }
 
 static void run_many(rb_writer *writer)
 {
     for (int i = 0; i < 3; i++)
         append_made(writer);
-    rb_end_publish(writer);
+    rb_announce_end(writer);
 }
 
 /* Claims more than it commits, so that the word behind the record has just been written over; and aborts
@@ -116,12 +116,12 @@ static void run_claim(rb_writer *writer)
             rb_commit(writer, length, true);
         }
     }
-    rb_end_publish(writer);
+    rb_announce_end(writer);
 }
 
 static void run_takeover(rb_writer *writer)
 {
-    if (rb_writer_open(writer, ring, RING_BYTES, cursors, &own) != RB_OK)
+    if (rb_writer_open(writer, ring, RING_BYTES, cursors, &local_cursors) != RB_OK)
         wrong("take-over refused");
 }
 
@@ -175,14 +175,14 @@ static void prepare_gate(rb_writer *writer)
 {
     rb_reader reader;
     laps(writer, CAPACITY + 20000);
-    rb_reader_open(&reader, writer->header, RING_BYTES, &own, 0, true);
+    rb_reader_open(&reader, writer->header, RING_BYTES, &local_cursors, 0, true);
     laps(writer, reader.cursor + CAPACITY - 1800);
 }
 
 static void prepare_wake(rb_writer *writer)
 {
     laps(writer, 1000);
-    writer->own->sleepers = 1;
+    writer->local_cursors->sleepers = 1;
     writer->cursors->sleepers = 1ull << 63 | 1;
 }
 
@@ -266,7 +266,7 @@ static void check_held(const rb_reader *holder, const rb_view *held)
 
 static void check_gate(void)
 {
-    const rb_slot *slot = &own.slot[0];
+    const rb_slot *slot = &local_cursors.slot[0];
     if (slot->state != RB_SLOT_GATING)
         return;
     rb_reader reader = reader_at(false);
@@ -278,7 +278,7 @@ static void check_gate(void)
 static void check_after(uint64_t committed, const rb_reader *watcher)
 {
     rb_writer writer;
-    int result = rb_writer_open(&writer, ring, RING_BYTES, cursors, &own);
+    int result = rb_writer_open(&writer, ring, RING_BYTES, cursors, &local_cursors);
     if (result != RB_OK)
         wrong("the ring cannot be taken over: %d", result);
     if (writer.offset != committed || writer.tail != watcher->cursor)
@@ -315,7 +315,7 @@ static void restore(void)
 /* Two foreign slots instead of 64: a scan of them is one loop, and 60 more rounds of it tell nothing new. */
 static void heed_few(rb_writer *writer)
 {
-    rb_writer_heed(writer, 1);
+    rb_writer_select_blocking(writer, 1);
     rb_writer_admit(writer, 0);
     rb_writer_admit(writer, 63);
 }
@@ -334,7 +334,7 @@ static pid_t start(const struct scenario *scenario)
     if (child == 0) {
         rb_writer writer;
         if (scenario->run != run_takeover &&
-            rb_writer_open(&writer, ring, RING_BYTES, cursors, &own) != RB_OK)
+            rb_writer_open(&writer, ring, RING_BYTES, cursors, &local_cursors) != RB_OK)
             _exit(1);
         payloads_ready(base_offset);
         heed_few(&writer);
@@ -449,7 +449,7 @@ static void rehearse(const struct scenario *scenario)
     rb_writer writer;
     rb_view view;
     restore();
-    if (rb_writer_open(&writer, ring, RING_BYTES, cursors, &own) != RB_OK)
+    if (rb_writer_open(&writer, ring, RING_BYTES, cursors, &local_cursors) != RB_OK)
         wrong("the rehearsal cannot begin");
     restore();
     payloads_ready(base_offset);
@@ -470,10 +470,10 @@ static void build(const struct scenario *scenario)
     uint64_t unused;
     memset(ring, 0, RING_BYTES);
     memset(cursors, 0, RB_CURSORS_BYTES);
-    memset(&own, 0, sizeof own);
+    memset(&local_cursors, 0, sizeof local_cursors);
     rb_format(ring, CAPACITY, EPOCH, 0, "step", 1, 1);
     rb_format_cursors(cursors, ring);
-    if (rb_writer_open(&writer, ring, RING_BYTES, cursors, &own) != RB_OK)
+    if (rb_writer_open(&writer, ring, RING_BYTES, cursors, &local_cursors) != RB_OK)
         wrong("the ring cannot be written");
     scenario->prepare(&writer);
     rb_end_read((rb_header *)ring, &unused, &base_offset);

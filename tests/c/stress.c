@@ -57,11 +57,11 @@ static void *write_all(void *unused)
         if (result == RB_FULL)
             result = rb_writer_wait(&writer, length, 3, 1000000000);
         else if (result == RB_OK && writer.offset % 5 == 0)
-            rb_end_publish(&writer);
+            rb_announce_end(&writer);
         if (result != RB_OK && result != RB_TIMEOUT)
             wrong("refused", writer.offset);
     }
-    rb_end_publish(&writer);
+    rb_announce_end(&writer);
     return unused;
 }
 

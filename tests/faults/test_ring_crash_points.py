@@ -24,8 +24,8 @@ GRANTED = "    atomic_store_explicit(&writer->header->granted, to, memory_order_
 PLANTED = {
     "the length is stored before the payload": (
         "many",
-        [("    memcpy(room, payload, length);\n    rb_commit(writer, length, true);\n",
-          "    rb_commit(writer, length, true);\n    memcpy(room, payload, length);\n")],
+        [("    memcpy(to, payload, length);\n    rb_commit(writer, length, true);\n",
+          "    rb_commit(writer, length, true);\n    memcpy(to, payload, length);\n")],
     ),
     "the length is stored before the checksum": (
         "one",
@@ -45,7 +45,7 @@ PLANTED = {
     "the watermark is not told": ("reserve", [(GRANTED, "")]),
     "the watermark is told after the room is used": (
         "reserve",
-        [(GRANTED, ""), ("    memcpy(room, payload, length);\n", "    memcpy(room, payload, length);\n"
+        [(GRANTED, ""), ("    memcpy(to, payload, length);\n", "    memcpy(to, payload, length);\n"
           "    atomic_signal_fence(memory_order_seq_cst);\n"
           "    atomic_store_explicit(&writer->header->granted, writer->reserve, memory_order_relaxed);\n")],
     ),

@@ -22,7 +22,7 @@ INSTRUMENTED: Sequence[CHANGE] = (
     ),
     ("base/eventcount", SLEEP, f"    before_sleep();\n{SLEEP}"),
 )
-NEVER_LOOKS_ON: CHANGE = ("ring/wait", "#define LOOK_NS 250000ll", "#define LOOK_NS -1ll")
+NEVER_LOOKS_ON: CHANGE = ("ring/wait", "#define SPIN_MAX_NS 250000ll", "#define SPIN_MAX_NS -1ll")
 ALARM = -14
 
 

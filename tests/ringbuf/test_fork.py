@@ -63,7 +63,7 @@ def test_everything_of_the_parent_is_refused(ring: Ring) -> None:
 
 
 def test_a_child_that_closes_and_drops_everything_changes_nothing(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     with Ring.attach(ring.path) as attached:
         foreign = attached.reader(gating=True)
         writer.publish(b"x")

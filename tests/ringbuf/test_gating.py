@@ -25,7 +25,7 @@ def polled(reader: Reader) -> Record:
 
 
 def test_a_gating_reader_holds_the_writer_back_and_loses_nothing(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     seen = 0
     for _ in range(20):
         count = fill(writer)
@@ -39,7 +39,7 @@ def test_a_gating_reader_holds_the_writer_back_and_loses_nothing(ring: Ring) -> 
 
 
 def test_a_full_ring_takes_nothing_of_a_claim_either(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     fill(writer)
     assert not writer.claim(1000)
     end = writer.end_offset
@@ -50,14 +50,14 @@ def test_a_full_ring_takes_nothing_of_a_claim_either(ring: Ring) -> None:
 
 
 def test_many_go_in_as_far_as_there_is_room(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     done = writer.publish_many([payload_of(i, 1000) for i in range(100)])
     assert 55 < done < 64
     assert drained(reader) == [payload_of(i, 1000) for i in range(done)]
 
 
 def test_a_record_in_hand_keeps_its_place(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     writer.publish(payload_of(0))
     held = polled(reader)
     fill(writer)
@@ -73,9 +73,9 @@ def test_a_record_in_hand_keeps_its_place(ring: Ring) -> None:
 
 
 def test_closing_twice_harms_no_successor(ring: Ring) -> None:
-    first = ring.reader(own=True, gating=True)
+    first = ring.reader(local=True, gating=True)
     first.close()
-    second = ring.reader(own=True, gating=True)
+    second = ring.reader(local=True, gating=True)
     assert second.slot == first.slot
     first.close()
     del first
@@ -84,7 +84,7 @@ def test_closing_twice_harms_no_successor(ring: Ring) -> None:
 
 
 def test_a_view_keeps_the_record_and_so_its_place(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     writer.publish(payload_of(0))
     view = memoryview(polled(reader))[3:7]
     fill(writer)
@@ -96,7 +96,7 @@ def test_a_view_keeps_the_record_and_so_its_place(ring: Ring) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_records_are_let_go_in_any_order(ring: Ring, seed: int) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     for i in range(100):
         writer.publish(payload_of(i))
     records: list[Record | None] = [polled(reader) for _ in range(100)]
@@ -117,7 +117,7 @@ def test_records_are_let_go_in_any_order(ring: Ring, seed: int) -> None:
 
 
 def test_a_batch_is_one_hold(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     for i in range(100):
         writer.publish(payload_of(i))
     first, second = reader.read_many(50), reader.read_many(50)
@@ -131,7 +131,7 @@ def test_a_batch_is_one_hold(ring: Ring) -> None:
 
 
 def test_more_than_a_thousand_leases_are_told_apart(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     for _ in range(3):
         for _ in range(900):
             assert writer.publish(b"") is not None
@@ -144,7 +144,7 @@ def test_more_than_a_thousand_leases_are_told_apart(ring: Ring) -> None:
 
 
 def test_holding_more_than_half_the_ring_is_an_error_not_a_stall(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     fill(writer)
     held: list[Record] = []
     with pytest.raises(HeldTooMuch, match=r"32768 \(half the ring\) are allowed"):
@@ -154,7 +154,7 @@ def test_holding_more_than_half_the_ring_is_an_error_not_a_stall(ring: Ring) -> 
 
 
 def test_ranges_are_held_until_released(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     fill(writer)
     ranges = reader.ranges(10_000)
     assert reader.released == 0
@@ -169,7 +169,7 @@ def test_ranges_are_held_until_released(ring: Ring) -> None:
 
 
 def test_a_seek_lets_go_of_everything(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     for i in range(100):
         writer.publish(payload_of(i))
     held = [polled(reader) for _ in range(50)]
@@ -188,7 +188,7 @@ def test_a_seek_lets_go_of_everything(ring: Ring) -> None:
 def test_a_gating_reader_that_starts_in_the_past_keeps_it(ring: Ring) -> None:
     writer = ring.writer()
     publish_to_lap(writer, 2)
-    reader = ring.reader(own=True, gating=True, start="oldest")
+    reader = ring.reader(local=True, gating=True, start="oldest")
     first = reader.offset
     last = first
     while writer.publish(payload_of(writer.end_offset)) is not None:
@@ -197,7 +197,7 @@ def test_a_gating_reader_that_starts_in_the_past_keeps_it(ring: Ring) -> None:
 
 
 def test_both_kinds_of_reader_share_a_ring(ring: Ring) -> None:
-    gating, plain, writer = ring.reader(own=True, gating=True), ring.reader(), ring.writer()
+    gating, plain, writer = ring.reader(local=True, gating=True), ring.reader(), ring.writer()
     publish_to_lap(writer, 0.5)
     drained(gating)
     publish_to_lap(writer, 0.8)
@@ -243,7 +243,7 @@ def test_until_the_timeout_publish_is_refused(ring: Ring) -> None:
 
 
 def test_an_own_reader_is_never_evicted(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer(queue_timeout_ms=0)
+    reader, writer = ring.reader(local=True, gating=True), ring.writer(queue_timeout_ms=0)
     with Ring.attach(ring.path) as attached:
         foreign = attached.reader(gating=True)
         count = fill(writer)
@@ -264,7 +264,7 @@ def test_a_blocking_writer_waits_as_long_as_the_timeout_then_evicts(ring: Ring) 
 
 
 def test_a_blocking_writer_behind_an_own_reader_gives_up_in_the_end(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer(when_full="block", queue_timeout_ms=30)
+    reader, writer = ring.reader(local=True, gating=True), ring.writer(when_full="block", queue_timeout_ms=30)
     fill(writer)
     assert writer.publish(bytes(1000)) is None
     drained(reader)
@@ -273,7 +273,7 @@ def test_a_blocking_writer_behind_an_own_reader_gives_up_in_the_end(ring: Ring) 
 
 def test_a_blocked_writer_goes_on_when_room_comes(ring: Ring) -> None:
     """The reader sleeps when the batch begins: the writer must wake it before the batch is over."""
-    reader = ring.reader(own=True, gating=True, spin_ns=0)
+    reader = ring.reader(local=True, gating=True, spin_ns=0)
     writer = ring.writer(when_full="block", queue_timeout_ms=60_000)
     seen: list[bytes] = []
 
@@ -293,7 +293,7 @@ def test_a_blocked_writer_goes_on_when_room_comes(ring: Ring) -> None:
 
 def test_while_one_thread_waits_for_room_another_is_told(ring: Ring) -> None:
     reader, writer = (
-        ring.reader(own=True, gating=True),
+        ring.reader(local=True, gating=True),
         ring.writer(when_full="block", queue_timeout_ms=60_000),
     )
     fill_without_waiting(writer)
@@ -334,9 +334,9 @@ def read_to_end(reader: Reader, thread: threading.Thread) -> list[Record]:
 
 
 def test_closing_a_ring_frees_a_thread_that_waits_for_room(ring: Ring) -> None:
-    ring.reader(own=True, gating=True)
+    ring.reader(local=True, gating=True)
     keeper, writer = (
-        ring.reader(own=True, gating=True),
+        ring.reader(local=True, gating=True),
         ring.writer(when_full="block", queue_timeout_ms=60_000),
     )
     fill_without_waiting(writer)
@@ -373,7 +373,7 @@ def test_closing_a_ring_frees_a_thread_that_waits_for_room(ring: Ring) -> None:
 
 def test_a_signal_ends_a_wait_for_room(ring: Ring) -> None:
     reader, writer = (
-        ring.reader(own=True, gating=True),
+        ring.reader(local=True, gating=True),
         ring.writer(when_full="block", queue_timeout_ms=60_000),
     )
     fill_without_waiting(writer)
@@ -393,7 +393,7 @@ def test_a_signal_ends_a_wait_for_room(ring: Ring) -> None:
 
 
 def test_only_listed_readers_gate_when_told_so(ring: Ring) -> None:
-    writer = ring.writer(gates="listed", queue_timeout_ms=3_600_000)
+    writer = ring.writer(blocking_readers="admitted", queue_timeout_ms=3_600_000)
     with Ring.attach(ring.path) as attached:
         listed, other = attached.reader(gating=True), attached.reader(gating=True)
         ring.admit(listed.slot)
@@ -444,7 +444,7 @@ def test_a_gating_reader_may_replay_while_the_writer_runs(ring: Ring) -> None:
     thread.start()
     try:
         for _ in range(300):
-            with ring.reader(own=True, gating=True, start="oldest") as reader:
+            with ring.reader(local=True, gating=True, start="oldest") as reader:
                 expected = reader.offset
                 for _ in range(50):
                     record = reader.poll()
@@ -459,7 +459,7 @@ def test_a_gating_reader_may_replay_while_the_writer_runs(ring: Ring) -> None:
 
 
 def test_a_gating_reader_cannot_go_back_to_what_is_gone(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     for _ in range(3):
         fill(writer)
         drained(reader)
@@ -472,7 +472,7 @@ def test_a_gating_reader_cannot_go_back_to_what_is_gone(ring: Ring) -> None:
 def test_cursors_of_readers_are_in_the_file_and_nowhere_else(ring: Ring) -> None:
     writer = ring.writer()
     before = Path(cursor_file(ring.path)).read_bytes()
-    own = ring.reader(own=True, gating=True)
+    own = ring.reader(local=True, gating=True)
     writer.publish(b"x")
     own.poll()
     assert Path(cursor_file(ring.path)).read_bytes() == before

@@ -339,7 +339,7 @@ def test_extremes_say_where_a_ring_begins_and_ends(ring: Ring) -> None:
 
 
 def test_ranges_are_records_without_padding(ring: Ring) -> None:
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     sent = 0
     for _ in range(50):
         for i in range(10):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringbuf import Ring, errors
-from ringbuf.constants import CURSORS_BYTES, FOREIGN_SLOTS, HEADER_BYTES, OWN_SLOTS
+from ringbuf.constants import CURSORS_BYTES, HEADER_BYTES, LOCAL_SLOTS, REMOTE_SLOTS
 from ringbuf.ring import POPULATE_BYTES, cursor_file, ring_file
 from tests.support.children import Child
 from tests.support.rings import CAPACITY_BYTES, drained, new_ring, overwrite, payload_of, ring_bytes
@@ -165,7 +165,7 @@ def test_a_reader_maps_the_ring_read_only(ring: Ring) -> None:
         with pytest.raises(errors.RingError, match="attached to read"):
             attached.writer()
         with pytest.raises(errors.RingError, match="attached to read"):
-            attached.reader(own=True)
+            attached.reader(local=True)
         with pytest.raises(errors.RingError, match="attached to read"):
             attached.durable(1)
 
@@ -317,7 +317,7 @@ def test_own_slots_of_the_dead_are_free_again(runtime_directory) -> None:
 import os, signal, sys
 from ringbuf import Ring
 ring = Ring.create(sys.argv[1], capacity_bytes=65536, epoch=1)
-readers = [ring.reader(own=True, gating=True) for _ in range(8)]
+readers = [ring.reader(local=True, gating=True) for _ in range(8)]
 os.kill(os.getpid(), signal.SIGKILL)
 """
     with Child(code, runtime_directory / "r") as child:
@@ -358,21 +358,21 @@ def test_an_end_that_contradicts_the_watermark_is_found_by_the_records(runtime_d
 
 
 def test_slots_say_who_reads_and_how_far(ring: Ring) -> None:
-    own = ring.reader(own=True, gating=True, name="log")
+    own = ring.reader(local=True, gating=True, name="log")
     with Ring.attach(ring.path) as attached:
         foreign = attached.reader(name="ä" * 40)
         ring.writer().publish(b"x")
         assert foreign.poll() is not None
         assert foreign.poll() is None, "a slot is told when there is nothing to read, else once a chunk"
         first, second = ring.slots()
-        assert (first.own, first.state, first.name, first.offset, first.pid) == (
+        assert (first.local, first.state, first.name, first.offset, first.pid) == (
             True,
             "gating",
             "log",
             0,
             os.getpid(),
         )
-        assert (second.own, second.state, second.offset, second.lost) == (False, "plain", 1, 0)
+        assert (second.local, second.state, second.offset, second.lost) == (False, "plain", 1, 0)
         assert second.cursor == foreign.cursor
         assert second.name.startswith("ä" * 15)
     own.close()
@@ -380,7 +380,7 @@ def test_slots_say_who_reads_and_how_far(ring: Ring) -> None:
 
 
 def test_no_other_process_has_the_slots_of_the_writer(ring: Ring) -> None:
-    with Ring.attach(ring.path) as attached, ring.reader(own=True, gating=True, name="log"):
+    with Ring.attach(ring.path) as attached, ring.reader(local=True, gating=True, name="log"):
         assert [slot.name for slot in ring.slots()] == ["log"]
         assert attached.slots() == []
         for file in (ring_file(ring.path), cursor_file(ring.path)):
@@ -388,13 +388,13 @@ def test_no_other_process_has_the_slots_of_the_writer(ring: Ring) -> None:
 
 
 def test_the_registry_is_full_when_all_readers_live(ring: Ring) -> None:
-    readers = [ring.reader(own=True) for _ in range(OWN_SLOTS)]
+    readers = [ring.reader(local=True) for _ in range(LOCAL_SLOTS)]
     with pytest.raises(errors.RegistryFull, match="all 8 reader slots"):
-        ring.reader(own=True)
+        ring.reader(local=True)
     readers.pop().close()
-    readers.append(ring.reader(own=True))
-    readers += [ring.reader() for _ in range(FOREIGN_SLOTS)]
-    assert len({(it.slot, i < OWN_SLOTS) for i, it in enumerate(readers)}) == OWN_SLOTS + FOREIGN_SLOTS
+    readers.append(ring.reader(local=True))
+    readers += [ring.reader() for _ in range(REMOTE_SLOTS)]
+    assert len({(it.slot, i < LOCAL_SLOTS) for i, it in enumerate(readers)}) == LOCAL_SLOTS + REMOTE_SLOTS
     with Ring.attach(ring.path) as attached:
         with pytest.raises(errors.RegistryFull, match="all 64 reader slots"):
             attached.reader()

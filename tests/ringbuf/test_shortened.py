@@ -93,7 +93,9 @@ def test_a_cursor_file_that_is_shortened_for_ever_is_given_up(runtime_directory:
             os.truncate(cursor_file(path), 0)
             assert writer.ask("ring.writer().publish(b'x')") == str(i)
         assert writer.ask("ring.faults, ring.is_lost") == "(65, False)"
-        assert writer.ask("ring.reader(own=True, gating=True, start='oldest').read_many()[99].offset") == "99"
+        assert (
+            writer.ask("ring.reader(local=True, gating=True, start='oldest').read_many()[99].offset") == "99"
+        )
         assert cursor_file(path).stat().st_size == 0
 
 
@@ -233,7 +235,7 @@ def test_a_user_with_read_permission_reads_without_a_slot(runtime_directory: Pat
         ring.writer().publish(b"first")
         with Child(as_other_user(READS), path) as guest:
             assert guest.line() == "-1 [b'first']"
-            assert "may not be written by this user, and a reader that gates has a slot there" in guest.line()
+            assert "may not be written by this user, and a gating reader has a slot there" in guest.line()
             ring.writer().publish(b"second")
             assert guest.line() == "True b'second' 0 0"
             assert guest.wait()[0] == 0

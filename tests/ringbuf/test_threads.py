@@ -63,7 +63,7 @@ def test_readers_made_at_the_same_time_have_slots_of_their_own(
     with ThreadPoolExecutor(THREADS + 1) as pool, Ring.attach(ring.path) as other:
         swept = pool.submit(sweep)
         for _ in range(ROUNDS):
-            readers = together(pool, *[lambda: ring.reader(own=own)] * THREADS)
+            readers = together(pool, *[lambda: ring.reader(local=own)] * THREADS)
             slots = [reader.slot for reader in readers]
             if len(set(slots)) != THREADS:
                 over.set()
@@ -169,7 +169,7 @@ def test_a_reader_that_another_thread_waits_with_is_not_moved(ring: Ring) -> Non
 
 def test_threads_that_share_a_reader_get_each_record_once(ring: Ring, hasty_threads: None) -> None:
     """Or are refused; and a filter that lets other threads run does not change that."""
-    reader, writer = ring.reader(own=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, gating=True), ring.writer()
     reader.match = KeyFilter(lambda _: True, capacity=1)
     found: list[int] = []
 

@@ -374,11 +374,14 @@ def test_a_second_writer_with_other_arguments_is_refused(runtime_directory: Path
     with Ring.create(runtime_directory / "two", capacity_bytes=1 << 16, epoch=1) as ring:
         writer = ring.writer(when_full="block", queue_timeout_ms=7, keys="topics")
         assert ring.writer() is writer
-        assert ring.writer(when_full="block", queue_timeout_ms=7, gates="all", keys="topics") is writer
+        assert (
+            ring.writer(when_full="block", queue_timeout_ms=7, blocking_readers="all", keys="topics")
+            is writer
+        )
         for other in (
             {"when_full": "reject"},
             {"queue_timeout_ms": 200},
-            {"gates": "listed"},
+            {"blocking_readers": "admitted"},
             {"keys": "any"},
         ):
             ((name, value),) = other.items()
@@ -389,4 +392,7 @@ def test_a_second_writer_with_other_arguments_is_refused(runtime_directory: Path
         ring.evict(3)
     with Ring.create(runtime_directory / "plain", capacity_bytes=1 << 16, epoch=1) as ring:
         writer = ring.writer()
-        assert ring.writer(when_full="reject", queue_timeout_ms=200, gates="all", keys="any") is writer
+        assert (
+            ring.writer(when_full="reject", queue_timeout_ms=200, blocking_readers="all", keys="any")
+            is writer
+        )

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ringbuf import Reader, Ring
-from ringbuf.constants import CURSORS_BYTES, FOREIGN_SLOTS
+from ringbuf.constants import CURSORS_BYTES, REMOTE_SLOTS
 from ringbuf.ring import cursor_file
 from tests.support.rings import payload_of
 
@@ -33,7 +33,7 @@ def scribble(path: Path, count: int, seed: int, spared: int) -> None:
     """In the child: `count` writes, half of them to the words that a writer reads."""
     dice = np.random.default_rng(seed)
     ring = Ring.attach(path)
-    readers = [ring.reader() for _ in range(FOREIGN_SLOTS - 1)]  # alive, so that no sweep helps
+    readers = [ring.reader() for _ in range(REMOTE_SLOTS - 1)]  # alive, so that no sweep helps
     memory = np.memmap(cursor_file(path), np.uint8, "r+", shape=(CURSORS_BYTES,))
     words, halves = memory.view(np.uint64), memory.view(np.uint32)
     first, last = (SLOTS_AT + SLOT_BYTES * spared) // 8, (SLOTS_AT + SLOT_BYTES * (spared + 1)) // 8
@@ -67,7 +67,7 @@ def run(directory: Path, count: int, seed: int) -> tuple[int, int]:
     """(records published while the other scribbled, publishes refused meanwhile)."""
     with Ring.create(directory / "ring", capacity_bytes=CAPACITY_BYTES, epoch=1) as ring:
         writer = ring.writer(queue_timeout_ms=1)
-        own = ring.reader(own=True, gating=True, verify=True)
+        own = ring.reader(local=True, gating=True, verify=True)
         with Ring.attach(ring.path) as attached:
             foreign = attached.reader(gating=True, verify=True)
             child = os.fork()

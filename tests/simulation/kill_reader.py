@@ -35,7 +35,7 @@ def run(directory: Path, count: int, seed: int) -> int:
     dice = random.Random(seed)
     with Ring.create(directory / "ring", capacity_bytes=CAPACITY_BYTES, epoch=seed) as ring:
         writer = ring.writer(when_full="block", queue_timeout_ms=3_600_000)
-        honest = ring.reader(own=True, gating=True)
+        honest = ring.reader(local=True, gating=True)
         ready, tell = os.pipe()
         for _ in range(count):
             for _ in range(20):
@@ -54,7 +54,7 @@ def run(directory: Path, count: int, seed: int) -> int:
                 assert writer.publish(payload_of(writer.end_offset)) is not None, "stalled"
                 for record in honest.read_many():
                     assert record.bytes() == payload_of(record.offset)
-            assert [slot.own for slot in ring.slots()] == [True], "the dead still have a slot"
+            assert [slot.local for slot in ring.slots()] == [True], "the dead still have a slot"
         assert honest.offset == writer.end_offset
         os.close(ready)
         os.close(tell)

@@ -237,7 +237,7 @@ def endpoint_over(ring: Ring, directory: Path, where: str, **keys: Path) -> Iter
 
     with closing(ZmqListener("consumers", where)) as listener:
         made = ConsumersEndpoint(listener, make, **keys)
-        made.add(RingEntry(RingSource(ring), "some", ("a/#",)), ring.reader(name="consumers", own=True))
+        made.add(RingEntry(RingSource(ring), "some", ("a/#",)), ring.reader(name="consumers", local=True))
         made.start()
         try:
             yield made

@@ -25,7 +25,7 @@ typedef struct rb_log_ring {
     rb_reader *reader; /* gating; its read position is `taken` */
     void *memory;      /* of the ring, to store its durable position; NULL: no position is published */
     void *cursors;     /* its cursor file: readers to wake if they see only durable records */
-    void *own;         /* the same for readers in this process */
+    void *local_cursors;         /* the same for readers in this process */
     uint32_t ring_id, epoch, index;
     int32_t on_disk; /* 1: synced in the round that writes it; 0: after interval_ns or sync_bytes */
     int32_t leaving; /* 1: no more records of this ring are taken */

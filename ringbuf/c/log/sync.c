@@ -26,7 +26,7 @@ static void settle_ring(rb_log_ring *ring, int64_t now)
     ring->waits_since = ring->taken == ring->durable ? -1 : now;
     if (ring->memory == NULL)
         return;
-    rb_durable_store(ring->memory, ring->cursors, ring->own, ring->durable);
+    rb_durable_store(ring->memory, ring->cursors, ring->local_cursors, ring->durable);
     rb_reader_release(ring->reader, ring->durable - ring->durable % ring->reader->chunk);
 }
 

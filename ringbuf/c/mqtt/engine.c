@@ -256,12 +256,12 @@ void mq_ring_remove(mq_engine *engine, uint32_t index)
     *ring = (mq_ring){.kind = MQ_RING_NONE};
 }
 
-void mq_end_publish(mq_engine *engine)
+void mq_announce_ends(mq_engine *engine)
 {
     for (uint32_t i = 0; i < engine->published.count; i++) {
         mq_ring *ring = engine->rings[engine->published.at[i]];
         if (ring->dirty)
-            rb_end_publish(ring->writer);
+            rb_announce_end(ring->writer);
         ring->dirty = false;
     }
     engine->published.count = 0;
@@ -454,7 +454,7 @@ void mq_engine_step(mq_engine *engine)
     mq_input_step(engine);
     if (engine->closing.count > 0)
         detached_over(engine);
-    mq_end_publish(engine);
+    mq_announce_ends(engine);
     if (mq_journal_written(engine))
         mq_spill_tend(engine);
     mq_counters_refresh(engine);

@@ -201,7 +201,7 @@ static void flush(mq_loop *loop)
     uint64_t sent = 0, share = FLUSH_ROUND_BYTES / (walked.count > 0 ? walked.count : 1);
     share = share < FLUSH_MIN_BYTES ? FLUSH_MIN_BYTES : share < MQ_FLUSH_BYTES ? share : MQ_FLUSH_BYTES;
     uint32_t done = 0;
-    mq_end_publish(engine);
+    mq_announce_ends(engine);
     engine->appended_bytes = 0;
     engine->touched = engine->passing;
     while (done < walked.count && sent < FLUSH_ROUND_BYTES) {

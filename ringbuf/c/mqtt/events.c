@@ -11,9 +11,9 @@
  *             mq_event_add() advances event_next.  mq_event_take(), with which Python receives an event,
  *             advances event_taken.  mq_events_resume() advances event_done up to event_taken, never further.
  *             An event added after Python has taken the others therefore stays for the next time.
- *   derived   PRODUCER_TOPIC, PRODUCER_BAD, BACKFILL, JOURNAL.  They are not queued.  Each is computed in each
- *             round from the state that causes it, while that state lasts.  A request that Python did not
- *             satisfy is repeated after REMIND_MS (mq_request), so that a failure in Python delays it but does
+ *   derived   PRODUCER_TOPIC, PRODUCER_BAD, BACKFILL, JOURNAL.  They are not queued.  Each is computed in
+ *             each round from the state that causes it, while that state lasts.  A request that Python did
+ *             not satisfy is repeated after REMIND_MS (mq_request).  A failure in Python delays it but does
  *             not end it.
  */
 #include "mqtt/mqtt.h"

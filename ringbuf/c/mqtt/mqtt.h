@@ -480,7 +480,7 @@ void mq_bytes_free(mq_engine *engine, mq_bytes *bytes);
 void mq_bytes_shrink(mq_engine *engine, mq_bytes *bytes); /* reduces the memory to what the content needs */
 int mq_ring_add(mq_engine *engine, mq_ring ring);
 void mq_ring_remove(mq_engine *engine, uint32_t ring);
-void mq_end_publish(mq_engine *engine); /* publishes the ends of all rings with new records */
+void mq_announce_ends(mq_engine *engine); /* publishes the ends of all rings with new records */
 
 /* Work without sockets, before and after sockets are served: connections whose events Python has handled,
  * waiting acknowledgements, paused publishers, producer rings, deadlines. */
@@ -580,27 +580,6 @@ bool mq_queue_next(const mq_session *session, mq_walk *walk);    /* false: no fu
 void mq_queue_sift(mq_engine *engine, mq_session *session, bool (*take)(mq_engine *, const mq_entry *));
 void mq_queue_clear(mq_engine *engine, mq_session *session);
 void mq_spare_chunks_free(mq_engine *engine);
-
-/* output_barrier.c */
-void mq_output_barrier(mq_engine *engine, mq_connection *connection); /* for its next output */
-/* bytes of its output that may be sent now */
-uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection);
-void mq_output_sent(mq_connection *connection, uint32_t bytes);
-/* Make the log wait: the next record of `ring` depends on the entries in the journal by now. */
-void mq_block_log(mq_engine *engine, mq_ring *ring);
-/* check again: the journal's log may have synced, or the journal is closed */
-void mq_reap_barrier(mq_engine *engine);
-
-/* log_backfill.c */
-/* Pause delivery to `session`: its next record is only in the log. */
-void mq_wait_for_log(mq_engine *engine, mq_session *session);
-bool mq_is_only_in_log(const mq_engine *engine, const mq_entry *entry);
-bool mq_next_log_position(const mq_engine *engine, const mq_session *session, uint64_t *where);
-/* Give `session` the records in `bytes`, which were in a ring from `position` on.  The log was read from ring
- * and position `wanted` on. */
-void mq_restore_records(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position,
-                        const uint8_t *bytes, uint64_t length);
-void mq_resume_delivery(mq_engine *engine, mq_session *session);
 
 #include "mqtt/out/queue.h"
 

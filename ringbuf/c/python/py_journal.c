@@ -135,7 +135,7 @@ PyObject *engine_add_ended_ring(engine_object *self, PyObject *logged)
 
 #define MQ_PAST_END ((uint64_t)1 << 56) /* as NEVER_ENDS of edge/recovery/read_journal.py */
 
-/* Position below which records have been routed.  Of a ring that has ended, the restart has routed all records. */
+/* Position below which records have been routed.  A restart has routed all records of an ended ring. */
 PyObject *engine_routed_position(engine_object *self, PyObject *object)
 {
     unsigned long long index;

@@ -35,7 +35,7 @@ int leases_grow(reader_object *self)
 uint64_t lease_take(reader_object *self)
 {
     if (!self->reader.gating) {
-        rb_reader_tell_lazily(&self->reader, self->reader.cursor);
+        rb_reader_store_progress_lazily(&self->reader, self->reader.cursor);
         return NO_LEASE;
     }
     *lease_at(self, self->lease_next) = (lease){.end = self->reader.cursor};
@@ -51,7 +51,7 @@ void lease_end(reader_object *self, uint64_t number)
     while (self->lease_first < self->lease_next && lease_at(self, self->lease_first)->done)
         released = lease_at(self, self->lease_first++)->end;
     if (released > self->reader.released && self->open && self->forks == forks)
-        rb_reader_tell_lazily(&self->reader, released);
+        rb_reader_store_progress_lazily(&self->reader, released);
 }
 
 /* Store the released position in the slot before the reader becomes idle; skipped records count as
@@ -59,6 +59,6 @@ void lease_end(reader_object *self, uint64_t number)
 void reader_settle(reader_object *self)
 {
     uint64_t released = self->lease_first == self->lease_next ? self->reader.cursor : self->reader.released;
-    if (released != self->reader.told)
-        rb_reader_tell(&self->reader, released);
+    if (released != self->reader.stored_released)
+        rb_reader_store_progress(&self->reader, released);
 }

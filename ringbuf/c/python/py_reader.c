@@ -341,8 +341,7 @@ static PyObject *reader_skip(reader_object *self, PyObject *Py_UNUSED(ignored))
     if (reader_begin(self) != 0)
         return NULL;
     self->detached = true;
-    Py_BEGIN_ALLOW_THREADS
-    result = rb_reader_skip(&self->reader);
+    Py_BEGIN_ALLOW_THREADS result = rb_reader_skip_damage(&self->reader);
     Py_END_ALLOW_THREADS
     self->detached = false;
     reader_end(self);
@@ -406,21 +405,21 @@ static PyObject *reader_holds(reader_object *self, PyObject *position)
 
 /* ---- making and closing ---- */
 
-#define SPIN_MOST_NS 1000000000ll
+#define SPIN_MAX_NS 1000000000ll
 #define CLOSE_LOOK_NS 50000
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"ring",   "slots", "slot",    "gating", "counts_overruns",
-                            "verify", "early", "spin_ns", NULL};
+    static char *names[] = {"ring",   "slots",   "slot",    "gating", "counts_overruns",
+                            "verify", "for_log", "spin_ns", NULL};
     PyObject *ring, *slots;
-    int slot, gating, counts, verify, early;
+    int slot, gating, counts, verify, for_log;
     long long spin_ns;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOippppL", names, &ring, &slots, &slot, &gating,
-                                     &counts, &verify, &early, &spin_ns))
+                                     &counts, &verify, &for_log, &spin_ns))
         return NULL;
-    if (spin_ns < 0 || spin_ns > SPIN_MOST_NS)
-        return PyErr_Format(PyExc_ValueError, "spin_ns %lld is outside of 0 to %lld", spin_ns, SPIN_MOST_NS);
+    if (spin_ns < 0 || spin_ns > SPIN_MAX_NS)
+        return PyErr_Format(PyExc_ValueError, "spin_ns %lld is outside of 0 to %lld", spin_ns, SPIN_MAX_NS);
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     reader_object *self = (reader_object *)allocate(type, 0);
     if (self == NULL)
@@ -443,7 +442,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         return fail("Corrupt", "(s)", "the ring's header has changed since it was checked");
     }
     self->reader.verify = verify;
-    self->reader.early = early;
+    self->reader.for_log = for_log;
     self->counts_overruns = counts;
     self->spin_ns = spin_ns;
     self->forks = forks;
@@ -557,7 +556,7 @@ static PyMethodDef reader_methods[] = {
     {"seek_oldest", (PyCFunction)reader_seek_oldest, METH_NOARGS, "Go to the oldest record."},
     {"seek_latest", (PyCFunction)reader_seek_latest, METH_NOARGS, "Go behind the newest record."},
     {"_ranges", (PyCFunction)(void (*)(void))reader_ranges, METH_FASTCALL, "Fill an array of rb_range."},
-    {"_skip", (PyCFunction)reader_skip, METH_NOARGS, "Go on behind damage."},
+    {"_skip_damage", (PyCFunction)reader_skip, METH_NOARGS, "Go on behind damage."},
     {"_raise", (PyCFunction)reader_raise, METH_O, "Raise what a result code of C means."},
     {"release", (PyCFunction)reader_release, METH_O,
      "Give up the hold on everything below a position (after ranges())."},

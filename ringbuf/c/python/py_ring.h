@@ -27,7 +27,7 @@
 typedef struct writer_object {
     PyObject_HEAD
     rb_writer writer;
-    Py_buffer ring, cursors, own; /* keep the memory mapped */
+    Py_buffer ring, cursors, local_cursors; /* keep the memory mapped */
     PyObject *last_key;      /* key object of `last`, which caches its bytes and hash: devices repeat keys */
     rb_key last;
     rb_wall_clock clock;

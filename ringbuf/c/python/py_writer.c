@@ -5,7 +5,7 @@
  * publish returns the record's offset, or None if a gating reader blocks the space: a full ring is a state,
  * not an error.  A refusal also returns None: the broker requests it by a word in the header of a producer's
  * ring, for example because the log has no room.  Reading the word costs one load of a cached line per
- * record.  A foreign reader that blocks longer than the queue timeout is evicted.  The writer's own readers
+ * record.  A reader in another process that blocks longer than the queue timeout is evicted.  Local readers
  * (log, bridge) are never evicted.
  */
 #include "python/py_ring.h"
@@ -63,7 +63,7 @@ static int sweep(writer_object *self, uint64_t length, uint32_t prefix, int64_t 
             return RAISED;
         Py_DECREF(swept);
     }
-    return is_live(self) ? rb_room(&self->writer, length, prefix) : RB_FULL;
+    return is_live(self) ? rb_can_claim(&self->writer, length, prefix) : RB_FULL;
 }
 
 /* Sweep; if the policy is to block, wait for room and sweep repeatedly.  Other threads may run. */
@@ -98,7 +98,7 @@ static int full(writer_object *self, uint64_t length, uint32_t prefix)
         self->full_since_ns = now;
     bool patient = !self->blocks && now - self->full_since_ns < self->queue_timeout_ns;
     if (!patient && rb_evict_stalled(&self->writer, length, prefix) > 0 &&
-        rb_room(&self->writer, length, prefix) == RB_OK)
+        rb_can_claim(&self->writer, length, prefix) == RB_OK)
         return RB_OK;
     self->rejected++;
     rb_refused_count(self->writer.header, RB_REFUSAL_FULL);
@@ -181,7 +181,7 @@ static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_s
     if (result == 0) {
         memmove(room, payload.bytes, (size_t)payload.length); /* the payload may be in this ring */
         rb_commit(&self->writer, (uint64_t)payload.length, true);
-        rb_end_publish(&self->writer);
+        rb_announce_end(&self->writer);
     }
     bytes_done(&payload);
     if (result != 0)
@@ -226,7 +226,7 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
             break;
     }
     if (is_live(self)) /* Python code of the sequence may have closed it, or forked */
-        rb_end_publish(&self->writer);
+        rb_announce_end(&self->writer);
     return result < 0 ? NULL : PyLong_FromSsize_t(done);
 }
 
@@ -305,7 +305,7 @@ static PyObject *claim_commit(claim_object *self, PyObject *const *args, Py_ssiz
     }
     rb_writer *writer = &self->writer->writer;
     rb_commit(writer, actual, actual <= RB_CHECKED_IN_PLACE_MAX_BYTES);
-    rb_end_publish(writer);
+    rb_announce_end(writer);
     uint64_t offset = writer->offset - 1;
     self->done = true;
     return PyLong_FromUnsignedLongLong(offset);
@@ -413,13 +413,14 @@ PyType_Spec claim_spec = {"ringbuf.Claim", sizeof(claim_object), 0,
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"ring", "cursors", "own", "on_full", "blocks", "queue_timeout_ns", "listed",
-                            "topics", NULL};
-    PyObject *ring, *cursors, *own, *on_full;
-    int blocks, listed, topics = 0;
+    static char *names[] = {"ring",          "cursors", "local_cursors",
+                            "on_full",       "blocks",  "queue_timeout_ns",
+                            "only_admitted", "topics",  NULL};
+    PyObject *ring, *cursors, *local_cursors, *on_full;
+    int blocks, only_admitted, topics = 0;
     long long queue_timeout_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOpLp|p", names, &ring, &cursors, &own, &on_full,
-                                     &blocks, &queue_timeout_ns, &listed, &topics))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOpLp|p", names, &ring, &cursors, &local_cursors,
+                                     &on_full, &blocks, &queue_timeout_ns, &only_admitted, &topics))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     writer_object *self = (writer_object *)allocate(type, 0);
@@ -427,11 +428,11 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         return NULL;
     if (PyObject_GetBuffer(ring, &self->ring, PyBUF_WRITABLE) == 0 &&
         PyObject_GetBuffer(cursors, &self->cursors, PyBUF_WRITABLE) == 0 &&
-        PyObject_GetBuffer(own, &self->own, PyBUF_WRITABLE) == 0) {
-        if (self->cursors.len >= RB_CURSORS_BYTES && self->own.len >= RB_CURSORS_BYTES &&
+        PyObject_GetBuffer(local_cursors, &self->local_cursors, PyBUF_WRITABLE) == 0) {
+        if (self->cursors.len >= RB_CURSORS_BYTES && self->local_cursors.len >= RB_CURSORS_BYTES &&
             rb_writer_open(&self->writer, self->ring.buf, (uint64_t)self->ring.len, self->cursors.buf,
-                           self->own.buf) == RB_OK) {
-            rb_writer_heed(&self->writer, listed);
+                           self->local_cursors.buf) == RB_OK) {
+            rb_writer_select_blocking(&self->writer, only_admitted);
             self->last.bytes = "";
             self->on_full = Py_NewRef(on_full);
             self->blocks = blocks;
@@ -475,7 +476,7 @@ static void writer_dealloc(PyObject *self)
     writer_clear(self);
     PyBuffer_Release(&it->ring);
     PyBuffer_Release(&it->cursors);
-    PyBuffer_Release(&it->own);
+    PyBuffer_Release(&it->local_cursors);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);

@@ -57,7 +57,7 @@ static bool afford(const view *ring, uint64_t bytes)
 
 /* ---- one place ---- */
 
-static uint64_t room_at(const view *ring, uint64_t position)
+static uint64_t to_lap_end_at(const view *ring, uint64_t position)
 {
     return ring->capacity - (position & ring->mask);
 }
@@ -67,7 +67,7 @@ static bool is_plausible(const view *ring, uint64_t position, rb_record *header,
 {
     uint64_t bad;
     const uint8_t *bytes = ring->data + (position & ring->mask);
-    return rb_record_at(bytes, room_at(ring, position), header, parts, &bad) != 0 &&
+    return rb_record_at(bytes, to_lap_end_at(ring, position), header, parts, &bad) != 0 &&
            header->length <= ring->capacity / 4;
 }
 
@@ -78,30 +78,31 @@ static bool holds_record(const view *ring, uint64_t position, rb_record *header)
            rb_record_verifies(header, &parts, ring->data + (position & ring->mask), ring->epoch);
 }
 
-typedef enum kind {
+typedef enum piece_kind {
     NOTHING,
     RECORD,
     PADDING,
     GAP
-} kind;
+} piece_kind;
 
 /* Classify the bytes at *at as the continuation of the sequence, and move *at past them. */
-static kind step(const view *ring, place *at, rb_record *header)
+static piece_kind step(const view *ring, place *at, rb_record *header)
 {
     const uint8_t *bytes = ring->data + (at->position & ring->mask);
-    uint64_t room = room_at(ring, at->position);
+    uint64_t to_lap_end = to_lap_end_at(ring, at->position);
     memcpy(header, bytes, sizeof *header);
     if (header->length & RB_GAP_BIT && header->length & RB_PADDING_BIT) {
         rb_gap gap;
-        if (rb_gap_at(bytes, header->length, room, ring->epoch, &gap) != RB_OK || gap.offset != at->offset)
+        if (rb_gap_at(bytes, header->length, to_lap_end, ring->epoch, &gap) != RB_OK ||
+            gap.offset != at->offset)
             return NOTHING;
         *at = (place){at->position + gap.span, at->offset + gap.count};
         return GAP;
     }
     if (header->length & RB_PADDING_BIT) {
-        if ((header->length & ~RB_PADDING_BIT) != room)
+        if ((header->length & ~RB_PADDING_BIT) != to_lap_end)
             return NOTHING;
-        at->position += room;
+        at->position += to_lap_end;
         return PADDING;
     }
     if (!holds_record(ring, at->position, header) || header->offset != at->offset)
@@ -121,14 +122,14 @@ static bool agree(const view *ring, place a, place b)
            (high.offset > low.offset) == (high.position > low.position);
 }
 
-typedef struct known {
+typedef struct index_copy {
     place at[RB_INDEX_ENTRIES];
     bool verified[RB_INDEX_ENTRIES];
     uint32_t count;
-} known;
+} index_copy;
 
 /* Collect the valid entries of the index; `verified` if the record there verifies. */
-static void read_index(const view *ring, known *out)
+static void read_index(const view *ring, index_copy *out)
 {
     uint64_t entries = ring->capacity / ring->chunk;
     out->count = 0;
@@ -164,7 +165,7 @@ static uint32_t witnesses(const view *ring, place at)
 }
 
 /* Insert `at` into the first `kept` entries, which are sorted by position. */
-static void keep_sorted(known *index, uint32_t kept, place at, bool verified)
+static void keep_sorted(index_copy *index, uint32_t kept, place at, bool verified)
 {
     for (; kept > 0 && index->at[kept - 1].position > at.position; kept--) {
         index->at[kept] = index->at[kept - 1];
@@ -176,7 +177,7 @@ static void keep_sorted(known *index, uint32_t kept, place at, bool verified)
 
 /* Keep the entries that agree with the entry that most others agree with.  Only a position identifies the lap
  * of a record; the record itself does not.  False if no entry leads to a record. */
-static bool keep_agreeing(const view *ring, known *index)
+static bool keep_agreeing(const view *ring, index_copy *index)
 {
     uint32_t best = 0, best_score = 0;
     for (uint32_t i = 0; i < index->count; i++) {
@@ -212,7 +213,7 @@ static bool is_ahead(const view *ring, place at, place end)
 }
 
 /* Approximate end of the ring: the end of the sequence after the newest known record, or the header's end. */
-static place about_end(const view *ring, const known *index)
+static place about_end(const view *ring, const index_copy *index)
 {
     place at = {0, ring->header->geometry.first_offset}, end = header_end(ring);
     rb_record header;
@@ -252,8 +253,8 @@ static bool follows(const view *ring, place at, uint64_t to)
 {
     rb_record header;
     while (at.position < to) {
-        kind found = step(ring, &at, &header);
-        if (found == NOTHING || (found == RECORD && header.flags & RB_FLAG_UNCHECKED))
+        piece_kind kind = step(ring, &at, &header);
+        if (kind == NOTHING || (kind == RECORD && header.flags & RB_FLAG_UNCHECKED))
             return false;
     }
     return true;
@@ -284,10 +285,10 @@ static place before(const view *ring, uint64_t from, place to)
 
 /* The oldest retained place, otherwise the end.  An index entry that leads to no record counts only if no
  * records lead past it; otherwise the entry itself was damaged. */
-static place oldest_indexed(const view *ring, const known *index, uint64_t floor, uint64_t doubtful,
+static place oldest_indexed(const view *ring, const index_copy *index, uint64_t floor, uint64_t doubtful,
                             place end)
 {
-    place verified = end, said = end;
+    place verified = end, by_header = end;
     if (doubtful == 0)
         return (place){0, ring->header->geometry.first_offset};
     for (uint32_t i = index->count; i-- > 0;) {
@@ -299,11 +300,13 @@ static place oldest_indexed(const view *ring, const known *index, uint64_t floor
         if (index->verified[i])
             verified = at;
         else if (at.position >= doubtful)
-            said = at;
+            by_header = at;
     }
     uint64_t from = floor > doubtful ? floor : doubtful;
     place first = before(ring, from, verified);
-    return said.position < first.position && said.offset < first.offset ? before(ring, from, said) : first;
+    return by_header.position < first.position && by_header.offset < first.offset
+               ? before(ring, from, by_header)
+               : first;
 }
 
 /* Search without an index: the first place from `floor` on with a record that agrees with the end. */
@@ -333,7 +336,7 @@ static place oldest_without_index(const view *ring, place end, uint64_t floor)
 int rb_check_begin(void *memory, uint64_t bytes, rb_check *check)
 {
     const rb_geometry *geometry = &((const rb_header *)memory)->geometry;
-    known index;
+    index_copy index;
     uint64_t doubtful;
     memset(check, 0, sizeof *check);
     check->capacity = *(const volatile uint64_t *)&geometry->capacity_bytes; /* read once: hostile */
@@ -349,7 +352,7 @@ int rb_check_begin(void *memory, uint64_t bytes, rb_check *check)
     bool has_index = keep_agreeing(&ring, &index);
     if (!has_index)
         index.count = 0;
-    place said = header_end(&ring), end = has_index ? about_end(&ring, &index) : said;
+    place by_header = header_end(&ring), end = has_index ? about_end(&ring, &index) : by_header;
     choose_granted(&ring, check, end, &doubtful);
     uint64_t floor = check->granted > ring.capacity ? check->granted - ring.capacity : 0;
     if (!has_index && check->rebuilt)
@@ -359,14 +362,14 @@ int rb_check_begin(void *memory, uint64_t bytes, rb_check *check)
     check->floor = floor;
     check->first_position = check->position = first.position;
     check->first_offset = check->offset = first.offset;
-    check->end_position = said.position;
-    check->end_offset = said.offset;
+    check->end_position = by_header.position;
+    check->end_offset = by_header.offset;
     return RB_OK;
 }
 
 /* ---- from record to record ---- */
 
-static void note_in_index(const view *ring, rb_check *check, uint64_t position, const rb_record *header)
+static void add_to_index(const view *ring, rb_check *check, uint64_t position, const rb_record *header)
 {
     uint32_t entry = (uint32_t)(position / ring->chunk & (ring->capacity / ring->chunk - 1));
     uint64_t known = check->index_position[entry];
@@ -385,11 +388,11 @@ static bool behind_itself(const view *ring, place at, place *out)
     if (!is_plausible(ring, at.position, &header, &parts))
         return false;
     place behind = {at.position + rb_span(header.length), at.offset + 1}, looked = behind;
-    kind found = step(ring, &looked, &next);
-    if (found == PADDING)
-        found = step(ring, &looked, &next);
+    piece_kind kind = step(ring, &looked, &next);
+    if (kind == PADDING)
+        kind = step(ring, &looked, &next);
     *out = behind;
-    return found == RECORD;
+    return kind == RECORD;
 }
 
 /* Find the next place after `at` with a record that can follow.  False if there is none before `end`. */
@@ -425,11 +428,11 @@ int rb_check_next(void *memory, rb_check *check)
     for (;;) {
         check->has_passed_end |= at.position == end.position && at.offset == end.offset;
         place before_step = at;
-        kind found = step(&ring, &at, &header);
-        if (found == NOTHING)
+        piece_kind kind = step(&ring, &at, &header);
+        if (kind == NOTHING)
             break;
-        if (found == RECORD) {
-            note_in_index(&ring, check, before_step.position, &header);
+        if (kind == RECORD) {
+            add_to_index(&ring, check, before_step.position, &header);
             check->records++;
             check->unchecked += (header.flags & RB_FLAG_UNCHECKED) != 0;
         }
@@ -466,8 +469,8 @@ static void write_gaps(const view *ring, place from, place to)
 {
     uint64_t count = to.offset - from.offset;
     while (from.position < to.position) {
-        uint64_t span = to.position - from.position, room = room_at(ring, from.position);
-        span = span < room ? span : room;
+        uint64_t span = to.position - from.position, to_lap_end = to_lap_end_at(ring, from.position);
+        span = span < to_lap_end ? span : to_lap_end;
         span = span < PIECE_MAX_BYTES ? span : PIECE_MAX_BYTES;
         write_gap(ring, from.position, span, from, count);
         from = (place){from.position + span, from.offset + count};

@@ -139,7 +139,7 @@ typedef struct rb_cursors {
     uint32_t identity;
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t sleepers; /* bit i: slot i sleeps, or died asleep */
     _Atomic uint64_t joined; /* incremented after a gating slot got its cursor by a seek */
-    _Alignas(4096) rb_slot slot[RB_FOREIGN_SLOTS];
+    _Alignas(4096) rb_slot slot[RB_REMOTE_SLOTS];
 } rb_cursors;
 
 _Static_assert(sizeof(rb_geometry) == RB_LINE_BYTES, "geometry fills one line");

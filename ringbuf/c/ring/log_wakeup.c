@@ -28,7 +28,7 @@ void rb_wakeup_free(rb_wakeup *wakeup)
 void rb_writer_wakeup(rb_writer *writer, rb_wakeup *wakeup, uint32_t index)
 {
     writer->wakeup_index = index % RB_WAKEUP_RINGS;
-    /* pairs with the acquire in rb_end_publish(): wakeup_index is stored before the wakeup */
+    /* pairs with the acquire in rb_announce_end(): wakeup_index is stored before the wakeup */
     atomic_store_explicit(&writer->wakeup, wakeup, memory_order_release);
 }
 
@@ -61,7 +61,7 @@ void rb_wakeup_signal(rb_wakeup *wakeup, uint32_t index)
         wake(wakeup);
 }
 
-void rb_wakeup_need_room(rb_wakeup *wakeup)
+void rb_wakeup_need_space(rb_wakeup *wakeup)
 {
     uint64_t asleep = atomic_load_explicit(&wakeup->asleep, memory_order_relaxed);
     if (asleep == RB_WAKEUP_SLEEPS || asleep == RB_WAKEUP_BACKOFF)

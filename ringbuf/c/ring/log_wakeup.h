@@ -33,10 +33,10 @@ struct rb_wakeup {
 /* Let the ring with this number wake a sleep of depth RB_WAKEUP_BACKOFF, or not. */
 void rb_wakeup_urgent(rb_wakeup *wakeup, uint32_t index, int urgent);
 
-/* Called by a writer after the fence in rb_end_publish(). */
+/* Called by a writer after the fence in rb_announce_end(). */
 void rb_wakeup_signal(rb_wakeup *wakeup, uint32_t index);
 /* Called by a writer without room: wakes the thread that can make room. */
-void rb_wakeup_need_room(rb_wakeup *wakeup);
+void rb_wakeup_need_space(rb_wakeup *wakeup);
 
 /* Take and clear the bits of 64 rings, from number 64 * `word` on. */
 static inline uint64_t rb_wakeup_take(rb_wakeup *wakeup, uint32_t word)

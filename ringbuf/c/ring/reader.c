@@ -19,9 +19,9 @@ static const uint8_t *at(const rb_reader *reader, uint64_t position)
     return reader->data + (position & reader->mask);
 }
 
-void rb_reader_tell(rb_reader *reader, uint64_t released)
+void rb_reader_store_progress(rb_reader *reader, uint64_t released)
 {
-    reader->released = reader->told = released;
+    reader->released = reader->stored_released = released;
     if (reader->slot == NULL || reader->closed)
         return;
     atomic_store_explicit(&reader->slot->offset, reader->offset, memory_order_relaxed);
@@ -31,18 +31,18 @@ void rb_reader_tell(rb_reader *reader, uint64_t released)
 }
 
 /* A store that the writer reads costs both sides a cache miss, so it is made once per chunk.  A writer that
- * waits for room still gets it: this reader then has more than a chunk to read. */
-void rb_reader_tell_lazily(rb_reader *reader, uint64_t released)
+ * waits for space still gets it: this reader then has more than a chunk to read. */
+void rb_reader_store_progress_lazily(rb_reader *reader, uint64_t released)
 {
     reader->released = released;
-    if (released - reader->told >= reader->chunk)
-        rb_reader_tell(reader, released);
+    if (released - reader->stored_released >= reader->chunk)
+        rb_reader_store_progress(reader, released);
 }
 
 void rb_reader_release(rb_reader *reader, uint64_t position)
 {
     if (position > reader->released && position <= reader->cursor)
-        rb_reader_tell(reader, position);
+        rb_reader_store_progress(reader, position);
 }
 
 /* Put the cursor at `position`.  True if the position is still safe; the slot of a gating reader then
@@ -51,8 +51,9 @@ static bool place(rb_reader *reader, uint64_t position, uint64_t offset)
 {
     reader->cursor = position;
     reader->offset = offset;
-    rb_reader_tell(reader, position);
-    if (reader->gating) /* pairs with the acquire in gates_changed(): the cursor precedes the count */
+    rb_reader_store_progress(reader, position);
+    if (reader
+            ->gating) /* pairs with the acquire in blocking_slots_changed(): the cursor precedes the count */
         atomic_fetch_add_explicit(reader->joined, 1, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* pairs with the first fence in reserve_try() */
     return atomic_load_explicit(&reader->header->reserve, memory_order_relaxed) <=
@@ -73,23 +74,23 @@ void rb_seek_latest(rb_reader *reader)
     }
 }
 
-typedef struct entry {
+typedef struct index_entry { /* copy of an rb_index_entry */
     uint64_t position, offset, timestamp_ns;
-} entry;
+} index_entry;
 
 /* Read the index entry of the first record that begins in `chunk`.  False if there is none, or it changed
  * meanwhile. */
-static bool index_read(const rb_reader *reader, uint64_t chunk, entry *out)
+static bool index_read(const rb_reader *reader, uint64_t chunk, index_entry *out)
 {
     uint64_t entries = reader->capacity / reader->chunk;
-    const rb_index_entry *it = &reader->header->index[chunk & (entries - 1)];
+    const rb_index_entry *entry = &reader->header->index[chunk & (entries - 1)];
     /* pairs with the release in index_chunk() */
-    out->position = atomic_load_explicit(&it->position, memory_order_acquire);
-    out->offset = atomic_load_explicit(&it->offset, memory_order_relaxed);
-    out->timestamp_ns = atomic_load_explicit(&it->timestamp_ns, memory_order_relaxed);
+    out->position = atomic_load_explicit(&entry->position, memory_order_acquire);
+    out->offset = atomic_load_explicit(&entry->offset, memory_order_relaxed);
+    out->timestamp_ns = atomic_load_explicit(&entry->timestamp_ns, memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire); /* pairs with the fence in index_chunk() */
     return out->position / reader->chunk == chunk && out->position % RB_RECORD_ALIGN == 0 &&
-           atomic_load_explicit(&it->position, memory_order_relaxed) == out->position;
+           atomic_load_explicit(&entry->position, memory_order_relaxed) == out->position;
 }
 
 static uint64_t oldest_safe(const rb_reader *reader)
@@ -99,26 +100,26 @@ static uint64_t oldest_safe(const rb_reader *reader)
 }
 
 static int read_next(rb_reader *reader, rb_view *out, bool hide);
-static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *found);
+static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *word);
 static int pass_gap(rb_reader *reader, uint32_t length);
 
-typedef bool (*entry_test)(const entry *it, uint64_t wanted);
+typedef bool (*entry_test)(const index_entry *entry, uint64_t wanted);
 
 /* Find the first index entry that is safe to read; with a test, the last entry before the first one that
  * fails the test.  False if there is no entry. */
-static bool index_find(const rb_reader *reader, entry_test test, uint64_t wanted, entry *found)
+static bool index_find(const rb_reader *reader, entry_test test, uint64_t wanted, index_entry *out)
 {
     uint64_t floor = oldest_safe(reader), first = floor / reader->chunk, end, unused;
     bool any = false;
     rb_end_read(reader->header, &end, &unused);
     for (uint64_t chunk = first;
          chunk <= first + reader->capacity / reader->chunk && chunk * reader->chunk <= end; chunk++) {
-        entry it;
-        if (!index_read(reader, chunk, &it) || it.position < floor)
+        index_entry entry;
+        if (!index_read(reader, chunk, &entry) || entry.position < floor)
             continue;
-        if (any && !test(&it, wanted))
+        if (any && !test(&entry, wanted))
             break;
-        *found = it;
+        *out = entry;
         any = true;
         if (test == NULL)
             break;
@@ -129,29 +130,29 @@ static bool index_find(const rb_reader *reader, entry_test test, uint64_t wanted
 void rb_seek_oldest(rb_reader *reader)
 {
     for (int tries = 0; tries < PLACE_TRIES; tries++) {
-        entry it;
-        if (!index_find(reader, NULL, 0, &it))
+        index_entry entry;
+        if (!index_find(reader, NULL, 0, &entry))
             break;
-        if (place(reader, it.position, it.offset))
+        if (place(reader, entry.position, entry.offset))
             return;
     }
     rb_seek_latest(reader);
 }
 
-static bool offset_not_after(const entry *it, uint64_t wanted)
+static bool offset_not_after(const index_entry *entry, uint64_t wanted)
 {
-    return it->offset <= wanted;
+    return entry->offset <= wanted;
 }
 
-static bool time_before(const entry *it, uint64_t wanted)
+static bool time_before(const index_entry *entry, uint64_t wanted)
 {
-    return it->timestamp_ns < wanted;
+    return entry->timestamp_ns < wanted;
 }
 
 int rb_seek_offset(rb_reader *reader, uint64_t offset)
 {
     uint64_t position, end;
-    entry it;
+    index_entry entry;
     rb_view view;
     rb_end_read(reader->header, &position, &end);
     if (offset > end) {
@@ -160,14 +161,14 @@ int rb_seek_offset(rb_reader *reader, uint64_t offset)
     }
     if (offset == end && place(reader, position, end)) /* use this end: a later one may be past the offset */
         return RB_OK;
-    if (!index_find(reader, offset_not_after, offset, &it) || it.offset > offset ||
-        !place(reader, it.position, it.offset)) {
+    if (!index_find(reader, offset_not_after, offset, &entry) || entry.offset > offset ||
+        !place(reader, entry.position, entry.offset)) {
         rb_seek_oldest(reader);
         return reader->offset == offset ? RB_OK : RB_OVERRUN;
     }
     while (reader->offset < offset) {
         int result = read_next(reader, &view, false);
-        if (result == RB_GAP && reader->cursor - it.position <= reader->capacity)
+        if (result == RB_GAP && reader->cursor - entry.position <= reader->capacity)
             continue;
         if (result != RB_OK)
             return result == RB_EMPTY || result == RB_GAP ? RB_CORRUPT : result;
@@ -178,15 +179,16 @@ int rb_seek_offset(rb_reader *reader, uint64_t offset)
         reader->cursor = ahead;
         pass_gap(reader, length);
     }
-    rb_reader_tell(reader, reader->cursor);
+    rb_reader_store_progress(reader, reader->cursor);
     return reader->offset == offset ? RB_OK : RB_OVERRUN;
 }
 
 void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns)
 {
-    entry it;
+    index_entry entry;
     rb_view view;
-    if (!index_find(reader, time_before, timestamp_ns, &it) || !place(reader, it.position, it.offset))
+    if (!index_find(reader, time_before, timestamp_ns, &entry) ||
+        !place(reader, entry.position, entry.offset))
         rb_seek_oldest(reader);
     uint64_t begin = reader->cursor;
     for (int laps = 0; laps < PLACE_TRIES;) {
@@ -205,7 +207,7 @@ void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns)
         if (result != RB_OK || view.header.timestamp_ns >= timestamp_ns)
             break;
     }
-    rb_reader_tell(reader, reader->cursor);
+    rb_reader_store_progress(reader, reader->cursor);
 }
 
 int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, rb_cursors *slots, int slot,
@@ -245,7 +247,7 @@ void rb_reader_close(rb_reader *reader)
     reader->closed = true; /* the pointers stay: another thread may still wait with them */
 }
 
-static bool gate_lost(const rb_reader *reader)
+static bool was_evicted(const rb_reader *reader)
 {
     /* pairs with the release in rb_writer_evict() */
     return reader->gating &&
@@ -258,34 +260,34 @@ static int lapped(rb_reader *reader)
     rb_seek_oldest(reader);
     if (reader->offset > was)
         reader->lost += reader->offset - was;
-    rb_reader_tell(reader, reader->cursor);
+    rb_reader_store_progress(reader, reader->cursor);
     return RB_OVERRUN;
 }
 
 /* Read the length word at *position, and move *position past padding.  RB_OK, RB_GAP (the word of a gap
  * marker), RB_EMPTY, RB_OVERRUN, RB_CORRUPT. */
-static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *found)
+static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *word)
 {
     for (int laps = 0; laps < 2; laps++) {
         /* pairs with the release in rb_commit() and pad_to_end() */
         uint32_t length = atomic_load_explicit(WORD(at(reader, *position)), memory_order_acquire);
         if (!rb_reader_holds(reader, *position))
             return RB_OVERRUN;
-        *found = length;
+        *word = length;
         if (!(length & RB_PADDING_BIT))
             return length ? RB_OK : RB_EMPTY;
         if (length & RB_GAP_BIT)
             return RB_GAP;
-        uint64_t room = reader->capacity - (*position & reader->mask);
-        if ((length & ~RB_PADDING_BIT) != room)
+        uint64_t to_lap_end = reader->capacity - (*position & reader->mask);
+        if ((length & ~RB_PADDING_BIT) != to_lap_end)
             break;
-        *position += room;
+        *position += to_lap_end;
     }
     return RB_CORRUPT;
 }
 
 /* Position from which the log must not take records yet; RB_NO_POSITION: the log may take all.  The log is
- * the reader with `early`. */
+ * the reader with `for_log`. */
 static uint64_t log_limit(const rb_reader *reader)
 {
     /* pairs with the release in log_limit_store(): it is stored before the commit of the record */
@@ -297,7 +299,7 @@ static uint64_t log_limit(const rb_reader *reader)
  * whole records, so a record that begins below `durable` is durable to its end. */
 static bool is_hidden(const rb_reader *reader, uint64_t position)
 {
-    if (reader->early)
+    if (reader->for_log)
         return log_limit(reader) <= position;
     return atomic_load_explicit(&reader->header->visible_when_durable, memory_order_relaxed) &&
            /* pairs with the release in rb_durable_store() */
@@ -308,7 +310,7 @@ int rb_peek(const rb_reader *reader)
 {
     uint64_t position = reader->cursor;
     uint32_t length;
-    if (gate_lost(reader))
+    if (was_evicted(reader))
         return RB_EVICTED;
     int result = next_length(reader, &position, &length);
     if (result == RB_GAP)
@@ -338,7 +340,7 @@ static int pass_gap(rb_reader *reader, uint32_t length)
 static int read_next(rb_reader *reader, rb_view *out, bool hide)
 {
     uint32_t length;
-    if (gate_lost(reader))
+    if (was_evicted(reader))
         return RB_EVICTED;
     int result = next_length(reader, &reader->cursor, &length);
     if ((result == RB_OK || result == RB_GAP) && hide && is_hidden(reader, reader->cursor))
@@ -347,13 +349,13 @@ static int read_next(rb_reader *reader, rb_view *out, bool hide)
         return pass_gap(reader, length);
     if (result != RB_OK)
         return result == RB_OVERRUN ? lapped(reader) : result;
-    uint64_t room = reader->capacity - (reader->cursor & reader->mask);
+    uint64_t to_lap_end = reader->capacity - (reader->cursor & reader->mask);
     out->position = reader->cursor;
     out->bytes = at(reader, reader->cursor);
     memcpy(&out->header, out->bytes, sizeof out->header);
     out->header.length = length;
     bool whole = length >= RB_RECORD_HEADER_BYTES &&
-                 rb_record_parts(&out->header, out->bytes, room, &out->parts) == RB_OK &&
+                 rb_record_parts(&out->header, out->bytes, to_lap_end, &out->parts) == RB_OK &&
                  out->header.offset == reader->offset &&
                  (!reader->verify ||
                   rb_record_verifies(&out->header, &out->parts, out->bytes, reader->epoch));
@@ -371,7 +373,7 @@ int rb_read(rb_reader *reader, rb_view *out)
     int result = read_next(reader, out, true);
     if (result != RB_GAP)
         return result;
-    rb_reader_tell_lazily(reader, reader->gating ? reader->released : reader->cursor);
+    rb_reader_store_progress_lazily(reader, reader->gating ? reader->released : reader->cursor);
     return RB_OVERRUN;
 }
 
@@ -390,14 +392,14 @@ static bool continues(const rb_reader *reader, const rb_range *range, const rb_v
 /* True if the log must not take some records yet.  It then reads records one by one. */
 static bool blocks_any(const rb_reader *reader)
 {
-    return reader->early && log_limit(reader) != RB_NO_POSITION;
+    return reader->for_log && log_limit(reader) != RB_NO_POSITION;
 }
 
 /* End of the records of this lap that the reader may see. */
 static uint64_t visible_end(const rb_reader *reader)
 {
     uint64_t lap = (reader->cursor | reader->mask) + 1;
-    if (reader->early || !atomic_load_explicit(&reader->header->visible_when_durable, memory_order_relaxed))
+    if (reader->for_log || !atomic_load_explicit(&reader->header->visible_when_durable, memory_order_relaxed))
         return lap;
     /* pairs with the release in rb_durable_store() */
     uint64_t durable = atomic_load_explicit(&reader->header->durable, memory_order_acquire);
@@ -437,16 +439,16 @@ static bool step_ahead(const rb_reader *reader, uint64_t limit, uint64_t end, st
     if (reader->commit_index == NULL)
         return false;
     uint64_t wanted = reader->cursor + limit, last = (end - 1) / reader->chunk;
-    bool found = tail_read(reader->commit_index, out) && out->position > reader->cursor;
-    *is_tail = found && out->position < end && out->position <= wanted + 2 * reader->chunk &&
+    bool has_tail = tail_read(reader->commit_index, out) && out->position > reader->cursor;
+    *is_tail = has_tail && out->position < end && out->position <= wanted + 2 * reader->chunk &&
                out->plain_from <= reader->cursor;
     if (*is_tail)
         return true;
-    if (found && out->position / reader->chunk < last)
+    if (has_tail && out->position / reader->chunk < last)
         last = out->position / reader->chunk;
     if (wanted / reader->chunk + 1 < last)
         last = wanted / reader->chunk + 1;
-    found = false;
+    bool has_step = false;
     for (uint64_t chunk = reader->cursor / reader->chunk + 1; chunk <= last; chunk++) {
         const rb_step *step = &reader->commit_index->step[chunk & (RB_INDEX_ENTRIES - 1)];
         /* pairs with the release in leave_step() */
@@ -456,20 +458,20 @@ static bool step_ahead(const rb_reader *reader, uint64_t limit, uint64_t end, st
         if (position >= end || position > wanted + limit || step->plain_from > reader->cursor)
             break;
         *out = (step_copy){position, step->offset, step->before_ns, step->plain_from};
-        found = true;
+        has_step = true;
         if (position >= wanted)
             break;
     }
-    return found;
+    return has_step;
 }
 
 /* The checks of read_next().  A record without properties needs only its header. */
-static inline bool is_whole(const rb_record *header, const uint8_t *bytes, uint64_t room)
+static inline bool is_whole(const rb_record *header, const uint8_t *bytes, uint64_t to_lap_end)
 {
     rb_parts parts;
     if (header->flags & (RB_FLAGS_CRITICAL | RB_FLAG_PROPERTIES))
-        return rb_record_parts(header, bytes, room, &parts) == RB_OK;
-    return header->length <= room && rb_payload_position(header->key_length, 0) <= header->length;
+        return rb_record_parts(header, bytes, to_lap_end, &parts) == RB_OK;
+    return header->length <= to_lap_end && rb_payload_position(header->key_length, 0) <= header->length;
 }
 
 /* Extend the range by up to about `limit` bytes of checked records of this lap; read_next() handles all
@@ -519,7 +521,7 @@ static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit, bool *
     return (int64_t)added;
 }
 
-int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int room)
+int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int ranges_max)
 {
     uint64_t total = 0;
     int count = 0;
@@ -540,7 +542,7 @@ int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int
         if (result != RB_OK) /* an overrun invalidates the earlier ranges, too */
             return result == RB_GAP ? RB_OVERRUN : result;
         if (count == 0 || !continues(reader, &out[count - 1], &view, alone)) {
-            if (count == room) {
+            if (count == ranges_max) {
                 reader->cursor = cursor;
                 reader->offset = offset;
                 break;

@@ -116,20 +116,20 @@ int rb_format_cursors(void *memory, const void *ring)
     return RB_OK;
 }
 
-int rb_inspect(const void *memory, uint64_t file_bytes, rb_facts *facts)
+int rb_inspect(const void *memory, uint64_t file_bytes, rb_ring_info *facts)
 {
     const rb_header *header = memory;
     memset(facts, 0, sizeof *facts);
     if (file_bytes < RB_HEADER_BYTES ||
         /* pairs with the release in rb_format() */
         atomic_load_explicit(&header->geometry.magic, memory_order_acquire) != RB_MAGIC)
-        return RB_FOREIGN;
+        return RB_WRONG_FORMAT;
     rb_geometry geometry;
     memcpy(&geometry, &header->geometry, sizeof geometry);
     facts->format_version = geometry.format_version;
     facts->abi_word = geometry.abi_word;
     if (geometry.format_version != RB_FORMAT_VERSION || geometry.abi_word != RB_ABI_WORD)
-        return RB_FOREIGN;
+        return RB_WRONG_FORMAT;
     if (geometry.crc != geometry_crc(&geometry) || geometry.header_bytes != RB_HEADER_BYTES ||
         !rb_capacity_fits(geometry.capacity_bytes) ||
         geometry.chunk_bytes != rb_chunk_bytes(geometry.capacity_bytes))
@@ -151,9 +151,9 @@ int rb_inspect_cursors(const void *memory, uint64_t file_bytes, const void *ring
     if (file_bytes < RB_CURSORS_BYTES ||
         /* pairs with the release in rb_format_cursors() */
         atomic_load_explicit(&cursors->magic, memory_order_acquire) != RB_CURSORS_MAGIC)
-        return RB_FOREIGN;
+        return RB_WRONG_FORMAT;
     if (cursors->format_version != RB_FORMAT_VERSION || cursors->abi_word != RB_ABI_WORD)
-        return RB_FOREIGN;
+        return RB_WRONG_FORMAT;
     bool same = cursors->created_ns == geometry->created_ns && cursors->identity == geometry->identity;
     return same ? RB_OK : RB_CORRUPT;
 }
@@ -193,13 +193,13 @@ int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out)
     return RB_OK;
 }
 
-void rb_readers_wake(rb_header *header, rb_cursors *own, rb_cursors *cursors)
+void rb_readers_wake(rb_header *header, rb_cursors *local_cursors, rb_cursors *cursors)
 {
-    rb_notify(&header->wake, &own->sleepers);
+    rb_notify(&header->wake, &local_cursors->sleepers);
     rb_notify(&header->wake, &cursors->sleepers);
 }
 
-void rb_durable_store(void *memory, void *cursors, void *own, uint64_t position)
+void rb_durable_store(void *memory, void *cursors, void *local_cursors, uint64_t position)
 {
     rb_header *header = memory;
     /* pairs with the acquire of each thread that waits for durability: the log's sync comes before */
@@ -207,7 +207,7 @@ void rb_durable_store(void *memory, void *cursors, void *own, uint64_t position)
     atomic_thread_fence(memory_order_seq_cst); /* pairs with the fence in rb_prepare() */
     rb_notify(&header->durable_wake, &header->durable_sleepers);
     if (atomic_load_explicit(&header->visible_when_durable, memory_order_relaxed))
-        rb_readers_notify(header, own, cursors);
+        rb_readers_notify(header, local_cursors, cursors);
 }
 
 void rb_visible_when_durable_set(void *memory, int yes)
@@ -255,12 +255,12 @@ uint64_t rb_refused(const void *memory, uint32_t why)
 
 rb_slot *rb_slot_of(void *cursors, int slot)
 {
-    if (cursors == NULL || slot < 0 || slot >= RB_FOREIGN_SLOTS)
+    if (cursors == NULL || slot < 0 || slot >= RB_REMOTE_SLOTS)
         return NULL;
     return &((rb_cursors *)cursors)->slot[slot];
 }
 
-int rb_slot_read(const void *cursors, int slot, rb_slot_facts *out)
+int rb_slot_read(const void *cursors, int slot, rb_slot_info *out)
 {
     const rb_slot *it = rb_slot_of((void *)cursors, slot);
     if (it == NULL)

@@ -39,7 +39,7 @@ static bool can_follow(const rb_reader *reader, uint64_t position, uint64_t *bud
     return rb_record_verifies(header, &parts, bytes, reader->epoch) && rb_reader_holds(reader, position);
 }
 
-int rb_reader_skip(rb_reader *reader)
+int rb_reader_skip_damage(rb_reader *reader)
 {
     uint64_t end, end_offset;
     rb_record header = {0};

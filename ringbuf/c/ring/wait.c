@@ -14,8 +14,8 @@
 
 #define RECHECK_NS 1000000000ll
 #define BACKOFF_NS 200000ll /* polling interval of readers without a slot, and of writers without room */
-#define LOOK_NS 250000ll /* longest spin of a publisher that waits for the disk */
-#define SPIN_LOOK 32     /* checks of the ring between two reads of the clock */
+#define SPIN_MAX_NS 250000ll /* longest spin of a publisher that waits for the disk */
+#define SPIN_CHECKS 32       /* checks of the ring between two reads of the clock */
 
 static int64_t deadline_after(int64_t timeout_ns)
 {
@@ -49,7 +49,7 @@ static int spin(rb_reader *reader, int64_t until)
 {
     int result;
     do {
-        for (int i = 0; i < SPIN_LOOK; i++) {
+        for (int i = 0; i < SPIN_CHECKS; i++) {
             if ((result = rb_peek(reader)) != RB_EMPTY)
                 return result;
             RB_PAUSE();
@@ -99,7 +99,7 @@ struct waiter { /* struct futex_waitv of Linux 5.16, which older headers lack */
 };
 #define WAITER_32_BITS 2u
 
-static int anybody_ready(rb_reader **readers, int count)
+static int first_ready(rb_reader **readers, int count)
 {
     for (int i = 0; i < count; i++)
         if (rb_peek(readers[i]) != RB_EMPTY)
@@ -120,11 +120,11 @@ static int waitv(struct waiter *waiters, int count, int64_t ns)
     return errno == EINTR ? RB_INTERRUPTED : RB_OK;
 }
 
-int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t seen, int64_t timeout_ns)
+int rb_readers_wait(rb_reader **readers, int count, uint32_t *interrupts, uint32_t seen, int64_t timeout_ns)
 {
     struct waiter waiters[WAITERS_MAX];
     int64_t deadline = deadline_after(timeout_ns), now, longest = RECHECK_NS;
-    const _Atomic uint32_t *rung = (const _Atomic uint32_t *)doorbell;
+    const _Atomic uint32_t *interrupts_now = (const _Atomic uint32_t *)interrupts;
     while ((now = rb_now_ns()) < deadline) {
         int ready, used = 0;
         for (int i = 0; i < count; i++) {
@@ -132,7 +132,7 @@ int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t
                 longest = BACKOFF_NS;
                 continue;
             }
-            if (used == WAITERS_MAX - 1) { /* the last one is for the doorbell */
+            if (used == WAITERS_MAX - 1) { /* the last one is for interrupts */
                 longest = at_most(longest, MANY_BACKOFF_NS);
                 continue;
             }
@@ -140,13 +140,14 @@ int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t
                                               .address = (uintptr_t)&readers[i]->header->wake,
                                               .flags = WAITER_32_BITS};
         }
-        waiters[used++] = (struct waiter){.value = seen, .address = (uintptr_t)rung, .flags = WAITER_32_BITS};
-        if (atomic_load_explicit(rung, memory_order_acquire) != seen) /* rb_doorbell_ring() */
+        waiters[used++] = (struct waiter){
+            .value = seen, .address = (uintptr_t)interrupts_now, .flags = WAITER_32_BITS};
+        if (atomic_load_explicit(interrupts_now, memory_order_acquire) != seen) /* rb_readers_interrupt() */
             return count;
-        if ((ready = anybody_ready(readers, count)) >= 0)
+        if ((ready = first_ready(readers, count)) >= 0)
             return ready;
         int slept = waitv(waiters, used, at_most(deadline - now, longest));
-        if ((ready = anybody_ready(readers, count)) >= 0)
+        if ((ready = first_ready(readers, count)) >= 0)
             return ready;
         if (slept != RB_OK)
             return slept;
@@ -154,9 +155,9 @@ int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t
     return RB_TIMEOUT;
 }
 
-void rb_doorbell_ring(uint32_t *doorbell)
+void rb_readers_interrupt(uint32_t *interrupts)
 {
-    rb_wake((_Atomic uint32_t *)doorbell); /* pairs with the acquire in rb_readers_wait() */
+    rb_wake((_Atomic uint32_t *)interrupts); /* pairs with the acquire in rb_readers_wait() */
 }
 
 /* ---- a publisher that waits for the disk ---- */
@@ -173,7 +174,7 @@ static bool durable_soon(const rb_header *header, uint64_t position, int64_t unt
     if (count < 2)
         return false;
     do {
-        for (int i = 0; i < SPIN_LOOK; i++) {
+        for (int i = 0; i < SPIN_CHECKS; i++) {
             /* pairs with the release in rb_durable_store() */
             if (atomic_load_explicit(&header->durable, memory_order_acquire) >= position)
                 return true;
@@ -204,9 +205,9 @@ int rb_durable_wait(void *memory, uint64_t position, int64_t timeout_ns)
         return RB_OK;
     static _Thread_local int64_t took_ns; /* moving average of this thread's waits */
     int64_t started = rb_now_ns(), until = deadline_after(timeout_ns);
-    bool looks = took_ns <= LOOK_NS;
+    bool spins = took_ns <= SPIN_MAX_NS;
     int result = RB_OK;
-    if (!looks || !durable_soon(header, position, at_most(until, started + LOOK_NS)))
+    if (!spins || !durable_soon(header, position, at_most(until, started + SPIN_MAX_NS)))
         result = durable_within(header, position, until);
     took_ns += (rb_now_ns() - started - took_ns) / 4;
     return result;
@@ -218,7 +219,7 @@ int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t 
 {
     int64_t deadline = deadline_after(timeout_ns);
     for (;;) {
-        int result = rb_room(writer, length, prefix);
+        int result = rb_can_claim(writer, length, prefix);
         if (result != RB_FULL)
             return result;
         int64_t now = rb_now_ns();

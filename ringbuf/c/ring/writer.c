@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The only writer of a ring.  Order of calls: claim, fill, commit; then rb_end_publish() for one or many
+ * The only writer of a ring.  Order of calls: claim, fill, commit; then rb_announce_end() for one or many
  * records.
  *
  * A writer may be killed at any instruction.  The next writer still finds an exact state:
@@ -20,7 +20,7 @@ static uint8_t *at(const rb_writer *writer, uint64_t position)
     return writer->data + (position & writer->mask);
 }
 
-/* ---- gates: limits that gating readers set for the writer ---- */
+/* ---- limits that gating readers set for the writer ---- */
 
 /* Position up to which the slot permits writing.  Its words are read once.  A cursor outside the ring blocks
  * nothing: no record is ahead of the tail, and records behind the ring are already overwritten. */
@@ -29,8 +29,8 @@ static uint64_t slot_limit(const rb_writer *writer, const rb_slot *slot)
     /* pairs with the release in rb_reader_open() */
     if (atomic_load_explicit(&slot->state, memory_order_acquire) != RB_SLOT_GATING)
         return UINT64_MAX;
-    /* pairs with the release in rb_reader_tell(): the reader's last reads of released bytes precede our
-     * writes */
+    /* pairs with the release in rb_reader_store_progress(): the reader's last reads of released bytes precede
+     * our writes */
     uint64_t cursor = atomic_load_explicit(&slot->cursor, memory_order_acquire);
     if (cursor > writer->tail || cursor + writer->capacity < writer->reserve)
         return UINT64_MAX;
@@ -47,44 +47,45 @@ static uint64_t slots_limit(const rb_writer *writer, const rb_slot *slots, uint6
     return least;
 }
 
-/* Let an evicted slot block again when another reader gates in it: the new reader has not stalled. */
-static void gates_refill(rb_writer *writer)
+/* Let an evicted slot block again when another gating reader takes it: the new reader has not stalled. */
+static void blocking_slots_refill(rb_writer *writer)
 {
-    for (int i = 0; i < RB_FOREIGN_SLOTS; i++)
+    for (int i = 0; i < RB_REMOTE_SLOTS; i++)
         if (atomic_load_explicit(&writer->cursors->slot[i].state, memory_order_relaxed) != RB_SLOT_EVICTED)
-            atomic_fetch_or_explicit(&writer->gates, (uint64_t)1 << i, memory_order_relaxed);
+            atomic_fetch_or_explicit(&writer->blocking_slots, (uint64_t)1 << i, memory_order_relaxed);
 }
 
 /* True if a gating reader was placed, or the set of blocking slots was changed, since the last call. */
-static bool gates_changed(rb_writer *writer)
+static bool blocking_slots_changed(rb_writer *writer)
 {
     /* both pair with the release in place() of reader.c */
-    uint64_t own_joined = atomic_load_explicit(&writer->own->joined, memory_order_acquire);
+    uint64_t local_joined = atomic_load_explicit(&writer->local_cursors->joined, memory_order_acquire);
     uint64_t joined = atomic_load_explicit(&writer->cursors->joined, memory_order_acquire);
-    if (joined != writer->joined && !writer->listed)
-        gates_refill(writer);
-    uint64_t gates = atomic_load_explicit(&writer->gates, memory_order_relaxed);
-    bool same = own_joined == writer->own_joined && joined == writer->joined && gates == writer->heeded;
-    writer->own_joined = own_joined;
+    if (joined != writer->joined && !writer->only_admitted)
+        blocking_slots_refill(writer);
+    uint64_t blocking = atomic_load_explicit(&writer->blocking_slots, memory_order_relaxed);
+    bool same = local_joined == writer->local_joined && joined == writer->joined &&
+                blocking == writer->blocking_seen;
+    writer->local_joined = local_joined;
     writer->joined = joined;
-    writer->heeded = gates;
+    writer->blocking_seen = blocking;
     return !same;
 }
 
 /* Cursors only rise unless a reader is placed.  A permission therefore stays valid until the next
  * placement. */
-static bool gates_permit(rb_writer *writer, uint64_t to)
+static bool readers_permit(rb_writer *writer, uint64_t to)
 {
-    if (!gates_changed(writer) && to <= writer->permitted)
+    if (!blocking_slots_changed(writer) && to <= writer->permitted)
         return true;
-    uint64_t own = slots_limit(writer, writer->own->slot, ((uint64_t)1 << RB_OWN_SLOTS) - 1);
-    uint64_t foreign = slots_limit(writer, writer->cursors->slot, writer->heeded);
-    writer->permitted = own < foreign ? own : foreign;
+    uint64_t local = slots_limit(writer, writer->local_cursors->slot, ((uint64_t)1 << RB_LOCAL_SLOTS) - 1);
+    uint64_t remote = slots_limit(writer, writer->cursors->slot, writer->blocking_seen);
+    writer->permitted = local < remote ? local : remote;
     return to <= writer->permitted;
 }
 
 /* Store the position of the next record.  A fence follows before the next call (in reserve_try or
- * rb_end_publish), so that a reader never combines halves of two pairs. */
+ * rb_announce_end), so that a reader never combines halves of two pairs. */
 static void end_store(rb_writer *writer)
 {
     rb_end *end = &writer->header->end;
@@ -112,12 +113,12 @@ static bool end_lags(const rb_writer *writer)
  * points below the watermark during a batch longer than the ring. */
 static bool reserve_try(rb_writer *writer, uint64_t to)
 {
-    if (!gates_permit(writer, to))
+    if (!readers_permit(writer, to))
         return false;
     end_store(writer);
     atomic_store_explicit(&writer->header->reserve, to, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* pairs with the fence in place() of reader.c */
-    if (!gates_permit(writer, to)) {
+    if (!readers_permit(writer, to)) {
         atomic_store_explicit(&writer->header->reserve, writer->reserve, memory_order_release);
         return false;
     }
@@ -134,26 +135,26 @@ static bool reserve_advance(rb_writer *writer, uint64_t need)
     return reserve_try(writer, whole_chunks) || (whole_chunks != need && reserve_try(writer, need));
 }
 
-void rb_writer_heed(rb_writer *writer, int only_listed)
+void rb_writer_select_blocking(rb_writer *writer, int only_admitted)
 {
-    writer->listed = only_listed;
-    atomic_store_explicit(&writer->gates, only_listed ? 0 : UINT64_MAX, memory_order_relaxed);
+    writer->only_admitted = only_admitted;
+    atomic_store_explicit(&writer->blocking_slots, only_admitted ? 0 : UINT64_MAX, memory_order_relaxed);
 }
 
 int rb_writer_admit(rb_writer *writer, int slot)
 {
-    if (slot < 0 || slot >= RB_FOREIGN_SLOTS)
+    if (slot < 0 || slot >= RB_REMOTE_SLOTS)
         return RB_INVALID;
-    atomic_fetch_or_explicit(&writer->gates, (uint64_t)1 << slot, memory_order_relaxed);
+    atomic_fetch_or_explicit(&writer->blocking_slots, (uint64_t)1 << slot, memory_order_relaxed);
     return RB_OK;
 }
 
 int rb_writer_evict(rb_writer *writer, int slot)
 {
-    if (slot < 0 || slot >= RB_FOREIGN_SLOTS)
+    if (slot < 0 || slot >= RB_REMOTE_SLOTS)
         return RB_INVALID;
-    atomic_fetch_and_explicit(&writer->gates, ~((uint64_t)1 << slot), memory_order_relaxed);
-    /* pairs with the acquire in gate_lost() of reader.c */
+    atomic_fetch_and_explicit(&writer->blocking_slots, ~((uint64_t)1 << slot), memory_order_relaxed);
+    /* pairs with the acquire in was_evicted() of reader.c */
     atomic_store_explicit(&writer->cursors->slot[slot].state, RB_SLOT_EVICTED, memory_order_release);
     return RB_OK;
 }
@@ -173,9 +174,9 @@ int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix)
 {
     uint64_t pad, need = claim_need(writer, rb_span(rb_payload_position(prefix, 0) + length), &pad);
     int evicted = 0;
-    for (uint64_t gates = atomic_load_explicit(&writer->gates, memory_order_relaxed); gates != 0;
-         gates &= gates - 1) {
-        int slot = __builtin_ctzll(gates);
+    for (uint64_t slots = atomic_load_explicit(&writer->blocking_slots, memory_order_relaxed); slots != 0;
+         slots &= slots - 1) {
+        int slot = __builtin_ctzll(slots);
         if (slot_limit(writer, &writer->cursors->slot[slot]) < need) {
             rb_writer_evict(writer, slot);
             evicted++;
@@ -185,20 +186,21 @@ int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix)
 }
 
 /* Take memory up to `need`.  RB_OK or RB_FULL. */
-static int room_take(rb_writer *writer, uint64_t need)
+static int space_take(rb_writer *writer, uint64_t need)
 {
     if (reserve_advance(writer, need))
         return RB_OK;
     if (end_lags(writer)) /* within a batch: the blocking reader may sleep before it */
-        rb_end_publish(writer);
+        rb_announce_end(writer);
     rb_wakeup *wakeup = atomic_load_explicit(&writer->wakeup, memory_order_acquire); /* rb_writer_wakeup() */
     if (wakeup != NULL)
-        rb_wakeup_need_room(wakeup);
+        rb_wakeup_need_space(wakeup);
     return RB_FULL;
 }
 
-/* rb_room() for a record of *span bytes after *pad bytes of padding. */
-static inline int room_for(rb_writer *writer, uint64_t length, uint32_t prefix, uint64_t *span, uint64_t *pad)
+/* rb_can_claim() for a record of *span bytes after *pad bytes of padding. */
+static inline int claim_check(rb_writer *writer, uint64_t length, uint32_t prefix, uint64_t *span,
+                              uint64_t *pad)
 {
     uint64_t total = rb_payload_position(prefix, 0) + length;
     if (writer->claimed)
@@ -207,13 +209,13 @@ static inline int room_for(rb_writer *writer, uint64_t length, uint32_t prefix, 
         return RB_TOO_LARGE;
     *span = rb_span(total);
     uint64_t need = claim_need(writer, *span, pad);
-    return need <= writer->reserve ? RB_OK : room_take(writer, need);
+    return need <= writer->reserve ? RB_OK : space_take(writer, need);
 }
 
-int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix)
+int rb_can_claim(rb_writer *writer, uint64_t length, uint32_t prefix)
 {
     uint64_t span, pad;
-    return room_for(writer, length, prefix, &span, &pad);
+    return claim_check(writer, length, prefix, &span, &pad);
 }
 
 static void store_length(const rb_writer *writer, uint64_t position, uint32_t length, memory_order order)
@@ -313,14 +315,14 @@ int rb_claim(rb_writer *writer, const rb_key *key, uint64_t length, uint16_t fla
              uint8_t **payload)
 {
     uint64_t span, pad;
-    int result = room_for(writer, length, key->length + key->properties_length, &span, &pad);
+    int result = claim_check(writer, length, key->length + key->properties_length, &span, &pad);
     if (result != RB_OK)
         return result;
     if (pad)
         pad_to_end(writer, pad);
     writer->claimed = write_prefix(writer, key, span, flags, timestamp_ns);
     writer->claim_at = writer->tail;
-    writer->claim_room = length;
+    writer->claim_bytes = length;
     writer->claim_ns = timestamp_ns;
     index_chunk(writer, timestamp_ns);
     *payload = at(writer, writer->tail) + writer->claimed;
@@ -335,7 +337,7 @@ void rb_commit(rb_writer *writer, uint64_t actual, bool checked)
     uint64_t span = rb_span(length);
     if (!checked)
         record->flags |= RB_FLAG_UNCHECKED;
-    if (actual != writer->claim_room)
+    if (actual != writer->claim_bytes)
         memset(bytes + length, 0, span - length); /* the claim wrote its zeros after a longer payload */
     uint32_t covered = checked ? length : writer->claimed;
     record->crc = rb_record_crc(record, bytes, covered, writer->crc_seed);
@@ -355,12 +357,12 @@ void rb_abort(rb_writer *writer)
     writer->claimed = 0;
 }
 
-void rb_end_publish(rb_writer *writer)
+void rb_announce_end(rb_writer *writer)
 {
     end_store(writer);
     leave_tail(writer);
     atomic_thread_fence(memory_order_seq_cst); /* pairs with the fence in rb_prepare() */
-    rb_readers_notify(writer->header, writer->own, writer->cursors);
+    rb_readers_notify(writer->header, writer->local_cursors, writer->cursors);
     rb_wakeup *wakeup = atomic_load_explicit(&writer->wakeup, memory_order_acquire); /* rb_writer_wakeup() */
     if (wakeup != NULL)
         rb_wakeup_signal(wakeup, writer->wakeup_index);
@@ -369,11 +371,11 @@ void rb_end_publish(rb_writer *writer)
 int rb_append(rb_writer *writer, const rb_key *key, const void *payload, uint64_t length, uint16_t flags,
               uint64_t timestamp_ns)
 {
-    uint8_t *room;
-    int result = rb_claim(writer, key, length, flags, timestamp_ns, &room);
+    uint8_t *to;
+    int result = rb_claim(writer, key, length, flags, timestamp_ns, &to);
     if (result != RB_OK)
         return result;
-    memcpy(room, payload, length);
+    memcpy(to, payload, length);
     rb_commit(writer, length, true);
     return RB_OK;
 }
@@ -384,7 +386,7 @@ int rb_append(rb_writer *writer, const rb_key *key, const void *payload, uint64_
 static bool recover_step(rb_writer *writer)
 {
     const uint8_t *bytes = at(writer, writer->tail);
-    uint64_t room = writer->capacity - (writer->tail & writer->mask);
+    uint64_t to_lap_end = writer->capacity - (writer->tail & writer->mask);
     rb_record header;
     rb_parts parts;
     memcpy(&header, bytes, sizeof header);
@@ -392,11 +394,11 @@ static bool recover_step(rb_writer *writer)
         return false;
     if (header.length & RB_PADDING_BIT) {
         uint64_t pad = header.length & ~RB_PADDING_BIT; /* a gap marker belongs to an older lap */
-        writer->tail += pad == room ? pad : 0;
-        return pad == room;
+        writer->tail += pad == to_lap_end ? pad : 0;
+        return pad == to_lap_end;
     }
     if (header.length < RB_RECORD_HEADER_BYTES || header.length > writer->largest ||
-        header.offset != writer->offset || rb_record_parts(&header, bytes, room, &parts) != RB_OK ||
+        header.offset != writer->offset || rb_record_parts(&header, bytes, to_lap_end, &parts) != RB_OK ||
         !rb_record_verifies(&header, &parts, bytes, writer->epoch))
         return false;
     writer->tail += rb_span(header.length);
@@ -413,7 +415,7 @@ static void recover_index(rb_writer *writer)
     writer->indexed = (chunk + has_entry) * writer->chunk;
 }
 
-int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursors, void *own)
+int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursors, void *local_cursors)
 {
     rb_header *header = memory;
     memset(writer, 0, sizeof *writer);
@@ -425,7 +427,7 @@ int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursor
     writer->header = header;
     writer->data = (uint8_t *)memory + RB_HEADER_BYTES;
     writer->cursors = cursors;
-    writer->own = own;
+    writer->local_cursors = local_cursors;
     writer->capacity = capacity;
     writer->mask = capacity - 1;
     writer->chunk = rb_chunk_bytes(capacity);
@@ -433,7 +435,7 @@ int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursor
     writer->epoch = writer->crc_seed = header->geometry.epoch;
     atomic_store_explicit(&header->durable_sleepers, 0, memory_order_relaxed); /* from a dead process */
     atomic_store_explicit(&header->log_blocked_from, 0, memory_order_relaxed);
-    atomic_store_explicit(&writer->gates, UINT64_MAX, memory_order_relaxed);
+    atomic_store_explicit(&writer->blocking_slots, UINT64_MAX, memory_order_relaxed);
     writer->end_count = atomic_load_explicit(&header->end.count, memory_order_relaxed);
     rb_end_read(header, &writer->tail, &writer->offset);
     writer->reserve = atomic_load_explicit(&header->granted, memory_order_relaxed);
@@ -447,6 +449,6 @@ int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursor
         store_length(writer, writer->tail, 0, memory_order_relaxed);
     recover_index(writer);
     writer->plain_from = writer->tail; /* unknown for earlier records */
-    rb_end_publish(writer);
+    rb_announce_end(writer);
     return RB_OK;
 }

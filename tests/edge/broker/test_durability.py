@@ -414,7 +414,7 @@ def test_thousands_of_records_are_shown_in_turns(hiding: Bench) -> None:
 
 def test_readers_of_the_ring_are_shown_what_is_durable(hiding: Bench) -> None:
     client, ring = hiding.client(), hiding.partition.ring
-    reader, early = ring.reader(start="oldest"), ring.reader(start="oldest", early=True)
+    reader, early = ring.reader(start="oldest"), ring.reader(start="oldest", for_log=True)
     publish(client, b"0", b"1")
     first_end = hiding.partition.writer.end_position // 2
     assert (reader.poll(), reader.wait(0), len(reader.read_many())) == (None, False, 0)

@@ -108,7 +108,7 @@ def test_a_client_with_too_many_unacknowledged_messages_is_not_read_until_the_di
 @contextmanager
 def full_ring(bench: Bench) -> Iterator[Writer]:
     """The ring is full: a gating reader of this process stands at its beginning."""
-    reader = bench.partition.ring.reader(start="oldest", gating=True, own=True)
+    reader = bench.partition.ring.reader(start="oldest", gating=True, local=True)
     writer = bench.partition.writer
     while writer.publish(bytes(10_000), key="filler") is not None:
         pass

@@ -280,9 +280,9 @@ async def test_a_subscriber_that_dies_frees_its_slots(config):
     async with LocalBroker(config) as broker:
         ring = broker.streams.partition_of("b").ring
         with Child(SUBSCRIBER, config.runtime_dir) as subscriber:
-            await until(lambda: any(not slot.own for slot in ring.slots()))
+            await until(lambda: any(not slot.local for slot in ring.slots()))
             subscriber.kill()
-        await until(lambda: all(slot.own for slot in ring.slots()))
+        await until(lambda: all(slot.local for slot in ring.slots()))
 
 
 async def test_a_gating_subscriber_is_waited_for_also_after_a_restart(runtime_directory, tmp_path):

@@ -154,7 +154,7 @@ def test_the_log_may_have_a_message_of_qos_2_when_its_identifier_is_synced(
 ) -> None:
     client = kept(lives)
     ring = bench.partition.ring
-    with ring.reader(name="log", own=True, early=True) as log, ring.reader() as reader:
+    with ring.reader(name="log", local=True, for_log=True) as log, ring.reader() as reader:
 
         def seen() -> int:
             return sum(run.count for run in log.ranges(1 << 20))
@@ -174,7 +174,7 @@ def test_the_log_may_have_a_message_of_qos_2_when_its_identifier_is_synced(
 def test_a_log_that_waits_is_not_held_longer_by_what_comes_meanwhile(lives: Lives, bench: Bench) -> None:
     client = kept(lives)
     ring = bench.partition.ring
-    with ring.reader(name="log", own=True, early=True) as log:
+    with ring.reader(name="log", local=True, for_log=True) as log:
         client.send(Publish("a", b"1", 2, packet_id=1))
         position = lives.journal_end()
         for number in range(2, 5):
@@ -188,7 +188,7 @@ def test_a_log_that_waits_is_not_held_longer_by_what_comes_meanwhile(lives: Live
 def test_a_broker_that_stops_leaves_nothing_held(lives: Lives, bench: Bench) -> None:
     client = kept(lives)
     ring = bench.partition.ring
-    with ring.reader(name="log", own=True, early=True) as log:
+    with ring.reader(name="log", local=True, for_log=True) as log:
         client.send(Publish("a", b"1", 2, packet_id=1))
         assert not log.ranges(1 << 20)
         bench.broker.stop()
@@ -200,7 +200,7 @@ def test_at_other_levels_nobody_waits() -> None:
         bench = lives.start()
         client = connect(lives)
         assert [type(it) for it in client.received()] == [ConnAck]
-        with bench.partition.ring.reader(name="log", own=True, early=True) as log:
+        with bench.partition.ring.reader(name="log", local=True, for_log=True) as log:
             client.send(Publish("a", b"1", 2, packet_id=1))
             assert log.ranges(1 << 20)
 

@@ -423,7 +423,7 @@ def test_a_producer_that_stops_heeding_us_is_read_on() -> None:
             writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
             reader = attached.reader(start="latest", verify=True, gating=True)
             source = there.ask(partial(there.listener.add_source, reader))
-            (slot,) = [slot.slot for slot in ring.slots() if not slot.own]
+            (slot,) = [slot.slot for slot in ring.slots() if not slot.local]
             ring.evict(slot)
             writer.publish(b"after it", key="cam/1")
             there.listener.wake()

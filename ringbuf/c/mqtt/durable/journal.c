@@ -291,7 +291,7 @@ static int append(mq_engine *engine, const char *kind, const void *bytes, uint32
     }
     int result = rb_append(writer, &key, bytes, length, 0, engine->now_ns);
     if (result == RB_OK)
-        rb_end_publish(writer);
+        rb_announce_end(writer);
     return result;
 }
 

@@ -135,7 +135,7 @@ static void unblock_log(mq_engine *engine, uint32_t index, uint64_t done)
     ring->next_blocked = NO_BLOCK;
     log_limit_store(ring, ring->blocked.from);
     engine->blocked_rings -= !is_set(&ring->blocked);
-    rb_end_publish(ring->writer); /* its log may have new records to take */
+    rb_announce_end(ring->writer); /* its log may have new records to take */
 }
 
 static void reap_records(mq_engine *engine)

@@ -4,8 +4,8 @@
  * QoS 1 or 2 still waited for them.
  *
  * They use no memory until they are read.  When such a record is the next one to be delivered, delivery to
- * that session stops and Python receives MQ_EVENT_BACKFILL (events.c).  Other sessions continue.  Python reads
- * the log on another thread and returns a run of records, as it was in the ring, with mq_restore_records().
+ * that session stops and Python receives MQ_EVENT_BACKFILL (events.c).  Other sessions continue.  Python
+ * reads the log on another thread and returns a run of records, as in the ring, with mq_restore_records().
  * The entries of these records then point to copies.  Entries at positions that the log does not have are
  * dropped, and counted as overrun.  mq_resume_delivery() resumes the delivery.
  *

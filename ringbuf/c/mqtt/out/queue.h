@@ -23,6 +23,27 @@ bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /*
 bool mq_received_has(const mq_session *session, uint16_t identifier);
 bool mq_received_free(mq_session *session, uint16_t identifier); /* false: it was already free */
 
+/* log_backfill.c */
+/* Pause delivery to `session`: its next record is only in the log. */
+void mq_wait_for_log(mq_engine *engine, mq_session *session);
+bool mq_is_only_in_log(const mq_engine *engine, const mq_entry *entry);
+bool mq_next_log_position(const mq_engine *engine, const mq_session *session, uint64_t *where);
+/* Give `session` the records in `bytes`, which were in a ring from `position` on.  The log was read from ring
+ * and position `wanted` on. */
+void mq_restore_records(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position,
+                        const uint8_t *bytes, uint64_t length);
+void mq_resume_delivery(mq_engine *engine, mq_session *session);
+
+/* output_barrier.c */
+void mq_output_barrier(mq_engine *engine, mq_connection *connection); /* for its next output */
+/* bytes of its output that may be sent now */
+uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection);
+void mq_output_sent(mq_connection *connection, uint32_t bytes);
+/* Make the log wait: the next record of `ring` depends on the entries in the journal by now. */
+void mq_block_log(mq_engine *engine, mq_ring *ring);
+/* check again: the journal's log may have synced, or the journal is closed */
+void mq_reap_barrier(mq_engine *engine);
+
 /* frame.c */
 /* True if the Message Expiry Interval of a record in this process's memory has passed. */
 bool mq_is_expired(const mq_engine *engine, const rb_record *record);

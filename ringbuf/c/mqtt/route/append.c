@@ -15,7 +15,7 @@ static int append_full(mq_engine *engine, mq_ring *ring, uint32_t prefix, const 
     if (engine->now_ms - ring->full_since_ms < ring->queue_timeout_ms)
         return ring->blocks ? RB_FULL : RB_TIMEOUT;
     if (!hidden && rb_evict_stalled(ring->writer, message->payload_length, prefix) > 0 &&
-        rb_room(ring->writer, message->payload_length, prefix) == RB_OK)
+        rb_can_claim(ring->writer, message->payload_length, prefix) == RB_OK)
         return RB_OK;
     return RB_TIMEOUT;
 }
@@ -58,7 +58,7 @@ int mq_append_room(mq_engine *engine, const mq_topic *topic, const mq_message *m
         return saved;
     bool hidden = ring->ack_gate.visible_when_durable &&
                   mq_pending_reserve(engine, topic->ring, room) != RB_OK;
-    int result = hidden ? RB_FULL : rb_room(ring->writer, message->payload_length, prefix);
+    int result = hidden ? RB_FULL : rb_can_claim(ring->writer, message->payload_length, prefix);
     return result == RB_FULL ? append_full(engine, ring, prefix, message, hidden) : result;
 }
 

@@ -137,15 +137,15 @@ static void read_producer(mq_engine *engine, uint32_t index, mq_ring *ring)
     engine->producers_pending = true;
 }
 
-/* Store the read positions of producer rings, so that writers blocked by this reader continue.  Called after routed
- * records had a chance to be sent, because a blocked writer overwrites them soon. */
+/* Store the read positions of producer rings, so that writers blocked by this reader continue.  Called
+ * after routed records had a chance to be sent, because a blocked writer overwrites them soon. */
 void mq_producers_store_progress(mq_engine *engine)
 {
     engine->producers_moved = false;
     for (uint32_t i = 1; i < engine->ring_count; i++) {
         mq_ring *ring = engine->rings[i];
         if (ring->moved)
-            rb_reader_tell(ring->reader, ring->reader->cursor);
+            rb_reader_store_progress(ring->reader, ring->reader->cursor);
         ring->moved = false;
     }
 }
