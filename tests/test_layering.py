@@ -145,7 +145,7 @@ MAKES_SYSTEM_CALLS = {
     "spill_file.c",
     "load_loop.c",
     "load_sink.c",
-    "gate.c",
+    "limiter.c",
 }
 
 

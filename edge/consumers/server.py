@@ -28,7 +28,7 @@ from edge.consumers.protocol import LETTERS_MAX
 from edge.consumers.registry import RingEntry
 from edge.errors import EdgeError
 from edge.local.ring_poll import RingPoll
-from edge.local.zmq_gate import GateLimits
+from edge.local.zmq_limiter import PeerLimits
 from edge.local.zmq_listener import ZmqListener
 from edge.local.zmq_server_socket import ZmqServer
 from edge.log_throttle import LogThrottle
@@ -61,7 +61,7 @@ class ConsumersEndpoint:
         client_keys_dir: Path | None = None,
     ) -> None:
         """Create the endpoint. `make_coordinator` is called with the function that wakes it."""
-        limits = GateLimits(LETTERS_MAX + 2, 2 * FRAME_MAX_BYTES, unread_max_ms=UNREAD_MAX_MS)
+        limits = PeerLimits(LETTERS_MAX + 2, 2 * FRAME_MAX_BYTES, unread_max_ms=UNREAD_MAX_MS)
         self._server = ZmqServer(zmq.ROUTER, listener, limits, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
         self.unsent = 0  # answers to peers without room, or that had disconnected

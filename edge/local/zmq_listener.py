@@ -1,7 +1,7 @@
 """Listening socket of a ZeroMQ endpoint, bound without libzmq: loopback TCP, other TCP, or a Unix socket.
 
 Owns the socket and its file from the start of the broker to its end, so that a busy endpoint is an error
-before any client is served. Never accepts: the gate (zmq_gate.py) does, or libzmq for peers with keys.
+before any client is served. Never accepts: the limiter (zmq_limiter.py) does, or libzmq for peers with keys.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import zmq
 from edge.errors import EdgeError
 from edge.local.ring_poll import RingPoll
 from edge.local.zmq_frames import VERSION, Header, PreviousOffsets, encode_header
-from edge.local.zmq_gate import GateLimits
+from edge.local.zmq_limiter import PeerLimits
 from edge.local.zmq_listener import ZmqListener
 from edge.local.zmq_server_socket import ZmqServer
 from edge.local.zmq_stats import ZmqStats
@@ -60,7 +60,7 @@ class ZmqPublisher:
         client_keys_dir: Path | None = None,
     ) -> None:
         self.stats = ZmqStats()
-        limits = GateLimits(1, SUBSCRIPTION_MAX_BYTES + 64)
+        limits = PeerLimits(1, SUBSCRIPTION_MAX_BYTES + 64)
         self._server = ZmqServer(zmq.XPUB, listener, limits, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
         self._socket.set(zmq.SNDHWM, send_high_water)

@@ -1,7 +1,7 @@
-"""ZeroMQ server socket: a separate context, keys or a gate for its peers, a clean end.
+"""ZeroMQ server socket: a separate context, keys or a limiter for its peers, a clean end.
 
 Owns the context and the socket; the listening socket (zmq_listener.py) belongs to the caller. With keys it
-owns ZeroMQ's thread that checks them, without keys the gate that limits peers (zmq_gate.py). Never sends or
+owns ZeroMQ's thread that checks them, without keys the limiter (zmq_limiter.py). Never sends or
 receives: the thread that uses the socket does.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol
 import zmq
 
 from edge.errors import EdgeError
-from edge.local.zmq_gate import Gate, GateLimits
+from edge.local.zmq_limiter import PeerLimits, ZmqLimiter
 from edge.local.zmq_listener import BACKLOG, ZmqListener
 
 __all__ = ["ZmqServer"]
@@ -40,7 +40,7 @@ class ZmqServer:
         self,
         kind: int,
         listener: ZmqListener,
-        limits: GateLimits,
+        limits: PeerLimits,
         secret_key_file: Path | None = None,
         client_keys_dir: Path | None = None,
     ) -> None:
@@ -51,9 +51,9 @@ class ZmqServer:
         self.socket: zmq.Socket[bytes] = self._context.socket(kind)
         self.socket.set(zmq.LINGER, LINGER_MS)
         self._authenticator: Stoppable | None = None
-        self._gate: Gate | None = None
+        self._limiter: ZmqLimiter | None = None
         if keys is None or client_keys_dir is None:
-            self._gate = Gate(listener, limits)
+            self._limiter = ZmqLimiter(listener, limits)
             return
         try:
             self._authenticator = _let_in_only(self.socket, keys, client_keys_dir)
@@ -68,33 +68,33 @@ class ZmqServer:
 
     def bind(self) -> None:
         """Serve the peers of the listener. After an error, call close(). Raises EdgeError."""
-        if self._gate is None:
+        if self._limiter is None:
             self.socket.set(zmq.USE_FD, os.dup(self._listener.socket.fileno()))  # libzmq closes it
             self.socket.bind(self.endpoint)
             return
         self.socket.set(zmq.IPC_FILTER_PID, os.getpid())
         self.socket.set(zmq.BACKLOG, BACKLOG)
-        self.socket.bind(f"ipc://@{self._gate.inner}")
-        self._gate.open()
+        self.socket.bind(f"ipc://@{self._limiter.inner}")
+        self._limiter.open()
 
     def admit(self, descriptors: int) -> None:
         """Accept no more peers than so many descriptors allow. Any thread, after bind()."""
-        if self._gate is not None:
-            self._gate.admit(descriptors)
+        if self._limiter is not None:
+            self._limiter.admit(descriptors)
 
     def drained(self) -> None:
         """Report that the socket had no further message: peers that wait for it may continue."""
-        if self._gate is not None:
-            self._gate.drained()
+        if self._limiter is not None:
+            self._limiter.drained()
 
     def look(self) -> None:
         """Log peers that exceeded a limit; call it now and then, from one thread."""
-        if self._gate is not None:
-            self._gate.look()
+        if self._limiter is not None:
+            self._limiter.look()
 
     def peers(self) -> dict[str, int]:
-        """Gate.counts(); empty if peers have keys."""
-        return self._gate.counts() if self._gate is not None else {}
+        """ZmqLimiter.counts(); empty if peers have keys."""
+        return self._limiter.counts() if self._limiter is not None else {}
 
     def close(self) -> None:
         """Close; queued messages have LINGER_MS. May be called twice."""
@@ -104,8 +104,8 @@ class ZmqServer:
             self._authenticator.stop()
         self.socket.close()
         self._context.term()
-        if self._gate is not None:
-            self._gate.close(LINGER_MS)
+        if self._limiter is not None:
+            self._limiter.close(LINGER_MS)
 
 
 def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:

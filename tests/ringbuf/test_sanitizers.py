@@ -119,7 +119,7 @@ def test_the_core_does_the_same_on_aarch64(tmp_path: Path) -> None:
 SELECTED = (
     "ringbuf/test_writer.py", "ringbuf/test_reader.py", "ringbuf/test_gating.py", "ringbuf/test_types.py",
     "ringbuf/test_filtered_polls.py", "ringbuf/test_batch_of.py", "edge/consumers/test_group_filters.py",
-    "edge/load/test_losses.py", "edge/load/test_scenarios.py", "edge/local/test_zmq_gate.py",
+    "edge/load/test_losses.py", "edge/load/test_scenarios.py", "edge/local/test_zmq_limiter.py",
 )  # fmt: skip
 
 

@@ -220,7 +220,7 @@ def test_hundreds_of_silent_connections_delay_no_other(served: Socket) -> None:
             down.enter_context(served.connection())
         for _ in range(3):
             served.ask()
-        if not served.is_zmq:  # the gate has a limit of its own: test_zmq_gate.py
+        if not served.is_zmq:  # the gate has a limit of its own: test_zmq_limiter.py
             held = len(os.listdir("/proc/self/fd")) - before
             assert held <= 300 + max(CONNECTIONS_MAX, 128) + 8 + 4
     served.ask()

@@ -1,8 +1,8 @@
-"""Gate before a ZeroMQ socket: limits of messages that libzmq does not have.
+"""ZmqLimiter before a ZeroMQ socket: limits of messages that libzmq does not have.
 
 libzmq keeps the parts of a message until its last one, and limits neither their number nor their bytes: one
-peer that never ends a message takes all memory. So peers connect to the gate, a thread in C
-(ringbuf/c/gate/), which passes their bytes to libzmq and disconnects a peer that exceeds a limit.
+peer that never ends a message takes all memory. So peers connect to the limiter, a thread in C
+(ringbuf/c/zmq_limiter/), which passes their bytes to libzmq and disconnects a peer that exceeds a limit.
 
 Owns the thread, and a name for libzmq's own socket: `inner`, in the abstract namespace, which libzmq opens to
 this process only (ZMQ_IPC_FILTER_PID).
@@ -23,7 +23,7 @@ from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from ringbuf.native import ffi, lib
 
-__all__ = ["Gate", "GateLimits"]
+__all__ = ["PeerLimits", "ZmqLimiter"]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ COUNTED = ("open", "accepted", "refused", "malformed", "too_long", "unfinished",
 
 
 @dataclass(frozen=True, slots=True)
-class GateLimits:
+class PeerLimits:
     """Limits of a peer: parts of one message, and bytes of all its parts.
 
     `unread_max_ms`: time for an answer that the peer does not read, 0: no limit.
@@ -47,21 +47,21 @@ class GateLimits:
     connections_max: int = 1_024 // OF_CONNECTION  # of all peers
 
 
-class Gate:
+class ZmqLimiter:
     """Accepts the peers of `listener` from open() to close()."""
 
-    def __init__(self, listener: ZmqListener, limits: GateLimits) -> None:
+    def __init__(self, listener: ZmqListener, limits: PeerLimits) -> None:
         self.inner = f"brim-{os.urandom(16).hex()}"
         self._listener = listener
         self._limits = limits
-        self._gate = ffi.NULL
+        self._limiter = ffi.NULL
         self._thread: threading.Thread | None = None
         self._may_log = LogThrottle()
         self._logged = 0
 
     def open(self) -> None:
         """Start the thread. Raises EdgeError."""
-        limits = ffi.new("gt_limits *")
+        limits = ffi.new("zl_limits *")
         limits.connections_max = self._limits.connections_max
         limits.parts_max, limits.message_max_bytes = self._limits.parts_max, self._limits.message_max_bytes
         limits.unfinished_max_bytes = max(UNFINISHED_MAX_BYTES, 2 * self._limits.message_max_bytes)
@@ -69,30 +69,30 @@ class Gate:
         limits.unfinished_max_ms = UNFINISHED_MAX_MS
         limits.unread_max_ms = self._limits.unread_max_ms
         name = self.inner.encode()
-        self._gate = lib.gt_open(self._listener.socket.fileno(), name, len(name), limits)
-        if self._gate == ffi.NULL:
+        self._limiter = lib.zl_open(self._listener.socket.fileno(), name, len(name), limits)
+        if self._limiter == ffi.NULL:
             raise EdgeError(f"{self._listener.table}.endpoint: {os.strerror(ffi.errno)}")
         self._thread = threading.Thread(
-            target=self._run, name=f"brim-{self._listener.table}-gate", daemon=True
+            target=self._run, name=f"brim-{self._listener.table}-limiter", daemon=True
         )
         self._thread.start()
 
     def admit(self, descriptors: int) -> None:
         """Accept no more connections than so many descriptors allow, and at least one."""
-        if self._gate != ffi.NULL:
-            lib.gt_admit(self._gate, max(1, descriptors // OF_CONNECTION))
+        if self._limiter != ffi.NULL:
+            lib.zl_set_connections_max(self._limiter, max(1, descriptors // OF_CONNECTION))
 
     def drained(self) -> None:
         """Report that the ZeroMQ socket had no further message. From the thread that receives."""
-        if self._gate != ffi.NULL:
-            lib.gt_drained(self._gate)
+        if self._limiter != ffi.NULL:
+            lib.zl_drained(self._limiter)
 
     def counts(self) -> dict[str, int]:
         """Current connections (open), and totals since the start: accepted, and refused or ended by cause."""
-        if self._gate == ffi.NULL:
+        if self._limiter == ffi.NULL:
             return dict.fromkeys(COUNTED, 0)
-        counters = ffi.new("gt_counts *")
-        lib.gt_counts_of(self._gate, counters)
+        counters = ffi.new("zl_counts *")
+        lib.zl_read_counts(self._limiter, counters)
         return {name: int(getattr(counters, name)) for name in COUNTED}
 
     def look(self) -> None:
@@ -107,14 +107,14 @@ class Gate:
     def close(self, linger_ms: int = 0) -> None:
         """Stop, after libzmq's answers were passed on for `linger_ms` at most. May be called twice."""
         if self._thread is not None:
-            lib.gt_stop(self._gate, linger_ms)
+            lib.zl_stop(self._limiter, linger_ms)
             self._thread.join()
             self._thread = None
-            lib.gt_close(self._gate)
-            self._gate = ffi.NULL
+            lib.zl_close(self._limiter)
+            self._limiter = ffi.NULL
 
     def _run(self) -> None:
-        if code := lib.gt_run(self._gate):
+        if code := lib.zl_run(self._limiter):
             log.error(
-                "ZeroMQ gate failed %s", pairs(endpoint=self._listener.endpoint, reason=os.strerror(code))
+                "ZeroMQ limiter failed %s", pairs(endpoint=self._listener.endpoint, reason=os.strerror(code))
             )

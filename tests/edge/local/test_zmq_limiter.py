@@ -1,4 +1,4 @@
-"""The gate before ZeroMQ sockets: peers that never end a message, never read, or come in crowds."""
+"""The limiter before ZeroMQ sockets: peers that never end a message, never read, or come in crowds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.local import zmq_gate
-from edge.local.zmq_gate import Gate, GateLimits
+from edge.local import zmq_limiter
+from edge.local.zmq_limiter import PeerLimits, ZmqLimiter
 from edge.local.zmq_listener import ZmqListener
 from edge.local.zmq_server_socket import ZmqServer
 from tests.support.children import Child
@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 PART = b"\1\1x"  # of a message that continues
-LIMITS = GateLimits(parts_max=4, message_max_bytes=1 << 16)
+LIMITS = PeerLimits(parts_max=4, message_max_bytes=1 << 16)
 
 
 def frame(body: bytes, *, more: bool = False, command: bool = False, long: bool = False) -> bytes:
@@ -46,7 +46,7 @@ def dial(path: Path, data: bytes = b"") -> socket.socket:
 
 
 def is_closed(client: socket.socket) -> bool:
-    """True when the gate has ended the connection; what came before is dropped."""
+    """True when the limiter has ended the connection; what came before is dropped."""
     try:
         while client.recv(1 << 16):
             pass
@@ -56,11 +56,11 @@ def is_closed(client: socket.socket) -> bool:
 
 
 @contextmanager
-def gate(directory: Path, limits: GateLimits = LIMITS) -> Iterator[tuple[Gate, Path, socket.socket]]:
-    """A gate before a listening socket of the test."""
-    path = directory / "gate.sock"
+def limiter(directory: Path, limits: PeerLimits = LIMITS) -> Iterator[tuple[ZmqLimiter, Path, socket.socket]]:
+    """A limiter before a listening socket of the test."""
+    path = directory / "limiter.sock"
     with closing(ZmqListener("zmq", f"ipc://{path}")) as listener, socket.socket(socket.AF_UNIX) as inner:
-        made = Gate(listener, limits)
+        made = ZmqLimiter(listener, limits)
         inner.bind(f"\0{made.inner}")
         inner.listen(64)
         inner.settimeout(PATIENCE_S)
@@ -73,8 +73,8 @@ def gate(directory: Path, limits: GateLimits = LIMITS) -> Iterator[tuple[Gate, P
 
 
 @contextmanager
-def served(kind: int, endpoint: str, limits: GateLimits = LIMITS) -> Iterator[ZmqServer]:
-    """A socket of libzmq behind a gate."""
+def served(kind: int, endpoint: str, limits: PeerLimits = LIMITS) -> Iterator[ZmqServer]:
+    """A socket of libzmq behind a limiter."""
     with (
         closing(ZmqListener("zmq", endpoint)) as listener,
         closing(ZmqServer(kind, listener, limits)) as made,
@@ -83,14 +83,14 @@ def served(kind: int, endpoint: str, limits: GateLimits = LIMITS) -> Iterator[Zm
         yield made
 
 
-Linked = tuple[Gate, socket.socket, socket.socket]
+Linked = tuple[ZmqLimiter, socket.socket, socket.socket]
 
 
 @contextmanager
-def linked(directory: Path, limits: GateLimits = LIMITS) -> Iterator[Linked]:
-    """A gate, a peer, and the end of the peer's link that libzmq would have."""
+def linked(directory: Path, limits: PeerLimits = LIMITS) -> Iterator[Linked]:
+    """A limiter, a peer, and the end of the peer's link that libzmq would have."""
     with (
-        gate(directory, limits) as (made, path, inner),
+        limiter(directory, limits) as (made, path, inner),
         closing(dial(path)) as peer,
         closing(inner.accept()[0]) as behind,
     ):
@@ -119,7 +119,7 @@ def test_all_bytes_within_the_limits_pass_unchanged(tmp_path_factory, parts, cut
         more_follow = bool(more) and run < 3 and not command
         run = run if command else (run + 1) * more_follow
         data += frame(body, more=more_follow, command=command, long=long)
-    with linked(tmp_path_factory.mktemp("gate")) as (made, peer, behind):
+    with linked(tmp_path_factory.mktemp("limiter")) as (made, peer, behind):
         rest = data
         for cut in cuts:
             peer.sendall(rest[:cut])
@@ -159,9 +159,9 @@ def test_a_peer_beyond_a_limit_is_disconnected_and_counted(tmp_path, data, cause
 
 
 def test_of_unfinished_messages_that_are_too_long_together_the_oldest_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(zmq_gate, "UNFINISHED_MAX_BYTES", 2 << 16)
+    monkeypatch.setattr(zmq_limiter, "UNFINISHED_MAX_BYTES", 2 << 16)
     part = GREETING + frame(bytes(60_000), more=True)
-    with gate(tmp_path) as (made, path, inner):
+    with limiter(tmp_path) as (made, path, inner):
         peers, ends = [], []
         for number in range(3):
             peers.append(dial(path))
@@ -183,7 +183,7 @@ def test_of_unfinished_messages_that_are_too_long_together_the_oldest_ends(tmp_p
 
 
 def test_a_message_that_takes_too_long_ends_its_connection(tmp_path, monkeypatch):
-    monkeypatch.setattr(zmq_gate, "UNFINISHED_MAX_MS", 1)
+    monkeypatch.setattr(zmq_limiter, "UNFINISHED_MAX_MS", 1)
     with linked(tmp_path) as (made, peer, _):
         peer.sendall(GREETING + frame(b"x", more=True))
         assert is_closed(peer)
@@ -191,7 +191,7 @@ def test_a_message_that_takes_too_long_ends_its_connection(tmp_path, monkeypatch
 
 
 def test_a_peer_that_reads_nothing_is_disconnected(tmp_path):
-    with linked(tmp_path, GateLimits(4, 1 << 20, unread_max_ms=1)) as (made, peer, behind):
+    with linked(tmp_path, PeerLimits(4, 1 << 20, unread_max_ms=1)) as (made, peer, behind):
         peer.sendall(GREETING)
         assert received(behind, 64) == GREETING
         with pytest.raises(OSError):  # broken pipe
@@ -201,15 +201,15 @@ def test_a_peer_that_reads_nothing_is_disconnected(tmp_path):
 
 
 def test_peers_wait_while_their_messages_are_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(zmq_gate, "UNDRAINED_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(zmq_limiter, "UNDRAINED_MAX_BYTES", 1 << 20)
     data = GREETING + frame(bytes(400_000)) * 20
-    with linked(tmp_path, GateLimits(4, 1 << 20)) as (made, peer, behind):
+    with linked(tmp_path, PeerLimits(4, 1 << 20)) as (made, peer, behind):
         peer.setblocking(False)
         behind.setblocking(False)
         rest, got, most = data, 0, 0
 
         def is_still() -> bool:
-            """True if nothing moves: the gate is paused, or all has come."""
+            """True if nothing moves: the limiter is paused, or all has come."""
             nonlocal rest, got
             before = (len(rest), got)
             with suppress(BlockingIOError):
@@ -230,7 +230,7 @@ def test_peers_wait_while_their_messages_are_not_taken(tmp_path, monkeypatch):
 
 
 def test_connections_beyond_the_limit_are_closed_and_free_places_are_used(tmp_path):
-    with gate(tmp_path, GateLimits(4, 1 << 20, connections_max=3)) as (made, path, inner):
+    with limiter(tmp_path, PeerLimits(4, 1 << 20, connections_max=3)) as (made, path, inner):
         first = [dial(path) for _ in range(3)]
         ends = [inner.accept()[0] for _ in first]
         with closing(dial(path)) as late:
@@ -249,7 +249,7 @@ def test_connections_beyond_the_limit_are_closed_and_free_places_are_used(tmp_pa
 
 
 def test_who_is_disconnected_is_logged_seldom(tmp_path, caplog):
-    with gate(tmp_path) as (made, path, _):
+    with limiter(tmp_path) as (made, path, _):
         for number in range(1, 21):
             with closing(dial(path, b"nonsense")) as peer:
                 assert is_closed(peer)
@@ -265,7 +265,7 @@ def test_who_is_disconnected_is_logged_seldom(tmp_path, caplog):
 @pytest.mark.parametrize(("kind", "peer"), [(zmq.ROUTER, b"DEALER"), (zmq.XPUB, b"XSUB")])
 @pytest.mark.parametrize("size", [1, 60_000])
 def test_a_message_without_an_end_takes_no_memory(tmp_path, kind, peer, size):
-    limits = GateLimits(100, 1 << 20)
+    limits = PeerLimits(100, 1 << 20)
     with served(kind, f"ipc://{tmp_path}/s", limits) as server:
         sent = 0
         with closing(dial(tmp_path / "s", GREETING + ready(peer))) as client, pytest.raises(OSError):
@@ -280,14 +280,14 @@ def test_a_message_without_an_end_takes_no_memory(tmp_path, kind, peer, size):
 def test_zeromq_behind_the_gate_is_open_to_this_process_only(tmp_path):
     """Its name in the abstract namespace is no secret."""
     with served(zmq.ROUTER, f"ipc://{tmp_path}/s") as server:
-        assert server._gate is not None
+        assert server._limiter is not None
         code = (
             "import socket, sys\n"
             "with socket.socket(socket.AF_UNIX) as it:\n"
             "    it.connect('\\0' + sys.argv[1])\n"
             "    print('open' if it.recv(1) else 'closed', flush=True)\n"
         )
-        with Child(code, server._gate.inner) as stranger:
+        with Child(code, server._limiter.inner) as stranger:
             assert stranger.line() == "closed"
 
 
