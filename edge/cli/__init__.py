@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TypeGuard
 
+from edge.cli.color import add_color, apply_color
 from edge.cli.exit_status import Exit
 from edge.errors import AccessDenied, BrokerUnreachable, Refused
 
@@ -38,6 +39,7 @@ VERBS = {
     "consumers": "show and change the offsets of consumer groups",
     "spark": "run a Spark job on drained files",
     "bridge": "run and control bridges",
+    "completion": "print the completion script of a shell",
 }
 ALIASES = {"sessions": "clients"}
 
@@ -73,6 +75,7 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
         prog=f"brim {verb}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     module.add_arguments(parser)
+    add_color(parser)
     return parser
 
 
@@ -83,7 +86,9 @@ def _module(verb: str) -> ModuleType:
 def _run(verb: str, words: list[str]) -> int:
     parser = parser_of(verb)
     try:
-        status: int = _module(verb).run(parser.parse_args(words))
+        arguments = parser.parse_args(words)
+        apply_color(arguments.color)
+        status: int = _module(verb).run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED

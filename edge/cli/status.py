@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from edge.cli.color import colored
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, micros_in_words, seconds_in_words
@@ -56,10 +57,17 @@ def run(arguments: argparse.Namespace) -> int:
         print(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
     else:
         for line in _lines(status, clients=arguments.clients, readers=arguments.readers):
-            print(escaped(line))
+            print(_colored(escaped(line)))
     if _troubles(status):
         return Exit.INCOMPLETE
     return Exit.LOST if any(bridge["verdict"] == "lost" for bridge in status["bridges"]) else 0
+
+
+def _colored(line: str) -> str:
+    """Losses in red, warnings in yellow."""
+    first = line.split(maxsplit=1)[0]
+    color = {"WARNING": "yellow", "LOST": "red"}.get(first, "")
+    return colored(line, color) if color else line
 
 
 def _troubles(status: dict[str, Any]) -> list[str]:
