@@ -52,12 +52,12 @@ def brokers() -> Iterator[str]:
             process.kill()
 
 
-def _messages(units: Sequence[DrainedFile], topic: str) -> Iterator[Arguments]:
+def _messages(files: Sequence[DrainedFile], topic: str) -> Iterator[Arguments]:
     """Arguments of produce(), one tuple for each record."""
     from bridge.sinks.kafka_client import SOURCE_HEADER
 
-    for unit in units:
-        file = parse(b"".join(unit.parts))
+    for drained_file in files:
+        file = parse(b"".join(drained_file.parts))
         footer = file.footer
         source = (SOURCE_HEADER, f"{footer.edge}/{footer.stream}/{footer.partition}/{footer.epoch}".encode())
         for extent in file.extents:
@@ -99,8 +99,8 @@ def kafka(_: Path) -> Iterator[Lane]:
         quiet = {"delivery.report.only.error": True}  # no Python for successful deliveries
         producer = Producer({**DEFAULTS, **quiet, "bootstrap.servers": servers})
 
-        def prepare(units: Sequence[DrainedFile]) -> None:
-            messages[:] = _messages(units, "bare")
+        def prepare(files: Sequence[DrainedFile]) -> None:
+            messages[:] = _messages(files, "bare")
             _push(producer, messages[:1])
 
         def open_it() -> Any:

@@ -28,23 +28,23 @@ IN_FLIGHT = 1000
 Published = tuple[str, bytes, Any]
 
 
-def _runs(unit: DrainedFile) -> DrainedFile:
-    """The unit with its records, which are in its parts."""
-    extents = parse(b"".join(unit.parts)).extents
-    return replace(unit, runs=tuple(RecordRun(it.body, it.unchecked) for it in extents))
+def _runs(file: DrainedFile) -> DrainedFile:
+    """The file with its records, which are in its parts."""
+    extents = parse(b"".join(file.parts)).extents
+    return replace(file, runs=tuple(RecordRun(it.body, it.unchecked) for it in extents))
 
 
 # ---- MQTT ----
 
 
-def _published(units: Sequence[DrainedFile]) -> Iterator[Published]:
+def _published(files: Sequence[DrainedFile]) -> Iterator[Published]:
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
 
-    for unit in map(_runs, units):
-        footer = unit.footer
+    for file in map(_runs, files):
+        footer = file.footer
         source = f"{footer.edge}/{footer.stream}/{footer.partition}/{footer.epoch}"
-        for run in unit.runs:
+        for run in file.runs:
             for it in Batch.of(run.records, footer.epoch, run.first_offset, None):
                 properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
                 record = f"{it.offset} {it.timestamp_ns} {it.flags & 7}"
@@ -85,9 +85,9 @@ def mqtt(place: Path) -> Iterator[Lane]:
             lambda: None,
             lambda: open_sink(f"mqtt://127.0.0.1:{broker.port}"),
             lambda _: _publish_all(broker.port, prepared),
-            lambda units: prepared.extend(_published(units)),
+            lambda files: prepared.extend(_published(files)),
             mib_most=MQTT_MIB,
-            warm_units=1,
+            warm_files=1,
         )
 
 
@@ -117,7 +117,7 @@ def parquet(place: Path) -> Iterator[Lane]:
         lambda: shutil.rmtree(root, ignore_errors=True),
         lambda: open_sink(root.as_uri(), {"format": "parquet"}),
         lambda _: at_once(push, prepared),
-        lambda units: prepared.extend((parquet_name(it.name), table_of(_runs(it))) for it in units),
+        lambda files: prepared.extend((parquet_name(it.name), table_of(_runs(it))) for it in files),
     )
 
 

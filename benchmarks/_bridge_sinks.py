@@ -1,6 +1,6 @@
 """Sinks and their clients: for each sink a lane, with the same bytes through the same library in a bare loop.
 
-A lane has a sink for the drain, and a function that pushes a list of units, as many at once as the drain has
+A lane has a sink for the drain, and a function that pushes a list of files, as many at once as the drain has
 in flight. Both begin with an empty place. A lane that this machine cannot run raises NotThere with the
 reason.
 """
@@ -38,7 +38,7 @@ class Lane:
     """Lane.
 
     `clear` empties the place, `open` returns a sink for the drain, `push` is the bare loop, `prepare`
-    converts the units beforehand for `push`.
+    converts the files beforehand for `push`.
     """
 
     clear: Callable[[], None]
@@ -46,13 +46,13 @@ class Lane:
     push: Callable[[Sequence[DrainedFile]], None]
     prepare: Callable[[Sequence[DrainedFile]], None] = lambda _: None
     mib_most: int = 1 << 20  # of records: a slow lane gets fewer
-    warm_units: int = 2 * WINDOW  # as many as a drain has memory for
+    warm_files: int = 2 * WINDOW  # as many as a drain has memory for
 
 
-def at_once(push: Callable[[T], object], units: Sequence[T]) -> None:
-    """Push as many units at once as a drain has in flight."""
+def at_once(push: Callable[[T], object], files: Sequence[T]) -> None:
+    """Push as many files at once as a drain has in flight."""
     with ThreadPoolExecutor(WINDOW) as threads:
-        list(threads.map(push, units))
+        list(threads.map(push, files))
 
 
 # ---- a directory ----
@@ -65,7 +65,7 @@ def directory(place: Path) -> Iterator[Lane]:
     yield Lane(
         lambda: shutil.rmtree(root, ignore_errors=True),
         lambda: open_sink(root.as_uri()),
-        lambda units: at_once(lambda unit: write(root / unit.name, unit.parts), units),
+        lambda files: at_once(lambda file: write(root / file.name, file.parts), files),
     )
 
 
@@ -116,12 +116,12 @@ def s3(_: Path) -> Iterator[Lane]:
         with suppress(Exception):
             obstore.delete(store, [it["path"] for chunk in obstore.list(store) for it in chunk])
 
-    def push(unit: DrainedFile) -> None:
-        obstore.put(store, unit.name, list(unit.parts), mode="create", use_multipart=False)
+    def push(file: DrainedFile) -> None:
+        obstore.put(store, file.name, list(file.parts), mode="create", use_multipart=False)
 
     try:
         _make_bucket(host, port)
-        yield Lane(clear, lambda: open_sink("s3://lake", options), lambda units: at_once(push, units))
+        yield Lane(clear, lambda: open_sink("s3://lake", options), lambda files: at_once(push, files))
     finally:
         server.kill()
         server.wait()

@@ -109,7 +109,7 @@ def _ready(brim: BrimLog) -> None:
 def _settled(brim: BrimLog) -> None:
     """Wait until the log has no deferred work."""
     until = time.perf_counter() + PATIENCE_S
-    while brim.log.wants_tending and time.perf_counter() < until:
+    while brim.log.needs_maintenance and time.perf_counter() < until:
         time.sleep(0.01)
 
 
@@ -312,7 +312,7 @@ def one_topic(directory: Path, payload_bytes: int, records: int, looks: int = 20
                 time.sleep(0.001)
             number += 1
         thread.stop()
-        log.tend()  # indexes of the segments that were sealed last
+        log.run_maintenance()  # indexes of the segments that were sealed last
     cold(place)
     reader = LogReader(OsFiles(), str(place))
     reader.refresh()

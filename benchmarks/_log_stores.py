@@ -128,8 +128,8 @@ class InlineLog:
         payloads = self._payloads.setdefault(count, [self._payload] * count)
         assert self._publish(payloads, key=TOPIC) == count
         self._writer.step()
-        if self.log.wants_tending:
-            self.log.tend()
+        if self.log.needs_maintenance:
+            self.log.run_maintenance()
 
     def warm(self) -> None:
         """See BrimLog."""

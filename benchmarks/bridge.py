@@ -4,7 +4,7 @@
                                 [--sinks directory,s3,kafka,mqtt,parquet]
 
 In each round the same records are drained from a ring, drained from a log, and pushed by a bare loop over
-the sink's own library: the units of the drain, built before, as many at once. A ratio compares figures of one
+the sink's own library: the files of the drain, built before, as many at once. A ratio compares figures of one
 round. Prints a table of medians and, as its last line, one JSON object.
 
     SINK_ring_over_bare, SINK_log_over_bare    MB/s of the drain over those of the bare loop
@@ -19,7 +19,7 @@ round. Prints a table of medians and, as its last line, one JSON object.
                                                without a bridge: the cost of a drain in its own process
 
 The drain reads, copies, verifies, numbers, and writes its intents to the disk. The bare loop only pushes
-units that were made before. Before the timing the client is connected, and the drain has sent some units, for
+files that were made before. Before the timing the client is connected, and the drain has sent some files, for
 which it gets its memory.
 """
 
@@ -123,19 +123,19 @@ def cold(place: Path, mib: int) -> Iterator[tuple[Path, RecordLog | None, int]]:
 
 
 class Keeping:
-    """Sink that keeps the units for the bare loop: the same files, built before."""
+    """Sink that keeps the files for the bare loop: the same files, built before."""
 
     url = "keep://"
 
     def __init__(self) -> None:
-        self.units: list[DrainedFile] = []
+        self.files: list[DrainedFile] = []
 
     def begin(self, edge: str) -> None:
         """Nothing to do."""
 
-    def put(self, unit: DrainedFile) -> None:
+    def put(self, file: DrainedFile) -> None:
         """Keep a copy: the drain reuses its memory."""
-        self.units.append(DrainedFile(unit.name, tuple(bytes(it) for it in unit.parts), unit.footer, ()))
+        self.files.append(DrainedFile(file.name, tuple(bytes(it) for it in file.parts), file.footer, ()))
 
     def names(self, prefix: str) -> Iterator[str]:
         """No names."""
@@ -148,7 +148,7 @@ class Keeping:
 def drained(run: Path, log: RecordLog | None, sink: object, window: int = WINDOW, warm: int = 0) -> Took:
     """Drain all records.
 
-    The first `warm` units, or some more, are not counted: they get memory and connections.
+    The first `warm` files, or some more, are not counted: they get memory and connections.
     """
     with tempfile.TemporaryDirectory(prefix="brim-bench-") as state:
         chosen = BridgeSettings(
@@ -175,10 +175,10 @@ def drained(run: Path, log: RecordLog | None, sink: object, window: int = WINDOW
             sink.close()  # type: ignore[attr-defined]
 
 
-def _drain_until(drain: Drain, units: int) -> None:
-    """Step until the sink has at least this number of units and none is in flight, or all are drained."""
+def _drain_until(drain: Drain, files: int) -> None:
+    """Step until the sink has at least this number of files and none is in flight, or all are drained."""
     while True:
-        drain.intake_paused = drain.totals.units + drain.in_flight >= units
+        drain.intake_paused = drain.totals.files + drain.in_flight >= files
         if drain.step() <= 0:
             continue
         if drain.in_flight:
@@ -187,30 +187,30 @@ def _drain_until(drain: Drain, units: int) -> None:
             return
 
 
-def timed(push: Callable[[Sequence[DrainedFile]], None], units: Sequence[DrainedFile]) -> float:
+def timed(push: Callable[[Sequence[DrainedFile]], None], files: Sequence[DrainedFile]) -> float:
     """Seconds of a push."""
     begun = time.perf_counter()
-    push(units)
+    push(files)
     return time.perf_counter() - begun
 
 
 def rates(name: str, lane: Lane, place: Path, rounds: int, mib: int, found: Figures) -> None:
     """Rates of one sink."""
     with ExitStack() as stack:
-        mib = min(mib, lane.mib_most) + lane.warm_units * 8
+        mib = min(mib, lane.mib_most) + lane.warm_files * 8
         sources = {"ring": stack.enter_context(hot(place, mib)), "log": stack.enter_context(cold(place, mib))}
         keeping = Keeping()
         drained(*sources["ring"][:2], keeping, window=1)
-        units = keeping.units[lane.warm_units :]
-        records = sum(unit.footer.count for unit in units)
-        record_bytes = sum(unit.length for unit in units) / records
-        lane.prepare(units)
+        files = keeping.files[lane.warm_files :]
+        records = sum(file.footer.count for file in files)
+        record_bytes = sum(file.length for file in files) / records
+        lane.prepare(files)
         for _ in range(rounds):
             lane.clear()
-            records_s = {"bare": records / timed(lane.push, units)}
+            records_s = {"bare": records / timed(lane.push, files)}
             for source, (run, log, _) in sources.items():
                 lane.clear()
-                took = drained(run, log, lane.open(), warm=lane.warm_units)
+                took = drained(run, log, lane.open(), warm=lane.warm_files)
                 records_s[source] = took.records / took.seconds
             for way, it in records_s.items():
                 found.setdefault(f"{name}_{way}_mb_s", []).append(it * record_bytes / 1e6)

@@ -93,11 +93,11 @@ class DrainedFileError(BridgeError):
 
 
 class SinkError(BridgeError):
-    """The sink has not taken a unit."""
+    """The sink has not taken a file."""
 
 
 class SinkUnavailable(SinkError):
-    """The sink cannot take it now: refused, unreachable, full, no permission. The same unit is sent again."""
+    """The sink cannot take it now: refused, unreachable, full, no permission. The same file is sent again."""
 
 
 class SinkBlocked(SinkError):
@@ -105,7 +105,7 @@ class SinkBlocked(SinkError):
 
 
 class SinkConflict(SinkBlocked):
-    """Other content is stored under the name of this unit."""
+    """Other content is stored under the name of this file."""
 
 
 class BridgeUnreachable(BridgeError):

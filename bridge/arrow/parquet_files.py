@@ -26,7 +26,7 @@ ROWS_MAX = 16_384  # of one batch
 
 
 def footer(file: Any, path: str) -> FileFooter:
-    """The footer that the drained file of this unit would have. Raises DrainedFileError."""
+    """The footer that the drained file would have. Raises DrainedFileError."""
     return _opened(file, path)[1]
 
 

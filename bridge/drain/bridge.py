@@ -132,7 +132,7 @@ class Bridge:
         self._run(self._open_checkpoint())
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Complete the units in flight and begin no others; records that wait stay in ring and log.
+        """Complete the files in flight and begin no others; records that wait stay in ring and log.
 
         Returns True if it ended in time.
         """
@@ -144,7 +144,7 @@ class Bridge:
         return True
 
     def pause(self) -> Future[list[str]]:
-        """Begin no more units until resume(). The next process of this bridge is paused, too."""
+        """Begin no more files until resume(). The next process of this bridge is paused, too."""
         return self._submit(partial(self._set_paused, paused=True))
 
     def resume(self) -> Future[list[str]]:
@@ -254,7 +254,7 @@ class Bridge:
             self._end(drain, ending)
 
     def _end(self, drain: Drain, ending: Condition) -> None:
-        """Complete the units in flight, and report the final progress."""
+        """Complete the files in flight, and report the final progress."""
         with suppress(BridgeError):
             drain.finish()
         self._condition = ending
@@ -283,7 +283,7 @@ class Bridge:
             self._condition = "paused" if drain.checkpoint.paused else "blocked"
             drain.intake_paused = True
             drain.look()
-            with suppress(BridgeError):  # units in flight may have arrived nevertheless
+            with suppress(BridgeError):  # files in flight may have arrived nevertheless
                 drain.collect()
             return STATE_INTERVAL_S
         flush = self._flush

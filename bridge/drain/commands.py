@@ -1,7 +1,7 @@
 """Commands of an operator to a running drain: pass over the records that wait, or drain again from an offset.
 
 Each command is a function on the drain, called on the drain's thread between two steps. It returns sentences
-about its effect. It does not wait for units in flight, which stay as they were decided: the sink may be away
+about its effect. It does not wait for files in flight, which stay as they were decided: the sink may be away
 for days.
 """
 

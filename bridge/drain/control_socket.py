@@ -44,32 +44,32 @@ M = TypeVar("M", bound=Message)
 Number = Annotated[int, Meta(ge=0)]
 
 
-class Asked(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ControlRequest(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all requests. An unknown key is refused: it could limit what a command does."""
 
     version: int = VERSION
 
 
-class State(Asked, frozen=True):
+class State(ControlRequest, frozen=True):
     """Request the state of the bridge."""
 
 
-class Pause(Asked, frozen=True):
+class Pause(ControlRequest, frozen=True):
     """Command: drain nothing until `resume`."""
 
 
-class Resume(Asked, frozen=True):
+class Resume(ControlRequest, frozen=True):
     """Command: drain again."""
 
 
-class Skip(Asked, frozen=True):
+class Skip(ControlRequest, frozen=True):
     """Command: pass over the records that wait. None: of each stream, of each partition."""
 
     stream: str | None = None
     partition: Number | None = None
 
 
-class Backfill(Asked, frozen=True):
+class Backfill(ControlRequest, frozen=True):
     """Command: drain again from an offset of the present epoch."""
 
     stream: str
@@ -111,7 +111,7 @@ def state_of(
     runtime_dir: str | os.PathLike[str], name: str, *, timeout_s: float = ANSWER_S
 ) -> dict[str, Any]:
     """State of the bridge of that name. Raises BridgeUnreachable: no bridge answers."""
-    return _ask(runtime_dir, name, State(), Report, timeout_s).state
+    return _request(runtime_dir, name, State(), Report, timeout_s).state
 
 
 def send(runtime_dir: str | os.PathLike[str], name: str, command: Command) -> tuple[str, ...]:
@@ -119,16 +119,16 @@ def send(runtime_dir: str | os.PathLike[str], name: str, command: Command) -> tu
 
     Raises BridgeUnreachable: no bridge answers; InvalidCommand: the bridge refuses.
     """
-    return _ask(runtime_dir, name, command, Effects, ANSWER_S).lines
+    return _request(runtime_dir, name, command, Effects, ANSWER_S).lines
 
 
-def _ask(
+def _request(
     runtime_dir: str | os.PathLike[str], name: str, request: Message, kind: type[M], timeout_s: float
 ) -> M:
     path = _path(runtime_dir, name)
     try:
         with RpcClient(PROTOCOL, path, timeout_s=timeout_s) as client:
-            return client.ask(request, kind)
+            return client.request(request, kind)
     except Refused as error:
         raise InvalidCommand(str(error), hint=error.hint) from error
     except (BrokerUnreachable, ControlError) as error:

@@ -1,20 +1,20 @@
-"""Drain: sends the records of many partitions, unit by unit, to one sink, each record exactly once.
+"""Drain: sends the records of many partitions, file by file, to one sink, each record exactly once.
 
-A unit is one drained file, or one batch of records for a record sink. Owns the order of the steps, and no
-thread: step() does what is possible now, and returns the time until there is more to do. bridge.py calls it,
-waits, and tries failed steps again.
+A file here is one drained file, or one batch of records for a record sink. Owns the order of the steps, and
+no thread: step() does what is possible now, and returns the time until there is more to do. bridge.py calls
+it, waits, and tries failed steps again.
 
-A unit
+A file
   1. is decided: a contiguous range of one partition, with the losses before it;
   2. is written down as an intent (checkpoint), with its number, which determines its name;
   3. is put; the sink stores a name once, so a repeated put stores nothing twice;
-  4. is written down as done, when all units that were decided before it are done.
+  4. is written down as done, when all files that were decided before it are done.
 
-Several units are in flight at once (in_flight.py), and may arrive in any order. Readers of the lake use the
-numbers, and wait for a missing one. For a sink that takes records one by one step 2 is absent. Units that are
+Several files are in flight at once (in_flight.py), and may arrive in any order. Readers of the lake use the
+numbers, and wait for a missing one. For a sink that takes records one by one step 2 is absent. Files that are
 not written down as done are sent again, up to the resend limit (resend.py).
 
-After a kill at any instruction there are two cases. Without an intent, the sink has nothing of that unit.
+After a kill at any instruction there are two cases. Without an intent, the sink has nothing of that file.
 With an intent, the next drain reads the same records again, builds the same bytes and puts the same name. If
 those records are gone, the drain checks whether the sink has the name.
 
@@ -70,14 +70,14 @@ Moved = Callable[[str, int, int, Lost], object]
 
 SETTLE_S = 60.0  # with a full window: the sink's answer ends the wait, not this time
 FINISH_S = 32.0  # a sink answers within half a minute
-SAVE_S = 1.0  # interval of saving arrivals while more units are in flight: these may be sent again
+SAVE_S = 1.0  # interval of saving arrivals while more files are in flight: these may be sent again
 
 
 @dataclass(slots=True)
 class Totals:
     """Totals of this drain since it began."""
 
-    units: int = 0
+    files: int = 0
     records: int = 0
     bytes: int = 0
     lost_records: int = 0  # declared in a footer
@@ -89,8 +89,8 @@ class Totals:
 class Drain:
     """Drain of the rings of `settings` into `sink`. Belongs to one thread.
 
-    `cold`: the log, if any. `moved` is called after the sink has taken a unit, and for each partition before
-    the first unit of this process and of an epoch. `settled` is called on any thread after an answer of the
+    `cold`: the log, if any. `moved` is called after the sink has taken a file, and for each partition before
+    the first file of this process and of an epoch. `settled` is called on any thread after an answer of the
     sink: then step() has work.
     """
 
@@ -108,7 +108,7 @@ class Drain:
         self._delivery: SinkDelivery = (
             RecordDelivery(settings, sink) if isinstance(sink, RecordSink) else FileDelivery(settings, sink)
         )
-        # Intents are written down in groups: half of the units wait for a place, while the others are put.
+        # Intents are written down in groups: half of the files wait for a place, while the others are put.
         self._most = settings.window * (2 if self._delivery.begins and settings.window > 1 else 1)
         self._resend: ResendLimit | None = None
         if isinstance(sink, RecordSink):
@@ -117,7 +117,7 @@ class Drain:
         self.settings = settings
         self.totals = Totals()
         self.last_ack: float | None = None  # monotonic
-        self.intake_paused = False  # no unit is begun; units in flight continue
+        self.intake_paused = False  # no file is begun; files in flight continue
         self.checkpoint = checkpoint
         left = streams_left(settings, checkpoint)
         copies = settings.log_dir, settings.runtime_dir
@@ -144,12 +144,12 @@ class Drain:
 
     @property
     def drain_seq(self) -> int:
-        """Number of the last unit that the sink has."""
+        """Number of the last file that the sink has."""
         return self.checkpoint.drain_seq
 
     @property
     def in_flight(self) -> int:
-        """Number of units that the sink has and has not answered."""
+        """Number of files that the sink has and has not answered."""
         return self._window.outstanding
 
     def step(self) -> float:
@@ -195,7 +195,7 @@ class Drain:
         return [RingName(*name) for name in self.checkpoint.cursors]
 
     def cursor_of(self, name: RingName) -> Cursor | None:
-        """Cursor of a partition after all its units in flight; None: it was never begun."""
+        """Cursor of a partition after all its files in flight; None: it was never begun."""
         cursor = self.checkpoint.cursors.get(name)
         for file in self._window.of(name):
             if cursor is not None and cursor.epoch == file.intent.epoch:
@@ -212,11 +212,11 @@ class Drain:
         return min(times_ns, default=None)
 
     def is_busy(self, name: RingName) -> bool:
-        """True if units of the partition are in flight."""
+        """True if files of the partition are in flight."""
         return any(self._window.of(name))
 
     def redirect(self, name: RingName, cursor: Cursor) -> None:
-        """Move the cursor of a partition; units in flight are not changed. Raises CheckpointError."""
+        """Move the cursor of a partition; files in flight are not changed. Raises CheckpointError."""
         self.checkpoint.move(cursor)
         self.partitions.forget(name)
         self._saved()
@@ -227,20 +227,20 @@ class Drain:
         self._save()
 
     def wait_for_one(self) -> None:
-        """Wait until the sink has answered about any unit in flight."""
+        """Wait until the sink has answered about any file in flight."""
         wait(
             [file.future for file in self._window.files if file.future is not None], FINISH_S, FIRST_COMPLETED
         )
 
     def finish(self) -> None:
-        """Wait at most half a minute for the units in flight, and save the progress. Raises as collect()."""
+        """Wait at most half a minute for the files in flight, and save the progress. Raises as collect()."""
         wait([file.future for file in self._window.files if file.future is not None], FINISH_S)
         self._settle()
         if not self.checkpoint.saved:
             self._saved()
 
     def close(self) -> None:
-        """Complete the units in flight, and detach from all rings. The caller closes checkpoint and sink."""
+        """Complete the files in flight, and detach from all rings. The caller closes checkpoint and sink."""
         self._delivery.close()
         self.partitions.close()
 
@@ -270,25 +270,25 @@ class Drain:
     # ---- decisions ----
 
     def _decide(self, now: float) -> tuple[list[InFlightFile], float]:
-        """Units to begin now, and the seconds until there may be another."""
+        """Files to begin now, and the seconds until there may be another."""
         decided: list[InFlightFile] = []
         left_out: set[tuple[RingName, bool]] = set()
         moved = False
         window = self.settings.window
         if len(self._window) > window:
-            return [], SETTLE_S  # the next units are written down together
-        # One unit while the sink has nothing to do; several while it has.
+            return [], SETTLE_S  # the next files are written down together
+        # One file while the sink has nothing to do; several while it has.
         room = min(self._most, len(self._window) + (window if self._window.outstanding else 1))
         while len(self._window) < room and self._has_room():
             waiting = self.partitions.demands(self._move_to_epoch)
-            wants = [demand for demand in waiting if (demand.name, demand.live) not in left_out]
-            if not (wants := self._without(wants)):
+            demands = [demand for demand in waiting if (demand.name, demand.live) not in left_out]
+            if not (demands := self._without(demands)):
                 break
-            demand = self.plan.choose(wants, now)
+            demand = self.plan.choose(demands, now)
             if isinstance(demand, float):
                 return self._begin_files(decided), 0.0 if moved else demand
             with self.partitions.blamed(demand.name):
-                file = self._unit_of(self.partitions.sources[demand.name], demand)
+                file = self._next_file(self.partitions.sources[demand.name], demand)
                 if isinstance(file, InFlightFile):
                     decided.append(file)
                     self._window.files.append(file)
@@ -302,14 +302,14 @@ class Drain:
         return self._begin_files(decided), 0.0 if moved else wait_s
 
     def _has_room(self) -> bool:
-        """True if the resend limit leaves room for a unit."""
+        """True if the resend limit leaves room for a file."""
         return self._resend is None or self._resend.has_room(self.settings, self._window.files)
 
-    def _without(self, wants: list[Demand]) -> list[Demand]:
-        """The demands without backlog, if a backlog unit would take the last place that live records need."""
+    def _without(self, demands: list[Demand]) -> list[Demand]:
+        """The demands without backlog, if a backlog file would take the last place that live records need."""
         backlog = sum(1 for file in self._window.files if file.backlog)
         max_files = max(self.settings.window - 1, 1)
-        return [want for want in wants if want.live or backlog < max_files]
+        return [demand for demand in demands if demand.live or backlog < max_files]
 
     def _begin_files(self, decided: list[InFlightFile]) -> list[InFlightFile]:
         """The files, written down if required. Raises CheckpointError: none was written."""
@@ -323,26 +323,26 @@ class Drain:
                 raise
         return decided
 
-    def _unit_of(self, source: PartitionSource, want: Demand) -> InFlightFile | bool:
-        """A unit of this partition; otherwise True if the partition has advanced in another way."""
+    def _next_file(self, source: PartitionSource, demand: Demand) -> InFlightFile | bool:
+        """A file of this partition; otherwise True if the partition has advanced in another way."""
         cursor = self.cursor_of(source.name)
         assert cursor is not None
-        start = cursor.live_offset if want.live else cursor.next_offset
+        start = cursor.live_offset if demand.live else cursor.next_offset
         buffer = self._buffers.pop() if self._buffers else RecordBuffer()
-        batch = source.read(cursor.epoch, start, self.plan.limit_bytes(want), buffer)
+        batch = source.read(cursor.epoch, start, self.plan.limit_bytes(demand), buffer)
         quiet = not any(self._window.of(source.name))
         if batch is None:
             self._buffers.append(buffer)
             if cursor.ahead:
                 ended = source.is_gone or source.moved_on(cursor.epoch)
-                return quiet and ended and self._pass(cursor, want)
+                return quiet and ended and self._pass(cursor, demand)
             return quiet and self._next_epoch(source, cursor)
-        stop = None if want.live else cursor.stop_offset
-        end = batch.first_offset + self.settings.unit_records
+        stop = None if demand.live else cursor.stop_offset
+        end = batch.first_offset + self.settings.file_records
         if stop is not None:
             if batch.first_offset >= stop:
                 self._buffers.append(buffer)
-                return quiet and self._pass(cursor, want)
+                return quiet and self._pass(cursor, demand)
             end = min(end, stop)
         batch = cut(batch, end - 1)
         if self._resend is not None:
@@ -356,18 +356,18 @@ class Drain:
         if quiet and stop is None and self._splits(source, cursor, batch):
             self._buffers.append(buffer)
             return True
-        file = InFlightFile(self._intent(source, cursor, start, batch), buffer, backlog=not want.live)
+        file = InFlightFile(self._intent(source, cursor, start, batch), buffer, backlog=not demand.live)
         file.shipment = Shipment(file.intent, batch)
         self._delivery.prepare(file.shipment)
-        self.plan.sent(want, batch.length)
-        if want.live and (waiting := self.partitions.waiting.get(source.name)):
+        self.plan.sent(demand, batch.length)
+        if demand.live and (waiting := self.partitions.waiting.get(source.name)):
             waiting.since, waiting.oldest_ns = self.clock.monotonic(), batch.last_timestamp_ns
         return file
 
-    def _pass(self, cursor: Cursor, want: Demand) -> bool:
+    def _pass(self, cursor: Cursor, demand: Demand) -> bool:
         """The backlog is gone: declare it lost, and move the cursor behind the drained range that follows."""
         stop = cursor.stop_offset
-        if want.live or stop is None:
+        if demand.live or stop is None:
             return False
         self.checkpoint.move(cursor.gone(stop))
         return True
@@ -415,7 +415,7 @@ class Drain:
         )
 
     def _causes(self, source: PartitionSource, cursor: Cursor, lost: Lost) -> dict[str, Any]:
-        """Causes of the losses that the next unit declares."""
+        """Causes of the losses that the next file declares."""
         if not (lost or cursor.earlier_lost):
             return {}
         ranges = [*cursor.earlier_lost, *((cursor.epoch, *lost_range) for lost_range in lost)]
@@ -450,7 +450,7 @@ class Drain:
     # ---- sending ----
 
     def _send(self, files: Sequence[InFlightFile]) -> bool:
-        """Send these units. True if there were any. Raises SinkError."""
+        """Send these files. True if there were any. Raises SinkError."""
         if self._stale and files:
             self._sink.begin(self.settings.edge_id)
             self._stale = False
@@ -471,11 +471,11 @@ class Drain:
         return any(file.future is not None for file in files)
 
     def _read_again(self, file: InFlightFile) -> bool:
-        """Read the records of a unit that a crash has interrupted. False: it was resolved without them."""
+        """Read the records of a file that a crash has interrupted. False: it was resolved without them."""
         if (batch := self._batch_again(file)) is not None:
             file.shipment = Shipment(file.intent, batch)
             return True
-        assert not isinstance(self._sink, RecordSink)  # such a sink has no unit in flight after a crash
+        assert not isinstance(self._sink, RecordSink)  # such a sink has no file in flight after a crash
         file.acknowledged = is_there(self._sink, file.intent, self.settings.edge_id)
         if not file.acknowledged:
             log.error("drained file dropped: records lost drain_seq=%d", file.intent.drain_seq)
@@ -495,7 +495,7 @@ class Drain:
             return None
 
     def _settle(self) -> bool:
-        """Take the answers of the sink. True if it has taken a unit. Raises SinkError."""
+        """Take the answers of the sink. True if it has taken a file. Raises SinkError."""
         failure = self._window.settle(self.clock.monotonic(), self._acknowledged)
         progress = False
         if failure is not None:  # whatever the result of the others
@@ -533,7 +533,7 @@ class Drain:
     def _count(self, file: InFlightFile) -> None:
         intent = file.intent
         lost = sum(last - first + 1 for *_, first, last in (*intent.lost, *intent.earlier_lost))
-        self.totals.units += 1
+        self.totals.files += 1
         self.totals.records += intent.last_offset - intent.first_offset + 1
         self.totals.lost_records += lost
         self.totals.bytes += file.shipment.length if file.shipment else 0
@@ -560,7 +560,7 @@ class Drain:
             return False
         due = self._resend is not None and self._resend.is_due()
         if self._window.files and now - self._saved_at < SAVE_S and not due:
-            return False  # the next units are written down soon, and this progress with them
+            return False  # the next files are written down soon, and this progress with them
         self._saved()
         self._saved_at = now
         return self._resend is not None

@@ -1,12 +1,12 @@
-"""In-flight window of the bridge: units that were begun and are not all acknowledged, in the order of their
+"""In-flight window of the bridge: files that were begun and are not all acknowledged, in the order of their
 intents.
 
-A unit is one drained file, or one batch of records for a record sink. Owns that order and the fate of each
-unit: acknowledged in any order, removed only from the front, sent again after a failure. Never decides what
-is sent, and saves nothing.
+A file here is one drained file, or one batch of records for a record sink. Owns that order and the fate of
+each file: acknowledged in any order, removed only from the front, sent again after a failure. Never decides
+what is sent, and saves nothing.
 
-After a failure only the first failed unit is sent again. The others follow when the sink has taken it, so a
-sink that is away gets one request at a time. A sink that keeps an order of its own gets all units again, from
+After a failure only the first failed file is sent again. The others follow when the sink has taken it, so a
+sink that is away gets one request at a time. A sink that keeps an order of its own gets all files again, from
 the first that it did not acknowledge.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["InFlightFile", "InFlightWindow"]
 
 @dataclass(eq=False, slots=True)
 class InFlightFile:
-    """One unit in flight."""
+    """One file in flight."""
 
     intent: WriteIntent
     buffer: RecordBuffer | None = None  # memory of its records
@@ -52,31 +52,31 @@ class InFlightFile:
 
 @dataclass
 class InFlightWindow:
-    """Units in flight in their order. Belongs to one thread."""
+    """Files in flight in their order. Belongs to one thread."""
 
     files: list[InFlightFile] = field(default_factory=list)
-    probing: bool = False  # a unit failed, and none has succeeded since
-    rewinding: bool = False  # all units that were not acknowledged are sent again once none is in flight
+    probing: bool = False  # a file failed, and none has succeeded since
+    rewinding: bool = False  # all files that were not acknowledged are sent again once none is in flight
 
     def __len__(self) -> int:
         return len(self.files)
 
     def of(self, name: RingName) -> Iterator[InFlightFile]:
-        """The units of one partition."""
+        """The files of one partition."""
         return (file for file in self.files if file.name == name)
 
     @property
     def outstanding(self) -> int:
-        """Number of units that the sink has."""
+        """Number of files that the sink has."""
         return sum(1 for file in self.files if file.future is not None)
 
     @property
     def restoring(self) -> bool:
-        """True if units of a crash remain: the next unit may have to declare their ranges."""
+        """True if files of a crash remain: the next file may have to declare their ranges."""
         return any(file.shipment is None for file in self.files)
 
     def to_send(self) -> list[InFlightFile]:
-        """Units to send now."""
+        """Files to send now."""
         waiting = [file for file in self.files if file.future is None and not file.acknowledged]
         if self.rewinding:
             return []
@@ -106,7 +106,7 @@ class InFlightWindow:
         return failure
 
     def rewound(self) -> bool:
-        """True if the window was emptied to begin again behind the last acknowledged unit."""
+        """True if the window was emptied to begin again behind the last acknowledged file."""
         if not self.rewinding or self.outstanding:
             return False
         self.files.clear()
@@ -114,7 +114,7 @@ class InFlightWindow:
         return True
 
     def finished(self) -> Iterator[InFlightFile]:
-        """Remove acknowledged units from the front; the caller completes each before it takes the next."""
+        """Remove acknowledged files from the front; the caller completes each before it takes the next."""
         while self.files and self.files[0].acknowledged:
             yield self.files[0]
             del self.files[0]

@@ -44,7 +44,7 @@ class Losses:
         return sum(self.lost_by.values())
 
     def after(self, intent: WriteIntent) -> Losses:
-        """The losses after the sink has this unit, which may declare losses."""
+        """The losses after the sink has this file, which may declare losses."""
         if not (intent.lost or intent.skipped or intent.earlier_lost or intent.earlier_skipped):
             return self
         lost = (*intent.earlier_lost, *((intent.epoch, *lost_range) for lost_range in intent.lost))

@@ -27,7 +27,7 @@ __all__ = ["TICK_S", "Partitions"]
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.02  # while records wait for their linger time: interval of the check whether they fill a unit
+TICK_S = 0.02  # while records wait for their linger time: interval of the check whether they fill a file
 PARTITIONS_MAX = 64  # per stream, by the broker's configuration
 SOURCE_RETRY_S = 5.0  # pause before the next try to read a partition that cannot be read
 
@@ -51,7 +51,7 @@ class Waiting:
 
 @dataclass
 class Partitions:
-    """Partitions by name. `cursor_of`: the cursor of a partition after all its units in flight."""
+    """Partitions by name. `cursor_of`: the cursor of a partition after all its files in flight."""
 
     settings: BridgeSettings
     cold: RecordLog | None
@@ -203,19 +203,19 @@ class Partitions:
         cursor = self.cursor_of(name) or self._begun(source, begin)
         if cursor is None:
             return []
-        wants = [Demand(name, False, 0.0)] if cursor.ahead else []
+        demands = [Demand(name, False, 0.0)] if cursor.ahead else []
         if source.moved_on(cursor.epoch):
-            return [*wants, Demand(name, True, 0.0)]  # an epoch that has ended is due at once
+            return [*demands, Demand(name, True, 0.0)]  # an epoch that has ended is due at once
         records, length = source.backlog(cursor.epoch, cursor.live_offset)
         if records == 0:
             self.waiting.pop(name, None)
-            return wants
+            return demands
         waiting = self.waiting.setdefault(name, Waiting(now, self.clock.wall_ns()))
-        full = length >= self.settings.unit_bytes or records >= self.settings.unit_records
+        full = length >= self.settings.file_bytes or records >= self.settings.file_records
         if full or self.flushing:
-            return [*wants, Demand(name, True, 0.0)]
+            return [*demands, Demand(name, True, 0.0)]
         due_s = waiting.since + self.settings.linger_ms / 1000 - now
-        return [*wants, Demand(name, True, min(due_s, TICK_S))]
+        return [*demands, Demand(name, True, min(due_s, TICK_S))]
 
     def _begun(self, source: PartitionSource, begin: Callable[[Cursor], object]) -> Cursor | None:
         """The first cursor of a partition that was never begun; None: there is no record to begin with."""

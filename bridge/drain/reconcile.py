@@ -1,4 +1,4 @@
-"""Comparison of checkpoint and sink before the first unit. On a contradiction the sink is right.
+"""Comparison of checkpoint and sink before the first file. On a contradiction the sink is right.
 
 A checkpoint may be missing, damaged, or restored from a backup. It is then corrected by the names in the
 sink. A partition counts as drained up to the first hole between the ranges in its names; records in a hole
@@ -8,7 +8,7 @@ records that still exist are drained, the others are declared once more.
 
 A checkpoint that was saved and belongs to this place is the usual case. Then only the names of some numbers
 are listed: those in flight and the next one, which another bridge of this edge may have used meanwhile. If
-another bridge was here, units that were in flight and are not in the sink are decided again: their records
+another bridge was here, files that were in flight and are not in the sink are decided again: their records
 still wait.
 """
 
@@ -82,7 +82,7 @@ def reconcile(
 
 
 def is_there(sink: FileSink, intent: WriteIntent, edge: str) -> bool:
-    """True if the sink has this unit."""
+    """True if the sink has this file."""
     name = _plain(intent.name(edge))
     return name in map(_plain, _named(sink, edge, f"dt={name.day}/{name.drain_seq:016d}-"))
 
@@ -104,7 +104,7 @@ def _open(checkpoint: Checkpoint, names: Iterable[FileName]) -> Iterator[FileNam
 
 
 def _has_strange(checkpoint: Checkpoint, names: Iterable[FileName]) -> bool:
-    """True if one of the names is not a unit of this checkpoint."""
+    """True if one of the names is not a file of this checkpoint."""
     ours = {_plain(intent.name(checkpoint.edge)) for intent in checkpoint.intents}
     return any(_plain(name) not in ours for name in _open(checkpoint, names))
 
@@ -115,7 +115,7 @@ def _plain(name: FileName) -> FileName:
 
 
 def _may_be_behind(sink: FileSink, checkpoint: Checkpoint) -> bool:
-    """True if another bridge has put a unit that this checkpoint does not know."""
+    """True if another bridge has put a file that this checkpoint does not know."""
     if checkpoint.fresh or not checkpoint.day:
         return True
     day, today = date.fromisoformat(checkpoint.day), datetime.now(UTC).date()

@@ -1,6 +1,6 @@
 """Edge rename: drained files keep the old edge id, later files get the new one.
 
-    1. Units in flight are completed under the old name, together with the facts that only a file of
+    1. Files in flight are completed under the old name, together with the facts that only a file of
        that name can declare: ranges that are lost or skipped, numbers that were given up.
     2. The checkpoint gets the new name.  Numbers of files begin with 1 again.  Under the new name each
        partition begins with the first offset that is not in a file of the old name.

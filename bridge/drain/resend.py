@@ -1,10 +1,10 @@
 """Resend limit: bounds the records that arrive twice at a sink that has no names for its records.
 
 Such a sink, for example Kafka or MQTT, cannot list the records that it has. After a kill -9 of the bridge all
-records behind the saved checkpoint are sent again. This module owns their number and their bytes: units in
-flight, and acknowledged units that the saved checkpoint does not have yet.
+records behind the saved checkpoint are sent again. This module owns their number and their bytes: files in
+flight, and acknowledged files that the saved checkpoint does not have yet.
 
-Invariant: a unit is begun only if both sums, with that unit, are at most `records_max` and `bytes_max`. A
+Invariant: a file is begun only if both sums, with that file, are at most `records_max` and `bytes_max`. A
 record larger than `bytes_max` is sent without others. So the bound holds at each instruction, in any state of
 sink and disk.
 
@@ -23,11 +23,11 @@ from bridge.source.partition_source import cut
 
 __all__ = ["ResendLimit", "bounded"]
 
-UNIT_MIN_BYTES = 4 << 10  # the minimum in settings.py
+FILE_MIN_BYTES = 4 << 10  # the minimum in settings.py
 
 
-class ResendUnit(Protocol):
-    """A unit in flight, as in_flight.InFlightFile has it."""
+class ResendFile(Protocol):
+    """A file in flight, as in_flight.InFlightFile has it."""
 
     intent: WriteIntent
 
@@ -43,8 +43,8 @@ class ResendLimit:
         self._records_max, self._bytes_max = records_max, bytes_max
         self._records = self._bytes = 0  # acknowledged, and not saved
 
-    def part_of(self, batch: RecordBatch, under_way: Iterable[ResendUnit]) -> RecordBatch | None:
-        """The first part of the batch that may be a unit now; None: not even the first record fits."""
+    def part_of(self, batch: RecordBatch, under_way: Iterable[ResendFile]) -> RecordBatch | None:
+        """The first part of the batch that may be a file now; None: not even the first record fits."""
         records, length = self._sums(under_way)
         while records + batch.count > self._records_max or length + batch.length > self._bytes_max:
             if batch.count == 1:
@@ -53,42 +53,42 @@ class ResendLimit:
             batch = cut(batch, batch.first_offset + batch.count // 2 - 1)
         return batch
 
-    def has_room(self, settings: BridgeSettings, under_way: Iterable[ResendUnit]) -> bool:
-        """True if a whole unit fits."""
+    def has_room(self, settings: BridgeSettings, under_way: Iterable[ResendFile]) -> bool:
+        """True if a whole file fits."""
         records, length = self._sums(under_way)
-        more_records, more_bytes = settings.unit_records, settings.unit_bytes
+        more_records, more_bytes = settings.file_records, settings.file_bytes
         fits = records + more_records <= self._records_max and length + more_bytes <= self._bytes_max
         return fits or not records
 
-    def acknowledged(self, unit: ResendUnit) -> None:
-        """Add a unit that the sink has acknowledged, as it has all units before."""
-        self._records += _count(unit)
-        self._bytes += unit.length
+    def acknowledged(self, file: ResendFile) -> None:
+        """Add a file that the sink has acknowledged, as it has all files before."""
+        self._records += _count(file)
+        self._bytes += file.length
 
     def saved(self) -> None:
-        """Reset the sums: the checkpoint on disk has all acknowledged units."""
+        """Reset the sums: the checkpoint on disk has all acknowledged files."""
         self._records = self._bytes = 0
 
     def is_due(self) -> bool:
         """True if a save would free half of the limit. The other half is in flight meanwhile."""
         return 2 * self._records >= self._records_max or 2 * self._bytes >= self._bytes_max
 
-    def _sums(self, under_way: Iterable[ResendUnit]) -> tuple[int, int]:
+    def _sums(self, under_way: Iterable[ResendFile]) -> tuple[int, int]:
         records, length = self._records, self._bytes
-        for unit in under_way:
-            records += _count(unit)
-            length += unit.length
+        for file in under_way:
+            records += _count(file)
+            length += file.length
         return records, length
 
 
-def bounded(settings: BridgeSettings, units: int) -> BridgeSettings:
-    """The settings with units so small that `units` of them fit into the resend limit."""
+def bounded(settings: BridgeSettings, files: int) -> BridgeSettings:
+    """The settings with files so small that `files` of them fit into the resend limit."""
     return replace(
         settings,
-        unit_records=min(settings.unit_records, max(settings.resend_max_records // units, 1)),
-        unit_bytes=min(settings.unit_bytes, max(settings.resend_max_bytes // units, UNIT_MIN_BYTES)),
+        file_records=min(settings.file_records, max(settings.resend_max_records // files, 1)),
+        file_bytes=min(settings.file_bytes, max(settings.resend_max_bytes // files, FILE_MIN_BYTES)),
     )
 
 
-def _count(unit: ResendUnit) -> int:
-    return unit.intent.last_offset - unit.intent.first_offset + 1
+def _count(file: ResendFile) -> int:
+    return file.intent.last_offset - file.intent.first_offset + 1

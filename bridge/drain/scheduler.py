@@ -1,15 +1,15 @@
-"""Sending order: chooses the next partition, limits the size of its unit, and limits the rate.
+"""Sending order: chooses the next partition, limits the size of its file, and limits the rate.
 
-A unit is one drained file, or one batch of records for a record sink. Owns three accounts: bytes within the
-rate limit, the shares of live records and backlog, and the speed of the sink. Knows no record and no sink,
-and gets the time as an argument.
+A file here is one drained file, or one batch of records for a record sink. Owns three accounts: bytes within
+the rate limit, the shares of live records and backlog, and the speed of the sink. Knows no record and no
+sink, and gets the time as an argument.
 
 Live records go before backlog and do not starve it. Each kind has a clock that advances by bytes divided by
 the share of that kind; the kind with the earlier clock is next. A kind that needed nothing for a while gets
 no credit for that time. Within a kind, streams of higher priority go first, and partitions of one priority
 take turns.
 
-Units of a backlog are so small that they occupy the connection for at most half of the linger time. So live
+Files of a backlog are so small that they occupy the connection for at most half of the linger time. So live
 records wait at most twice as long as usual.
 """
 
@@ -23,8 +23,8 @@ from bridge.source.partition_source import RingName
 
 __all__ = ["Demand", "Scheduler"]
 
-UNIT_MIN_BYTES = 64 << 10
-PROBE_BYTES = 256 << 10  # bytes of a backlog unit while the speed of the sink is not known
+FILE_MIN_BYTES = 64 << 10
+PROBE_BYTES = 256 << 10  # bytes of a backlog file while the speed of the sink is not known
 LINGER_MIN_MS = 1_000  # smaller settings also wait for the connection to the sink
 SMOOTHING = 0.3  # weight of the latest measurement
 
@@ -49,37 +49,37 @@ class Scheduler:
         self._tokens, self._tokens_at = float(settings.rate_bytes_s), 0.0
         self._bytes_s: float | None = None
 
-    def choose(self, wants: Sequence[Demand], now: float) -> Demand | float:
+    def choose(self, demands: Sequence[Demand], now: float) -> Demand | float:
         """Return the next partition to send, or the seconds until one may be due."""
-        due = [want for want in wants if want.due_s <= 0]
+        due = [demand for demand in demands if demand.due_s <= 0]
         if not due:
-            return min((want.due_s for want in wants), default=3600.0)
+            return min((demand.due_s for demand in demands), default=3600.0)
         wait = self._rate_wait_s(now)
         if wait > 0:
             return wait
-        live = self._kind({want.live for want in due})
+        live = self._kind({demand.live for demand in due})
         return min(
-            (want for want in due if want.live is live),
-            key=lambda want: (-self._priority(want.name), self._turns.get(want.name, 0)),
+            (demand for demand in due if demand.live is live),
+            key=lambda demand: (-self._priority(demand.name), self._turns.get(demand.name, 0)),
         )
 
-    def limit_bytes(self, want: Demand) -> int:
-        """Maximum size of a unit, in bytes."""
-        whole = self._settings.unit_bytes
-        if want.live:
+    def limit_bytes(self, demand: Demand) -> int:
+        """Maximum size of a file, in bytes."""
+        whole = self._settings.file_bytes
+        if demand.live:
             return whole
         if self._bytes_s is None:
             return min(whole, PROBE_BYTES)
         half_linger = self._bytes_s * max(self._settings.linger_ms, LINGER_MIN_MS) / 2000
-        return min(whole, max(UNIT_MIN_BYTES, int(half_linger)))
+        return min(whole, max(FILE_MIN_BYTES, int(half_linger)))
 
-    def sent(self, want: Demand, length: int) -> None:
-        """Charge a unit of so many bytes to the accounts."""
+    def sent(self, demand: Demand, length: int) -> None:
+        """Charge a file of so many bytes to the accounts."""
         self._turn += 1
-        self._turns[want.name] = self._turn
+        self._turns[demand.name] = self._turn
         self._tokens -= length
-        share = self._settings.live_share if want.live else 1 - self._settings.live_share
-        self._clocks[want.live] += length / max(share, 0.01)
+        share = self._settings.live_share if demand.live else 1 - self._settings.live_share
+        self._clocks[demand.live] += length / max(share, 0.01)
 
     def measured(self, length: int, seconds: float) -> None:
         """Record the time in which the sink took so many bytes."""
@@ -103,7 +103,7 @@ class Scheduler:
         return self._settings.priorities.get(name.stream.partition("@")[0], 0)
 
     def _rate_wait_s(self, now: float) -> float:
-        """Seconds until the rate account is not overdrawn. A unit is sent whole; the next ones wait."""
+        """Seconds until the rate account is not overdrawn. A file is sent whole; the next ones wait."""
         rate = self._settings.rate_bytes_s
         if not rate:
             return 0.0

@@ -1,12 +1,12 @@
 """Delivery to both kinds of sink: a file is built and put, or records are filtered and sent one by one.
 
-A unit is one drained file, or one batch of records for a record sink. Owns the threads on which put() runs,
-and the form of a batch for its sink. Never decides what is sent or when. Failed deliveries are retried in
-bridge.py.
+A file here is one drained file, or one batch of records for a record sink. Owns the threads on which put()
+runs, and the form of a batch for its sink. Never decides what is sent or when. Failed deliveries are retried
+in bridge.py.
 
-Files are built, compressed and put by as many threads as there may be units in flight. Checksums, zstd and
-writing release the GIL, so the next unit is read meanwhile. A file is built as soon as its intent is decided,
-while the intent is written to disk. With one unit at a time there is no extra thread: the bridge's own does
+Files are built, compressed and put by as many threads as there may be files in flight. Checksums, zstd and
+writing release the GIL, so the next file is read meanwhile. A file is built as soon as its intent is decided,
+while the intent is written to disk. With one file at a time there is no extra thread: the bridge's own does
 the work.
 """
 
@@ -45,7 +45,7 @@ def check(settings: BridgeSettings, sink: Sink) -> None:
 
 @dataclass(slots=True)
 class Shipment:
-    """One unit in flight: its records, and the form that was made for the sink."""
+    """One file in flight: its records, and the form that was made for the sink."""
 
     intent: WriteIntent
     batch: RecordBatch
@@ -58,16 +58,16 @@ class Shipment:
 class SinkDelivery(Protocol):
     """One of the two kinds of delivery."""
 
-    begins: bool  # True if a unit is written down before it is sent: its name must stay the same
+    begins: bool  # True if a file is written down before it is sent: its name must stay the same
 
     def prepare(self, shipment: Shipment) -> None:
-        """Do the work that is possible before the unit may be sent."""
+        """Do the work that is possible before the file may be sent."""
 
     def send(self, shipment: Shipment) -> Future[Sequence[Rejected]]:
-        """Send the unit. The Future fails with SinkError; the call may raise it too."""
+        """Send the file. The Future fails with SinkError; the call may raise it too."""
 
     def close(self) -> None:
-        """Wait until no unit is in flight."""
+        """Wait until no file is in flight."""
 
 
 class _InlineExecutor(Executor):

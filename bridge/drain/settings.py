@@ -38,8 +38,8 @@ class BridgeSettings:
     known_streams: tuple[str, ...] | None = None
     options: Mapping[str, str]  # of the sink, such as region or endpoint
     start: Literal["oldest", "latest"]
-    unit_bytes: int
-    unit_records: int
+    file_bytes: int
+    file_records: int
     linger_ms: int
     compress: Literal["none", "zstd"]  # zstd: level 1; a third of a gigabyte per second and core
     window: int  # 1: there is no thread in addition to the bridge's

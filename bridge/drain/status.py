@@ -32,8 +32,8 @@ class BridgeState:
     last_ack_age_s   seconds since the last acknowledgement of the sink; None: no acknowledgement yet
     buffer_left_s    seconds until the first records are lost, at the present rate; None: no records arrive
     losses           by partition: records that no file will ever hold (bridge/drain/losses.py)
-    in_flight        units that the sink has and has not acknowledged
-    bytes_s          speed at which the sink takes a unit; 0: not known yet
+    in_flight        files that the sink has and has not acknowledged
+    bytes_s          speed at which the sink takes a file; 0: not known yet
     """
 
     name: str

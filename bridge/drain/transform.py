@@ -75,12 +75,12 @@ class Pipeline:
     """Filter, mapping and plug-in of one bridge. Belongs to one thread. Raises BadTransform."""
 
     def __init__(self, settings: BridgeSettings) -> None:
-        self._wanted, self._unwanted = settings.topics, settings.topics_not
+        self._included, self._excluded = settings.topics, settings.topics_not
         longest_first = sorted(settings.remap.items(), key=lambda pair: -len(pair[0]))
         self._remap = tuple((old.encode(), new.encode()) for old, new in longest_first)
         self._names: dict[bytes, bytes] = {}
         self._transform = load(settings.transform) if settings.transform else None
-        chooses = self._wanted or self._unwanted
+        chooses = self._included or self._excluded
         self._filter = KeyFilter(self._accepts, TOPICS_MAX) if chooses else None
 
     @property
@@ -128,8 +128,8 @@ class Pipeline:
 
     def _accepts(self, key: bytes) -> bool:
         topic = key.decode(errors="replace")
-        included = not self._wanted or any(matches(topic_filter, topic) for topic_filter in self._wanted)
-        return included and not any(matches(topic_filter, topic) for topic_filter in self._unwanted)
+        included = not self._included or any(matches(topic_filter, topic) for topic_filter in self._included)
+        return included and not any(matches(topic_filter, topic) for topic_filter in self._excluded)
 
     def _renamed(self, topic: bytes) -> bytes:
         known = self._names.get(topic)

@@ -59,7 +59,7 @@ class Cursor:
         return self.ahead[0][0] if self.ahead else None
 
     def after(self, intent: WriteIntent) -> Cursor:
-        """The cursor after the sink has this unit. It may have been moved since the unit was decided."""
+        """The cursor after the sink has this file. It may have been moved since the file was decided."""
         owed = tuple(
             owed_range
             for owed_range in self.owed

@@ -147,13 +147,13 @@ class DrainedFile:
         return self.parts[-1]
 
     def is_held_by(self, length: int, read: Callable[[int, int], bytes]) -> bool:
-        """True if a file of `length` bytes holds this unit. read(begin, end) returns bytes of that file."""
+        """True if a stored file of `length` bytes holds this one. read(begin, end) returns its bytes."""
         begin = max(length - len(self.tail), 0)
         return read(begin, length) == bytes(self.tail)
 
 
 def build(edge: str, intent: WriteIntent, batch: RecordBatch) -> DrainedFile:
-    """The unit of `intent` with the records of `batch`, which must be exactly those of the intent."""
+    """The file of `intent` with the records of `batch`, which must be exactly those of the intent."""
     expected = (intent.epoch, intent.first_offset, intent.last_offset)
     assert (batch.epoch, batch.first_offset, batch.last_offset) == expected
     assert all(one.unchecked or two.unchecked for one, two in itertools.pairwise(batch.runs))
@@ -190,12 +190,12 @@ def build(edge: str, intent: WriteIntent, batch: RecordBatch) -> DrainedFile:
     return DrainedFile(intent.name(edge).path, tuple(parts), footer, batch.runs)
 
 
-def compressed(unit: DrainedFile) -> DrainedFile:
-    """The unit with all but its footer as one zstd frame, and the footer as a frame that zstd skips."""
-    body = unit.parts[:-1]
+def compressed(file: DrainedFile) -> DrainedFile:
+    """The file with all but its footer as one zstd frame, and the footer as a frame that zstd skips."""
+    body = file.parts[:-1]
     frame = compress_parts(body)
     length = sum(len(part) for part in body)
-    return replace(unit, parts=(frame, skipped_frame_head(length, len(unit.tail)), unit.tail))
+    return replace(file, parts=(frame, skipped_frame_head(length, len(file.tail)), file.tail))
 
 
 def _completed(room: memoryview, parts: Sequence[bytes | memoryview]) -> memoryview:

@@ -116,27 +116,27 @@ class DirectorySink:
             self._synced.clear()
             raise _unavailable(directory, error) from error
 
-    def put(self, unit: DrainedFile) -> None:
+    def put(self, file: DrainedFile) -> None:
         """See Sink."""
-        path = self.root / unit.name
+        path = self.root / file.name
         try:
             with self._making:
                 self._make_directory(path.parent)
                 self._lock(path.parents[1])
-            self._write(path, unit)
+            self._write(path, file)
         except OSError as error:
             self._synced.clear()  # the directories may have been removed
             raise _unavailable(path, error) from error
 
-    def _write(self, path: Path, unit: DrainedFile) -> None:
+    def _write(self, path: Path, drained_file: DrainedFile) -> None:
         partial = path.parents[1] / (PARTIAL + path.name)
         if not path.exists():
             with open(partial, "wb", buffering=0, opener=_opener) as file:
-                _write_all(file.fileno(), unit.parts)
+                _write_all(file.fileno(), drained_file.parts)
                 os.fdatasync(file.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(partial, path)
-        _compare(path, unit)
+        _compare(path, drained_file)
         partial.unlink(missing_ok=True)
         OsFiles().dirsync(str(path.parent))
 
@@ -239,14 +239,14 @@ def _write_direct(fd: int, part: memoryview) -> int:
     return written
 
 
-def _compare(path: Path, unit: DrainedFile) -> None:
-    """Return if `path` holds this unit, by its footer, which has a checksum of the rest. Otherwise raise."""
+def _compare(path: Path, drained_file: DrainedFile) -> None:
+    """Return if `path` holds this file, by its footer, which has a checksum of the rest. Otherwise raise."""
     with open(path, "rb", buffering=0) as file:
         fd = file.fileno()
         length = os.fstat(fd).st_size
-        same = unit.is_held_by(length, lambda begin, end: os.pread(fd, end - begin, begin))
+        same = drained_file.is_held_by(length, lambda begin, end: os.pread(fd, end - begin, begin))
     if not same:
-        raise conflict(str(path), length, unit.length)
+        raise conflict(str(path), length, drained_file.length)
 
 
 def conflict(where: str, found_length: int, length: int) -> SinkConflict:

@@ -25,15 +25,15 @@ class FileSink(Protocol):
     """Store for drained files that keeps a name once.
 
     Guarantees of the caller
-      * A name determines the content.  A unit from which put() did not return is put again, maybe by another
+      * A name determines the content.  A file from which put() did not return is put again, maybe by another
         process, maybe days later, with the same name and the same bytes.  The bytes of compressed files and
-        Parquet files may differ after a library has changed: unit.is_held_by() compares a stored file.
-      * The caller reuses the memory of a unit as soon as put() has returned.
+        Parquet files may differ after a library has changed: file.is_held_by() compares a stored file.
+      * The caller reuses the memory of a file as soon as put() has returned.
 
     Duties of the sink
-      * put() may run on several threads at once, for different units, and may end in any order.
-      * put() returns only when the unit is safe in the store: after that, ring and log may forget it.
-      * A unit is visible whole or not at all, to every reader, and only once, for any number of puts.
+      * put() may run on several threads at once, for different files, and may end in any order.
+      * put() returns only when the file is safe in the store: after that, ring and log may forget it.
+      * A file is visible whole or not at all, to every reader, and only once, for any number of puts.
       * put() ends: every wait in it has a limit, of about half a minute.
       * Errors are SinkUnavailable (the drain waits and tries again, for days) or SinkBlocked (it stops until
         an operator has acted), with the remedy as hint.
@@ -47,18 +47,18 @@ class FileSink(Protocol):
         """Begin a drain of this edge: check that a put() would probably work now.
 
         If possible, the sink excludes other drains of this edge until close(): two of them would give the
-        same numbers to different units. Raises SinkUnavailable with the remedy, and is then called again.
+        same numbers to different files. Raises SinkUnavailable with the remedy, and is then called again.
         """
 
-    def put(self, unit: DrainedFile) -> None:
-        """Store the unit; return when it is safe. Raises SinkUnavailable, SinkBlocked."""
+    def put(self, file: DrainedFile) -> None:
+        """Store the file; return when it is safe. Raises SinkUnavailable, SinkBlocked."""
 
     def names(self, prefix: str) -> Iterator[str]:
         """Stored names that begin with `prefix`, in any order.
 
         Called for all names of an edge, "edge=.../", when a checkpoint is new, to continue behind them.
         Called for the names of one number, "edge=.../dt=.../0000000000000007-", at each start; and after a
-        crash, to find out whether a unit that can no longer be read has arrived. Raises SinkUnavailable.
+        crash, to find out whether a file that can no longer be read has arrived. Raises SinkUnavailable.
         """
 
     def close(self) -> None:

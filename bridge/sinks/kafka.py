@@ -140,7 +140,7 @@ class KafkaSink:
     def begin(self, edge: str) -> None:
         """See RecordSink."""
         del edge
-        self._cluster.ask()
+        self._cluster.check()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="brim-kafka", daemon=True)
             self._thread.start()

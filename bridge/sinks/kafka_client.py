@@ -38,7 +38,7 @@ __all__ = [
 SOURCE_HEADER = "brim-source"  # as ringbuf/c/kafka/produce.c writes it
 
 DELIVERY_TIMEOUT_MS = 25_000  # after this time the client gives a message up
-ASK_TIMEOUT_S = 5.0
+CHECK_TIMEOUT_S = 5.0
 FULL = -184  # the client's queue is full: RD_KAFKA_RESP_ERR__QUEUE_FULL
 
 DEFAULTS: Mapping[str, Any] = {
@@ -295,12 +295,12 @@ class KafkaClient:
             else None
         )
 
-    def ask(self, topic: str | None) -> Failure | None:
+    def check(self, topic: str | None) -> Failure | None:
         """Check that the cluster answers, and has the topic or creates it. Returns the error, or None."""
         library = self._library
         metadata = library.ffi.new("const cluster_metadata **")
         handle = self._topic(topic) if topic else library.ffi.NULL
-        timeout_ms = int(ASK_TIMEOUT_S * 1000)
+        timeout_ms = int(CHECK_TIMEOUT_S * 1000)
         code = self._calls.rd_kafka_metadata(self._handle, not topic, handle, metadata, timeout_ms)
         if code:
             self.poll(0)
@@ -379,10 +379,10 @@ class Cluster:
         """Topic for the records of this stream."""
         return self.topic.replace("{stream}", stream)
 
-    def ask(self) -> None:
+    def check(self) -> None:
         """Raise SinkUnavailable unless the cluster answers, and has the topic or would create it."""
         with self.client() as client:
-            failure = client.ask(None if "{stream}" in self.topic else self.topic)
+            failure = client.check(None if "{stream}" in self.topic else self.topic)
         if failure is not None:
             self.drop()
             raise self.unavailable(failure)

@@ -167,7 +167,7 @@ class MqttSink:
             )
             self._thread.start()
         try:
-            self._ask(self._connected()).result(BEGIN_TIMEOUT_S)
+            self._submit(self._connected()).result(BEGIN_TIMEOUT_S)
         except TimeoutError:
             raise SinkUnavailable(f"{self.url}: no connection in {BEGIN_TIMEOUT_S:g} s") from None
 
@@ -188,7 +188,7 @@ class MqttSink:
             self._thread.join()
             loop.close()
 
-    def _ask(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+    def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 

@@ -2,8 +2,8 @@
 
 obstore is imported when a sink is opened: pip install 'brim[objects]'.
 
-A unit is one PUT with "create only" (If-None-Match: *), so the store prevents a second copy of a retried
-unit. If the name exists already, the footers are compared, and equal footers are a success. In all of these
+A file is one PUT with "create only" (If-None-Match: *), so the store prevents a second copy of a retried
+file. If the name exists already, the footers are compared, and equal footers are a success. In all of these
 stores a PUT is atomic, and durable when it is answered. A lease (lease.py) keeps other bridges of the edge
 out.
 
@@ -130,29 +130,29 @@ class ObjectSink:
         except self._errors as error:
             raise self._unavailable("", error) from error
 
-    def put(self, unit: DrainedFile) -> None:
+    def put(self, file: DrainedFile) -> None:
         """See FileSink."""
         try:
-            if (lease := self._leases.get(unit.footer.edge)) is not None:
+            if (lease := self._leases.get(file.footer.edge)) is not None:
                 lease.keep()
-            self._obstore.put(self._store, unit.name, unit.parts, mode="create", use_multipart=False)
+            self._obstore.put(self._store, file.name, file.parts, mode="create", use_multipart=False)
         except self._already_exists:
-            self._compare(unit)
+            self._compare(file)
         except self._errors as error:
-            raise self._unavailable(unit.name, error) from error
+            raise self._unavailable(file.name, error) from error
 
-    def _compare(self, unit: DrainedFile) -> None:
-        """Return if the stored file is this unit, by its footer, which has a checksum of the rest.
+    def _compare(self, file: DrainedFile) -> None:
+        """Return if the stored file is this file, by its footer, which has a checksum of the rest.
 
         Otherwise raise.
         """
         try:
-            length = self._obstore.head(self._store, unit.name)["size"]
-            same = unit.is_held_by(length, lambda begin, end: self._range(unit.name, begin, end))
+            length = self._obstore.head(self._store, file.name)["size"]
+            same = file.is_held_by(length, lambda begin, end: self._range(file.name, begin, end))
         except self._errors as error:
-            raise self._unavailable(unit.name, error) from error
+            raise self._unavailable(file.name, error) from error
         if not same:
-            raise conflict(f"{self._url}/{unit.name}", length, unit.length)
+            raise conflict(f"{self._url}/{file.name}", length, file.length)
 
     def _range(self, name: str, begin: int, end: int) -> bytes:
         """Bytes begin .. end of a file. An empty range is not requested: stores answer it with an error."""

@@ -3,9 +3,9 @@ any tool.
 
     option format = "parquet" of a directory or an object store; needs pyarrow: pip install 'brim[spark]'
 
-There is one Parquet file for each unit, under the unit's name with another ending. So Spark, Hive, DuckDB and
-all others find edge= and dt= as partitions, and a unit that is put again is stored once, as with drained
-files.
+There is one Parquet file for each drained file, under its name with another ending. So Spark, Hive, DuckDB
+and all others find edge= and dt= as partitions, and a drained file that is put again is stored once, as with
+drained files.
 
     columns    those of bridge/arrow/schema.py but `edge`, which is in the path
     encodings  offset and timestamp DELTA_BINARY_PACKED, topic as a dictionary; zstd, level 1
@@ -17,8 +17,8 @@ checksums are absent. The Spark source "brim" reads these files like drained fil
 (bridge/arrow/parquet_files.py).
 
 Invariant: a name has one content, but not one sequence of bytes: another pyarrow writes the same records
-differently. So the metadata decides whether an existing file is the unit that is put again. It has the unit's
-number, offsets and count, and the checksum of its records.
+differently. So the metadata decides whether an existing file is the drained file that is put again. It has
+that file's number, offsets and count, and the checksum of its records.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TRAILER_BYTES = 8  # of a Parquet file: length of its footer, and a magic
 
 
 class ParquetFile(DrainedFile):
-    """A unit whose file is Parquet."""
+    """Drained file in the form of Parquet."""
 
     __slots__ = ()
 
@@ -82,7 +82,7 @@ def _footer_in(tail: bytes) -> FileFooter | None:
 
 
 class ParquetSink:
-    """Units as Parquet files into `inner`."""
+    """Sink that puts drained files as Parquet files into `inner`."""
 
     def __init__(self, inner: FileSink) -> None:
         try:
@@ -106,9 +106,9 @@ class ParquetSink:
         """See FileSink."""
         self._inner.begin(edge)
 
-    def put(self, unit: DrainedFile) -> None:
+    def put(self, file: DrainedFile) -> None:
         """See FileSink."""
-        self._inner.put(ParquetFile(parquet_name(unit.name), (parquet_of(unit),), unit.footer, unit.runs))
+        self._inner.put(ParquetFile(parquet_name(file.name), (parquet_of(file),), file.footer, file.runs))
 
     def names(self, prefix: str) -> Iterator[str]:
         """See FileSink. The names are those of drained files, which the drain knows."""
@@ -120,39 +120,39 @@ class ParquetSink:
 
 
 def parquet_name(name: str) -> str:
-    """Name of the Parquet file for the unit of this name."""
+    """Name of the Parquet file for the drained file of this name."""
     return name.removesuffix(COMPRESSED_SUFFIX).removesuffix(SUFFIX) + PARQUET_SUFFIX
 
 
-def parquet_of(unit: DrainedFile) -> memoryview:
-    """The records of a unit as a Parquet file. Raises SinkBlocked: a record does not verify."""
+def parquet_of(file: DrainedFile) -> memoryview:
+    """The records of a drained file as a Parquet file. Raises SinkBlocked: a record does not verify."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    table, out = table_of(unit), pa.BufferOutputStream()
+    table, out = table_of(file), pa.BufferOutputStream()
     with parquet.ParquetWriter(out, table.schema, **SETTINGS) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata(metadata_of(unit.footer))
+        writer.add_key_value_metadata(metadata_of(file.footer))
     return memoryview(out.getvalue()).cast("B")  # bytes of pyarrow are signed, which obstore refuses
 
 
-def table_of(unit: DrainedFile) -> pa.Table:
-    """The records of a unit as a table.  Raises as parquet_of()."""
+def table_of(file: DrainedFile) -> pa.Table:
+    """The records of a drained file as a table.  Raises as parquet_of()."""
     import pyarrow as pa
 
     from bridge.arrow.decode import decode_records
     from bridge.arrow.schema import TYPES, Constants, batch_of
 
-    footer = unit.footer
+    footer = file.footer
     schema = pa.schema([(name, TYPES[name]) for name in COLUMNS])
     constants = Constants(footer.edge, footer.stream, footer.partition, footer.epoch)
     batches: list[Any] = []
-    for run in unit.runs:
+    for run in file.runs:
         least = run.first_offset
         decoded = decode_records(run.records, footer.ring_epoch, least, footer.last_offset, PARQUET_COLUMNS)
         batches += [batch_of(rows, constants, schema) for rows in decoded]
     table = pa.Table.from_batches(batches, schema)
     if table.num_rows != footer.count:
-        text = f"{unit.name}: {footer.count - table.num_rows} records do not verify"
+        text = f"{file.name}: {footer.count - table.num_rows} records do not verify"
         raise SinkBlocked(text, hint="look at this machine's memory; format brim keeps them as they are")
     return table

@@ -47,9 +47,9 @@ __all__ = ["BrokerLog", "PartitionSource", "RecordBuffer", "RecordLog", "RingNam
 log = logging.getLogger(__name__)
 
 GROWTH_BYTES = 2 << 20  # of a buffer: a large page of most machines; unused pages take no memory
-BUFFER_MIN_BYTES = 1 << 20  # of a buffer, and of one read of a unit that is read again
+BUFFER_MIN_BYTES = 1 << 20  # of a buffer, and of one read of a file that is read again
 PIECE_BYTES = 1 << 20  # searched and copied at a time, so that it stays in the caches of a core
-RUNS_MAX = 1 << 10  # per unit from a ring, approximately: each run costs some lines of Python
+RUNS_MAX = 1 << 10  # per file from a ring, approximately: each run costs some lines of Python
 RECORD_MIN_BYTES = 32  # a header's
 ATTEMPTS = 3  # after so many laps in a row the log is read instead, or the ring at the next step
 PASSED_MAX = 1000  # damaged records that are passed over in one step
@@ -141,7 +141,7 @@ def find_rings(runtime_dir: Path, streams: Sequence[str]) -> dict[RingName, Path
 
 
 class RecordBuffer:
-    """Memory for one unit, reused for the next: the result of take() is then invalid.
+    """Memory for one file, reused for the next: the result of take() is then invalid.
 
     Whole pages, large ones for long buffers: a disk takes writes from them that bypass the page cache.
     """
@@ -176,7 +176,7 @@ class RecordBuffer:
 
 
 def _pages(length: int) -> memoryview:
-    """New memory for at least so many bytes, so that the next unit fits, too."""
+    """New memory for at least so many bytes, so that the next file fits, too."""
     pages = mmap.mmap(-1, -(-length // GROWTH_BYTES) * GROWTH_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if length > BUFFER_MIN_BYTES:  # a small broker shall stay small
         with suppress(OSError):  # a kernel without large pages
@@ -533,7 +533,7 @@ class PartitionSource:
     def read_exactly(self, epoch: int, first_offset: int, last_offset: int) -> RecordBatch | None:
         """Read those records again, all of them, into new memory; None: some can no longer be read.
 
-        For a unit that a crash has interrupted: only the log may have the first, and only the ring the last.
+        For a file that a crash has interrupted: only the log may have the first, and only the ring the last.
         """
         batches: list[RecordBatch] = []
         buffer = RecordBuffer()

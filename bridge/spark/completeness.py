@@ -83,8 +83,8 @@ class Account:
         """True if records or files are missing without a declaration, numbers are used twice, or a file
         is unreadable.
         """
-        units = any(edge.missing or edge.doubled for edge in self.edges)
-        return units or any(epoch.missing for epoch in self.epochs) or bool(self.unreadable)
+        files_missing = any(edge.missing or edge.doubled for edge in self.edges)
+        return files_missing or any(epoch.missing for epoch in self.epochs) or bool(self.unreadable)
 
 
 def account(files: Sequence[FileInfo], *, retained: bool = False) -> Account:

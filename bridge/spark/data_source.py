@@ -205,12 +205,12 @@ class _Rows:
             name = name_of(task.path)
             assert name is not None
             with landing.parquet(task.path) as file:
-                yield from parquet_files.rows_of(file, task.path, name, self._wanted())
+                yield from parquet_files.rows_of(file, task.path, name, self._columns_read())
             return
         file = landing.read(task.path, task.length)
-        yield from decode_file(file, self._wanted())
+        yield from decode_file(file, self._columns_read())
 
-    def _wanted(self) -> set[str]:
+    def _columns_read(self) -> set[str]:
         """Columns of a record that are requested, or needed for a requested one."""
         names = set(self.schema.names) | self.options.where.columns
         return names | {"topic", "payload"} if names - set(TYPES) else names

@@ -1,6 +1,6 @@
 """Landing zone: lists drained files by name, and reads them.
 
-A unit may be present as a Parquet file (bridge/sinks/parquet.py). Its name is that of the drained file with
+A file may be present as a Parquet file (bridge/sinks/parquet.py). Its name is that of the drained file with
 another ending, and parquet_files.py reads it. If both forms are present, the drained file is used.
 
 A root is a local path, or a URL of a file system that pyarrow knows: file, s3, gs, abfs, hdfs. Credentials
@@ -171,7 +171,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def name_of(path: str) -> FileName | None:
-    """The name of the unit in a file, by the path of the file; None: another kind of file."""
+    """The name of the drained file at that path; None: another kind of file."""
     return FileName.parse(as_drained(path))
 
 

@@ -48,7 +48,7 @@ def unpack(data: pa.Array, fields: Sequence[Field]) -> Typed:
     codes = pc.bit_wise_and(
         pa.Array.from_buffers(pa.uint16(), rows, [None, outcomes]), (1 << lib.RB_UNPACK_BITS) - 1
     )
-    return _judged(columns, codes, data, fields, lib.RB_UNPACK_NO_MAP)
+    return _with_reasons(columns, codes, data, fields, lib.RB_UNPACK_NO_MAP)
 
 
 def _prepared(out: Any, field: Field, rows: int, total: int) -> tuple[list[pa.Buffer], Any]:
@@ -68,7 +68,7 @@ def _prepared(out: Any, field: Field, rows: int, total: int) -> tuple[list[pa.Bu
     return [valid, ends, values], path
 
 
-def _judged(
+def _with_reasons(
     columns: dict[str, pa.Array], codes: pa.Array, data: pa.Array, fields: Sequence[Field], misfit: int
 ) -> Typed:
     """The columns with reasons. Codes from `misfit` on belong to payloads of which some fields may fit."""

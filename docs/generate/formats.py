@@ -104,8 +104,8 @@ FORMATS = (
         "state/sessions-v*.state",
     ),
     Format(
-        "Session checkpoint",
-        ("edge/session_store/checkpoint_file.py",),
+        "Session snapshot",
+        ("edge/session_store/snapshot_file.py",),
         journal_records.STATE_VERSION,
         "state/sessions-v*.state",
     ),

@@ -28,7 +28,7 @@ def rule_warnings(config: Config, files: AuthFiles) -> Iterator[str]:
     if rules.denies_all:
         yield f"{auth.acl_file} has no rule that permits anything: every topic is denied to every client"
     certificates = any(listener.certificate_is_user for listener in config.listener)
-    if auth.asks_names or certificates:
+    if auth.requires_login or certificates:
         known = files.users if not auth.plugin and not certificates else None
         if known is not None and (unknown := rules.users - known.keys()):
             yield f"rules of users whom {auth.password_file} lacks: {_shown(unknown)}"

@@ -54,7 +54,7 @@ class Authorization:
     def access(self, access: AccessList | None) -> None:
         self._access, self._survey = access, _survey_of(access)
 
-    def facts(self, connection: int, client_id: str, username: str | None) -> ClientInfo:
+    def client_info_of(self, connection: int, client_id: str, username: str | None) -> ClientInfo:
         """Facts of a client: its own claims, and the facts that its transport knows."""
         listener, address = self._engine.peer(connection) or _NO_PEER
         policy = self.policies.get(listener)
@@ -127,17 +127,17 @@ class Authorization:
 
     def may_receive(self, session: Session, topic: str) -> bool:
         """True if the client of `session` may receive messages of `topic`."""
-        return self.access is None or self.access.may_receive(session.facts, topic)
+        return self.access is None or self.access.may_receive(session.client_info, topic)
 
     def allowed_filters(self, session: Session, topic_filter: str) -> AllowedFilters | None:
         """Filters of `topic_filter` that `session` may receive; None: only may_receive() can decide."""
         survey = self._survey
-        return None if survey is None else survey.allowed_filters(session.facts, topic_filter)
+        return None if survey is None else survey.allowed_filters(session.client_info, topic_filter)
 
     def receives_all(self, session: Session) -> bool:
         """True if the client of `session` may receive every topic, except those that begin with $."""
         if self._survey is not None:
-            return self._survey.receives_all(session.facts)
+            return self._survey.receives_all(session.client_info)
         return self._access is None
 
     def peer(self, connection: int) -> str:

@@ -71,7 +71,7 @@ class ConnectHandler:
 
     def connect(self, connection: int, packet: Connect) -> None:
         """Refuse a CONNECT, or authenticate its client and continue with the answer."""
-        client_info = self.facts(connection, packet)
+        client_info = self.client_info_of(connection, packet)
         if refusal := self.refusal(client_info, packet):
             self.refuse(connection, packet, client_info, *refusal)
             return
@@ -86,10 +86,10 @@ class ConnectHandler:
                 lambda allowed: self._admit(connection, packet, client_info, *allowed),
             )
 
-    def facts(self, connection: int, packet: Connect) -> ClientInfo:
+    def client_info_of(self, connection: int, packet: Connect) -> ClientInfo:
         """Facts of the client. A client without an identifier gets one [MQTT-3.1.3-6]."""
         client_id = packet.client_id or f"auto-{os.urandom(8).hex()}"
-        return self._permissions.facts(connection, client_id, packet.username)
+        return self._permissions.client_info_of(connection, client_id, packet.username)
 
     def refusal(self, client_info: ClientInfo, packet: Connect) -> tuple[ReasonCode, Properties] | None:
         """Reason to refuse a CONNECT before authentication; None if there is no reason."""
@@ -168,10 +168,10 @@ class ConnectHandler:
             self.refuse(connection, packet, client_info, ReasonCode.NOT_AUTHORIZED)
         elif (
             known is not None
-            and known.facts.owner != client_info.owner
-            and not client_info.may_replace(known.facts)
+            and known.client_info.owner != client_info.owner
+            and not client_info.may_replace(known.client_info)
         ):
-            self._refuse_identifier(connection, packet, client_info, known.facts)
+            self._refuse_identifier(connection, packet, client_info, known.client_info)
         elif (words := self._quota_exceeded(packet, client_info, known)) is not None:
             refusal = Properties(reason_string=words)
             self.refuse(connection, packet, client_info, ReasonCode.QUOTA_EXCEEDED, refusal)
@@ -184,7 +184,7 @@ class ConnectHandler:
         A client keeps what it already has: a connection that it takes over, a session that continues.
         """
         owner = key_of(client_info)
-        own_session = known if known is not None and key_of(known.facts) == owner else None
+        own_session = known if known is not None and key_of(known.client_info) == owner else None
         if not (own_session and own_session.connection) and not self._engine.owner_may(
             owner, _CONNECTIONS, 1
         ):
@@ -289,7 +289,7 @@ class ConnectHandler:
             log.info("session taken over %s", pairs(client=client_info.client_id, peer=client_info.address))
             self._clients.end(session.connection, will=True, reason=ReasonCode.SESSION_TAKEN_OVER)
             session = self._sessions.get(client_info.client_id)
-        if session is not None and (packet.clean_start or session.facts.owner != client_info.owner):
+        if session is not None and (packet.clean_start or session.client_info.owner != client_info.owner):
             self._clients.forget(session)
             session = None
         expiry_s = self._sessions.allowed_s(_expiry_wanted_s(packet))
@@ -300,7 +300,7 @@ class ConnectHandler:
 
     def _attach(self, connection: int, packet: Connect, session: Session) -> bool:
         properties, limits = packet.properties, self._limits
-        publishes_all = self._permissions.publishes_all(session.facts)
+        publishes_all = self._permissions.publishes_all(session.client_info)
         self._engine.session_receives(session.handle, self._permissions.receives_all(session))
         attached = self._engine.attach(
             connection,
@@ -313,7 +313,7 @@ class ConnectHandler:
             min(limits.topic_alias_max, properties.topic_alias_maximum or 0),
         )
         if attached and not publishes_all:
-            self._engine.publish_rules(connection, self._permissions.publish_rules(session.facts))
+            self._engine.publish_rules(connection, self._permissions.publish_rules(session.client_info))
         return attached
 
     # ---- CONNACK ----

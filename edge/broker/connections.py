@@ -47,7 +47,7 @@ class ConnectedClient:
     """An accepted connection. The fields from `packet_max_bytes` to `method` are of MQTT 5."""
 
     connection: int
-    facts: ClientInfo
+    client_info: ClientInfo
     version: Version
     session: Session
     will: Will | None
@@ -103,17 +103,20 @@ class Connections:
     def register(self, client: ConnectedClient) -> None:
         """Register an accepted client, to which the engine now delivers."""
         self._sessions.connected(client.session, client.connection)
-        self._wills.reconnected(client.facts.client_id)
+        self._wills.reconnected(client.client_info.client_id)
         self._by_connection[client.connection] = client
         if client.will is not None:
             self._wills.accepted(client.will)
             self._journal.will_of(client)
         self.clients_max_seen = max(self.clients_max_seen, len(self._by_connection))
         if self.watchers:
-            self.notify_watchers(lambda watcher: watcher.connected(client.facts))
+            self.notify_watchers(lambda watcher: watcher.connected(client.client_info))
         # the text is built only on demand: a whole fleet may reconnect at once
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("client connected %s", pairs(client=client.facts.client_id, peer=client.facts.address))
+            log.debug(
+                "client connected %s",
+                pairs(client=client.client_info.client_id, peer=client.client_info.address),
+            )
 
     def send_packet(self, client: ConnectedClient, packet: Auth | Disconnect | SubAck | UnsubAck) -> None:
         """Send a packet, without its Reason String if the client does not want it or the packet gets too
@@ -154,12 +157,12 @@ class Connections:
         if client is None:
             return
         if will and client.will is not None:
-            self._wills.disconnected(client.facts, client.will, self._clock())
+            self._wills.disconnected(client.client_info, client.will, self._clock())
         elif client.will is not None:
-            self._wills.discarded(client.facts, client.will)
+            self._wills.discarded(client.client_info, client.will)
         self.detach(client.session)
         if self.watchers:
-            self.notify_watchers(lambda watcher: watcher.disconnected(client.facts))
+            self.notify_watchers(lambda watcher: watcher.disconnected(client.client_info))
 
     def detach(self, session: Session) -> None:
         """Detach a session from its connection. A session with expiry 0 ends."""

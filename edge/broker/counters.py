@@ -86,9 +86,9 @@ class Counters:
                 ClientRow(
                     session.client_id,
                     session.connection != 0,
-                    session.facts.address,
-                    session.facts.transport,
-                    session.facts.username,
+                    session.client_info.address,
+                    session.client_info.transport,
+                    session.client_info.username,
                     len(session.subscriptions),
                     queued,
                     in_flight,

@@ -45,7 +45,7 @@ class DeferredDecisions:
         self,
         engine: Engine,
         call: Call | None,
-        guard: RunGuarded,
+        run_guarded: RunGuarded,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Create an empty table. `clock` counts seconds of slices. Without `call` steps run at once."""
@@ -57,7 +57,7 @@ class DeferredDecisions:
         self._called = False  # True if _run_turns() is scheduled
         self._waits = False  # True while steps wait for room in the journal
         self._engine = engine
-        self._guard = guard
+        self._run_guarded = run_guarded
         self._paused: dict[int, int] = {}  # connection -> number of answers that it waits for
 
     def then(
@@ -138,7 +138,7 @@ class DeferredDecisions:
     def _has_ended(self, connection: int, steps: Steps[None]) -> bool:
         """Run steps for one turn. True if they have ended, also by an exception."""
         if self.call is None:
-            self._guard(connection, partial(at_once, steps))
+            self._run_guarded(connection, partial(at_once, steps))
             return True
         until_s, has_ended = self._clock() + TURN_S, True
 
@@ -149,7 +149,7 @@ class DeferredDecisions:
                     has_ended = False
                     return
 
-        self._guard(connection, run_turn)
+        self._run_guarded(connection, run_turn)
         return has_ended
 
     def _call_again(self) -> None:
@@ -207,7 +207,7 @@ class DeferredDecisions:
     def _arrived(self, connection: int, then: Callable[[], None], pause: bool) -> None:
         if connection and not self._engine.is_open(connection):
             return
-        self._guard(connection, then)
+        self._run_guarded(connection, then)
         if pause:
             self._count_answer(connection)
 

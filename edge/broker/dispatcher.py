@@ -14,7 +14,7 @@ Never handles PUBLISH, acknowledgements or PINGREQ; those stay in C.
     CLOSED              _closed
     PRODUCER_TOPIC      _source_topic
     BACKFILL            LogBackfill.start_read
-    JOURNAL             SessionJournal.checkpoint, or on_retained_due
+    JOURNAL             SessionJournal.save_snapshot, or on_retained_due
     UPGRADE             on_upgrade: the transport answers the HTTP request of a WebSocket client
     PROXY               on_proxy: the transport answers the PROXY header of a connection
 
@@ -138,7 +138,7 @@ class Broker:
         self._engine_limits = limits_of(engine)
         self._clock = clock
         self._permissions = Authorization(engine, authenticator, enhanced, access)
-        self._pending = DeferredDecisions(engine, call, self._guarded)
+        self._pending = DeferredDecisions(engine, call, self._run_guarded)
         self.router.later = lambda steps: self._pending.work(0, object(), steps)
         self.retained.may_publish = self._may_publish
         self._connecting = ConnectHandler(
@@ -201,7 +201,7 @@ class Broker:
             except Exception as error:  # noqa: BLE001 - an error ends only this connection
                 self._failed(connection, error)
 
-    def _guarded(self, connection: int, act: Callable[[], None]) -> None:
+    def _run_guarded(self, connection: int, act: Callable[[], None]) -> None:
         try:
             act()
         except Exception as error:  # noqa: BLE001 - an error ends only this connection
@@ -239,7 +239,7 @@ class Broker:
         elif kind == EventKind.PRODUCER_TOPIC:
             self._source_topic(detail, data)
         elif kind == EventKind.JOURNAL:
-            self.journal.checkpoint() if detail == 0 else self.on_retained_due()
+            self.journal.save_snapshot() if detail == 0 else self.on_retained_due()
         else:
             log.error("producer ring invalid, reading stopped %s", pairs(source=detail))
             self.on_source_bad(detail)
@@ -315,13 +315,13 @@ class Broker:
                 f" = {limits.topic_max_bytes} or topic_levels_max = {limits.topic_levels_max}",
                 client.version,
             )
-        answer = self._permissions.may_publish(client.facts, name)
-        self._pending.then(connection, [answer], False, partial(self._judge, connection, name))
+        answer = self._permissions.may_publish(client.client_info, name)
+        self._pending.then(connection, [answer], False, partial(self._authorize_topic, connection, name))
 
-    def _judge(self, connection: int, name: str, allowed: list[bool]) -> None:
-        self._pending.work(connection, connection, self._judge_steps(connection, name, all(allowed)))
+    def _authorize_topic(self, connection: int, name: str, allowed: list[bool]) -> None:
+        self._pending.work(connection, connection, self._authorization_steps(connection, name, all(allowed)))
 
-    def _judge_steps(self, connection: int, name: str, allowed: bool) -> Steps[None]:
+    def _authorization_steps(self, connection: int, name: str, allowed: bool) -> Steps[None]:
         client = self.clients.get(connection)
         if client is None:
             return
@@ -355,7 +355,7 @@ class Broker:
     def _closed(self, connection: int, cause: int) -> None:
         if log.isEnabledFor(logging.DEBUG) and (client := self.clients.get(connection)) is not None:
             words = CloseCause(cause).words
-            log.debug("connection lost %s", pairs(client=client.facts.client_id, cause=words))
+            log.debug("connection lost %s", pairs(client=client.client_info.client_id, cause=words))
         self._end(connection, will=True)
 
     def _end(
@@ -380,11 +380,13 @@ class Broker:
         self._set_access(access)
         self._engine.clear_acl_cache()
         for client in self.clients:
-            if not self._permissions.is_still_authorized(client.facts):
-                log.info("client disconnected: no longer authorized %s", pairs(client=client.facts.client_id))
+            if not self._permissions.is_still_authorized(client.client_info):
+                log.info(
+                    "client disconnected: no longer authorized %s", pairs(client=client.client_info.client_id)
+                )
                 self._end(client.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
             else:
-                rules = self._permissions.publish_rules(client.facts)
+                rules = self._permissions.publish_rules(client.client_info)
                 self._engine.publish_rules(client.connection, rules)
         for session in self.sessions:
             self.engine.session_receives(session.handle, self._permissions.receives_all(session))
@@ -468,7 +470,7 @@ class Broker:
     def _publish_will(self, client_info: ClientInfo, will: Will) -> None:
         """Publish a will, if the rules of now (not those at CONNECT) still allow that."""
 
-        def judged(allowed: list[bool]) -> None:
+        def decided(allowed: list[bool]) -> None:
             if all(allowed):
                 properties, expiry_flag = message_of(will)
                 # CONNACK of MQTT 3.1.1 cannot announce qos_max
@@ -488,7 +490,7 @@ class Broker:
                     "will dropped: publication no longer allowed %s", pairs(client=client_info.client_id)
                 )
 
-        self._pending.then(0, [self._permissions.may_publish(client_info, will.topic)], False, judged)
+        self._pending.then(0, [self._permissions.may_publish(client_info, will.topic)], False, decided)
 
     def tick(self) -> float:
         """Do the work that is due. Returns the seconds until more work is due."""

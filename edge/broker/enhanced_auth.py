@@ -49,7 +49,7 @@ ROUND_TRIPS_MAX = 8
 @dataclass(slots=True)
 class _AuthExchange:
     connection: int
-    facts: ClientInfo
+    client_info: ClientInfo
     method: str
     conversation: Conversation
     connect: Connect | None  # None: the client is connected already
@@ -87,7 +87,7 @@ class EnhancedAuth:
         """Begin the exchange of a CONNECT with an Authentication Method."""
         method = packet.properties.authentication_method
         assert method is not None
-        client_info = self._connecting.facts(connection, packet)
+        client_info = self._connecting.client_info_of(connection, packet)
         if refusal := self._connecting.refusal(client_info, packet):
             self._connecting.refuse(connection, packet, client_info, *refusal)
             return
@@ -125,11 +125,11 @@ class EnhancedAuth:
             return
         if exchange is not None:
             raise ProtocolError(Rule.AUTH_CODE, "AUTH that begins again before its end", Version.V5)
-        conversation = self._begin(client.facts, client.method)
+        conversation = self._begin(client.client_info, client.method)
         if conversation is None:
             self._clients.end(client.connection, will=True, reason=ReasonCode.BAD_AUTHENTICATION_METHOD)
             return
-        exchange = _AuthExchange(client.connection, client.facts, client.method, conversation, None)
+        exchange = _AuthExchange(client.connection, client.client_info, client.method, conversation, None)
         self._exchanges[client.connection] = exchange
         self._request(exchange, packet.properties.authentication_data)
 
@@ -179,17 +179,19 @@ class EnhancedAuth:
         if connect is None:
             self._finish_reauthentication(exchange, step)
         elif step.verdict == "accepted":
-            client_info = msgspec.structs.replace(exchange.facts, identity=step.identity, verified=True)
+            client_info = msgspec.structs.replace(exchange.client_info, identity=step.identity, verified=True)
             self._connecting.authenticated(connection, connect, client_info, step.data)
         else:
-            self._connecting.refuse(connection, connect, exchange.facts, ReasonCode.NOT_AUTHORIZED)
+            self._connecting.refuse(connection, connect, exchange.client_info, ReasonCode.NOT_AUTHORIZED)
 
     def _finish_reauthentication(self, exchange: _AuthExchange, step: AuthStep) -> None:
         """Finish a re-authentication. The identity of a connected client cannot change."""
-        if step.verdict == "accepted" and step.identity == exchange.facts.identity:
+        if step.verdict == "accepted" and step.identity == exchange.client_info.identity:
             self._send(exchange, ReasonCode.SUCCESS, step.data)
             return
-        log.info("re-authentication failed, client disconnected %s", pairs(client=exchange.facts.client_id))
+        log.info(
+            "re-authentication failed, client disconnected %s", pairs(client=exchange.client_info.client_id)
+        )
         self._clients.end(exchange.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
 
     def _send(self, exchange: _AuthExchange, code: ReasonCode, data: bytes | None) -> None:

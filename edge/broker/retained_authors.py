@@ -14,14 +14,14 @@ import msgspec
 
 from edge.auth.interfaces import ClientInfo
 
-__all__ = ["NO_AUTHOR", "author_of", "facts_of"]
+__all__ = ["NO_AUTHOR", "author_of", "client_info_of_author"]
 
 NO_AUTHOR = b""
 TEXT_MAX = 256  # characters
 
 
 class _Author(msgspec.Struct, frozen=True, array_like=True):
-    """The facts of a client by which rules decide, and its address."""
+    """The information about a client by which rules decide, and its address."""
 
     client_id: str
     username: str | None
@@ -57,8 +57,8 @@ def author_of(client_info: ClientInfo) -> bytes:
     )
 
 
-def facts_of(author: bytes) -> ClientInfo | None:
-    """The client facts of an author; None if the bytes are invalid."""
+def client_info_of_author(author: bytes) -> ClientInfo | None:
+    """The client information of an author; None if the bytes are invalid."""
     try:
         decoded = _decode(author)
     except msgspec.DecodeError:

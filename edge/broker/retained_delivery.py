@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from edge.auth.interfaces import ClientInfo
 from edge.broker.owners import NO_OWNER, key_of
-from edge.broker.retained_authors import NO_AUTHOR, facts_of
+from edge.broker.retained_authors import NO_AUTHOR, client_info_of_author
 from edge.broker.router import Router
 from edge.broker.sessions import Session
 from edge.broker.sliced_work import Steps
@@ -121,7 +121,7 @@ class Retained:
             yield
 
     def _check_source(self, topic: int, author: bytes) -> None:
-        client_info = facts_of(author)
+        client_info = client_info_of_author(author)
         name = self._engine.topic_name(topic)
         if client_info is None:
             return
@@ -148,7 +148,7 @@ class Retained:
                 continue
             flags = min(record.flags & FLAG_QOS, 2) | record.flags & FLAG_EXPIRY
             author = getattr(record, "author", NO_AUTHOR)
-            client_info = facts_of(author) if author else None
+            client_info = client_info_of_author(author) if author else None
             owner = NO_OWNER if client_info is None else key_of(client_info)
             parts = record.bytes(), flags, record.properties, record.timestamp_ns
             if self._engine.retain(topic, *parts, owner, author):

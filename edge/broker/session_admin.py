@@ -47,7 +47,7 @@ class SessionAdmin:
             will = {"topic": client.will.topic, "qos": client.will.qos, "retain": client.will.retain}
         (row,) = self._rows(session)
         return row | {
-            "certificate": session.facts.certificate,
+            "certificate": session.client_info.certificate,
             "expiry_s": session.expiry_s,
             "kept": session.kept,
             "will": will,

@@ -48,7 +48,7 @@ class Session:
     `connection` is 0 while the client is away.
     """
 
-    facts: ClientInfo  # of the latest connection
+    client_info: ClientInfo  # of the latest connection
     handle: int  # of the engine's session
     expiry_s: int  # counted from the end of the connection; 0: the session ends with it
     connection: int = 0
@@ -62,7 +62,7 @@ class Session:
     @property
     def client_id(self) -> str:
         """Client identifier of the session."""
-        return self.facts.client_id
+        return self.client_info.client_id
 
 
 class Sessions:
@@ -127,7 +127,7 @@ class Sessions:
 
     def resume(self, session: Session, client_info: ClientInfo, expiry_s: int) -> None:
         """Continue a session for a returned client, perhaps from another address and with another expiry."""
-        session.facts, session.expiry_s = client_info, expiry_s
+        session.client_info, session.expiry_s = client_info, expiry_s
         self._engine.session_owner(session.handle, key_of(client_info))
         self._engine.session_author(session.handle, author_of(client_info))
         self._engine.session_lasts(session.handle, expiry_s > 0)

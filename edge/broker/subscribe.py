@@ -153,7 +153,7 @@ class SubscribeHandler:
         answers: list[Answer] = []
         for topic_filter in by_filter:
             allowed = self._limits.topics.allow_filter(topic_filter)
-            answers.append(allowed and self._permissions.may_subscribe(client.facts, topic_filter))
+            answers.append(allowed and self._permissions.may_subscribe(client.client_info, topic_filter))
             yield
         then = partial(self._on_authorized, client, packet, by_filter)
         self._pending.then(client.connection, answers, False, then)
@@ -190,7 +190,7 @@ class SubscribeHandler:
             code, words = self._refusal(client, topic_filter, allowed[topic_filter])
             if code is None:
                 is_new = yield from self._router.subscribing(client.session, subscriptions[-1], identifier)
-                if _wants_retained(subscriptions, is_new):
+                if _sends_retained(subscriptions, is_new):
                     retained.append(topic_filter)
             else:
                 refused[topic_filter] = code
@@ -210,7 +210,9 @@ class SubscribeHandler:
             for subscription, code in zip(packet.subscriptions, codes, strict=True):
                 if not code.failed:
                     self._clients.notify_watchers(
-                        methodcaller("subscribed", client.facts, subscription.topic_filter, subscription.qos)
+                        methodcaller(
+                            "subscribed", client.client_info, subscription.topic_filter, subscription.qos
+                        )
                     )
                 yield
 
@@ -226,7 +228,9 @@ class SubscribeHandler:
         if self._clients.watchers:
             for topic_filter, was_there in zip(packet.topic_filters, removed, strict=True):
                 if was_there:
-                    self._clients.notify_watchers(methodcaller("unsubscribed", client.facts, topic_filter))
+                    self._clients.notify_watchers(
+                        methodcaller("unsubscribed", client.client_info, topic_filter)
+                    )
                 yield
 
     def _refusal(
@@ -265,7 +269,7 @@ class SubscribeHandler:
         return None, None
 
 
-def _wants_retained(subscriptions: list[Subscription], is_new: bool) -> bool:
+def _sends_retained(subscriptions: list[Subscription], is_new: bool) -> bool:
     """True if retained messages are sent for equal filters of one packet, in the order of the packet.
 
     Shared subscriptions are not considered here: Retained.send() leaves them out.

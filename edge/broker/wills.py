@@ -49,7 +49,7 @@ class WillLimits:
 class _DueWill:
     """The will of a client that has disconnected, and the time at which it is due."""
 
-    facts: ClientInfo
+    client_info: ClientInfo
     will: Will
     due_s: float
 
@@ -141,7 +141,8 @@ class Wills:
     def waiting(self) -> list[tuple[ClientInfo, Will, float]]:
         """Waiting wills, each with its client and the time at which it is due."""
         return [
-            (will.facts, will.will, will.due_s) for will in (*self._due.values(), *self._waiting.values())
+            (will.client_info, will.will, will.due_s)
+            for will in (*self._due.values(), *self._waiting.values())
         ]
 
     def reconnected(self, client_id: str) -> None:
@@ -177,28 +178,28 @@ class Wills:
             self._publish_now(self._due.pop(next(iter(self._due))))
 
     def _wait(self, left: _DueWill) -> None:
-        client_id = left.facts.client_id
+        client_id = left.client_info.client_id
         self._waiting[client_id] = left
         self._deadlines.set(client_id, left.due_s)
-        self._journal.will(left.facts, left.will, left.due_s)
+        self._journal.will(left.client_info, left.will, left.due_s)
 
     def _publish_soon(self, left: _DueWill) -> None:
         """Publish in this slice if there is room, otherwise in one of the next."""
-        before = self._due.pop(left.facts.client_id, None)
+        before = self._due.pop(left.client_info.client_id, None)
         if before is not None:
             self._publish_now(before)
         if not self._due and self._may_publish():
             self._publish_now(left)
         else:
-            self._due[left.facts.client_id] = left
+            self._due[left.client_info.client_id] = left
 
     def _may_publish(self) -> bool:
         return self._slice_bytes > 0 and self._has_room()
 
     def _publish_now(self, left: _DueWill) -> None:
         self._slice_bytes -= WILL_COST_BYTES + len(left.will.payload)
-        self._publish(left.facts, left.will)
-        self._ended(left.facts.client_id, left.will)
+        self._publish(left.client_info, left.will)
+        self._ended(left.client_info.client_id, left.will)
 
     def _ended(self, client_id: str, will: Will) -> None:
         self.held_bytes -= will_bytes(will)

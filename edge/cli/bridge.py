@@ -119,7 +119,7 @@ def _name(text: str) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb and return its exit status."""
     verbs = {"run": _drain, "status": _show, "rename-edge": _rename_edge}
-    return verbs.get(arguments.what, _tell)(arguments)
+    return verbs.get(arguments.what, _send_command)(arguments)
 
 
 def _drain(arguments: argparse.Namespace) -> int:
@@ -129,15 +129,15 @@ def _drain(arguments: argparse.Namespace) -> int:
     logging_setup.configure(arguments.log_level, arguments.log_format)
     config = configured(arguments)
     selection = _chosen(arguments, config)
-    telling = UpstreamReporter(selection.name, config.runtime_dir)
-    bridge = Bridge(bridge_settings(selection, config), moved=telling.moved)
-    asyncio.run(_serve(bridge, telling))
+    report_state = UpstreamReporter(selection.name, config.runtime_dir)
+    bridge = Bridge(bridge_settings(selection, config), moved=report_state.moved)
+    asyncio.run(_serve(bridge, report_state))
     bridge.stop()
-    telling.stop()
+    report_state.stop()
     return Exit.INCOMPLETE if bridge.state().condition == "failed" else 0
 
 
-async def _serve(bridge: Bridge, telling: UpstreamReporter) -> None:
+async def _serve(bridge: Bridge, report_state: UpstreamReporter) -> None:
     """Run the bridge and its command socket until a signal, or until the bridge has failed."""
     from bridge.drain.control_socket import ControlSocket
 
@@ -147,7 +147,7 @@ async def _serve(bridge: Bridge, telling: UpstreamReporter) -> None:
     bridge.start()
     control = ControlSocket(bridge)
     await control.start()
-    telling.start()
+    report_state.start()
     notify("READY=1")
     while not stopping.is_set() and bridge.state().condition != "failed":
         await within(1.0, stopping.wait())
@@ -194,7 +194,7 @@ def _rename_edge(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(arguments: argparse.Namespace) -> int:
+def _send_command(arguments: argparse.Namespace) -> int:
     from bridge.drain.control_socket import Backfill, Command, Pause, Resume, Skip, send
 
     directory = arguments.runtime_dir or default_runtime_dir()
@@ -248,7 +248,9 @@ def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     states: dict[str, dict[str, Any]] = {}
     try:
         with Connection(arguments.runtime_dir) as connection:
-            states = {state["name"]: state for state in connection.ask(Status(), Report).report["bridges"]}
+            states = {
+                state["name"]: state for state in connection.request(Status(), Report).report["bridges"]
+            }
     except BrokerUnreachable:
         if not names(directory):
             raise
@@ -273,7 +275,7 @@ def _lines(bridge: dict[str, Any]) -> Iterator[str]:
         yield f"  {count_in_words(bridge['backlog_records'])} of them wait until newer records are drained"
     yield from loss_lines(bridge)
     rate = (
-        f"{bytes_in_words(bridge['bytes_s'])}/s by the last units"
+        f"{bytes_in_words(bridge['bytes_s'])}/s by the last files"
         if bridge["bytes_s"]
         else "no rate is known yet"
     )

@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
             print_listing(_chosen(connection, arguments), COLUMNS, arguments)
         for name in arguments.names if arguments.what != "ls" else ():
             if arguments.what == "show":
-                _show(connection.ask(Session(name), SessionDetails), as_json=arguments.json)
+                _show(connection.request(Session(name), SessionDetails), as_json=arguments.json)
             else:
                 _end(connection, name, arguments)
     return 0
@@ -120,7 +120,7 @@ def all_clients(connection: Connection) -> Iterator[Row]:
     """Rows of all sessions, a page at a time."""
     first, more = 0, True
     while more:
-        page = connection.ask(Sessions(first), SessionList)
+        page = connection.request(Sessions(first), SessionList)
         yield from page.sessions
         first, more = first + len(page.sessions), page.more and bool(page.sessions)
 
@@ -140,7 +140,7 @@ def _chosen(connection: Connection, arguments: argparse.Namespace) -> Iterator[R
 
 def _end(connection: Connection, name: str, arguments: argparse.Namespace) -> None:
     kick = arguments.what == "kick"
-    connection.ask(Disconnect(name) if kick else RemoveSession(name), Done)
+    connection.request(Disconnect(name) if kick else RemoveSession(name), Done)
     done = "disconnected" if kick else "forgotten"
     if arguments.json:
         print(msgspec.json.encode({"client_id": name, done: True}).decode())

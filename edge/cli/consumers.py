@@ -22,7 +22,7 @@ import msgspec
 
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.humanize import count_in_words, seconds_in_words
-from edge.consumers.client_socket import Asker
+from edge.consumers.client_socket import RequestClient
 from edge.consumers.protocol import (
     VERSION,
     Done,
@@ -70,18 +70,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb and return its exit status."""
-    with Asker(arguments.runtime_dir, endpoint=arguments.endpoint) as asker:
+    with RequestClient(arguments.runtime_dir, endpoint=arguments.endpoint) as client:
         if arguments.what == "reset":
             to, value = place_in_words(arguments.to)
-            request = Reset(asker.number(), VERSION, arguments.group, to, value, tuple(arguments.ring))
-            asker.ask(request, Done)
+            request = Reset(client.number(), VERSION, arguments.group, to, value, tuple(arguments.ring))
+            client.request(request, Done)
         elif arguments.what == "forget":
-            asker.ask(Forget(asker.number(), VERSION, arguments.group), Done)
+            client.request(Forget(client.number(), VERSION, arguments.group), Done)
             if not arguments.json:
                 print(escaped(f"{arguments.group} is forgotten"))
             return 0
         group = getattr(arguments, "group", "")
-        answer, _ = asker.ask(Groups(asker.number(), VERSION, group), GroupList)
+        answer, _ = client.request(Groups(client.number(), VERSION, group), GroupList)
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(answer.groups), indent=2).decode())
         return 0

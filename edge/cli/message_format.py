@@ -43,7 +43,7 @@ def message_format(text: str, *, safe: bool) -> Callable[[Arrival], bytes]:
     parts.append(_bytes(text[end:]))
 
     def form(message: Arrival) -> bytes:
-        time_ns = message.facts.get("timestamp_ns") or time.time_ns()
+        time_ns = message.fields.get("timestamp_ns") or time.time_ns()
         return b"".join(it if isinstance(it, bytes) else it(message, time_ns) for it in parts)
 
     return form
@@ -89,8 +89,8 @@ def _padded(value: Callable[[Arrival, int], bytes], found: re.Match[str], *, saf
 
 
 def _properties(message: Arrival) -> dict[str, Any]:
-    found: dict[str, Any] = message.facts.get("properties", {})
-    return found
+    values: dict[str, Any] = message.fields.get("properties", {})
+    return values
 
 
 def _property(name: str) -> Part:
@@ -102,10 +102,10 @@ def _iso(time_ns: int) -> str:
 
 
 def _json(message: Arrival, time_ns: int, payload: Any) -> bytes:
-    facts = message.facts
+    values = message.fields
     zone = time.strftime("%z", time.localtime(time_ns // 10**9))
     stamp = f"{_iso(time_ns).removesuffix(zone)}.{time_ns // 1000 % 10**6:06d}{zone}"
-    shown = {"tst": stamp, "topic": message.topic, "qos": facts["qos"], "retain": int(facts["retain"])}
+    shown = {"tst": stamp, "topic": message.topic, "qos": values["qos"], "retain": int(values["retain"])}
     shown |= {"payloadlen": len(message.payload), "payload": payload}
     shown |= {"properties": _properties(message)} if _properties(message) else {}
     return json.dumps(shown).encode()
@@ -142,8 +142,8 @@ _VALUES: dict[str, Part] = {
     "x": lambda message, _: message.payload.hex().encode(),
     "X": lambda message, _: message.payload.hex().upper().encode(),
     "l": lambda message, _: b"%d" % len(message.payload),
-    "q": lambda message, _: b"%d" % message.facts["qos"],
-    "r": lambda message, _: b"%d" % message.facts["retain"],
+    "q": lambda message, _: b"%d" % message.fields["qos"],
+    "r": lambda message, _: b"%d" % message.fields["retain"],
     "m": lambda message, _: b"0",  # the client does not show it
     "A": lambda message, _: b"",  # neither this
     "I": lambda _, time_ns: _iso(time_ns).encode(),

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from edge.cli.mqtt_options import PORT, TLS_PORT, UsageError, client_of
 from edge.cli.sub import line_form
-from edge.cli.sub_sources import Arrival, property_facts
+from edge.cli.sub_sources import Arrival, property_fields
 from edge.client import Client
 from edge.config.directories import default_runtime_dir
 from edge.config.listener import is_loopback
@@ -88,7 +88,7 @@ class Lines:
             "epoch": record.epoch,
             "offset": record.offset,
             "timestamp_ns": record.timestamp_ns,
-            **property_facts(_properties_of(record)),
+            **property_fields(_properties_of(record)),
         }
         topic = record.topic.decode(errors="replace")
         self._out.write(self._form(Arrival(topic, bytes(record.payload), fields)) + b"\n")

@@ -84,7 +84,7 @@ async def _watch(broker: BrokerServer) -> None:
     """Notify systemd while the event loop and the MQTT thread run and clients are served."""
     interval_s = watchdog_interval_s()
     while interval_s is not None:
-        await asyncio.wrap_future(broker.listener.ask(lambda: None))
+        await asyncio.wrap_future(broker.listener.submit(lambda: None))
         if not broker.watchdog.stalled_s:
             notify("WATCHDOG=1")
         await asyncio.sleep(interval_s)

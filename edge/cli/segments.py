@@ -29,11 +29,11 @@ from edge.cli.log_options import add_log_arguments, log_directory
 from edge.cli.progress import progress
 from edge.cli.segments_export import add_export_arguments, export
 from edge.cli.segments_repair import archive, repair
-from edge.cli.segments_verify import Told, verify
+from edge.cli.segments_verify import CommandResult, verify
 from edge.log.offline_reader import LogView
 from edge.terminal_escape import escaped
 from persistence import LogReader
-from persistence.segment.segment_facts import SegmentInfo
+from persistence.segment.segment_info import SegmentInfo
 
 __all__ = ["add_arguments", "run"]
 
@@ -64,21 +64,21 @@ def run(arguments: argparse.Namespace) -> int:
     directory = log_directory(arguments)
     if arguments.what == "export":
         return export(arguments, directory)
-    run_verb = {"ls": _list, "verify": verify, "repair": repair, "archive": archive}[arguments.what](
+    result = {"ls": _list, "verify": verify, "repair": repair, "archive": archive}[arguments.what](
         LogView(directory)
     )
     if arguments.json:
-        print(json.dumps(run_verb.facts, indent=2))
+        print(json.dumps(result.report, indent=2))
     else:
-        for line in run_verb.lines:
+        for line in result.lines:
             print(escaped(line))
-    return 0 if run_verb.well else Exit.INCOMPLETE
+    return 0 if result.well else Exit.INCOMPLETE
 
 
 # ---- ls ----
 
 
-def _list(view: LogView) -> Told:
+def _list(view: LogView) -> CommandResult:
     rows: list[dict[str, Any]] = []
     lines: list[tuple[str, ...]] = []
     total = damaged = 0
@@ -94,7 +94,7 @@ def _list(view: LogView) -> Told:
     many = "segment" if len(rows) == 1 else "segments"
     summary = f"{count_in_words(len(rows))} {many}, {bytes_in_words(total)}"
     shown = [*_aligned([header, *lines]), summary, *warnings]
-    return Told({"segments": rows}, shown, well=not warnings)
+    return CommandResult({"segments": rows}, shown, well=not warnings)
 
 
 def _each(reader: LogReader, title: str) -> Iterator[SegmentInfo]:

@@ -32,7 +32,7 @@ from ringbuf import Range
 
 __all__ = ["add_export_arguments", "export"]
 
-UNIT_BYTES = 8 << 20  # of one drained file
+FILE_BYTES = 8 << 20  # of one drained file
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,7 +154,7 @@ def _put_all(
             if name is None:
                 continue
             behind = (-1, 0, 0)  # epoch, its first offset here, and the next offset
-            for runs in _units(cursor.runs(ring)):
+            for runs in _pieces(cursor.runs(ring)):
                 head, last = runs[0], runs[-1]
                 epoch = identity.lake_epoch(head.epoch)
                 epoch_first = behind[1] if behind[0] == epoch else head.offset
@@ -169,27 +169,27 @@ def _put_all(
                     head.offset, end - 1, lost, (), installation=identity.id if epoch >> EPOCH_BITS else "",
                 )  # fmt: skip
                 times = head.first_timestamp_ns, last.last_timestamp_ns
-                unit = build(
+                file = build(
                     edge, intent, RecordBatch(epoch, head.offset, end - 1, *times, buffer.take(runs))
                 )
-                sink.put(unit)
+                sink.put(file)
                 behind = (epoch, epoch_first, end)
-                size, records = size + unit.length, records + end - head.offset
+                size, records = size + file.length, records + end - head.offset
                 advance(end - head.offset)
     written = f"{count_in_words(files)} drained files, {bytes_in_words(size)}"
     return f"{count_in_words(records)} records exported as {written}"
 
 
-def _units(runs: Iterator[Range]) -> Iterator[list[Range]]:
+def _pieces(runs: Iterator[Range]) -> Iterator[list[Range]]:
     """Groups of contiguous runs, each for one file."""
-    unit: list[Range] = []
+    piece: list[Range] = []
     size = 0
     for run in runs:
-        follows = unit and run.epoch == unit[-1].epoch and run.offset == unit[-1].offset + unit[-1].count
-        if unit and (not follows or size + len(run.view) > UNIT_BYTES):
-            yield unit
-            unit, size = [], 0
-        unit.append(run)
+        follows = piece and run.epoch == piece[-1].epoch and run.offset == piece[-1].offset + piece[-1].count
+        if piece and (not follows or size + len(run.view) > FILE_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(run)
         size += len(run.view)
-    if unit:
-        yield unit
+    if piece:
+        yield piece

@@ -13,7 +13,7 @@ from typing import Any
 
 from edge.cli.humanize import bytes_in_words, count_in_words
 from edge.cli.progress import progress
-from edge.cli.segments_verify import FAILING_DISK, Looked, Told, file_bytes, look_through
+from edge.cli.segments_verify import FAILING_DISK, CommandResult, Findings, file_bytes, look_through
 from edge.errors import EdgeError
 from edge.log.offline_reader import LogView
 from persistence import Log, LogLocked, RecoveryReport
@@ -39,11 +39,11 @@ class _Mended:
     refused: list[str] = field(default_factory=list)
 
 
-def repair(view: LogView) -> Told:
+def repair(view: LogView) -> CommandResult:
     """Recover each log as at a start, copy damaged places, and recreate missing or wrong indexes."""
     logs: list[dict[str, Any]] = []
     lines: list[str] = []
-    looked, mended = Looked(), _Mended()
+    findings, mended = Findings(), _Mended()
     with progress("repairing", sum(map(file_bytes, view.readers))) as advance:
         for directory in view.readers:
             name = view.short(directory)
@@ -51,13 +51,13 @@ def repair(view: LogView) -> Told:
                 log.write()
                 log.sync()  # bytes that the disk refused at an earlier start, if any
                 mend_it = partial(_mend, log, name, mended)
-                look_through(name, directory, log.reader, looked, advance, mend_it)
+                look_through(name, directory, log.reader, findings, advance, mend_it)
             lines += _started(name, directory, report)
             logs.append({"directory": str(directory), **asdict(report)})
-    looked.flaws = [flaw for flaw in looked.flaws if not flaw.mends]
-    outcome = {"logs": logs, **asdict(mended), "verified": looked.facts}
-    lines += [*_mended_lines(mended), *looked.lines(), *_advice(looked, mended)]
-    return Told(outcome, lines, well=not looked.flaws and not mended.refused)
+    findings.flaws = [flaw for flaw in findings.flaws if not flaw.mends]
+    outcome = {"logs": logs, **asdict(mended), "verified": findings.report}
+    lines += [*_mended_lines(mended), *findings.lines(), *_advice(findings, mended)]
+    return CommandResult(outcome, lines, well=not findings.flaws and not mended.refused)
 
 
 def _mend(log: Log, name: str, mended: _Mended, checked: CheckedSegment) -> None:
@@ -92,11 +92,11 @@ def _mended_lines(mended: _Mended) -> Iterator[str]:
         yield f"{count_in_words(mended.copied)} damaged places have been copied to {QUARANTINE}/ of their log"
 
 
-def _advice(looked: Looked, mended: _Mended) -> Iterator[str]:
+def _advice(findings: Findings, mended: _Mended) -> Iterator[str]:
     """Next steps for the operator."""
     if mended.refused:
         yield "next: free space on the disk, then repair again"
-    if looked.flaws:
+    if findings.flaws:
         yield "what is whole is read as before, and `brim segments export` copies it out"
         yield "what is lost may have been drained; a file of which nothing can be read may be moved away"
         yield FAILING_DISK
@@ -135,7 +135,7 @@ def _opened(directory: Path) -> Iterator[tuple[Log, RecoveryReport]]:
 # ---- archive ----
 
 
-def archive(view: LogView) -> Told:
+def archive(view: LogView) -> CommandResult:
     """Compress every sealed segment, and remove it after its archive was read back."""
     done: list[dict[str, Any]] = []
     refused: list[str] = []
@@ -169,4 +169,4 @@ def archive(view: LogView) -> Told:
     sizes = f"{bytes_in_words(before)} are {bytes_in_words(after)}{times}"
     summary = f"{count_in_words(len(done))} segments archived: {sizes}"
     report = {"archived": done, "refused": refused}
-    return Told(report, [*refused, summary], well=not refused)
+    return CommandResult(report, [*refused, summary], well=not refused)

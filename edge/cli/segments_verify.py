@@ -23,16 +23,16 @@ from persistence.segment.format import SEGMENT_SUFFIX, segment_name
 from persistence.segment.scan import read_header
 from persistence.segment.verify import CheckedSegment, check_segment
 
-__all__ = ["Flaw", "Looked", "Told", "file_bytes", "look_through", "verify"]
+__all__ = ["CommandResult", "Findings", "Flaw", "file_bytes", "look_through", "verify"]
 
 FAILING_DISK = "if more places are damaged each time, the disk is failing: copy the log away, then replace it"
 
 
 @dataclass(frozen=True)
-class Told:
+class CommandResult:
     """Report of a verb, for machines and for people. `well`: True if nothing needs attention."""
 
-    facts: dict[str, Any]
+    report: dict[str, Any]
     lines: list[str]
     well: bool
 
@@ -61,7 +61,7 @@ class Flaw:
 
 
 @dataclass
-class Looked:
+class Findings:
     """Damage found in the files of some logs."""
 
     files: int = 0
@@ -70,7 +70,7 @@ class Looked:
     indexes: Counter[str] = field(default_factory=Counter)  # footers of sealed segments, by state
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Findings for machines."""
         damage = [asdict(flaw) for flaw in self.flaws]
         return {"files": self.files, "bytes": self.bytes, "damage": damage, "indexes": dict(self.indexes)}
@@ -82,22 +82,22 @@ class Looked:
         yield f"{count_in_words(self.files)} files, {bytes_in_words(self.bytes)} read: {verdict}"
 
 
-def verify(view: LogView) -> Told:
+def verify(view: LogView) -> CommandResult:
     """Read every segment and archive from the disk, and verify all checksums. Changes nothing."""
-    looked = Looked()
+    findings = Findings()
     with progress("verifying", sum(map(file_bytes, view.readers))) as advance:
         for directory, reader in view.readers.items():
-            look_through(view.short(directory), directory, reader, looked, advance)
-    looked.flaws = [flaw for flaw in looked.flaws if _is_there(view, flaw)]
-    lines = [*looked.lines(), *_advice(looked)]
-    return Told(looked.facts, lines, well=not looked.flaws)
+            look_through(view.short(directory), directory, reader, findings, advance)
+    findings.flaws = [flaw for flaw in findings.flaws if _is_there(view, flaw)]
+    lines = [*findings.lines(), *_advice(findings)]
+    return CommandResult(findings.report, lines, well=not findings.flaws)
 
 
 def look_through(
     name: str,
     directory: Path,
     reader: LogReader,
-    looked: Looked,
+    findings: Findings,
     advance: Callable[[float], None],
     on_sealed: Callable[[CheckedSegment], object] = lambda _: None,
 ) -> None:
@@ -111,20 +111,20 @@ def look_through(
     for base in sorted({*here, *archived}):
         try:
             if base not in here:
-                _look_at_archive(files, name, directory, base, looked)
+                _look_at_archive(files, name, directory, base, findings)
             elif (end := reader.end_of(base)) is None:
-                _look_at_last(files, name, directory, base, looked)
+                _look_at_last(files, name, directory, base, findings)
             else:
                 checked = check_segment(files, str(directory), base, end)
-                _enter_sealed(name, directory, checked, looked)
+                _enter_sealed(name, directory, checked, findings)
                 on_sealed(checked)
         except FileNotFoundError:
             continue
         except ArchiveUnavailable as error:
             raise EdgeError(str(error), hint="pip install 'brim[archive]'") from error
         except OSError as error:
-            looked.files += 1
-            looked.flaws.append(Flaw(name, segment_name(base), 0, 0, "", 0, reason=str(error)))
+            findings.files += 1
+            findings.flaws.append(Flaw(name, segment_name(base), 0, 0, "", 0, reason=str(error)))
 
 
 def file_bytes(directory: Path) -> int:
@@ -148,22 +148,22 @@ class _Watched(FreshFiles):
         return data
 
 
-def _enter_sealed(name: str, directory: Path, checked: CheckedSegment, looked: Looked) -> None:
+def _enter_sealed(name: str, directory: Path, checked: CheckedSegment, findings: Findings) -> None:
     file = segment_name(checked.base)
-    looked.files += 1
-    looked.bytes += (directory / file).stat().st_size
-    looked.indexes[checked.footer] += checked.footer != "none"
-    looked.flaws += [_flaw(name, damage, checked.reason) for damage in checked.damage]
+    findings.files += 1
+    findings.bytes += (directory / file).stat().st_size
+    findings.indexes[checked.footer] += checked.footer != "none"
+    findings.flaws += [_flaw(name, damage, checked.reason) for damage in checked.damage]
     if checked.footer == "wrong":
         place, reason = place_of(checked.end), "its index does not say what is there"
-        looked.flaws.append(Flaw(name, file, place, 0, "", 0, reason=reason, mends=True))
+        findings.flaws.append(Flaw(name, file, place, 0, "", 0, reason=reason, mends=True))
 
 
-def _look_at_last(files: Files, name: str, directory: Path, base: int, looked: Looked) -> None:
+def _look_at_last(files: Files, name: str, directory: Path, base: int, findings: Findings) -> None:
     """Verify the last segment, up to its proven end."""
     whole = scrub_segment(files, str(directory), base, None)
-    looked.files, looked.bytes = looked.files + 1, looked.bytes + whole.bytes
-    looked.flaws += [_flaw(name, place, _headless(files, directory, place)) for place in whole.places]
+    findings.files, findings.bytes = findings.files + 1, findings.bytes + whole.bytes
+    findings.flaws += [_flaw(name, place, _headless(files, directory, place)) for place in whole.places]
 
 
 def _headless(files: Files, directory: Path, damage: DamagedRange) -> str:
@@ -180,12 +180,12 @@ def _headless(files: Files, directory: Path, damage: DamagedRange) -> str:
     return ""
 
 
-def _look_at_archive(files: Files, name: str, directory: Path, base: int, looked: Looked) -> None:
+def _look_at_archive(files: Files, name: str, directory: Path, base: int, findings: Findings) -> None:
     scrubbed = scrub_archive(files, str(directory), base)
     names = archive_name(base), earlier_name(base)
     file = next((name for name in names if (directory / name).exists()), names[0])
-    looked.files, looked.bytes = looked.files + 1, looked.bytes + (directory / file).stat().st_size
-    looked.flaws += [
+    findings.files, findings.bytes = findings.files + 1, findings.bytes + (directory / file).stat().st_size
+    findings.flaws += [
         Flaw(name, file, 0, 0, "", 0, reason=f"{part}: {why}") for part, why in scrubbed.parts.items()
     ]
 
@@ -202,9 +202,9 @@ def _is_there(view: LogView, flaw: Flaw) -> bool:
     return any(view.short(reader) == flaw.log and (reader / flaw.file).exists() for reader in view.readers)
 
 
-def _advice(looked: Looked) -> Iterator[str]:
-    if looked.flaws:
+def _advice(findings: Findings) -> Iterator[str]:
+    if findings.flaws:
         yield "what is whole is read as before; next: stop the broker, then `brim segments repair`"
         yield FAILING_DISK
-    elif missing := looked.indexes["missing"]:
+    elif missing := findings.indexes["missing"]:
         yield f"{count_in_words(missing)} of them have no index yet, and are searched instead"

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 # while C serves everything that needs no Python.
 COLLECT = (10_000, 20, 1_000_000_000)
 # The longest that the MQTT thread waits for the interpreter while another thread computes, for example
-# encodes a checkpoint; by default it is 5 ms, each time.
+# encodes a snapshot; by default it is 5 ms, each time.
 SWITCH_S = 0.000_5
 
 

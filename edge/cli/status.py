@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Request the report and print it."""
     with Connection(arguments.runtime_dir) as connection:
-        status = connection.ask(Status(), Report).report
+        status = connection.request(Status(), Report).report
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
     else:
@@ -98,10 +98,10 @@ def _troubles(status: dict[str, Any]) -> list[str]:
         )
     if log:
         troubles += [f"ring {name} is no longer logged: {why}" for name, why in log["broken_rings"].items()]
-    if log and (upkeep := log.get("upkeep")):
-        troubles += [f"stream {name} is full, and refuses publishers" for name in upkeep["full_streams"]]
-        if upkeep["trouble"]:
-            troubles.append(f"segments are not archived or read again: {upkeep['trouble']}")
+    if log and (maintenance := log.get("maintenance")):
+        troubles += [f"stream {name} is full, and refuses publishers" for name in maintenance["full_streams"]]
+        if maintenance["trouble"]:
+            troubles.append(f"segments are not archived or read again: {maintenance['trouble']}")
     return troubles
 
 
@@ -239,8 +239,8 @@ def _log_lines(log: dict[str, Any], rates: dict[str, Any]) -> Iterator[str]:
     )
     if log.get("one_by_one"):
         yield f"  writes wait for each other: no asynchronous I/O: {log['one_by_one']}; see fs.aio-max-nr"
-    if log.get("upkeep"):
-        yield from _upkeep_lines(log["upkeep"])
+    if log.get("maintenance"):
+        yield from _maintenance_lines(log["maintenance"])
     if not log["records"]:
         return
     pace = f"{bytes_in_words(rates['log_record_bytes'])}/s, " if rates.get("log_record_bytes") else ""
@@ -258,17 +258,21 @@ def _log_lines(log: dict[str, Any], rates: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _upkeep_lines(upkeep: dict[str, Any]) -> Iterator[str]:
-    states = ", ".join(f"{bytes_in_words(n)} {state}" for state, n in upkeep["bytes_by_state"].items() if n)
-    archive, scrub = upkeep["archive"], upkeep["scrub"]
+def _maintenance_lines(maintenance: dict[str, Any]) -> Iterator[str]:
+    states = ", ".join(
+        f"{bytes_in_words(n)} {state}" for state, n in maintenance["bytes_by_state"].items() if n
+    )
+    archive, scrub = maintenance["archive"], maintenance["scrub"]
     ratio = f"; archives are {archive['ratio']:.1f} times smaller" if archive["ratio"] else ""
-    disk = "" if upkeep["disk_step"] == "ok" else f"; the disk is nearly full ({upkeep['disk_step']})"
+    disk = (
+        "" if maintenance["disk_step"] == "ok" else f"; the disk is nearly full ({maintenance['disk_step']})"
+    )
     yield f"  kept: {states or 'nothing'}{ratio}{disk}"
     if scrub["damaged"]:
         yield f"  damage found when read again: {count_in_words(scrub['damaged'])} places"
-    for stream, records in upkeep["early_records"].items():
-        yield f"  {count_in_words(records)} records of stream {stream} were removed early"
-    for consumer, records in upkeep["unread_records"].items():
+    for stream, records in maintenance["forced_records"].items():
+        yield f"  {count_in_words(records)} records of stream {stream} were removed against its rules"
+    for consumer, records in maintenance["unread_records"].items():
         yield f"  {count_in_words(records)} records were removed before {consumer} had them"
 
 

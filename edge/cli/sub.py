@@ -212,7 +212,7 @@ class _Rate:
         self._json = as_json
         self._count = self._size_bytes = 0
         self._since = time.monotonic()
-        self._timer = asyncio.create_task(self._tell_always())
+        self._timer = asyncio.create_task(self._report_forever())
 
     def add(self, some: Arrivals, left: int | None) -> int:
         """Count messages without reading them."""
@@ -226,14 +226,14 @@ class _Rate:
         """Print the counts since the last line, and end."""
         self._timer.cancel()
         if self._count:
-            self._tell()
+            self._report()
 
-    async def _tell_always(self) -> None:
+    async def _report_forever(self) -> None:
         while True:
             await asyncio.sleep(RATE_PERIOD_S)
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         now = time.monotonic()
         took_s = now - self._since
         per_s, bytes_per_s = self._count / took_s, self._size_bytes / took_s
@@ -274,4 +274,4 @@ def _as_json(message: Arrival) -> bytes:
     except UnicodeDecodeError:
         line["payload"] = base64.b64encode(message.payload).decode()
         line["encoding"] = "base64"
-    return json.dumps(line | message.facts).encode()
+    return json.dumps(line | message.fields).encode()

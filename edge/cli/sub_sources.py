@@ -19,7 +19,7 @@ from edge.mqtt.properties import NO_PROPERTIES
 if TYPE_CHECKING:
     from edge.local.shm_subscription import RingBatch
 
-__all__ = ["Arrival", "Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq", "property_facts"]
+__all__ = ["Arrival", "Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq", "property_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Arrival:
 
     topic: str
     payload: bytes
-    facts: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ async def from_mqtt(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
         messages = client.subscribe(*args.filters, qos=args.qos)
         async for message in messages:
             fields_shown: dict[str, Any] = {"qos": message.qos, "retain": message.retain}
-            fields_shown |= property_facts(message.properties)
+            fields_shown |= property_fields(message.properties)
             if args.remove_retained and message.retain and not _is_left_out(args, message.topic):
                 await client.publish(message.topic, retain=True)
             one = Arrival(message.topic, message.payload, fields_shown)
@@ -61,10 +61,10 @@ async def chosen(source: AsyncIterator[Arrivals], args: argparse.Namespace) -> A
     async with aclosing(source) as arrivals:  # type: ignore[type-var]
         async for some in arrivals:
             kept = [
-                it
-                for it in some.messages
-                if not (_is_left_out(args, it.topic) or (it.facts["retain"] and args.no_retained))
-                and (it.facts["retain"] or not args.retained_only)
+                arrival
+                for arrival in some.messages
+                if not (_is_left_out(args, arrival.topic) or (arrival.fields["retain"] and args.no_retained))
+                and (arrival.fields["retain"] or not args.retained_only)
             ]
             size_bytes = sum(len(it.payload) for it in kept)
             if kept or some.lost:
@@ -75,7 +75,7 @@ def _is_left_out(args: argparse.Namespace, topic: str) -> bool:
     return any(matches(it, topic) for it in args.filter_out)
 
 
-def property_facts(properties: Properties) -> dict[str, Any]:
+def property_fields(properties: Properties) -> dict[str, Any]:
     """Properties of an MQTT 5 message, by name; absent ones are left out."""
     if properties == NO_PROPERTIES:
         return {}

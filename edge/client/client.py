@@ -460,7 +460,7 @@ class Client:
         await self._connected_link()
         additions = tuple(Wanted(one, qos) for one, qos in self._router.add(subscription).items())
         try:
-            answer = await self._ask(Subscribe(0, additions))
+            answer = await self._request(Subscribe(0, additions))
         except BaseException:
             self._router.remove(subscription)
             raise
@@ -483,7 +483,7 @@ class Client:
             except ConnectionLost:
                 return
 
-    async def _ask(self, packet: Subscribe) -> SubAck | UnsubAck:
+    async def _request(self, packet: Subscribe) -> SubAck | UnsubAck:
         link = await self._connected_link()
         request = self._new_request(packet)
         try:

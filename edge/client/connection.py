@@ -51,7 +51,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._flush_is_due = False
         self._turn_is_over = False
-        self._early: list[Packet] = []  # received in one chunk with CONNACK
+        self._after_connack: list[Packet] = []  # received in one chunk with CONNACK
         self._error: ProtocolError | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -83,7 +83,7 @@ class Link:
         self.send(connect)
         self.flush()
         try:
-            connack, *self._early = await self.receive()
+            connack, *self._after_connack = await self.receive()
         except ConnectionLost as error:
             raise _no_answer(error, self._address) from error
         # the only other packet that the protocol state accepts here is AUTH
@@ -133,9 +133,9 @@ class Link:
 
     async def receive(self) -> list[Packet]:
         """The next packets, at least one. Raises ConnectionLost at the end."""
-        if self._early:
-            early, self._early = self._early, []
-            return early
+        if self._after_connack:
+            packets, self._after_connack = self._after_connack, []
+            return packets
         while True:
             self._raise_if_over()
             try:

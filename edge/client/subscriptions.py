@@ -285,13 +285,13 @@ class SubscriptionRouter:
     def _targets(self, topic: str) -> tuple[Subscription, ...]:
         subscriptions = self._routes.get(topic)
         if subscriptions is None:
-            subscriptions = tuple(one for one in self._subscriptions if self._wants(one.filters, topic))
+            subscriptions = tuple(one for one in self._subscriptions if self._matches_any(one.filters, topic))
             if len(self._routes) >= ROUTES_LIMIT:
                 self._routes.clear()
             self._routes[topic] = subscriptions
         return subscriptions
 
-    def _wants(self, filters: Iterable[str], topic: str) -> bool:
+    def _matches_any(self, filters: Iterable[str], topic: str) -> bool:
         if self._version == Version.V5:
             filters = [split_share(topic_filter)[1] for topic_filter in filters]
         return any(matches(topic_filter, topic) for topic_filter in filters)

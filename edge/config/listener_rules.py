@@ -27,7 +27,7 @@ def listeners_are_safe(config: Config, problems: Problems) -> None:
         inside = listener.path is not None or is_loopback(listener.host)
         if inside or listener.allow_anonymous or listener.certificate_is_user or problems.blames(path):
             continue
-        if config.auth.asks_names:
+        if config.auth.requires_login:
             continue
         problems.add(
             path,

@@ -197,7 +197,7 @@ class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Plug-ins, called in the order of the file."""
 
     @property
-    def asks_names(self) -> bool:
+    def requires_login(self) -> bool:
         """True if clients may have to log in."""
         return self.password_file is not None or bool(self.plugin)
 
@@ -330,16 +330,16 @@ class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: Literal["oldest", "latest"] = "oldest"
     """First record of a partition that was never drained: the oldest one, or the next one that arrives;
     earlier records are then counted as skipped."""
-    unit_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = 8 * MIB
+    file_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = 8 * MIB
     """Size at which a drained file is complete. Larger files cost less for each record and arrive later."""
-    unit_records: Annotated[int, Meta(ge=1, le=1 << 30)] = 1_000_000
+    file_records: Annotated[int, Meta(ge=1, le=1 << 30)] = 1_000_000
     """Number of records at which a drained file is complete."""
     linger_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1_000
     """Wait of the oldest record at which a drained file is complete, whatever its size."""
     compress: Literal["none", "zstd"] = "none"
     """Compression of drained files. "zstd" needs the extra `zstd` before Python 3.14."""
     window: Annotated[int, Meta(ge=1, le=64)] = 4
-    """Drained files or record batches in flight to the sink; each takes unit_bytes of memory."""
+    """Drained files or record batches in flight to the sink; each takes file_bytes of memory."""
     resend_max_records: Annotated[int, Meta(ge=1, le=1 << 30)] = 50_000
     """Records that Kafka and MQTT sinks may get twice after a crash of the bridge. A smaller value costs
     throughput: the checkpoint is saved at least once for each such window."""

@@ -146,7 +146,7 @@ class Journal:
         self.unsynced = False
 
     @property
-    def wants_rewrite(self) -> bool:
+    def needs_rewrite(self) -> bool:
         """True if the file has grown enough, or is unusable."""
         return self.broken or self._end > self._compact_bytes
 

@@ -24,7 +24,7 @@ from typing import Self
 
 from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult
-from edge.consumers.client_socket import REPLY_TIMEOUT_S, Asker, Curve, unreachable
+from edge.consumers.client_socket import REPLY_TIMEOUT_S, Curve, RequestClient, unreachable
 from edge.consumers.client_state import ConsumerBatch
 from edge.consumers.consumer_connection import SLICE_S, ConsumerConnection
 from edge.consumers.protocol import VERSION, Acknowledgement, Letter, Publish, Published
@@ -68,8 +68,8 @@ class Consumer(ConsumerConnection[AckResult]):
 
     def close(self) -> None:
         """Leave the group.  Records in hand come to other members.  May be called twice."""
-        if self._say_goodbye() and self._wire is not None:
-            self._wire.socket.poll(LEAVE_MS)
+        if self._send_leave() and self._client_socket is not None:
+            self._client_socket.socket.poll(LEAVE_MS)
         self._close()
 
     def __iter__(self) -> Iterator[ConsumerBatch]:
@@ -141,6 +141,6 @@ def publish(
     for letter, _ in letters:
         check_name(letter.topic)
     frames = [payload_bytes(payload) for _, payload in letters]
-    with Asker(runtime_dir, endpoint=endpoint, curve=curve) as asker:
-        request = Publish(asker.number(), VERSION, tuple(letter for letter, _ in letters))
-        return asker.ask(request, Published, frames, timeout_s)[0].stored
+    with RequestClient(runtime_dir, endpoint=endpoint, curve=curve) as client:
+        request = Publish(client.number(), VERSION, tuple(letter for letter, _ in letters))
+        return client.request(request, Published, frames, timeout_s)[0].stored

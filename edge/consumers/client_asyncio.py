@@ -67,8 +67,8 @@ class Consumer(ConsumerConnection[Coroutine[Any, Any, AckResult]]):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        if self._say_goodbye() and self._wire is not None:
-            await asyncio.to_thread(self._wire.socket.poll, LEAVE_MS)
+        if self._send_leave() and self._client_socket is not None:
+            await asyncio.to_thread(self._client_socket.socket.poll, LEAVE_MS)
         self._close()
 
     def __aiter__(self) -> AsyncIterator[ConsumerBatch]:

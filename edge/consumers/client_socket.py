@@ -13,12 +13,12 @@ import msgspec
 import zmq
 
 from edge.config.directories import StrPath, runtime_directory
-from edge.consumers.protocol import PROTOCOL, Answer, Asked, Message
+from edge.consumers.protocol import PROTOCOL, Answer, Message, RequestMessage
 from edge.errors import BrokerUnreachable, ControlError, NoAnswer
 from edge.rpc import client as rpc
 from edge.rpc.protocol import encode, expect
 
-__all__ = ["REPLY_TIMEOUT_S", "Asker", "Curve", "Wire", "endpoint_of", "unreachable"]
+__all__ = ["REPLY_TIMEOUT_S", "ClientSocket", "Curve", "RequestClient", "endpoint_of", "unreachable"]
 
 CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 10.0
@@ -40,7 +40,7 @@ def endpoint_of(runtime_dir: StrPath | None, endpoint: str) -> str:
     return endpoint or f"ipc://{runtime_directory(runtime_dir) / 'consumers.sock'}"
 
 
-class Wire:
+class ClientSocket:
     """A socket that reconnects by itself. It queues nothing while there is no broker."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, curve: Curve | None) -> None:
@@ -66,7 +66,7 @@ class Wire:
         """True if receive() has an answer."""
         return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
-    def send(self, request: Asked, frames: Sequence[bytes] = ()) -> bool:
+    def send(self, request: RequestMessage, frames: Sequence[bytes] = ()) -> bool:
         """Send a request. False: no broker is there now, or it does not read."""
         try:
             self.socket.send_multipart([encode(request), *frames], zmq.NOBLOCK)
@@ -87,46 +87,46 @@ class Wire:
         self.socket.close()
 
 
-class Asker:
+class RequestClient:
     """Sends one request at a time and waits for its answer. A context manager; blocks."""
 
     def __init__(
         self, runtime_dir: StrPath | None = None, *, endpoint: str = "", curve: Curve | None = None
     ) -> None:
         self._context = zmq.Context()
-        self._wire = Wire(self._context, endpoint_of(runtime_dir, endpoint), curve)
+        self._client_socket = ClientSocket(self._context, endpoint_of(runtime_dir, endpoint), curve)
         self._numbers = itertools.count(1)
 
     def number(self) -> int:
         """Number for the next request."""
         return next(self._numbers)
 
-    def ask(
+    def request(
         self,
-        request: Asked,
+        request: RequestMessage,
         expected: type[A],
         frames: Sequence[bytes] = (),
         timeout_s: float = REPLY_TIMEOUT_S,
     ) -> tuple[A, list[bytes]]:
         """Send a request and return its answer and frames. Raises Refused, BrokerUnreachable."""
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
-        socket = self._wire.socket
-        while not self._wire.send(request, frames):
+        socket = self._client_socket.socket
+        while not self._client_socket.send(request, frames):
             if time.monotonic() >= deadline:
-                raise unreachable(self._wire.endpoint)
+                raise unreachable(self._client_socket.endpoint)
             socket.poll(100, zmq.POLLOUT)
         deadline = time.monotonic() + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             if not socket.poll(int(left_s * 1000) + 1):
                 continue
-            answer = self._wire.receive()
+            answer = self._client_socket.receive()
             if answer is not None and answer[0].id == request.id:
                 return expect(answer[0], expected), answer[1]
-        raise NoAnswer(f"no answer from {self._wire.endpoint} in {timeout_s} s")
+        raise NoAnswer(f"no answer from {self._client_socket.endpoint} in {timeout_s} s")
 
     def close(self) -> None:
         """Close the socket. May be called twice."""
-        self._wire.close()
+        self._client_socket.close()
         self._context.term()
 
     def __enter__(self) -> Self:

@@ -30,7 +30,6 @@ from edge.consumers.protocol import (
     Acked,
     Alive,
     Answer,
-    Asked,
     BatchInfo,
     Commit,
     Failed,
@@ -41,6 +40,7 @@ from edge.consumers.protocol import (
     Joined,
     Leave,
     Nack,
+    RequestMessage,
 )
 from edge.errors import Refused
 from edge.logging_setup import pairs
@@ -119,7 +119,7 @@ class ConsumerCore:
         self._instance = secrets.token_hex(8)
         self._joined: Joined | None = None
         self._was_in = False
-        self._outgoing: deque[Asked] = deque()
+        self._outgoing: deque[RequestMessage] = deque()
         self._under_way: dict[int, float] = {}  # request -> time at which it is given up
         self._fetch_id = 0
         self._join_id = 0
@@ -133,7 +133,7 @@ class ConsumerCore:
         """True if the broker knows this member."""
         return self._joined is not None
 
-    def requests(self, now_s: float, *, connected: bool) -> list[Asked]:
+    def requests(self, now_s: float, *, connected: bool) -> list[RequestMessage]:
         """Requests to send now. Pass those that cannot be sent to unsent()."""
         if any(deadline <= now_s for deadline in self._under_way.values()) or (
             not connected and self._under_way
@@ -144,7 +144,7 @@ class ConsumerCore:
         if self._joined is None:
             self._join(now_s)
         else:
-            self._ask(self._joined, now_s)
+            self._queue_request(self._joined, now_s)
         requests = list(self._outgoing)
         self._outgoing.clear()
         for request in requests:
@@ -152,7 +152,7 @@ class ConsumerCore:
             self._under_way[request.id] = now_s + patience_s
         return requests
 
-    def unsent(self, request: Asked) -> None:
+    def unsent(self, request: RequestMessage) -> None:
         """Queue a request again that could not be sent."""
         self._outgoing.append(request)
         self._under_way.pop(request.id, None)
@@ -192,7 +192,7 @@ class ConsumerCore:
     # ---- requests of the application ----
 
     def ack(self, batch: ConsumerBatch, offsets: Offsets | None) -> Ack:
-        """Request: acknowledge these records of the batch, or all."""
+        """RequestMessage: acknowledge these records of the batch, or all."""
         runs = self._whole(batch) if offsets is None else runs_of(offsets)
         return Ack(*self._head(batch), tuple(runs))
 
@@ -205,23 +205,23 @@ class ConsumerCore:
         *,
         counts: bool = True,
     ) -> Nack:
-        """Request: give these records of the batch back, or all, to get them again."""
+        """RequestMessage: give these records of the batch back, or all, to get them again."""
         runs = self._whole(batch) if offsets is None else runs_of(offsets)
         delay_ms = None if delay_s is None else min(max(int(delay_s * 1000), 0), DELAY_MAX_MS)
         return Nack(*self._head(batch), tuple(runs), delay_ms, cause[:1024], counts)
 
     def commit(self, batch: ConsumerBatch, offset: int) -> Commit:
-        """Request: acknowledge all records of the ring below `offset`."""
+        """RequestMessage: acknowledge all records of the ring below `offset`."""
         return Commit(*self._head(batch), offset)
 
     def working(self) -> Heartbeat | None:
-        """Request: extend the leases of all records; None if not joined."""
+        """RequestMessage: extend the leases of all records; None if not joined."""
         if self._joined is None:
             return None
         group, member = self.settings.group, self._joined.member
         return Heartbeat(next(self._numbers), VERSION, group, member, working=True)
 
-    def queue(self, request: Asked, *, wait: bool) -> int:
+    def queue(self, request: RequestMessage, *, wait: bool) -> int:
         """Queue a request for the next requests(), and return its number. `wait`: keep its answer."""
         if wait:
             self.answers[request.id] = None
@@ -265,7 +265,7 @@ class ConsumerCore:
                 "consumer refused by the broker %s", pairs(group=self.settings.group, reason=answer.error)
             )
 
-    def _ask(self, joined: Joined, now_s: float) -> None:
+    def _queue_request(self, joined: Joined, now_s: float) -> None:
         group, member = self.settings.group, joined.member
         if not self._fetch_id and len(self.batches) < self.settings.ahead:
             self._fetch_id = next(self._numbers)

@@ -11,10 +11,10 @@ import zmq
 
 from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult, Offsets, offset_of, result_of
-from edge.consumers.client_socket import Curve, Wire, endpoint_of
+from edge.consumers.client_socket import ClientSocket, Curve, endpoint_of
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSettings
 from edge.consumers.groups import Mode
-from edge.consumers.protocol import Acked, Acknowledgement, Answer, Asked, Commit
+from edge.consumers.protocol import Acked, Acknowledgement, Answer, Commit, RequestMessage
 from edge.errors import InvalidArgument, NotOpen
 from edge.local.filters import checked_filters
 from ringbuf import Record
@@ -57,7 +57,7 @@ class ConsumerConnection(ABC, Generic[Result]):
         self._curve = curve
         self._connect_timeout_s = connect_timeout_s
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._wire: Wire | None = None
+        self._client_socket: ClientSocket | None = None
 
     @property
     def joined(self) -> bool:
@@ -115,7 +115,7 @@ class ConsumerConnection(ABC, Generic[Result]):
 
     def _result(
         self,
-        request: Asked,
+        request: RequestMessage,
         answer: Answer | None,
         batch: ConsumerBatch,
         selection: list[Record | int] | None,
@@ -126,10 +126,10 @@ class ConsumerConnection(ABC, Generic[Result]):
             self._core.refused += result.refused
         return result
 
-    def _opened(self) -> Wire:
-        if self._wire is None:
+    def _opened(self) -> ClientSocket:
+        if self._client_socket is None:
             raise NotOpen("the consumer is not open", hint="use it inside `with` or `async with`")
-        return self._wire
+        return self._client_socket
 
     def _exchange(self) -> float:
         """Send what is to be sent and take what has come; seconds until that is worth doing again."""
@@ -144,17 +144,17 @@ class ConsumerConnection(ABC, Generic[Result]):
 
     def _open(self) -> None:
         self._context = zmq.Context()
-        self._wire = Wire(self._context, self._endpoint, self._curve)
+        self._client_socket = ClientSocket(self._context, self._endpoint, self._curve)
 
-    def _say_goodbye(self) -> bool:
+    def _send_leave(self) -> bool:
         leave = self._core.leave()
-        return leave is not None and self._wire is not None and self._wire.send(leave)
+        return leave is not None and self._client_socket is not None and self._client_socket.send(leave)
 
     def _close(self) -> None:
-        if self._wire is not None and self._context is not None:
-            self._wire.close()
+        if self._client_socket is not None and self._context is not None:
+            self._client_socket.close()
             self._context.term()
-            self._wire = self._context = None
+            self._client_socket = self._context = None
 
     def _raise_refusal(self) -> None:
         if self._core.refusal is not None:

@@ -72,7 +72,7 @@ from edge.rpc.protocol import MalformedRequest, encode
 __all__ = ["NOT_BEFORE", "Coordinator"]
 
 NOT_BEFORE = "brim-not-before"  # user property of a record: ns since 1970, before which no consumer gets it
-SWEEP_S = 0.05  # between two checks for expired leases and sessions
+EXPIRY_CHECK_S = 0.05  # between two checks for expired leases and sessions
 IDLE_S = 1.0
 READS_MAX, READS_EACH, READS_MAX_BYTES = 64, 16, 64 << 20  # reads that wait for the log
 # publishes that wait for the broker's thread
@@ -133,7 +133,7 @@ class Coordinator:
         self._reads = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
         self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
         self._more = False  # records wait to be examined
-        self._sweep_s = 0.0
+        self._next_expiry_s = 0.0
         self._sync_s = float("inf")  # time of the next sync
         self._flush_retry_s = 0.0
 
@@ -193,21 +193,21 @@ class Coordinator:
             self.counts["malformed"] += 1
             self._answer(peer, Failed(error.id, str(error), "malformed", error.hint))
             return
-        with self._guard(peer, request.id, type(request).__name__.lower()):
+        with self._contained(peer, request.id, type(request).__name__.lower()):
             try:
                 self._do(peer, request, frames)
             except NotDone as error:
                 self.counts[error.code] += 1
                 self._answer(peer, Failed(request.id, str(error), error.code, error.hint))
 
-    def _guard(self, peer: bytes, number: int, action: str) -> AbstractContextManager[None]:
+    def _contained(self, peer: bytes, number: int, action: str) -> AbstractContextManager[None]:
         """Answer a request with an error if it raises: a defect of the broker or a fault of the machine."""
 
         def refuse(error: Exception) -> None:
             text = f"{action} failed in the broker: {type(error).__name__}"
             self._answer(peer, Failed(number, text, "refused", "see the broker's log, and report this"))
 
-        return self._faults.guard(action, refuse)
+        return self._faults.contained(action, refuse)
 
     def turn(self) -> float:
         """Do the work that is due. Returns the seconds until more may be due."""
@@ -216,22 +216,22 @@ class Coordinator:
         self._more = False
         self._cold.run()
         also_s = min((look() for look in self.also), default=IDLE_S)
-        if now_s >= self._sweep_s:
-            self._sweep(now_s)
+        if now_s >= self._next_expiry_s:
+            self._expire_all(now_s)
         for waiting in list(self._fetches.values()):
-            with self._guard(waiting.peer, waiting.request.id, "fetch"):
+            with self._contained(waiting.peer, waiting.request.id, "fetch"):
                 self._try(waiting, now_s)
         self._flush(now_s)
         return min(self._pause_s(now_s), also_s)
 
-    def _sweep(self, now_s: float) -> None:
-        self._sweep_s = now_s + SWEEP_S
+    def _expire_all(self, now_s: float) -> None:
+        self._next_expiry_s = now_s + EXPIRY_CHECK_S
         for group in self.registry.groups.values():
-            with self._faults.guard(f"sweep of group {group.name}", lambda _: None):
-                self._sweep_group(group, now_s)
+            with self._faults.contained(f"expiry check of group {group.name}", lambda _: None):
+                self._expire_group(group, now_s)
         self._dead_letters.look(now_s)
 
-    def _sweep_group(self, group: ConsumerGroup, now_s: float) -> None:
+    def _expire_group(self, group: ConsumerGroup, now_s: float) -> None:
         for member in group.expire(now_s):
             self.counts["members_lost"] += 1
             self._fetches.pop(member.id, None)
@@ -244,7 +244,7 @@ class Coordinator:
             return 0.0
         until_s = min((fetch.until_s for fetch in self._fetches.values()), default=now_s + IDLE_S)
         if any(group.members for group in self.registry.groups.values()) or self._publishing:
-            until_s = min(until_s, self._sweep_s)
+            until_s = min(until_s, self._next_expiry_s)
         sync_s = max(self._sync_s, self._flush_retry_s) if self.registry.store.broken else self._sync_s
         return max(min(until_s, sync_s, now_s + IDLE_S) - now_s, 0.0)
 

@@ -90,16 +90,16 @@ class DeadLetterPublisher:
             dead = partition.tracker.dead()
             if not dead:
                 continue
-            with self._guard(group, partition):
+            with self._contained(group, partition):
                 self._begin(group, partition, dead[0])
 
-    def _guard(self, group: ConsumerGroup, partition: GroupPartition) -> AbstractContextManager[None]:
+    def _contained(self, group: ConsumerGroup, partition: GroupPartition) -> AbstractContextManager[None]:
         """Limit an exception to this partition, which is tried again after RETRY_S."""
 
         def again(_: Exception) -> None:
             partition.publishing_dead_letters, partition.retry_s = False, self._clock() + RETRY_S
 
-        return self._faults.guard(f"dead letters of group {group.name}", again)
+        return self._faults.contained(f"dead letters of group {group.name}", again)
 
     def _begin(self, group: ConsumerGroup, partition: GroupPartition, span: Span) -> None:
         entry = self._registry.rings[partition.ring]
@@ -123,7 +123,7 @@ class DeadLetterPublisher:
         span: Span,
         records: RingRecords | OSError | None,
     ) -> None:
-        with self._guard(group, partition):
+        with self._contained(group, partition):
             self._publish(group, partition, span, records)
 
     def _publish(

@@ -23,7 +23,7 @@ class Faults:
         self._may_log = LogThrottle(clock)
 
     @contextmanager
-    def guard(self, action: str, then: Callable[[Exception], object]) -> Iterator[None]:
+    def contained(self, action: str, then: Callable[[Exception], object]) -> Iterator[None]:
         """Catch an exception of the block and pass it to `then`. Everything else continues."""
         try:
             yield

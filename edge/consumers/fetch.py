@@ -73,7 +73,7 @@ class LogReadThread:
     def run(self) -> None:
         """Deliver the answers that are ready."""
         while self._answers:
-            with self._faults.guard("records of the log", lambda _: None):
+            with self._faults.contained("records of the log", lambda _: None):
                 self._answers.popleft()()
 
     def close(self) -> None:

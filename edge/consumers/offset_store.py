@@ -170,7 +170,7 @@ class OffsetStore:
         Raises OSError: the changes stay recorded, and the next flush() tries with a new file.
         """
         journal = self._journal
-        if not (journal.wants_rewrite and self._rewritten()) and self._waiting:
+        if not (journal.needs_rewrite and self._rewritten()) and self._waiting:
             journal.append(list(map(encode_body, self._waiting)))
         self._waiting.clear()
         if sync:

@@ -94,13 +94,13 @@ class Message(rpc.Message, frozen=True, omit_defaults=True):
     id: U64
 
 
-class Asked(Message, frozen=True, omit_defaults=True):
+class RequestMessage(Message, frozen=True, omit_defaults=True):
     """Base of all requests."""
 
     version: int
 
 
-class Join(Asked, frozen=True):
+class Join(RequestMessage, frozen=True):
     """Request to become a member.
 
     `start`: the first record of a group without progress. `name` is shown to people. `instance`: a join with
@@ -116,7 +116,7 @@ class Join(Asked, frozen=True):
     instance: Annotated[str, Meta(max_length=64)] = ""
 
 
-class OfMember(Asked, frozen=True):
+class OfMember(RequestMessage, frozen=True):
     """Base of the requests of a member; each keeps it in its group."""
 
     group: GroupName
@@ -171,13 +171,13 @@ class Nack(Acknowledgement, frozen=True):
     counts: bool = True
 
 
-class Rings(Asked, frozen=True):
+class Rings(RequestMessage, frozen=True):
     """Request for the rings that may hold records for the filters."""
 
     filters: Annotated[tuple[str, ...], Meta(min_length=1, max_length=FILTERS_MAX)]
 
 
-class Read(Asked, frozen=True):
+class Read(RequestMessage, frozen=True):
     """Request for records from `offset` of `epoch` on, or from `time_ns`, or from the oldest record on."""
 
     ring: Name
@@ -198,19 +198,19 @@ class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
     not_before_ns: U64 | None = None
 
 
-class Publish(Asked, frozen=True):
+class Publish(RequestMessage, frozen=True):
     """Request to store messages. One payload frame for each letter follows."""
 
     letters: Annotated[tuple[Letter, ...], Meta(min_length=1, max_length=LETTERS_MAX)]
 
 
-class Groups(Asked, frozen=True):
+class Groups(RequestMessage, frozen=True):
     """Request for the state of groups. `group` "": all."""
 
     group: str = ""
 
 
-class Reset(Asked, frozen=True):
+class Reset(RequestMessage, frozen=True):
     """Request to set offsets. `rings` (): all of the group. `value`: the offset, or the time in ns since
     1970.
     """
@@ -221,7 +221,7 @@ class Reset(Asked, frozen=True):
     rings: Annotated[tuple[Name, ...], Meta(max_length=RINGS_MAX)] = ()
 
 
-class Forget(Asked, frozen=True):
+class Forget(RequestMessage, frozen=True):
     """Request to remove a group."""
 
     group: GroupName

@@ -136,7 +136,7 @@ class ConsumersEndpoint:
             self.close()
             raise
         self._take_added()
-        self._tell_status()
+        self._report_status()
         self._thread.start()
 
     def stop(self) -> None:
@@ -207,10 +207,10 @@ class ConsumersEndpoint:
         pause_s = self._coordinator.turn()
         self._send()
         if time.monotonic() >= self._status_s:
-            self._tell_status()
+            self._report_status()
         return 0.0 if more or self._calls else pause_s
 
-    def _tell_status(self) -> None:
+    def _report_status(self) -> None:
         self._server.look()
         self._groups = self._coordinator.status()
         self._status_s = time.monotonic() + STATUS_S

@@ -26,7 +26,7 @@ class EventKind(IntEnum):
     # detail: a producer ring with invalid bytes, which is read no further
     PRODUCER_BAD = lib.MQ_EVENT_PRODUCER_BAD
     BACKFILL = lib.MQ_EVENT_BACKFILL  # only the log has the next record of the connection's session
-    JOURNAL = lib.MQ_EVENT_JOURNAL  # the journal of sessions needs a checkpoint
+    JOURNAL = lib.MQ_EVENT_JOURNAL  # the journal of sessions needs a snapshot
     UPGRADE = lib.MQ_EVENT_UPGRADE  # data: the HTTP request of a WebSocket client
     PROXY = lib.MQ_EVENT_PROXY  # data: the PROXY header of a connection
 

@@ -273,22 +273,22 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         """Stop writing the journal."""
 
     def journal_note(self, note: bytes, /) -> bool:
-        """Append a note of Python. False if it does not fit: a checkpoint must replace it."""
+        """Append a note of Python. False if it does not fit: a snapshot must replace it."""
 
     def journal_is_short(self) -> bool:
-        """True if half of the journal is in use. Only a checkpoint makes room; the rest is for messages."""
+        """True if half of the journal is in use. Only a snapshot makes room; the rest is for messages."""
 
     def journal_end(self, at_once: bool, /) -> int | None:
-        """Position at which the journal continues after a checkpoint of now. Output waits for entries not yet
-        written. None: the journal is closed, or has room soon and requests a checkpoint again, unless
+        """Position at which the journal continues after a snapshot of now. Output waits for entries not yet
+        written. None: the journal is closed, or has room soon and requests a snapshot again, unless
         `at_once`.
         """
 
     def journal_sections(self, first: int, most: int, /) -> tuple[bytes, int | None]:
-        """About `most` bytes of entries for a checkpoint, and the value to continue with: 0 to None."""
+        """About `most` bytes of entries for a snapshot, and the value to continue with: 0 to None."""
 
     def journal_checkpointed(self, position: int, due_bytes: int, /) -> None:
-        """Free the journal before `position`. The next checkpoint is due after `due_bytes`."""
+        """Free the journal before `position`. The next snapshot is due after `due_bytes`."""
 
     def routed_position(self, ring: int, /) -> int:
         """Position below which everything has been routed."""

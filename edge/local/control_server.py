@@ -155,9 +155,9 @@ class LocalEndpoint(Server[LocalPeer]):
             stream = self._streams[partition.stream]
             if any(filters_meet(mine, theirs) for mine in stream.topics for theirs in filters):
                 partition.ring.mend()
-                yield _facts(partition.name, partition.ring, stream, "partition")
+                yield _ring_info(partition.name, partition.ring, stream, "partition")
         # A producer's topics are not checked, so its ring may hold records of any topic.
-        yield from (_producer_facts(entry) for entry in self._producers.all() if not entry.ring.is_lost)
+        yield from (_producer_info(entry) for entry in self._producers.all() if not entry.ring.is_lost)
 
     async def _gate(self, peer: LocalPeer, name: str, slot: int) -> None:
         partition = self._partitions.get(name)
@@ -184,7 +184,7 @@ class LocalEndpoint(Server[LocalPeer]):
             if name in other.produces and other is not peer:
                 hint = "give each producer a name of its own"
                 raise Refused(f"producer {producer!r} of stream {stream!r} is process {other.pid}", hint=hint)
-        info = _producer_facts(self._producers.open(producer, stream, peer.uid))
+        info = _producer_info(self._producers.open(producer, stream, peer.uid))
         if name not in peer.produces:
             log.info("local producer joined %s", pairs(name=name, pid=peer.pid, uid=peer.uid))
         peer.produces.add(name)
@@ -247,7 +247,7 @@ class LocalEndpoint(Server[LocalPeer]):
 
     def _announce(self, added: ProducerRing) -> None:
         for peer in [peer for peer in self._peers if peer.follows]:
-            self.send(peer, RingAdded(_producer_facts(added)))
+            self.send(peer, RingAdded(_producer_info(added)))
 
     async def release(self, peer: LocalPeer) -> None:
         """Release the resources of a peer: its gates, and reader slots of dead processes in all rings."""
@@ -268,10 +268,10 @@ def _no_session(client_id: str, missing: str) -> Refused:
     return Refused(f"client {client_id!r} has {missing}", hint="`brim clients` lists them")
 
 
-def _facts(name: str, ring: Ring, stream: Stream, kind: Literal["partition", "producer"]) -> RingInfo:
+def _ring_info(name: str, ring: Ring, stream: Stream, kind: Literal["partition", "producer"]) -> RingInfo:
     policy = (stream.when_full, stream.queue_timeout_ms)
     return RingInfo(name, str(ring.path), ring.epoch, stream.name, kind, *policy)
 
 
-def _producer_facts(producer: ProducerRing) -> RingInfo:
-    return _facts(producer.name, producer.ring, producer.stream, "producer")
+def _producer_info(producer: ProducerRing) -> RingInfo:
+    return _ring_info(producer.name, producer.ring, producer.stream, "producer")

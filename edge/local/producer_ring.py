@@ -37,7 +37,7 @@ def producer(name: str, stream: str = "default", *, runtime_dir: StrPath | None 
     process is this producer.
     """
     with Connection(runtime_dir) as connection:
-        info = connection.ask(Produce(name, stream), RingList).rings[0]
+        info = connection.request(Produce(name, stream), RingList).rings[0]
         with _attached(info, name) as ring:
             yield _writer_of(ring, info, "block" if info.when_full == "block" else "reject")
 
@@ -52,7 +52,7 @@ async def producer_asyncio(
     asyncio waits for readers, up to queue_timeout_ms.
     """
     with Connection(runtime_dir) as connection:
-        info = (await connection.ask_async(Produce(name, stream), RingList)).rings[0]
+        info = (await connection.request_async(Produce(name, stream), RingList)).rings[0]
         with _attached(info, name) as ring:
             yield _writer_of(ring, info, "reject")
 

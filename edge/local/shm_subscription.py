@@ -77,7 +77,7 @@ class _Source:
     """A ring that is read."""
 
     def __init__(self, info: RingInfo, ring: Ring, reader: Reader, lost: int) -> None:
-        self.facts = info
+        self.info = info
         self.reader = reader
         self.successor: RingInfo | None = None  # the same ring in a later epoch: to be read after this one
         self._ring = ring
@@ -93,7 +93,7 @@ class _Source:
         if not len(records) and not self._lost:
             return None
         lost, self._lost = self._lost, 0
-        return RingBatch(self.facts, records, lost)
+        return RingBatch(self.info, records, lost)
 
     @property
     def unsettled(self) -> bool:
@@ -146,7 +146,7 @@ class RingSubscription:
     def places(self) -> dict[str, Place]:
         """Position in each ring: a later subscription continues there, with this as `start`."""
         return {
-            name: Place(source.facts.epoch, source.reader.offset) for name, source in self._sources.items()
+            name: Place(source.info.epoch, source.reader.offset) for name, source in self._sources.items()
         }
 
     def _release(self) -> None:
@@ -220,7 +220,7 @@ class RingSubscription:
 
     def _take(self, info: RingInfo, start: Start) -> Generator[tuple[Request, type[Message]], Any, None]:
         known = self._sources.get(info.name)
-        if known is not None and known.facts.epoch != info.epoch:
+        if known is not None and known.info.epoch != info.epoch:
             known.successor = info
             self._unsettled = True
             self._poll.rest()  # the thread will never report the old ring again: read it now
@@ -262,7 +262,7 @@ class RingSubscription:
 
     def _drop(self, source: _Source) -> None:
         self._poll.remove(source.reader)
-        self._sources.pop(source.facts.name, None)
+        self._sources.pop(source.info.name, None)
         source.close()
 
     def _lose_broker(self) -> None:
@@ -363,7 +363,7 @@ class ShmSubscription(RingSubscription):
             while True:
                 request, expected = chores.send(answer)
                 assert self._connection is not None
-                answer = self._connection.ask(request, expected)
+                answer = self._connection.request(request, expected)
         except StopIteration:
             return
         except BrokerUnreachable:

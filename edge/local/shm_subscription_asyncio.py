@@ -91,7 +91,7 @@ class ShmSubscription(RingSubscription):
             while True:
                 request, expected = chores.send(answer)
                 assert self._connection is not None
-                answer = await self._connection.ask_async(request, expected)
+                answer = await self._connection.request_async(request, expected)
         except StopIteration:
             assert self._connection is not None
             self._loop.add_reader(self._connection.fileno(), self._spoken_to)

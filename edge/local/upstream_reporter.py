@@ -35,7 +35,7 @@ class _Ring:
     offset: int = 0
     lost: list[tuple[int, int]] = field(default_factory=list)  # not reported yet
     reported: list[tuple[int, int]] = field(default_factory=list)  # the latest, for a broker that restarts
-    told: bool = True
+    is_reported: bool = True
 
     def report_again(self) -> None:
         """Report everything again, to a broker that knows none of it."""
@@ -69,7 +69,7 @@ class UpstreamReporter:
             ring = self._rings.setdefault(ring_name, _Ring())
             if ring.epoch != epoch:
                 ring = self._rings[ring_name] = _Ring(epoch)
-            ring.offset, ring.told = offset, False
+            ring.offset, ring.is_reported = offset, False
             ring.lost = _bounded([*ring.lost, *lost])
             self._news.notify()
 
@@ -91,11 +91,11 @@ class UpstreamReporter:
         failure = ""
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._stopping or self._untold())
-                if not self._untold():
+                self._news.wait_for(lambda: self._stopping or self._unreported())
+                if not self._unreported():
                     break
             try:
-                self._tell()
+                self._report()
                 failure = ""
             except EdgeError as error:
                 self._drop(forget=isinstance(error, BrokerUnreachable))
@@ -109,24 +109,24 @@ class UpstreamReporter:
                         break
         self._drop(forget=False)
 
-    def _untold(self) -> list[str]:
-        return [name for name, ring in self._rings.items() if not ring.told]
+    def _unreported(self) -> list[str]:
+        return [name for name, ring in self._rings.items() if not ring.is_reported]
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Send all unreported progress. Raises EdgeError: it stays unreported."""
         connection = self._connection = self._connection or Connection(self._directory)
         with self._news:
-            untold = self._untold()
-        for name in untold:
+            unreported = self._unreported()
+        for name in unreported:
             with self._news:
                 ring = self._rings[name]
-                lost, ring.lost, ring.told = ring.lost, [], True
+                lost, ring.lost, ring.is_reported = ring.lost, [], True
                 report = Drained(self._bridge, name, ring.epoch, ring.offset, tuple(lost))
             try:
-                connection.ask(report, Done)
+                connection.request(report, Done)
             except EdgeError:
                 with self._news:
-                    ring.lost, ring.told = _bounded([*lost, *ring.lost]), False
+                    ring.lost, ring.is_reported = _bounded([*lost, *ring.lost]), False
                 raise
             with self._news:
                 ring.reported = [*ring.reported, *lost][-LOST_MAX:]

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from edge.config.schema import Log as ConfigLog
 from edge.config.schema import Stream
 from edge.errors import EdgeError
-from edge.log.log_status import TOTALS, log_facts, sys_numbers, together
+from edge.log.log_status import TOTALS, read_status, sys_numbers, together
 from edge.logging_setup import pairs
 from persistence import Log, LogError, LogReader, LogThread, RingEnd, Source
 from persistence.files import OsFiles
@@ -69,7 +69,7 @@ class LogSet:
         self._ends: dict[str, RingEnd] = {}
         self._homes: dict[str, Path] = {}
         self._wake = -1
-        self.upkeep: Callable[[], Status] | None = None  # status of the maintenance, for status()
+        self.maintenance: Callable[[], Status] | None = None  # status of the maintenance, for status()
         self.on_log: Callable[[Log], object] | None = None  # called for logs that are opened later
         self._refused: Callable[[str], bool] = lambda _: False
 
@@ -218,9 +218,9 @@ class LogSet:
         each = [
             {"directory": str(directory), **thread.status()} for directory, thread in self._threads.items()
         ]
-        upkeep = self.upkeep() if self.upkeep is not None else None
-        status = log_facts(self.directory, [ring_log.reader.stats for ring_log in self.logs()])
-        return {**together(each), **status, "upkeep": upkeep}
+        maintenance = self.maintenance() if self.maintenance is not None else None
+        status = read_status(self.directory, [ring_log.reader.stats for ring_log in self.logs()])
+        return {**together(each), **status, "maintenance": maintenance}
 
     def numbers(self) -> dict[str, int]:
         """Some figures for $SYS, without file access."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from persistence.stats import ReadStats, disk_usage
 
-__all__ = ["TOTALS", "log_facts", "sys_numbers", "together"]
+__all__ = ["TOTALS", "read_status", "sys_numbers", "together"]
 
 Status = dict[str, Any]
 
@@ -20,7 +20,7 @@ TOTALS = ("records", "record_bytes", "written_bytes", "syncs")  # counters of Lo
 _TIMES = ("fsync", "write", "commit")
 
 
-def log_facts(directory: Path, reads: Iterable[ReadStats]) -> Status:
+def read_status(directory: Path, reads: Iterable[ReadStats]) -> Status:
     """Disk usage of the whole log directory, and totals of the records that were read back."""
     status: Status = {"reads": dict.fromkeys(ReadStats().as_dict(), 0), "disk": None}
     for stats in reads:

@@ -1,7 +1,7 @@
-"""Log maintenance: keeps, archives and deletes segments of a broker's logs by the rules of the configuration.
+"""Log maintenance: keeps, archives and deletes segments of a broker's logs by configured rules.
 
-Owns one Upkeep for each log of a LogSet, the thread that they share, and the process of idle priority for
-long work. The log of the sessions is left out: its writer removes replaced segments itself.
+Owns one Maintenance for each log of a LogSet, the thread that they share, and the process of idle priority
+for long work. The log of the sessions is left out: its writer removes replaced segments itself.
 
 Retention holds come from `holds`: functions from the name of a ring to Floors. They are called on the
 maintenance thread, about once a second.
@@ -19,16 +19,16 @@ from edge.config.schema import Config
 from edge.log.log_set import LogSet, disk_rules
 from edge.streams.ring_files import stream_of
 from persistence.log.log import Log
-from persistence.maintenance.background_process import IdleProcess
-from persistence.maintenance.maintenance import Upkeep, UpkeepRules, UpkeepThread
+from persistence.maintenance.background_process import BackgroundProcess
+from persistence.maintenance.maintenance import Maintenance, MaintenanceRules, MaintenanceThread
 from persistence.maintenance.retention_rules import Floor, StreamRules
 
-__all__ = ["LogUpkeep"]
+__all__ = ["LogMaintenance"]
 
 Status = dict[str, Any]
 
 
-class LogUpkeep:
+class LogMaintenance:
     """Use: start(), after the logs; stop(), before they are closed."""
 
     def __init__(self, logs: LogSet, config: Config, without: Iterable[Path] = ()) -> None:
@@ -43,7 +43,7 @@ class LogUpkeep:
         }
         self._full: dict[str, set[str]] = {}  # directory -> full streams
         log = config.log
-        rules = UpkeepRules(
+        rules = MaintenanceRules(
             retain_bytes=log.retain_bytes,
             retain_s=log.retain_s,
             segment_age_s=log.segment_age_s,
@@ -53,9 +53,9 @@ class LogUpkeep:
             scrub_interval_s=log.scrub_interval_s,
         )
         self._rules, self._without = rules, {str(path) for path in without}
-        worker = IdleProcess()
-        self._upkeeps: list[Upkeep] = []
-        self._thread = UpkeepThread(self._upkeeps, worker)
+        worker = BackgroundProcess()
+        self._maintained: list[Maintenance] = []
+        self._thread = MaintenanceThread(self._maintained, worker)
         self._worker = worker
         for ring_log in logs.logs():
             self.add(ring_log)
@@ -68,7 +68,7 @@ class LogUpkeep:
     def add(self, log: Log) -> None:
         """Maintain this log too; from any thread."""
         if log.directory not in self._without:
-            self._upkeeps.append(self._upkeep_of(log))
+            self._maintained.append(self._maintenance_of(log))
             log.on_sealed.append(lambda _: self._thread.wake())
 
     def stop(self) -> None:
@@ -77,10 +77,10 @@ class LogUpkeep:
 
     def status(self) -> Status:
         """Status of all logs together, for `brim status`. Reads the disk: not for the event loop."""
-        return _together([upkeep.status() for upkeep in self._upkeeps])
+        return _together([maintenance.status() for maintenance in self._maintained])
 
-    def _upkeep_of(self, log: Log) -> Upkeep:
-        return Upkeep(
+    def _maintenance_of(self, log: Log) -> Maintenance:
+        return Maintenance(
             log,
             self._rules,
             self._worker,
@@ -115,7 +115,7 @@ def _together(each: list[Status]) -> Status:
     """Combine status: counters added, for the disk the worst state."""
     order = ("ok", "warn", "delete", "read_only")
     total: Status = {"disk_step": "ok", "full_streams": [], "trouble": ""}
-    counted = ("bytes_by_state", "bytes_by_stream", "deleted", "early_records", "unread_records")
+    counted = ("bytes_by_state", "bytes_by_stream", "deleted", "forced_records", "unread_records")
     for name in counted:
         total[name] = dict(sum((Counter(row[name]) for row in each), Counter()))
     for status in each:

@@ -170,20 +170,23 @@ METRICS: Mapping[str, Metric] = {
     ),
     "brim_log_segment_bytes": Metric("gauge", "Bytes of segments, by state.", ("state",)),
     "brim_log_stream_bytes": Metric("gauge", "Bytes of a stream in the log.", ("stream",)),
-    "brim_log_early_records_total": Metric(
+    "brim_log_forced_records_total": Metric(
         "counter", "Records deleted before the retention rules of their stream allowed it.", ("stream",)
     ),
     "brim_log_unread_records_total": Metric(
         "counter", "Records deleted before a consumer had read them.", ("consumer",)
     ),
     "brim_log_archive_ratio": Metric(
-        "gauge", "Size of segments divided by the size of their archives.", (), "log.upkeep.archive.ratio"
+        "gauge",
+        "Size of segments divided by the size of their archives.",
+        (),
+        "log.maintenance.archive.ratio",
     ),
     "brim_log_scrubbed_bytes_total": Metric(
-        "counter", "Bytes read again to find damage.", (), "log.upkeep.scrub.read_bytes"
+        "counter", "Bytes read again to find damage.", (), "log.maintenance.scrub.read_bytes"
     ),
     "brim_log_scrub_damaged": Metric(
-        "gauge", "Damaged places found by reading again.", (), "log.upkeep.scrub.damaged"
+        "gauge", "Damaged places found by reading again.", (), "log.maintenance.scrub.damaged"
     ),
     "brim_log_disk_used_bytes": Metric("gauge", "Bytes of the files of all logs.", (), "log.disk.used_bytes"),
     "brim_log_disk_free_bytes": Metric(
@@ -243,8 +246,8 @@ METRICS: Mapping[str, Metric] = {
     "brim_bridge_drain_seq": Metric(
         "gauge", "Number of the last drained file or batch that the sink has.", _BRIDGE, "bridges[].drain_seq"
     ),
-    "brim_bridge_units_total": Metric(
-        "counter", "Drained files or batches.", _BRIDGE, "bridges[].totals.units"
+    "brim_bridge_files_total": Metric(
+        "counter", "Drained files or batches.", _BRIDGE, "bridges[].totals.files"
     ),
     "brim_bridge_records_total": Metric("counter", "Drained records.", _BRIDGE, "bridges[].totals.records"),
     "brim_bridge_bytes_total": Metric(

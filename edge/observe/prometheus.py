@@ -127,22 +127,22 @@ def _log(out: _Page, log: Status) -> None:
     each: Iterable[Status] = log.get("logs") or (log,)
     for one in each:
         out.section("log", one, log=one.get("directory") or "all")
-    if upkeep := log.get("upkeep"):
-        _upkeep(out, upkeep)
+    if maintenance := log.get("maintenance"):
+        _maintenance(out, maintenance)
     out.section("log.disk", log.get("disk") or {})
 
 
-def _upkeep(out: _Page, upkeep: Status) -> None:
-    for state, size in upkeep["bytes_by_state"].items():
+def _maintenance(out: _Page, maintenance: Status) -> None:
+    for state, size in maintenance["bytes_by_state"].items():
         out.add("brim_log_segment_bytes", size, state=state)
-    for stream, size in upkeep["bytes_by_stream"].items():
+    for stream, size in maintenance["bytes_by_stream"].items():
         out.add("brim_log_stream_bytes", size, stream=stream)
-    for stream, records in upkeep["early_records"].items():
-        out.add("brim_log_early_records_total", records, stream=stream)
-    for consumer, records in upkeep["unread_records"].items():
+    for stream, records in maintenance["forced_records"].items():
+        out.add("brim_log_forced_records_total", records, stream=stream)
+    for consumer, records in maintenance["unread_records"].items():
         out.add("brim_log_unread_records_total", records, consumer=consumer)
-    out.section("log.upkeep.archive", upkeep["archive"])
-    out.section("log.upkeep.scrub", upkeep["scrub"])
+    out.section("log.maintenance.archive", maintenance["archive"])
+    out.section("log.maintenance.scrub", maintenance["scrub"])
 
 
 def _reads(out: _Page, status: Status) -> None:

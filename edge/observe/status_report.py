@@ -108,7 +108,7 @@ class StatusReporter:
     async def gathered(self) -> Status:
         """The whole report."""
         nothing: tuple[dict[str, int], Status] = ({}, {})
-        counts, owners = await self._ask(self._of_broker, nothing)
+        counts, owners = await self._submit(self._of_broker, nothing)
         clients, not_shown = await self._clients()
         mqtt = self.stats.snapshot() | counts
         # Topics of users: the $SYS topics are the broker's, and "retained" does not count them either.
@@ -141,9 +141,9 @@ class StatusReporter:
         status["lost"] = _lost(status)
         return status
 
-    async def _ask(self, function: Callable[[], T], otherwise: T) -> T:
+    async def _submit(self, function: Callable[[], T], otherwise: T) -> T:
         """Result of `function` on the MQTT thread; `otherwise` if that is stuck: the watchdog reports it."""
-        answer = asyncio.wrap_future(self.listener.ask(function))
+        answer = asyncio.wrap_future(self.listener.submit(function))
         await asyncio.wait([answer], timeout=ANSWER_S)
         return answer.result() if answer.done() else otherwise
 
@@ -161,7 +161,7 @@ class StatusReporter:
         none: list[ClientRow] = []
         seen, page = 0, CLIENTS_PAGE
         while page == CLIENTS_PAGE:
-            rows = await self._ask(partial(self._page, seen), none)
+            rows = await self._submit(partial(self._page, seen), none)
             page = len(rows)
             seen += page
             unique = {row.client_id: row for row in (*shown.values(), *rows)}.values()

@@ -1,4 +1,4 @@
-"""Saved sessions, read back: the newest valid checkpoint, and the session journal behind it.
+"""Saved sessions, read back: the newest valid snapshot, and the session journal behind it.
 
 Changes nothing. The journal is read from memory after a crash, from the log after a power cut. A damaged
 entry costs the entries behind it in its run, and is logged.
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from edge.logging_setup import pairs
-from edge.session_store.checkpoint_file import NOTE, Frame, SessionCheckpoint, read_checkpoint
 from edge.session_store.journal_records import JournalRecord, Sources, decode_record
+from edge.session_store.snapshot_file import NOTE, Frame, SavedSnapshot, read_snapshot
 from ringbuf import RECORD_HEADER_BYTES, Range, Ring, scan_records
 from ringbuf.record import RecordHeader, payload_position, span
 
@@ -50,24 +50,24 @@ class SavedState:
 
     frames: list[Frame] = field(default_factory=list)
     alive_ns: int = 0  # time of the last journal entry
-    journal_epoch: int = 0  # epoch of the journal that the checkpoint belongs to
+    journal_epoch: int = 0  # epoch of the journal that the snapshot belongs to
     # name and epoch of each ring that the state refers to
     rings: set[tuple[str, int]] = field(default_factory=set)
 
 
 def read_saved_state(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog | None) -> SavedState:
-    """Read the newest of the checkpoint files, and the journal behind it.
+    """Read the newest of the snapshot files, and the journal behind it.
 
-    `places`: directories that may have a checkpoint, each as the names of its copies. The journal is `ring`,
-    if the checkpoint belongs to its epoch, together with what only the log has of that epoch or of an earlier
+    `places`: directories that may have a snapshot, each as the names of its copies. The journal is `ring`,
+    if the snapshot belongs to its epoch, together with what only the log has of that epoch or of an earlier
     one.
     """
-    checkpoints = [checkpoint for files in places for checkpoint in _copies(files)]
-    if not checkpoints:
+    snapshots = [snapshot for files in places for snapshot in _copies(files)]
+    if not snapshots:
         return SavedState()
     latest = max(
-        checkpoints,
-        key=lambda checkpoint: (checkpoint.origin.epoch == ring.epoch, checkpoint.origin.created_ns),
+        snapshots,
+        key=lambda snapshot: (snapshot.origin.epoch == ring.epoch, snapshot.origin.created_ns),
     )
     state = SavedState(list(latest.frames), latest.origin.created_ns, latest.origin.epoch)
     expected = latest.origin.position
@@ -86,23 +86,21 @@ def read_saved_state(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog
     return state
 
 
-def _copies(files: Iterable[Path]) -> list[SessionCheckpoint]:
-    """Valid checkpoints among the files of one directory."""
+def _copies(files: Iterable[Path]) -> list[SavedSnapshot]:
+    """Valid snapshots among the files of one directory."""
     damaged: list[Path] = []
-    checkpoints = [
-        checkpoint
-        for checkpoint in (read_checkpoint(file, damaged) for file in files)
-        if checkpoint is not None
+    snapshots = [
+        snapshot for snapshot in (read_snapshot(file, damaged) for file in files) if snapshot is not None
     ]
     for file in damaged:
-        if checkpoints:
-            log.warning("session checkpoint damaged, its copy is used %s", pairs(file=file))
+        if snapshots:
+            log.warning("session snapshot damaged, its copy is used %s", pairs(file=file))
         else:
-            log.error("session checkpoint damaged, sessions are lost %s", pairs(file=file))
-    return checkpoints
+            log.error("session snapshot damaged, sessions are lost %s", pairs(file=file))
+    return snapshots
 
 
-def _journal(ring: Ring, latest: SessionCheckpoint, past: PastLog | None) -> Iterator[Range]:
+def _journal(ring: Ring, latest: SavedSnapshot, past: PastLog | None) -> Iterator[Range]:
     position = latest.origin.position
     if latest.origin.epoch != ring.epoch:
         yield from _of_log(ring.name, latest.origin.epoch, position, NEVER_ENDS, past)

@@ -1,4 +1,4 @@
-"""Session recovery: applies the checkpoint and the journal of sessions (read_journal.py) after a restart.
+"""Session recovery: applies the snapshot and the journal of sessions (read_journal.py) after a restart.
 
 restore() creates sessions, subscriptions, queues and wills, before any client is served.
 
@@ -28,7 +28,6 @@ from edge.logging_setup import pairs
 from edge.mqtt import Connect, Version, Will, decode_packet
 from edge.mqtt.primitives import decode_variable_integer
 from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog, SavedState, read_note
-from edge.session_store.checkpoint_file import ENTRIES, NOTE
 from edge.session_store.journal_records import (
     Connected,
     Disconnected,
@@ -41,6 +40,7 @@ from edge.session_store.journal_records import (
     WillDone,
     WillWaits,
 )
+from edge.session_store.snapshot_file import ENTRIES, NOTE
 from ringbuf import RECORD_ALIGN
 
 if TYPE_CHECKING:
@@ -143,15 +143,15 @@ class _Restart:
     def _opened(self, note: SessionOpened) -> None:
         sessions = self._broker.sessions
         # the journal lacks the end of that session
-        if (before := sessions.get(note.facts.client_id)) is not None:
+        if (before := sessions.get(note.client_info.client_id)) is not None:
             self._end(before)
-        session = sessions.open(note.facts, note.expiry_s)
+        session = sessions.open(note.client_info, note.expiry_s)
         self._sessions[note.number] = session
         self._engine.restore_session(note.number, session.handle)
 
     def _came(self, note: Connected) -> None:
         if (session := self._sessions.get(note.number)) is not None:
-            self._broker.sessions.resume(session, note.facts, note.expiry_s)
+            self._broker.sessions.resume(session, note.client_info, note.expiry_s)
             session.left_ns = 0
 
     def _left(self, note: Disconnected) -> None:
@@ -182,7 +182,7 @@ class _Restart:
 
     def _will_waits(self, note: WillWaits) -> None:
         if (will := _will_of(note.connect)) is not None:
-            self._wills[note.facts.client_id] = note.facts, will, note.due_ns
+            self._wills[note.client_info.client_id] = note.client_info, will, note.due_ns
 
     def _will_done(self, note: WillDone) -> None:
         self._wills.pop(note.client_id, None)

@@ -1,7 +1,7 @@
 """Retained store: a file of the retained messages that rings may have overwritten and the log removed.
 
 Owns `retained.state` in the state directory, a file that grows and is rewritten when most of it is old.
-Before a ring overwrites retained records of the time since the last sweep, and at a stop, the topics whose
+Before a ring overwrites retained records of the time since the last save, and at a stop, the topics whose
 retained message has changed are appended. A topic that was published a thousand times meanwhile is written
 once.
 
@@ -16,7 +16,7 @@ A start takes the last record of each topic, then later records from the rings, 
 have overwritten them. For a ring that the file does not know, the log is read from its beginning; that
 happens once. A damaged file is truncated at the damage.
 
-Files are written on a separate thread. After a disk error the next sweep rewrites the whole file.
+Files are written on a separate thread. After a disk error the next save rewrites the whole file.
 """
 
 from __future__ import annotations
@@ -180,21 +180,21 @@ def _since(runs: Sequence[Range], position: int) -> Iterator[RetainedRecord]:
 
 
 class RetainedStore:
-    """The retained store: restore(), sweep() whenever it is due, stop().
+    """The retained store: restore(), save() whenever it is due, stop().
 
-    On the broker's thread, or while that does not run. A sweep continues piece by piece, each after the one
-    before has been written, and the next sweep begins after it. So no publisher waits for it, and at most one
+    On the broker's thread, or while that does not run. A save continues piece by piece, each after the one
+    before has been written, and the next save begins after it. So no publisher waits for it, and at most one
     piece waits for the disk.
     """
 
     def __init__(self, path: Path, *, sync: bool) -> None:
-        """Create the store. `sync`: each sweep is synced, so that it survives a power cut."""
+        """Create the store. `sync`: each save is synced, so that it survives a power cut."""
         self._files = OsFiles()
         self._broker: Broker | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._marks: Marks | None = None  # of the running sweep, while it has more pieces
-        self._ending: Future[None] | None = None  # result of the running sweep after its last piece
-        self._due = False  # True if another sweep must follow
+        self._marks: Marks | None = None  # of the running save, while it has more pieces
+        self._ending: Future[None] | None = None  # result of the running save after its last piece
+        self._due = False  # True if another save must follow
         self._written = _Written(path, self._files, sync=sync)
 
     @property
@@ -223,25 +223,25 @@ class RetainedStore:
         broker.engine.retained_sweep(False)
         self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")
-        broker.on_retained_due = self.sweep
+        broker.on_retained_due = self.save
         for ring in rings:
             broker.retained.restore(_published_since(ring, past, *marks.get(ring.name, (0, 0))))
         return int(counters_of(broker.engine).retained)
 
     @property
-    def is_sweeping(self) -> bool:
-        """True while a sweep runs."""
+    def is_saving(self) -> bool:
+        """True while a save runs."""
         return self._marks is not None or self._ending is not None
 
-    def sweep(self) -> None:
-        """Write the changes since the last sweep: now, or after the running sweep."""
+    def save(self) -> None:
+        """Write the changes since the last save: now, or after the running save."""
         if self._broker is None or self._thread is None:
             return
-        self._due = self.is_sweeping
+        self._due = self.is_saving
         if self._due:
             return
         self._marks = dict(self._broker.journal.marks())
-        replaces = self._written.wants_rewrite
+        replaces = self._written.needs_rewrite
         self._broker.engine.retained_sweep(replaces)
         self._thread.submit(self._written.begin, replaces)
         self._continue()
@@ -249,14 +249,14 @@ class RetainedStore:
     def stop(self) -> None:
         """Write all changes, and end. May be called twice."""
         self._finish()
-        self.sweep()
+        self.save()
         self._finish()
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
 
     def _continue(self) -> None:
-        """Write one piece of the sweep."""
+        """Write one piece of the save."""
         if self._marks is None or self._broker is None or self._thread is None:
             return
         changes, authors, more = self._broker.engine.retained_changes(CHANGES_BYTES)
@@ -270,17 +270,17 @@ class RetainedStore:
         self._then(self._ending, self._ended)
 
     def _then(self, done: Future[None], then: Callable[[], None]) -> None:
-        """Call `then` on the broker's thread. Without `call` nothing happens: stop() continues the sweep."""
+        """Call `then` on the broker's thread. Without `call` nothing happens: stop() continues the save."""
         if self._broker is not None and (call := self._broker.call) is not None:
             done.add_done_callback(lambda _: call(then))
 
     def _ended(self) -> None:
         self._ending = None
         if self._due:
-            self.sweep()
+            self.save()
 
     def _finish(self) -> None:
-        """Run the current sweep to its end."""
+        """Run the current save to its end."""
         while self._marks is not None:
             self._continue()
         if self._ending is not None:
@@ -294,17 +294,17 @@ class _Written:
     def __init__(self, path: Path, files: Files, *, sync: bool) -> None:
         self.path = path
         self.size_bytes = 0  # length of the valid part
-        self.wants_rewrite = False  # True if the file is too long for its content, or a write has failed
+        self.needs_rewrite = False  # True if the file is too long for its content, or a write has failed
         self._files = files
         self._sync = sync
-        self._handle = -1  # -1: a write of this sweep has failed
+        self._handle = -1  # -1: a write of this save has failed
         self._new: NewFile | None = None  # the file of the handle, if it replaces the old one
-        self._end = 0  # of the sweep in the file
+        self._end = 0  # of the save in the file
         self._rewritten_bytes = 0  # size of the file at its last rewrite
         self._made = False  # True while the directory entry is not synced
 
     def begin(self, replaces: bool) -> None:
-        """Begin a sweep. `replaces`: the pieces are the whole content, and replace the file."""
+        """Begin a save. `replaces`: the pieces are the whole content, and replace the file."""
         self._end = 0 if replaces else self.size_bytes
         try:
             if replaces:
@@ -313,7 +313,7 @@ class _Written:
             else:
                 self._handle = self._opened()
                 self._files.ftruncate(self._handle, self.size_bytes)
-        except Exception as error:  # noqa: BLE001 - after any error this sweep is not in the file
+        except Exception as error:  # noqa: BLE001 - after any error this save is not in the file
             self._failed(error)
 
     def _opened(self) -> int:
@@ -336,11 +336,11 @@ class _Written:
             self._put(b"r", records)
             if authors:
                 self._put(b"a", authors)
-        except Exception as error:  # noqa: BLE001 - after any error this sweep is not in the file
+        except Exception as error:  # noqa: BLE001 - after any error this save is not in the file
             self._failed(error)
 
     def end(self, marks: Marks, live_bytes: int) -> None:
-        """End a sweep, complete up to `marks`. `live_bytes`: about the size of all retained messages."""
+        """End a save, complete up to `marks`. `live_bytes`: about the size of all retained messages."""
         if self._handle < 0:
             return
         replaces = self._new is not None
@@ -352,7 +352,7 @@ class _Written:
                 self._files.fdatasync(self._handle)
                 if self._made:
                     self._files.dirsync(str(self.path.parent))
-        except Exception as error:  # noqa: BLE001 - after any error this sweep is not in the file
+        except Exception as error:  # noqa: BLE001 - after any error this save is not in the file
             self._failed(error)
             return
         self._close()
@@ -362,19 +362,19 @@ class _Written:
             self._rewritten_bytes = self.size_bytes
         # Authors are in the file but not in `live_bytes`. A file of minimal length is not rewritten.
         live_bytes = max(live_bytes, self._rewritten_bytes)
-        self.wants_rewrite = self.size_bytes > REWRITE_FACTOR * live_bytes + REWRITE_MIN_BYTES
+        self.needs_rewrite = self.size_bytes > REWRITE_FACTOR * live_bytes + REWRITE_MIN_BYTES
 
     def _put(self, kind: bytes, body: bytes) -> None:
         self._end = write_all(self._files, self._handle, [pack_frame(kind, body), body], self._end)
 
     def _failed(self, error: Exception) -> None:
-        """Drop this sweep. The next one writes everything to a new file."""
+        """Drop this save. The next one writes everything to a new file."""
         log.error("retained file write failed %s", pairs(file=self.path, reason=error))
-        self.wants_rewrite = True
+        self.needs_rewrite = True
         self._close()
 
     def _close(self) -> None:
-        """Close the file of this sweep. A new file that has no name yet is removed."""
+        """Close the file of this save. A new file that has no name yet is removed."""
         handle, self._handle = self._handle, -1
         new, self._new = self._new, None
         if new is not None:

@@ -1,11 +1,11 @@
-"""State files: the journal ring, the checkpoint files and the journal's part of the log, from start to stop.
+"""State files: the journal ring, the snapshot files and the journal's part of the log, from start to stop.
 
     runtime_dir/sessions.ring    the journal (edge/session_store/journal_writer.py); its log may have older
                                  parts
-    runtime_dir/sessions.state   the checkpoint, if state need not survive a power cut; otherwise it is
+    runtime_dir/sessions.state   the snapshot, if state need not survive a power cut; otherwise it is
     state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions
     .../sessions.state.copy      a second copy, in case the file is damaged
-    runtime_dir/sessions.reserve space for that checkpoint in a full file system
+    runtime_dir/sessions.reserve space for that snapshot in a full file system
     runtime_dir/sessions.spill   overwritten records that sessions wait for (edge/session_store/spill_file.py)
     state_dir/retained.state     retained messages (edge/recovery/retained_store.py)
 
@@ -48,7 +48,7 @@ SESSIONS_RING = "sessions"
 FILE_NAME = "sessions.state"
 FILE_NAMES = (FILE_NAME, f"{FILE_NAME}.copy")
 RETAINED_NAME = "retained.state"
-IN_LOG_TIMES = 16  # with a log, the journal may hold so many times its ring's size behind a checkpoint
+IN_LOG_TIMES = 16  # with a log, the journal may hold so many times its ring's size behind a snapshot
 
 
 def forget_state(config: Config) -> None:
@@ -104,7 +104,7 @@ class StateFiles:
 
     @property
     def _files(self) -> list[Path]:
-        """The checkpoint and its copy, in the directory that is in use."""
+        """The snapshot and its copy, in the directory that is in use."""
         return self._places[self.durability.is_logged]
 
     def source(self) -> Source:
@@ -114,7 +114,7 @@ class StateFiles:
         return Source(self.ring, self.durability.sync_mode, self._sync_interval_ms, self._sync_bytes)
 
     def trim(self, journal_log: Log) -> None:
-        """Remove segments that a checkpoint has made superfluous, whenever a segment is sealed."""
+        """Remove segments that a snapshot has made superfluous, whenever a segment is sealed."""
         journal_log.on_sealed.append(lambda _: self._trimmed(journal_log))
 
     def find(self, past: PastLog | None) -> SavedState:
@@ -142,7 +142,7 @@ class StateFiles:
                 )
         self._found = SavedState()
         self._journal = broker.journal
-        broker.journal.on_checkpoint = self._checkpointed
+        broker.journal.on_snapshot = self._snapshot_saved
         files = tuple((file, self.durability.is_logged) for file in self._files)
         in_log_bytes = IN_LOG_TIMES * self.ring.capacity_bytes if self.durability.is_logged else 0
         reserve = None if self.durability.is_logged else Reserve(self._directory)
@@ -152,7 +152,7 @@ class StateFiles:
             broker.keep(place)
         except OSError as error:
             log.error(
-                "session checkpoint failed at start, sessions end with the broker %s", pairs(reason=error)
+                "session snapshot failed at start, sessions end with the broker %s", pairs(reason=error)
             )
             return
         for file in self._places[not self.durability.is_logged]:
@@ -173,10 +173,10 @@ class StateFiles:
                 file.unlink(missing_ok=True)
             self._spill.remove()
             self.ring.unlink()
-        elif extremes.end_offset == self.ring.first_offset:  # a checkpoint contains everything
+        elif extremes.end_offset == self.ring.first_offset:  # a snapshot contains everything
             self.ring.unlink()
 
-    def _checkpointed(self, offset: int) -> None:
+    def _snapshot_saved(self, offset: int) -> None:
         self._needed = (self.ring.epoch, offset)
 
     def _trimmed(self, journal_log: Log) -> None:

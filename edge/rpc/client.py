@@ -66,7 +66,7 @@ class RpcClient:
             text = f"{path} is answered by a {protocol.server} of user {self.uid}"
             raise BrokerUnreachable(text, hint="if you trust that user, name the runtime directory yourself")
 
-    def ask(self, request: Message, kind: type[M]) -> M:
+    def request(self, request: Message, kind: type[M]) -> M:
         """Send a request and return its answer, within the timeout. Raises Refused if the server refuses."""
         self._send(request)
         readable = select.poll()
@@ -78,7 +78,7 @@ class RpcClient:
                 raise self._silent()
         return expect(answer, kind)
 
-    async def ask_async(self, request: Message, kind: type[M]) -> M:
+    async def request_async(self, request: Message, kind: type[M]) -> M:
         """As ask(), without blocking the event loop."""
         self._send(request)
         loop = asyncio.get_running_loop()

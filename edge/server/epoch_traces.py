@@ -1,7 +1,7 @@
 """Traces of epochs outside of the epoch files: lower bounds for new epochs after those files are lost.
 
 Owns nothing and changes nothing. Reads rings in the runtime directory, ends of logs, bridge checkpoints,
-committed offsets of consumers, the session checkpoint and the retained file. All of these have checksums;
+committed offsets of consumers, the session snapshot and the retained file. All of these have checksums;
 damaged ones are skipped. The modules that read a file are imported if the file exists.
 """
 
@@ -17,8 +17,8 @@ from bridge.format.lake_epoch import ring_epoch
 from edge.config.schema import Config
 from edge.recovery.retained_store import marks_in
 from edge.recovery.state_files import FILE_NAMES, RETAINED_NAME
-from edge.session_store.checkpoint_file import NOTE, parse_checkpoint
 from edge.session_store.journal_records import Sources, decode_record
+from edge.session_store.snapshot_file import NOTE, parse_snapshot
 from edge.streams.epochs import EPOCH_MARGIN, EPOCH_MAX
 from ringbuf.ring import epoch_in
 
@@ -72,7 +72,7 @@ def _consumer_epochs(path: Path) -> Iterator[int]:
 def _session_epochs(directories: Iterable[Path]) -> Iterator[int]:
     for path in (directory / name for directory in directories for name in FILE_NAMES):
         with suppress(OSError, ValueError, msgspec.MsgspecError):
-            checkpoint = parse_checkpoint(memoryview(path.read_bytes()))
+            checkpoint = parse_snapshot(memoryview(path.read_bytes()))
             yield checkpoint.origin.epoch
             for kind, body in checkpoint.frames:
                 if kind == NOTE and isinstance(note := decode_record(body), Sources):

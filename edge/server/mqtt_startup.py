@@ -49,19 +49,19 @@ if TYPE_CHECKING:
     from edge.log.log_set import LogSet
     from persistence.read.merged_reader import MergedReader
 
-__all__ = ["BrokerCore"]
+__all__ = ["MqttServer"]
 
 log = logging.getLogger(__name__)
 
 SHOW_S, SHOW_LOOK_S = 5.0, 0.005
 
 
-class BrokerCore:
+class MqttServer:
     """The parts for MQTT clients. `failed` is called, on any thread, if a defect ends the MQTT thread."""
 
     def __init__(self, config: Config, version: str, failed: Callable[[], object]) -> None:
         self.config = config
-        self.guard: AuthBackend
+        self.auth_backend: AuthBackend
         self.listener: Listener
         self.streams: Streams
         self.producers: Producers
@@ -136,7 +136,7 @@ class BrokerCore:
 
     def apply(self, files: AuthFiles) -> None:
         """Put passwords and rules that were read again in force. On the MQTT thread."""
-        self.guard.apply(files, self._authorize_again)
+        self.auth_backend.apply(files, self._authorize_again)
         self._log_rule_warnings()
 
     def _lock_directories(self) -> None:
@@ -148,22 +148,22 @@ class BrokerCore:
     def _start_guard(self) -> None:
         auth = self.config.auth
         secret = scram_secret(self.config.state_dir / "scram-secret") if auth.password_file else b""
-        self.guard = AuthBackend(auth.password_file, auth.acl_file, secret=secret)
-        self.down.callback(self.guard.close)
+        self.auth_backend = AuthBackend(auth.password_file, auth.acl_file, secret=secret)
+        self.down.callback(self.auth_backend.close)
         self._log_rule_warnings()
         if auth.plugin:
             from edge.auth.amqtt_compat.adapter import PluginAdapter
 
             plugins = [(plugin.path, plugin.options) for plugin in auth.plugin]
-            self.guard.load(PluginAdapter(plugins, lambda: self.listener.call(self._authorize_again)))
+            self.auth_backend.load(PluginAdapter(plugins, lambda: self.listener.call(self._authorize_again)))
 
     def _log_rule_warnings(self) -> None:
-        for warning in rule_warnings(self.config, self.guard.files):
+        for warning in rule_warnings(self.config, self.auth_backend.files):
             log.warning("%s", warning)
 
-    def _asking_names(self, settings: ListenerConfig) -> ListenerConfig:
+    def _with_login_required(self, settings: ListenerConfig) -> ListenerConfig:
         """If users can log in, a listener accepts anonymous clients only if its configuration allows it."""
-        if settings.allow_anonymous is None and self.guard.authenticator is not None:
+        if settings.allow_anonymous is None and self.auth_backend.authenticator is not None:
             return msgspec.structs.replace(settings, allow_anonymous=False)
         return settings
 
@@ -259,11 +259,11 @@ class BrokerCore:
             streams=streams.rules(),
             limits=broker_limits(self.config),
             version=self._version,
-            authenticator=self.guard.authenticator,
-            enhanced=self.guard.enhanced,
-            access=self.guard.access,
+            authenticator=self.auth_backend.authenticator,
+            enhanced=self.auth_backend.enhanced,
+            access=self.auth_backend.access,
         )
-        if (watcher := self.guard.watcher) is not None:
+        if (watcher := self.auth_backend.watcher) is not None:
             broker.watchers.append(watcher)
         if self.logs is not None:
             broker.backfill.read_at = self.logs.reader.read_at
@@ -273,7 +273,7 @@ class BrokerCore:
         self.down.callback(self.listener.stop)  # for a failed start; otherwise it has been stopped already
         for settings in self.config.listener:
             try:
-                self.listener.add(self._asking_names(settings))
+                self.listener.add(self._with_login_required(settings))
             except OSError as error:
                 text = f"cannot listen on {settings.host} port {settings.port}: {error.strerror}"
                 raise EdgeError(text, hint="set host and port of that [[listener]]") from error
@@ -386,7 +386,7 @@ class BrokerCore:
         producers.on_ring.append(feed.add)
 
     def _authorize_again(self) -> None:
-        self.listener.broker.acl_changed(self.guard.access)
+        self.listener.broker.acl_changed(self.auth_backend.access)
 
 
 def _lags(ring: Ring) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from edge.config.schema import Config
 from edge.server.bridge_settings import bridge_settings
-from edge.server.mqtt_startup import BrokerCore
+from edge.server.mqtt_startup import MqttServer
 from edge.transport.listener import Listener
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class BrokerServer:
 
     def __init__(self, config: Config, version: str, failed: Callable[[], object]) -> None:
         self.version = version
-        self._core = BrokerCore(config, version, failed)
+        self._core = MqttServer(config, version, failed)
         self._bridges = [
             bridge_settings(settings, config) for settings in config.bridge if settings.in_broker
         ]
@@ -103,7 +103,9 @@ class BrokerServer:
     def has_files(self) -> bool:
         """True if there are files for reload()."""
         core = self._core
-        return core.guard.has_files or any(listener.tls is not None for listener in core.config.listener)
+        return core.auth_backend.has_files or any(
+            listener.tls is not None for listener in core.config.listener
+        )
 
     async def reload(self) -> None:
         """Read passwords, rules and certificates again. Invalid files are logged, and change nothing."""
@@ -112,6 +114,6 @@ class BrokerServer:
         core = self._core
         async with self._reloading:
             await asyncio.to_thread(core.listener.reload_certificates)
-            files = await asyncio.to_thread(core.guard.read) if core.guard.has_files else None
+            files = await asyncio.to_thread(core.auth_backend.read) if core.auth_backend.has_files else None
             if files is not None:
-                await asyncio.wrap_future(core.listener.ask(lambda: core.apply(files)))
+                await asyncio.wrap_future(core.listener.submit(lambda: core.apply(files)))

@@ -27,7 +27,7 @@ from edge.logging_setup import pairs
 from edge.observe.status_report import StatusReporter
 from edge.recovery.state_files import SESSIONS_RING
 from edge.server.bridge_settings import separate_bridge
-from edge.server.mqtt_startup import BrokerCore
+from edge.server.mqtt_startup import MqttServer
 from edge.server.on_demand import OnDemand
 from edge.server.watchdog import Watchdog
 from edge.transport.refusals import Refusals
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 class Services:
     """The parts of a broker that are no part of MQTT; `core.down` ends them."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(self, core: MqttServer) -> None:
         self._core = core
         self._consumer_holds: ConsumerHolds | None = None  # only with a log
         self._bridges: list[Callable[[], dict[str, Any]]] = []
@@ -67,7 +67,7 @@ class Services:
         self._bridges += [
             partial(separate_bridge, bridge, config) for bridge in config.bridge if not bridge.in_broker
         ]
-        self._start_upkeep()
+        self._start_maintenance()
         self._serve_zmq()
         core.stop_on_thread(core.listener.stop)  # before the parts that pass its records on
         self.watchdog.start()
@@ -89,24 +89,26 @@ class Services:
         self._start_task(_populate(core.rings()))
         await self._start_metrics(reporter)
 
-    def _start_upkeep(self) -> None:
+    def _start_maintenance(self) -> None:
         """Must be called after the parts that hold records in the log."""
         core = self._core
         if core.logs is None:
             return
-        from edge.log.maintenance import LogUpkeep
+        from edge.log.maintenance import LogMaintenance
         from edge.server.retention_holds import BridgeHolds, ConsumerHolds, SessionHolds
 
-        upkeep = LogUpkeep(core.logs, core.config, without=[core.config.log_directory / SESSIONS_RING])
-        upkeep.holds.append(BridgeHolds(core.config))
-        holds = SessionHolds(core.listener.broker, core.listener.ask, core.logs.reader.read_at)
-        upkeep.holds.append(holds)
+        maintenance = LogMaintenance(
+            core.logs, core.config, without=[core.config.log_directory / SESSIONS_RING]
+        )
+        maintenance.holds.append(BridgeHolds(core.config))
+        holds = SessionHolds(core.listener.broker, core.listener.submit, core.logs.reader.read_at)
+        maintenance.holds.append(holds)
         if core.config.consumers.enabled:
             self._consumer_holds = ConsumerHolds()
-            upkeep.holds.append(self._consumer_holds)
-        core.logs.upkeep = upkeep.status
-        upkeep.start()
-        core.stop_on_thread(upkeep.stop)
+            maintenance.holds.append(self._consumer_holds)
+        core.logs.maintenance = maintenance.status
+        maintenance.start()
+        core.stop_on_thread(maintenance.stop)
 
     async def _start_bridge(self, settings: BridgeSettings) -> None:
         """Start a bridge. A failure is reported and shown in the status; clients are served nevertheless."""
@@ -251,7 +253,7 @@ class Services:
         core = self._core
 
         async def on_writer_thread(function: Callable[[], Any]) -> Any:
-            return await asyncio.wrap_future(core.listener.ask(function))
+            return await asyncio.wrap_future(core.listener.submit(function))
 
         local = LocalEndpoint(
             core.config,

@@ -7,7 +7,7 @@ since the start. Touches no socket and nothing of the hot path.
                after Ticks.exit the process ends with EXIT_STALLED. If the thread continues before, that is
                logged.
     unserved   clients wait, nothing is read or sent for Ticks.serve, and only the broker can end that. The
-               state of engine and checkpoint goes to the log, and a checkpoint is started. If that does not
+               state of engine and snapshot goes to the log, and a snapshot is started. If that does not
                help for Ticks.exit, the process ends, too.
 
 Such an end is like kill -9: rings keep acknowledged records, the service manager restarts the broker, and the
@@ -152,10 +152,10 @@ class Watchdog:
         writing = self._broker.journal.writing
         self._reports += 1
         if self._reports == 1:
-            self._count("a session checkpoint takes long" if writing else "clients were not served")
+            self._count("a session snapshot takes long" if writing else "clients were not served")
         if self._reports & (self._reports - 1) == 0:  # the first, second, fourth ... report
             self._report(waited_s)
-        self._listener.call(self._broker.journal.checkpoint)
+        self._listener.call(self._broker.journal.save_snapshot)
         if self._dog.unserved_since_ticks >= self._ticks.exit and not writing:
             self._end(waited_s)
 
@@ -163,17 +163,17 @@ class Watchdog:
         """Log the state and the stacks of all threads."""
         state: dict[str, object] = {"engine": "no answer"}
         with suppress(CancelledError, TimeoutError):
-            state = self._listener.ask(self._state).result(STATE_S)
-        log.error("clients not served, session checkpoint started %s", pairs(waited_s=waited_s, **state))
+            state = self._listener.submit(self._state).result(STATE_S)
+        log.error("clients not served, session snapshot started %s", pairs(waited_s=waited_s, **state))
         faulthandler.dump_traceback(STDERR, all_threads=True)
 
     def _state(self) -> dict[str, object]:
-        """State of engine and checkpoint. On the MQTT thread."""
+        """State of engine and snapshot. On the MQTT thread."""
         journal = self._broker.journal
         return {
             **self._engine.state(),
-            "checkpoint_written": journal.writing,
-            "checkpoints": journal.checkpoints,
+            "snapshot_written": journal.writing,
+            "snapshots": journal.snapshots,
         }
 
     def _end(self, waited_s: float) -> None:

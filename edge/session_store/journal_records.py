@@ -1,11 +1,11 @@
-"""Journal records of Python: a note for each change of a session, in the journal and in checkpoints.
+"""Journal records of Python: a note for each change of a session, in the journal and in snapshots.
 
 Owns the format: msgpack, [kind, field, ...] in the order below. The engine's entries have their own format
 (ringbuf/c/mqtt/durable/journal.h). Notes and entries name a session by the same number: the lower half of its
 handle in the process that wrote them.
 
 Rule for change: a further field goes to the end, with a default. Any other change raises STATE_VERSION, which
-a checkpoint contains, and keeps reading the version before.
+a snapshot contains, and keeps reading the version before.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SessionOpened(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """A lasting session has begun."""
 
     number: int
-    facts: ClientInfo
+    client_info: ClientInfo
     expiry_s: int
 
 
@@ -48,7 +48,7 @@ class Connected(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The client of a session has returned."""
 
     number: int
-    facts: ClientInfo
+    client_info: ClientInfo
     expiry_s: int
 
 
@@ -100,7 +100,7 @@ class WillWaits(msgspec.Struct, frozen=True, array_like=True, tag=9):
     `due_ns`, of the wall clock, is the time of its publication; 0: its client is connected.
     """
 
-    facts: ClientInfo
+    client_info: ClientInfo
     connect: bytes
     due_ns: int
 

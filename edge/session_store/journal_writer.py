@@ -1,24 +1,24 @@
-"""Session journal: records changes of sessions as they happen, and writes checkpoints.
+"""Session journal: records changes of sessions as they happen, and writes snapshots.
 
-Owns the journal ring and the checkpoint file while the broker runs, and decides which sessions are kept:
+Owns the journal ring and the snapshot file while the broker runs, and decides which sessions are kept:
 those that outlast their connection. The engine writes its own entries (ringbuf/c/mqtt/durable/journal.c).
 This module writes the decisions of Python: sessions that begin, continue and end, subscriptions, wills. Never
 reads the journal back: edge/recovery/read_journal.py does.
 
     change -> note in the journal -> answer to the client
 
-If the journal has no room for a note, a checkpoint is written instead. It contains the whole state. No answer
+If the journal has no room for a note, a snapshot is written instead. It contains the whole state. No answer
 is sent until it is written. A snapshot is taken on the broker's thread (snapshot.py), and encoded and
-written on another. A failed checkpoint is repeated every RETRY_S; meanwhile publishers wait while
+written on another. A failed snapshot is repeated every RETRY_S; meanwhile publishers wait while
 the journal is full.
 
-With a log, the journal is not full until the log has `in_log_bytes` of it that no checkpoint contains: a
+With a log, the journal is not full until the log has `in_log_bytes` of it that no snapshot contains: a
 restart reads there what the ring has overwritten.
 
 Before begin() nothing is kept, and every method only tests one flag.
 
 Invariants: a client gets no answer before its change is noted, and at `disk` synced
-(ringbuf/c/mqtt/durable/output_barrier.c). What the journal overwrites is in a checkpoint.
+(ringbuf/c/mqtt/durable/output_barrier.c). What the journal overwrites is in a snapshot.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from edge.auth.interfaces import ClientInfo
 from edge.engine.engine import Engine
 from edge.logging_setup import pairs
 from edge.mqtt import Will
-from edge.session_store.checkpoint_file import Origin, write_checkpoint
 from edge.session_store.journal_records import (
     Connected,
     Disconnected,
@@ -54,6 +53,7 @@ from edge.session_store.journal_records import (
 )
 from edge.session_store.reserve import Reserve
 from edge.session_store.snapshot import KeptSession, KeptWill, Snapshot, will_record
+from edge.session_store.snapshot_file import Origin, write_snapshot
 from edge.session_store.views import BrokerView, ClientView, SessionView
 
 if TYPE_CHECKING:
@@ -63,22 +63,22 @@ __all__ = ["JournalTarget", "SessionJournal"]
 
 log = logging.getLogger(__name__)
 
-SECTION_BYTES = 1 << 20  # approximate; entries in one frame of a checkpoint
-DUE_SHARE = 8  # of the journal: the least part between two checkpoints
+SECTION_BYTES = 1 << 20  # approximate; entries in one frame of a snapshot
+DUE_SHARE = 8  # of the journal: the least part between two snapshots
 RETRY_S = 1.0
 # of the journal: mq_journal_note() takes half of the longest record, which is a quarter of the ring
 NOTE_SHARE = 8
 NOTE_HEAD_BYTES = 64
-FACTS_HEAD_BYTES = 512  # of the encoded facts of a client without its texts: keys, lengths, numbers
+FACTS_HEAD_BYTES = 512  # of the encoded information about a client without its texts: keys, lengths, numbers
 
 Call = Callable[[Callable[[], object]], None]
 
 
 class JournalTarget(NamedTuple):
-    """The journal's ring and writer, and the checkpoint files, each with True if it is synced.
+    """The journal's ring and writer, and the snapshot files, each with True if it is synced.
 
     `output_waits`: a log syncs the journal, and answers wait for that. `in_log_bytes`: so much of the journal
-    behind a checkpoint may be only in that log; 0: there is no log.
+    behind a snapshot may be only in that log; 0: there is no log.
     """
 
     ring: Ring
@@ -86,7 +86,7 @@ class JournalTarget(NamedTuple):
     files: tuple[tuple[Path, bool], ...]
     output_waits: bool = False
     in_log_bytes: int = 0
-    reserve: Reserve | None = None  # space for a checkpoint in a full file system
+    reserve: Reserve | None = None  # space for a snapshot in a full file system
 
 
 class SessionJournal:
@@ -99,14 +99,14 @@ class SessionJournal:
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.sessions_saved = 0  # sessions and wills in the last checkpoint
-        self.checkpoints = 0
-        self.checkpoint_bytes = 0  # size of the last checkpoint
-        self.failure = ""  # reason why the last checkpoint failed; "" if it did not, or none was tried
+        self.sessions_saved = 0  # sessions and wills in the last snapshot
+        self.snapshots = 0
+        self.snapshot_bytes = 0  # size of the last snapshot
+        self.failure = ""  # reason why the last snapshot failed; "" if it did not, or none was tried
         # reason why answers wait without end: the journal's log does not work; otherwise ""
         self.ack_failure = ""
         # Called with the offset before which the journal is no longer needed.
-        self.on_checkpoint: Callable[[int], object] = lambda offset: None
+        self.on_snapshot: Callable[[int], object] = lambda offset: None
         self.sources: dict[int, tuple[str, int]] = {}  # every ring of the engine: name and epoch
         self._unnamed: list[int] = []  # sources that no note describes yet
         self._has_kept = False  # True if some session is kept, or was
@@ -118,8 +118,8 @@ class SessionJournal:
         self._call: Call | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._writing = False
-        self._again = False  # True if another checkpoint must follow the current one
-        self._round = 0  # number of the checkpoint; the result of an overtaken one is ignored
+        self._again = False  # True if another snapshot must follow the current one
+        self._round = 0  # number of the snapshot; the result of an overtaken one is ignored
         self._retry_s = float("inf")
 
     @property
@@ -129,7 +129,7 @@ class SessionJournal:
 
     @property
     def writing(self) -> bool:
-        """True while the thread writes a checkpoint."""
+        """True while the thread writes a snapshot."""
         return self._writing
 
     # ---- begin and end ----
@@ -137,8 +137,8 @@ class SessionJournal:
     def begin(self, place: JournalTarget, view: BrokerView, call: Call | None = None) -> None:
         """Keep the existing state and all changes from now on.
 
-        `call` runs a function on the broker's thread, from any other; without it checkpoints are written at
-        once. Raises OSError if the checkpoint cannot be written.
+        `call` runs a function on the broker's thread, from any other; without it snapshots are written at
+        once. Raises OSError if the snapshot cannot be written.
         """
         self._state, self._target = view, place
         for session in view.sessions:
@@ -158,9 +158,9 @@ class SessionJournal:
         self._call = call
 
     def stop(self) -> None:
-        """Write a last checkpoint, and keep nothing after that. May be called twice."""
+        """Write a last snapshot, and keep nothing after that. May be called twice."""
         if self._target is not None:
-            self.checkpoint(at_once=True)
+            self.save_snapshot(at_once=True)
             self._engine.journal_close()
             self._target = None
         self._engine.spill_close()
@@ -171,9 +171,9 @@ class SessionJournal:
         return self._retry_s
 
     def tick(self, now_s: float) -> None:
-        """Repeat a failed checkpoint."""
+        """Repeat a failed snapshot."""
         if now_s >= self._retry_s:
-            self.checkpoint()
+            self.save_snapshot()
 
     # ---- sessions ----
 
@@ -183,7 +183,7 @@ class SessionJournal:
             return
         session.kept = self._has_kept = True
         self._name_sources()
-        self._record(SessionOpened(_number(session.handle), session.facts, session.expiry_s))
+        self._record(SessionOpened(_number(session.handle), session.client_info, session.expiry_s))
         self._engine.session_keep(session.handle, True)
 
     def connected(self, session: SessionView) -> None:
@@ -193,7 +193,7 @@ class SessionJournal:
         if session.kept and session.expiry_s == 0:
             self.closed(session)
         elif session.kept:
-            self._record(Connected(_number(session.handle), session.facts, session.expiry_s))
+            self._record(Connected(_number(session.handle), session.client_info, session.expiry_s))
 
     def disconnected(self, session: SessionView) -> None:
         """Record that the client of a session is away."""
@@ -229,9 +229,9 @@ class SessionJournal:
         self._engine.session_keep(handle, is_kept)
 
     def acl_changed(self) -> None:
-        """Write a checkpoint: purged queue entries are not in the journal."""
+        """Write a snapshot: purged queue entries are not in the journal."""
         self._again = self._writing
-        self.checkpoint()
+        self.save_snapshot()
 
     # ---- rings and wills ----
 
@@ -282,7 +282,7 @@ class SessionJournal:
         crash closes the connection [MQTT-3.1.2-8], and the restart is the first that can publish [3.1.2.5].
         """
         if self._target is not None and client.will is not None:
-            self._record(will_record(KeptWill(client.facts, client.will, 0, client.session.kept)))
+            self._record(will_record(KeptWill(client.client_info, client.will, 0, client.session.kept)))
 
     def will_done(self, client_id: str) -> None:
         """Record that a client has no will any more."""
@@ -295,7 +295,7 @@ class SessionJournal:
     # ---- writing ----
 
     def fits(self, client_info: ClientInfo, will: Will | None) -> bool:
-        """False if notes of this client would be too long for the journal: each would cost a checkpoint."""
+        """False if notes of this client would be too long for the journal: each would cost a snapshot."""
         if self._target is None:
             return True
         max_bytes = self._target.ring.capacity_bytes // NOTE_SHARE - NOTE_HEAD_BYTES
@@ -309,12 +309,12 @@ class SessionJournal:
 
     def _record(self, note: JournalRecord) -> None:
         if self._target is not None and not self._engine.journal_note(encode_record(note)):
-            self.checkpoint()
+            self.save_snapshot()
 
-    def checkpoint(self, *, at_once: bool = False) -> None:
+    def save_snapshot(self, *, at_once: bool = False) -> None:
         """Write the whole state: on a thread, or before anything else happens if `at_once`.
 
-        While one checkpoint is being written the next must wait: the engine requests another for the rest.
+        While one snapshot is being written the next must wait: the engine requests another for the rest.
         """
         if self._target is None or (self._writing and not at_once):
             return
@@ -325,7 +325,7 @@ class SessionJournal:
         self._round += 1
         snapshot = self._snapshot()
         if self._call is None or at_once:
-            if self._thread is not None:  # an older checkpoint of the thread must not be written last
+            if self._thread is not None:  # an older snapshot of the thread must not be written last
                 self._thread.shutdown()
                 self._thread = None
             self._finish(self._round, position, offset, self._write_or_error(position, snapshot))
@@ -348,20 +348,20 @@ class SessionJournal:
         if failed is not None:
             bug = None if isinstance(failed, OSError) else failed
             details = pairs(reason=self.failure, again_in_s=RETRY_S)
-            log.error("session checkpoint failed %s", details, exc_info=bug)
+            log.error("session snapshot failed %s", details, exc_info=bug)
             self._retry_s = self._clock() + RETRY_S
             return
         self._engine.journal_checkpointed(position, self._due_bytes())
-        self.on_checkpoint(offset)
+        self.on_snapshot(offset)
         if self._again:
-            self.checkpoint()
+            self.save_snapshot()
 
     def _due_bytes(self) -> int:
         assert self._target is not None
-        return max(self._target.ring.capacity_bytes // DUE_SHARE, self.checkpoint_bytes)
+        return max(self._target.ring.capacity_bytes // DUE_SHARE, self.snapshot_bytes)
 
     def _write_or_error(self, position: int, snapshot: Snapshot) -> Exception | None:
-        """Write the checkpoint; return its exception: one left on the thread would end all checkpoints."""
+        """Write the snapshot; return its exception: one left on the thread would end all snapshots."""
         try:
             self._write(position, snapshot)
         except Exception as error:  # noqa: BLE001
@@ -372,20 +372,20 @@ class SessionJournal:
         assert self._target is not None
         for path, sync in self._target.files:
             origin = Origin(self._target.ring.epoch, position, self._wall_ns())
-            self.checkpoint_bytes = self._written(path, origin, snapshot, sync=sync)
-        self.checkpoints += 1
+            self.snapshot_bytes = self._written(path, origin, snapshot, sync=sync)
+        self.snapshots += 1
 
     def _written(self, path: Path, origin: Origin, snapshot: Snapshot, *, sync: bool) -> int:
-        """Write one checkpoint file and return its size. Raises OSError, also if the reserve has no space."""
+        """Write one snapshot file and return its size. Raises OSError, also if the reserve has no space."""
         assert self._target is not None
         reserve = self._target.reserve
         try:
-            size = write_checkpoint(path, origin, snapshot.frames(), sync=sync, reserve=reserve)
+            size = write_snapshot(path, origin, snapshot.frames(), sync=sync, reserve=reserve)
         except OSError as error:
             if reserve is None or error.errno != errno.ENOSPC:
                 raise
             frames = snapshot.frames()
-            size = write_checkpoint(path, origin, frames, sync=sync, reserve=reserve, uses_reserve=True)
+            size = write_snapshot(path, origin, frames, sync=sync, reserve=reserve, uses_reserve=True)
         if reserve is not None:
             reserve.keep(size)
         return size
@@ -401,7 +401,7 @@ class SessionJournal:
             for client_info, will, due_s in wills.waiting()
         ]
         connected = [
-            KeptWill(client.facts, client.will, 0, client.session.kept)
+            KeptWill(client.client_info, client.will, 0, client.session.kept)
             for client in clients
             if client.will is not None
         ]
@@ -428,7 +428,7 @@ class SessionJournal:
 def _kept_session(session: SessionView) -> KeptSession:
     left_ns = None if session.connection else session.left_ns
     number, subscriptions = _number(session.handle), session.subscriptions.copy()
-    return KeptSession(number, session.facts, session.expiry_s, subscriptions, left_ns)
+    return KeptSession(number, session.client_info, session.expiry_s, subscriptions, left_ns)
 
 
 def _longest_note_bytes(client_info: ClientInfo) -> int:

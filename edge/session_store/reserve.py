@@ -1,8 +1,8 @@
-"""Reserve: space in the runtime directory that only a checkpoint of sessions may use.
+"""Reserve: space in the runtime directory that only a snapshot of sessions may use.
 
-A checkpoint is a new file, and frees the journal. In a full file system the checkpoint would fail, the
-journal would fill, and no client would be served. A reserve file therefore occupies that space. A checkpoint
-without other space overwrites it, and the replaced checkpoint becomes the reserve. No space is free in
+A snapshot is a new file, and frees the journal. In a full file system the snapshot would fail, the
+journal would fill, and no client would be served. A reserve file therefore occupies that space. A snapshot
+without other space overwrites it, and the replaced snapshot becomes the reserve. No space is free in
 between that another process could take.
 
 Owns the file sessions.reserve. Its content has no meaning.
@@ -26,13 +26,13 @@ class Reserve:
     def __init__(self, directory: Path) -> None:
         self.path = directory / RESERVE_NAME
 
-    def keep(self, checkpoint_bytes: int, path: Path | None = None) -> None:
-        """Reserve space for a checkpoint that is a quarter longer. If there is no space, the file stays as it
+    def keep(self, snapshot_bytes: int, path: Path | None = None) -> None:
+        """Reserve space for a snapshot that is a quarter longer. If there is no space, the file stays as it
         is.
 
-        `path`: a checkpoint that may become the reserve later; by default the reserve itself.
+        `path`: a snapshot that may become the reserve later; by default the reserve itself.
         """
-        reserve_bytes = checkpoint_bytes + max(BEYOND_BYTES, checkpoint_bytes // 4)
+        reserve_bytes = snapshot_bytes + max(BEYOND_BYTES, snapshot_bytes // 4)
         with contextlib.suppress(OSError):
             descriptor = os.open(
                 path or self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600

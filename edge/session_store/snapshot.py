@@ -1,9 +1,9 @@
-"""Session snapshot: the content of a checkpoint, taken in one turn of the broker's thread, encoded on
+"""Session snapshot: content of the snapshot file, taken in one turn of the broker's thread, encoded on
 another.
 
-Owns references to immutable state (client facts, wills, entries of the engine) and copies of mutable state
-(the subscriptions of each session). Encoding takes ten times as long as the copy, and 64 KiB for a large
-will, so it happens while the file is written, one note at a time.
+Owns references to immutable state (client information, wills, entries of the engine), and copies of mutable
+state (the subscriptions of each session). Encoding takes ten times as long as the copy, and 64 KiB for a
+large will, so it happens while the file is written, one note at a time.
 
 Invariant: a snapshot may be read again, with the same result, on any thread.
 """
@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from edge.auth.interfaces import ClientInfo
 from edge.mqtt import Connect, Version, Will, encode
-from edge.session_store.checkpoint_file import ENTRIES, NOTE, Frame
 from edge.session_store.journal_records import (
     Disconnected,
     GroupOpened,
@@ -27,6 +26,7 @@ from edge.session_store.journal_records import (
     WillWaits,
     encode_record,
 )
+from edge.session_store.snapshot_file import ENTRIES, NOTE, Frame
 
 __all__ = ["KeptSession", "KeptWill", "Snapshot", "will_record"]
 
@@ -35,7 +35,7 @@ class KeptSession(NamedTuple):
     """A session that outlasts its connection."""
 
     number: int
-    facts: ClientInfo
+    client_info: ClientInfo
     expiry_s: int
     subscriptions: dict[str, int]  # filter -> terms; a copy for this snapshot
     left_ns: int | None  # of the wall clock; None: its client is connected
@@ -44,7 +44,7 @@ class KeptSession(NamedTuple):
 class KeptWill(NamedTuple):
     """A will that is not published yet."""
 
-    facts: ClientInfo
+    client_info: ClientInfo
     will: Will
     due_ns: int  # of the wall clock; 0: its client is connected
     delayed: bool = True  # the session outlasts the connection, and the delay of the will holds
@@ -60,7 +60,7 @@ class Snapshot(NamedTuple):
     sections: list[bytes]  # of the hot path
 
     def frames(self) -> Iterator[Frame]:
-        """Frames of the checkpoint file."""
+        """Frames of the snapshot file."""
         for note in self._records():
             yield NOTE, encode_record(note)
         for section in self.sections:
@@ -76,7 +76,7 @@ class Snapshot(NamedTuple):
 
 
 def _records_of(session: KeptSession) -> Iterable[JournalRecord]:
-    yield SessionOpened(session.number, session.facts, session.expiry_s)
+    yield SessionOpened(session.number, session.client_info, session.expiry_s)
     for topic_filter, terms in session.subscriptions.items():
         yield Subscribed(session.number, topic_filter, terms)
     if session.left_ns is not None:
@@ -88,5 +88,5 @@ def will_record(kept_will: KeptWill) -> WillWaits:
     will = kept_will.will
     if not kept_will.delayed:
         will = replace(will, properties=replace(will.properties, will_delay_interval_s=None))
-    packet = encode(Connect(kept_will.facts.client_id, version=Version.V5, will=will), Version.V5)
-    return WillWaits(kept_will.facts, packet, kept_will.due_ns)
+    packet = encode(Connect(kept_will.client_info.client_id, version=Version.V5, will=will), Version.V5)
+    return WillWaits(kept_will.client_info, packet, kept_will.due_ns)

@@ -17,7 +17,7 @@ __all__ = ["BrokerView", "ClientView", "GroupsView", "SessionView", "WillsView"]
 class SessionView(Protocol):
     """State of one session. The journal sets `kept` and `left_ns`."""
 
-    facts: ClientInfo
+    client_info: ClientInfo
     handle: int  # of the engine's session
     expiry_s: int  # counted from the end of the connection; 0: the session ends with it
     connection: int  # 0 while the client is away
@@ -30,7 +30,7 @@ class ClientView(Protocol):
     """State of one connected client."""
 
     @property
-    def facts(self) -> ClientInfo:
+    def client_info(self) -> ClientInfo:
         """Facts of the client."""
 
     @property

@@ -2,9 +2,9 @@
 
 Owns the numbers, the soft limit of the process (RLIMIT_NOFILE) and the size of its table of descriptors.
 
-A broker without descriptors cannot seal a segment, write a checkpoint or answer `brim status`, and libzmq
-ends the process when accept() on its Unix socket fails for lack of one. So clients get only what the other
-parts leave:
+A broker without descriptors cannot seal a segment, write a session snapshot or answer `brim status`, and
+libzmq ends the process when accept() on its Unix socket fails for lack of one. So clients get only what the
+other parts leave:
 
     open at the start | kept for the broker's own files | control, metrics, ZeroMQ, producers | clients
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 START = 64  # open before clients connect: interpreter, event loops, locks
 OF_RING = 10  # files, locks and readers of one ring
-OWN_MIN = 10  # opened after the clients' start: the event loop, its sockets, one checkpoint, one lookup
+OWN_MIN = 10  # opened after the clients' start: the event loop, its sockets, one snapshot, one lookup
 OF_ENDPOINT = 10  # of ZeroMQ, which opens them for its first peer: threads, sockets, wake-ups
 OF_KEYS = 6  # more if its peers have keys
 OF_LOG = 6  # the next segment, its footer, the directory, one read
@@ -64,7 +64,7 @@ def open_now() -> int:
 def allow(config: Config) -> int:
     """Raise the soft limit to the broker's need, within the hard limit. Returns the limit from now on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    descriptors = _wanted(config)
+    descriptors = _required(config)
     if soft == resource.RLIM_INFINITY or soft >= descriptors:
         return soft if soft != resource.RLIM_INFINITY else descriptors
     allowed = descriptors if hard == resource.RLIM_INFINITY else min(descriptors, hard)
@@ -78,7 +78,7 @@ def make_table(config: Config, allowed: int) -> None:
     In a process with threads the kernel waits for all processors when it doubles the table. Each doubling
     while clients connected stopped the MQTT thread for 5 to 24 ms.
     """
-    last = min(allowed, _wanted(config)) - 1
+    last = min(allowed, _required(config)) - 1
     with contextlib.suppress(OSError), open(os.devnull, "rb") as file:
         os.close(fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, last))
 
@@ -165,7 +165,7 @@ def _of_producer(config: Config) -> int:
     return OF_RING + (OF_LOG if has_log else 0)
 
 
-def _wanted(config: Config) -> int:
+def _required(config: Config) -> int:
     """Descriptors with which every part may have its configured maximum."""
     rings = sum(stream.partitions for stream in config.stream) + 1  # the last one is the journal of sessions
     return START + rings * OF_RING + _own(config) + _taken(config, _most(config))

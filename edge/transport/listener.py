@@ -188,7 +188,7 @@ class Listener:
         if not self._closed:
             self._loop.call()
 
-    def ask(self, function: Callable[[], T]) -> Future[T]:
+    def submit(self, function: Callable[[], T]) -> Future[T]:
         """As call(), with a Future of the result."""
         from concurrent.futures import Future
 

@@ -98,7 +98,7 @@ class Broker:
         try:
             if self._connection is None:
                 self._connection = Connection(self._scene.runtime)
-            return (await self._connection.ask_async(Status(), Report)).report
+            return (await self._connection.request_async(Status(), Report)).report
         except EdgeError:
             self.disconnect()
             return {}

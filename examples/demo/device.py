@@ -94,7 +94,7 @@ class Device:
 
     def due(self) -> list[Message]:
         """Messages to publish now, numbered; none while stopping or while too many wait."""
-        self._tell()
+        self._report()
         now = time.monotonic()
         if self.stopping or now < self._next:
             return []
@@ -123,18 +123,18 @@ class Device:
         """Save the journal."""
         self.journal.save(self._options.journal)
         self._next_status = 0.0
-        self._tell()
+        self._report()
 
     def _message(self, reading: Reading) -> Message:
         n = self.journal.published(reading.device)
         content = {"n": n, "value": reading.value, "sent_ns": time.time_ns(), "details": reading.details}
         return Message(reading.device, n, msgspec.json.encode(content))
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         now = time.monotonic()
         if now >= self._next_status:
             self._next_status = now + STATUS_S
-            print(json.dumps({**self.journal.facts(), "connected": self.connected}), flush=True)
+            print(json.dumps({**self.journal.figures(), "connected": self.connected}), flush=True)
 
     def _stop(self, _signal: int, _frame: object) -> None:
         self.stopping = True

@@ -49,7 +49,7 @@ class Journal:
         self.acked.add(device, n)
         self.acked_count += 1
 
-    def facts(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         """Counters for the screen."""
         names = ("published_count", "acked_count", "resent", "reconnects", "skipped")
         return {name: getattr(self, name) for name in names}
@@ -57,7 +57,7 @@ class Journal:
     def save(self, path: Path) -> None:
         """Write `path`, and next to it the tally of acknowledged messages."""
         self.acked.save(path.with_suffix(".acked"))
-        path.write_text(json.dumps({"counts": self.counts, **self.facts()}))
+        path.write_text(json.dumps({"counts": self.counts, **self.figures()}))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class JournalFile:
     name: str
     counts: dict[str, int]
     acked: Tally
-    facts: dict[str, Any]
+    figures: dict[str, Any]
 
     @classmethod
     def load(cls, path: Path) -> JournalFile:

@@ -25,7 +25,7 @@ from examples.demo.device import Payload
 from examples.demo.tally import Tally
 from ringbuf.record import decode, span
 
-__all__ = ["Aggregate", "Arrived", "Buckets", "Lake", "read_drained", "say"]
+__all__ = ["Aggregate", "Arrived", "Buckets", "Lake", "read_drained", "report_step"]
 
 MINUTE_S = 60
 _LENGTH = struct.Struct("<I")
@@ -162,7 +162,7 @@ def account(footers: Sequence[drained_file.FileFooter]) -> tuple[int, int, int]:
     return records, twice, missing
 
 
-def say(step: str, **details: object) -> None:
+def report_step(step: str, **details: object) -> None:
     """Report one step to the demo's screen."""
     print(json.dumps({"step": step, **details}), flush=True)
 
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--no-spark", action="store_true")
     options = parser.parse_args()
     begin = time.monotonic()
-    say("reading every drained file")
+    report_step("reading every drained file")
     arrived, minutes, seconds = read_drained(options.drained)
     arrived.tally.save(options.out / "drained.tally")
     values = {key: value for key, value in asdict(arrived).items() if key != "tally"}
@@ -190,7 +190,7 @@ def main() -> None:
 
         lake = by_spark(options.drained, options.out)
     lake.save(options.out)
-    say("done", records=lake.records)
+    report_step("done", records=lake.records)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bridge.rangeset import count
 from bridge.spark.jobs import bronze, gaps, windows
 from bridge.spark.session import session
-from examples.demo.lake import Aggregate, Lake, say
+from examples.demo.lake import Aggregate, Lake, report_step
 from examples.demo.tally import Tally
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ class Steps:
     @contextmanager
     def step(self, name: str) -> Iterator[list[str]]:
         """Measure the time of a step; its output goes into the list."""
-        say(name)
+        report_step(name)
         begin, words = time.monotonic(), list[str]()
         yield words
         took = time.monotonic() - begin
         self.done.append((name, took, " ".join(words)))
-        say(f"{name}: {' '.join(words)}", seconds=took)
+        report_step(f"{name}: {' '.join(words)}", seconds=took)
 
 
 def by_spark(root: Path, out: Path) -> Lake:

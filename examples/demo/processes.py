@@ -31,14 +31,14 @@ def _die_with_parent() -> None:
 
 
 class Child:
-    """A Python program as a process. Created by start(); `facts` is its last JSON line."""
+    """A Python program as a process. Created by start(); `latest` is its last JSON line."""
 
     def __init__(
         self, name: str, process: asyncio.subprocess.Process, on_line: Callable[[str], None] | None
     ) -> None:
         self.name = name
         self.pid = process.pid
-        self.facts: dict[str, Any] = {}
+        self.latest: dict[str, Any] = {}
         self._process = process
         self._on_line = on_line
         self._reading = asyncio.create_task(self._read())
@@ -84,11 +84,11 @@ class Child:
 
     def number(self, fact: str) -> int:
         """A counter of its last line; 0 before the first."""
-        return int(self.facts.get(fact, 0))
+        return int(self.latest.get(fact, 0))
 
     def rate(self, fact: str) -> float:
         """Rate at which a counter grows, per second."""
-        now, value = time.monotonic(), float(self.facts.get(fact, 0))
+        now, value = time.monotonic(), float(self.latest.get(fact, 0))
         then, old, rate = self._rates.get(fact, (now, value, 0.0))
         if now - then >= 1.0 or fact not in self._rates:
             rate = (value - old) / (now - then) if now > then else 0.0
@@ -130,6 +130,6 @@ class Child:
             with contextlib.suppress(ValueError):
                 message = json.loads(text)
                 if isinstance(message, dict):
-                    self.facts = message
+                    self.latest = message
             if self._on_line is not None:
                 self._on_line(text)

@@ -101,20 +101,22 @@ class Script:
         cast = self._cast
         took = await cast.broker.start()
         self._watch.rings.refresh()
-        self._say(f"broker ready in {took:.2f} s on 127.0.0.1:{self.scene.port}, process {cast.broker.pid}")
+        self._announce(
+            f"broker ready in {took:.2f} s on 127.0.0.1:{self.scene.port}, process {cast.broker.pid}"
+        )
         await cast.start_subscribers()
         await self._until(
-            lambda: all(child.facts for child in cast.subscribers.values()), START_S, "subscribers"
+            lambda: all(child.latest for child in cast.subscribers.values()), START_S, "subscribers"
         )
-        self._say("two subscribers listen: one in shared memory, one by ZeroMQ")
+        self._announce("two subscribers listen: one in shared memory, one by ZeroMQ")
         await cast.start_publishers(self.options.rate)
         self._watch.sampling = True
         await self._until(
-            lambda: all(child.facts.get("connected") for child in cast.publishers.values()),
+            lambda: all(child.latest.get("connected") for child in cast.publishers.values()),
             START_S,
             "publishers",
         )
-        self._say(f"three publishers are connected; together {self.options.rate:,.0f} messages a second")
+        self._announce(f"three publishers are connected; together {self.options.rate:,.0f} messages a second")
 
     async def _load(self) -> None:
         self._load_began, seconds = time.monotonic(), self.options.seconds
@@ -133,31 +135,31 @@ class Script:
     async def _cut(self, seconds: float) -> None:
         begin = time.time()
         self.scene.sink.cut()
-        self._say("the sink is cut off: its directory was moved away, and a file put in its place")
+        self._announce("the sink is cut off: its directory was moved away, and a file put in its place")
         await self._rest(seconds)
         self.scene.sink.mend()
         self.outages.append(Outage("sink cut off", begin, time.time(), AMBER))
-        self._say(f"the sink is back after {seconds:.1f} s; the bridge has yet to find out")
+        self._announce(f"the sink is back after {seconds:.1f} s; the bridge has yet to find out")
 
     async def _find_sink(self) -> None:
         """Wait until the bridge has tried again: its back-off has grown meanwhile."""
         watch, begin, before = self._watch, time.monotonic(), self._watch.drained
         await self._until(lambda: watch.drained > before, SETTLE_S, "the bridge, after the sink came back")
         waiting, took = watch.stored - before, time.monotonic() - begin
-        self._say(f"the bridge has found it {took:.1f} s later; {waiting:,} records had been waiting")
+        self._announce(f"the bridge has found it {took:.1f} s later; {waiting:,} records had been waiting")
 
     async def _kill(self) -> None:
         broker, rings = self._cast.broker, self._watch.rings
         before, begin, pid = rings.epochs(), time.time(), broker.pid
         broker.kill()
         await broker.wait()
-        self._say(f"the broker (process {pid}) was killed with -9, under load")
+        self._announce(f"the broker (process {pid}) was killed with -9, under load")
         await self._rest(DOWN_S)
         took = await broker.start()
         self.outages.append(Outage("broker killed", begin, time.time(), RED))
         rings.refresh()
         same = sum(rings.epochs().get(name) == epoch for name, epoch in before.items())
-        self._say(
+        self._announce(
             f"started again, ready in {took:.2f} s; {same} of {len(before)} rings go on where they were"
         )
 
@@ -166,7 +168,7 @@ class Script:
         self._begin("finish")
         await cast.end(cast.publishers)
         acked = sum(child.number("acked_count") for child in cast.publishers.values())
-        self._say(f"the publishers have ended; {acked:,} messages are acknowledged")
+        self._announce(f"the publishers have ended; {acked:,} messages are acknowledged")
         self._begin("drain")
         stored = watch.stored
         subscribers = cast.subscribers.values()
@@ -174,7 +176,7 @@ class Script:
             lambda: all(child.number("records") >= stored for child in subscribers), SETTLE_S, "subscribers"
         )
         await self._until(lambda: watch.drained >= stored, SETTLE_S, "the sink")
-        self._say(f"the sink holds all {stored:,} records, in {watch.files} files")
+        self._announce(f"the sink holds all {stored:,} records, in {watch.files} files")
         watch.sampling = False
 
     async def _stop(self) -> None:
@@ -182,11 +184,11 @@ class Script:
         status = await self._cast.broker.stop()
         if status:
             raise DemoFailed(f"the broker ended with status {status} on SIGTERM; see {self.scene.logs}")
-        self._say("the broker has stopped cleanly on SIGTERM")
+        self._announce("the broker has stopped cleanly on SIGTERM")
 
     async def _make_table(self) -> None:
         self._begin("table")
-        lake = await self._cast.start_lake(spark=self.options.spark, on_line=self._tell_step)
+        lake = await self._cast.start_lake(spark=self.options.spark, on_line=self._report_step)
         try:
             status = await lake.wait(LAKE_S)
         except TimeoutError:
@@ -218,14 +220,14 @@ class Script:
     def _begin(self, act: str) -> None:
         self._watch.act = ACTS.index(act)
 
-    def _say(self, text: str) -> None:
+    def _announce(self, text: str) -> None:
         self.events.append((time.time(), text))
         self.screen.happened(text)
 
-    def _tell_step(self, line: str) -> None:
+    def _report_step(self, line: str) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             message = json.loads(line)
             if "seconds" in message:
-                self._say(f"table: {message['step']} ({message['seconds']:.1f} s)")
+                self._announce(f"table: {message['step']} ({message['seconds']:.1f} s)")
             else:  # begin of an act: shown on the screen only
                 self.screen.happened(f"table: {message['step']}")

@@ -53,7 +53,7 @@ class Received:
         self._ages_us: list[float] = []  # of this status interval
         self._ages_kept: list[float] = []  # one in AGE_OF of the whole run
         self._age_p50_us = self._age_p99_us = 0.0
-        self._facts: dict[str, Any] = {}
+        self._status: dict[str, Any] = {}
         self._next_status = 0.0
         self._read = msgspec.json.Decoder(Payload).decode
 
@@ -67,7 +67,7 @@ class Received:
             self._ages_us.append((time.time_ns() - content.sent_ns) / 1000)
         return True
 
-    def tell(self, **more: object) -> None:
+    def report(self, **more: object) -> None:
         """Write a status line, when one is due."""
         now = time.monotonic()
         if now < self._next_status:
@@ -77,7 +77,7 @@ class Received:
             self._age_p50_us, self._age_p99_us = ages[len(ages) // 2], ages[len(ages) * 99 // 100]
             self._ages_kept += self._ages_us[::AGE_OF]
             self._ages_us.clear()
-        self._facts = {
+        self._status = {
             "records": self.offsets.records,
             "twice": self.offsets.twice,
             "gaps": self.offsets.gaps,
@@ -87,15 +87,15 @@ class Received:
             "age_p99_us": self._age_p99_us,
             **more,
         }
-        print(json.dumps(self._facts), flush=True)
+        print(json.dumps(self._status), flush=True)
 
     def close(self, **more: object) -> None:
         """Write the report."""
         self._next_status = 0.0
         ages = sorted(self._ages_kept)
-        self.tell(age_us=ages[len(ages) // 2] if ages else 0, **more)
+        self.report(age_us=ages[len(ages) // 2] if ages else 0, **more)
         self._tally.save(self._report.with_suffix(".tally"))
-        self._report.write_text(json.dumps(self._facts))
+        self._report.write_text(json.dumps(self._status))
 
     def stop(self, _signal: int = 0, _frame: object = None) -> None:
         """Stop after the remaining records; also a signal handler."""
@@ -113,7 +113,7 @@ def read_shm(runtime_dir: Path, received: Received) -> None:
                     assert record.valid(), "overwritten while it was read"
             elif received.stopping:
                 break
-            received.tell(lost=subscription.lost, connected=subscription.connected)
+            received.report(lost=subscription.lost, connected=subscription.connected)
         received.close(lost=subscription.lost)
 
 
@@ -130,7 +130,7 @@ async def read_zmq(runtime_dir: Path, received: Received) -> None:
         while not received.stopping and not following.done():
             if received.offsets.gaps:  # ZeroMQ keeps the order: skipped records will not arrive
                 fetch(runtime_dir, received)
-            received.tell()
+            received.report()
             await asyncio.sleep(STATUS_S / 2)
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -46,13 +46,13 @@ class Watch:
             if time.monotonic() >= next_sample:
                 next_sample = time.monotonic() + SAMPLE_S
                 self.files, self.drained = await asyncio.to_thread(self._scene.sink.held)
-                self._bridge = await self._ask_broker()
+                self._bridge = await self._request_state()
                 if self.sampling:
                     self.samples.append(self._sample())
             self._screen.show(self._view())
             await asyncio.sleep(TICK_S)
 
-    async def _ask_broker(self) -> str:
+    async def _request_state(self) -> str:
         report = await self._cast.broker.report()
         if not report:
             return "no broker" if self.sampling else "finished"
@@ -84,10 +84,10 @@ class Watch:
 
 
 def _publisher(name: str, child: Child) -> Publisher:
-    state = "connected" if child.facts.get("connected") else "connecting"
+    state = "connected" if child.latest.get("connected") else "connecting"
     return Publisher(
         name,
-        "finished" if child.ended else state if child.facts else "starting",
+        "finished" if child.ended else state if child.latest else "starting",
         child.number("published_count"),
         child.number("acked_count"),
         child.rate("acked_count"),
@@ -98,11 +98,11 @@ def _publisher(name: str, child: Child) -> Publisher:
 def _subscriber(name: str, child: Child) -> Subscriber:
     return Subscriber(
         name,
-        "finished" if child.ended else "reading" if child.facts else "starting",
+        "finished" if child.ended else "reading" if child.latest else "starting",
         child.number("records"),
         child.rate("records"),
         child.number("gaps"),
         child.number("fetched"),
-        float(child.facts.get("age_p50_us", 0)),
-        float(child.facts.get("age_p99_us", 0)),
+        float(child.latest.get("age_p50_us", 0)),
+        float(child.latest.get("age_p99_us", 0)),
     )

@@ -31,7 +31,7 @@ from persistence.archive.layout import (
 from persistence.archive.library import release_unused
 from persistence.errors import ArchiveUnavailable, FormatError
 from persistence.files import Files
-from persistence.segment.segment_facts import RingInfo, SegmentInfo
+from persistence.segment.segment_info import RingInfo, SegmentInfo
 from persistence.segment.verified_reader import from_offset, from_time
 from ringbuf import Range
 
@@ -139,7 +139,7 @@ class Archive:
 
     def segments(self) -> list[SegmentInfo]:
         """Facts of each archive, rising, with unreadable ones."""
-        segments = [_facts(archive) for archive in self.all()]
+        segments = [_segment_info(archive) for archive in self.all()]
         with self._lock:
             unreadable = dict(self.unreadable)
         segments += [
@@ -147,11 +147,11 @@ class Archive:
         ]
         return sorted(segments, key=lambda segment: segment.base)
 
-    def facts(self, base: int) -> SegmentInfo | None:
+    def info(self, base: int) -> SegmentInfo | None:
         """Facts of an archive; None: it is missing or unreadable."""
         with self._lock:
             archive = self._known().get(base)
-        return None if archive is None else _facts(archive)
+        return None if archive is None else _segment_info(archive)
 
     def epochs(self, ring_name: str) -> list[tuple[int, int, int]]:
         """Epoch, first and end offset of the archived records of a ring, in the order of the log."""
@@ -299,9 +299,9 @@ def _bases(names: Iterable[str], suffix: str) -> set[int]:
     return {base for base in bases if base is not None}
 
 
-def _facts(file: ArchiveFile) -> SegmentInfo:
+def _segment_info(file: ArchiveFile) -> SegmentInfo:
     """An archive as a segment."""
-    rings = tuple(_ring_facts(file.groups(*ring)) for ring in sorted(file.rings()))
+    rings = tuple(_ring_info(file.groups(*ring)) for ring in sorted(file.rings()))
     return SegmentInfo(
         file.base,
         file.catalogue.end,
@@ -316,7 +316,7 @@ def _facts(file: ArchiveFile) -> SegmentInfo:
     )
 
 
-def _ring_facts(groups: list[RowGroup]) -> RingInfo:
+def _ring_info(groups: list[RowGroup]) -> RingInfo:
     return RingInfo(
         groups[0].ring,
         groups[0].epoch,

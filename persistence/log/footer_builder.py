@@ -27,7 +27,7 @@ from persistence.segment import footer
 from persistence.segment.format import segment_name
 from persistence.segment.quarantine import keep_aside
 
-__all__ = ["Indexer"]
+__all__ = ["FooterBuilder"]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ WAITING_MAX = 64  # segments; beyond, the oldest get no footer
 REST_SHARE = 49  # if paced, rest time as a multiple of work time
 
 
-class Indexer:
+class FooterBuilder:
     """Writes footers of the segments of the log in `directory`."""
 
     def __init__(self, files: Files, directory: str, clock_s: Callable[[], float] = time.monotonic) -> None:

@@ -29,8 +29,8 @@ be.
 Invariants: durable_position only grows, or returns to the base of a segment without records; a segment's base
 is the durable position at its begin; reader returns only durable records.
 
-Threads: one thread writes (append to close); tend() and remove() run concurrently in another; any thread may
-read.
+Threads: one thread writes (append to close); run_maintenance() and remove() run concurrently in another; any
+thread may read.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from persistence.errors import LogClosed, LogLocked, NoDiskRoom
 from persistence.files import Files, OsFiles
 from persistence.log.native_commit import NativeCommit
 from persistence.log.recovery import RecoveryReport, recover
-from persistence.log.sealed_segments import Tended
+from persistence.log.sealed_segments import SealedSegments
 from persistence.read.log_reader import Epoch, LogReader, RingEnd
-from persistence.segment.clean_shutdown import write_checkpoint
+from persistence.segment.clean_shutdown import write_snapshot
 from persistence.segment.format import CatalogueEntry, SegmentHeader, ring_id_of
 from persistence.segment.scan import SegmentTable
-from persistence.segment.segment_facts import SEGMENT_COSTS_BYTES
+from persistence.segment.segment_info import SEGMENT_COSTS_BYTES
 from persistence.segment.writer import ActiveSegment, Pending
 from persistence.stats import LiveStats, LogStats
 from ringbuf import Range
@@ -91,7 +91,7 @@ def _note(entries: dict[int, CatalogueEntry], item: Pending) -> None:
         entries[item.ring_id] = entries[item.ring_id]._replace(next_offset=end)
 
 
-class Log(Tended):
+class Log(SealedSegments):
     """A log in `directory`, which is created if missing.
 
     Order of calls: recover(); join(), append(), write(), sync(); close().
@@ -100,8 +100,9 @@ class Log(Tended):
     segments are removed above this total; 0 keeps everything.  `worker`: written to segment headers.
     `direct`: writes bypass the page cache if the file system permits it: less work and less wear.
 
-    `on_sealed`: callbacks of tend() for each sealed segment, with its base.  A sealed segment is synced up to
-    its end and never written again.  recover() also reports the last sealed segments of an earlier start.
+    `on_sealed`: callbacks of run_maintenance() for each sealed segment, with its base.  A sealed segment is
+    synced up to its end and never written again.  recover() also reports the last sealed segments of an
+    earlier start.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Log(Tended):
         self._found_sealed(bases)
         self._touched = dict.fromkeys(self._durable, bases[-1] if bases else 0)
         with suppress(OSError):
-            self._room.adopt()
+            self._preallocator.adopt()
         return RecoveryReport(
             rings=self.ends(),
             segments=len(bases),
@@ -200,7 +201,7 @@ class Log(Tended):
                 self.commit.leave()
                 self._active = None
         self.commit.close()
-        self._room.close()
+        self._preallocator.close()
         if self._lock is not None:
             self.files.close(self._lock)
             self._lock = None
@@ -216,7 +217,7 @@ class Log(Tended):
         active.cut(self.commit.end)
         active.sync()
         if proves:
-            write_checkpoint(self.files, self.directory, active.header, self.commit.end, self._durable)
+            write_snapshot(self.files, self.directory, active.header, self.commit.end, self._durable)
 
     def __enter__(self) -> Self:
         return self
@@ -370,7 +371,7 @@ class Log(Tended):
         opening = Pending.catalogue(dict(self._catalogue()))
         carried = self._carried
         self._require_room()
-        handle, temporary = self._room.take()
+        handle, temporary = self._preallocator.take()
         try:
             active = ActiveSegment.begin(
                 self.files, self.directory, temporary, handle, header, opening, carried
@@ -405,7 +406,9 @@ class Log(Tended):
 
         Raises OSError.
         """
-        if not self._room.ready and not self.has_room(max(self.segment_bytes, self.commit.next_bytes)):
+        if not self._preallocator.ready and not self.has_room(
+            max(self.segment_bytes, self.commit.next_bytes)
+        ):
             self._stats.failed_writes += 1
             raise NoDiskRoom(self.floor(self.files.disk(self.directory)[1]) if self.floor else 0)
 
@@ -491,8 +494,8 @@ class Log(Tended):
     def _keep_within(self) -> None:
         """Remove the oldest segments while the total exceeds `retain_bytes`; 0 keeps everything.
 
-        The active segment counts with its full size.  For a log without upkeep.  Raises OSError: that segment
-        and later ones remain until the next start.
+        The active segment counts with its full size.  For a log without maintenance.  Raises OSError: that
+        segment and later ones remain until the next start.
         """
         sealed = self.sealed()
         total = sum(max(size, SEGMENT_COSTS_BYTES) for size in sealed.values()) + self.segment_bytes

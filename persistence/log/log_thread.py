@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-TEND_PAUSE_S = 5.0  # after a failure
+RETRY_PAUSE_S = 5.0  # after a failure
 FIFO_PRIORITY = 10  # of 1..99: above threads without one, below drivers of hardware
 CALL_PATIENCE_S = 0.1  # interval of checks that the called thread still runs
 
 
 class LogThread:
-    """Runs a LogWriter in one thread, and Log.tend() in another.
+    """Runs a LogWriter in one thread, and Log.run_maintenance() in another.
 
     `sources`: Source, or plain tuples of the same fields; rings of durability "process" are skipped.
     `on_durable`: called on the log thread; it must not block.  `wake_descriptor`: an eventfd, written instead
@@ -62,7 +62,7 @@ class LogThread:
         self._stopping = threading.Event()
         self._finished = True
         self.scheduling = "normal"  # of its thread: "fifo" if required, or the cause for not having it
-        self._tend_now = threading.Event()
+        self._maintenance_due = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class LogThread:
             raise
         self._threads = [
             threading.Thread(target=self._run, name="brim-log"),
-            threading.Thread(target=self._tend, name="brim-log-tend", daemon=True),
+            threading.Thread(target=self._run_maintenance, name="brim-log-maint", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -90,7 +90,7 @@ class LogThread:
         """
         self._stopping.set()
         self.writer.call()
-        self._tend_now.set()
+        self._maintenance_due.set()
         for thread in self._threads:
             thread.join()
         self._threads = []
@@ -161,8 +161,8 @@ class LogThread:
             self._serve()
             self._hurry(writer.is_waited_for)
             writer.run()
-            if writer.log.wants_tending and not writer.state.failures:
-                self._tend_now.set()
+            if writer.log.needs_maintenance and not writer.state.failures:
+                self._maintenance_due.set()
         self._finished = writer.finish()
         self._serve()
         writer.close()
@@ -176,22 +176,22 @@ class LogThread:
             self._hurries = is_hurried
             self.scheduling = _ahead_of_others() if is_hurried else _among_others()
 
-    def _tend(self) -> None:
+    def _run_maintenance(self) -> None:
         lib.rb_disk_yields()
         pause_s: float | None = None
         while True:
-            self._tend_now.wait(pause_s)
+            self._maintenance_due.wait(pause_s)
             if self._stopping.is_set():
                 return
-            self._tend_now.clear()
+            self._maintenance_due.clear()
             try:
-                pause_s = self.writer.log.tend(self._stopping.is_set, paced=True)
+                pause_s = self.writer.log.run_maintenance(self._stopping.is_set, paced=True)
             except OSError as error:
                 log.warning("next segment not prepared reason=%s", error.strerror)
-                self._stopping.wait(TEND_PAUSE_S)
+                self._stopping.wait(RETRY_PAUSE_S)
             except Exception:  # segments are then created on demand: no reason to stop
                 log.exception("log preparation failed directory=%s", self.writer.log.directory)
-                self._stopping.wait(TEND_PAUSE_S)
+                self._stopping.wait(RETRY_PAUSE_S)
 
 
 def _ahead_of_others() -> str:

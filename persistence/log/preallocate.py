@@ -28,7 +28,7 @@ from collections.abc import Callable
 from persistence.durable_file import move_file
 from persistence.files import Files
 
-__all__ = ["PREPARED_NAME", "Room"]
+__all__ = ["PREPARED_NAME", "SegmentPreallocator"]
 
 PREPARED_NAME = "prepared.tmp"
 GROWING_NAME = "growing.tmp"
@@ -38,7 +38,7 @@ READY_MAX = 2
 RECYCLED_SHARE = 2  # a file smaller than this part of a segment is not reused
 
 
-class Room:
+class SegmentPreallocator:
     """At most READY_MAX files of `segment_bytes` in `directory`, ready to become segments."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Room:
         return len(self._ready)
 
     @property
-    def wanted(self) -> bool:
+    def is_needed(self) -> bool:
         """True if prepare() would create a file."""
         return self.ready < self._most
 
@@ -85,11 +85,11 @@ class Room:
         `stopped`: returns True to stop unfinished.  `patience_s`: time to wait for a removed segment to
         reuse.
         """
-        if patience_s and self.wanted and not stopped() and self._comes.wait(patience_s):
+        if patience_s and self.is_needed and not stopped() and self._comes.wait(patience_s):
             return
         with self._preparing:
             is_recycled = patience_s and self.ready  # a file was recycled after the wait
-            if is_recycled or not self.wanted or self._comes.is_set():
+            if is_recycled or not self.is_needed or self._comes.is_set():
                 return
             path = self._free_name()
             handle = self._files.open(path, create=True)
@@ -132,7 +132,7 @@ class Room:
 
         Raises OSError.
         """
-        if not self.wanted or size < self._segment_bytes // RECYCLED_SHARE:
+        if not self.is_needed or size < self._segment_bytes // RECYCLED_SHARE:
             return False
         self._comes.set()
         with self._preparing:

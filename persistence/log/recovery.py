@@ -36,13 +36,13 @@ from persistence.segment.scan import DamagedRange, SegmentTable, open_table, rea
 from persistence.segment.writer import Pending
 from ringbuf import Range, scan_records
 
-__all__ = ["QUARANTINE", "Recovered", "RecoveryReport", "Torn", "recover"]
+__all__ = ["QUARANTINE", "Recovered", "RecoveryReport", "TornTail", "recover"]
 
 REWRITE_BYTES = 1 << 20  # per write
 
 
 @dataclass(frozen=True)
-class Torn:
+class TornTail:
     """Half-written tail of a crash; no one was notified of its records."""
 
     segment: str
@@ -57,7 +57,7 @@ class RecoveryReport:
     rings: dict[str, RingEnd]
     segments: int
     end_position: int
-    torn: Torn | None
+    torn: TornTail | None
     damage: tuple[DamagedRange, ...]
     notes: tuple[str, ...]  # errors of the disk, for display
     duration_ms: float
@@ -74,7 +74,7 @@ class Recovered:
     closed: SegmentTable | None = None  # of a cleanly closed last segment; without rows: not read
     is_proven: bool = True  # all records are proven by data on the disk
     carried: list[Pending] = field(default_factory=list)
-    torn: Torn | None = None
+    torn: TornTail | None = None
     damage: list[DamagedRange] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -199,7 +199,7 @@ def _cut(files: Files, handle: int, directory: str, table: SegmentTable, state: 
     if size <= table.end:
         return
     if any(files.read(handle, EXTENT_HEADER_BYTES, table.end)):
-        state.torn = Torn(table.name, table.end, size - table.end)
+        state.torn = TornTail(table.name, table.end, size - table.end)
         _keep_aside(files, directory, DamagedRange(table.name, table.end, size - table.end, "", 0), state)
     files.ftruncate(handle, table.end)
 

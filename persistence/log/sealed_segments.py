@@ -3,8 +3,8 @@
 Owns the list of sealed segments, its callbacks, and the prepared files.  Log inherits from it.  It never
 touches the active segment.
 
-Threads: tend() and remove() may run in any thread except the log's, one at a time; the rest belongs to the
-log thread.
+Threads: run_maintenance() and remove() may run in any thread except the log's, one at a time; the rest
+belongs to the log thread.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from persistence.files import Files, size_of
-from persistence.log.footer_builder import Indexer
-from persistence.log.preallocate import Room
+from persistence.log.footer_builder import FooterBuilder
+from persistence.log.preallocate import SegmentPreallocator
 from persistence.read.log_reader import LogReader
 from persistence.segment.format import segment_name
 from persistence.segment.writer import ActiveSegment
 from persistence.stats import LogStats
 
-__all__ = ["Tended"]
+__all__ = ["SealedSegments"]
 
 log = logging.getLogger(__name__)
 
-GOING_S = 0.2  # longest wait for the removal of a segment, whose file saves writing zeros
+REMOVAL_WAIT_S = 0.2  # longest wait for the removal of a segment, whose file saves writing zeros
 RECENT = 4  # segments that a killed process may not have reported
 
 
-class Tended:
+class SealedSegments:
     """Part of a Log with work that is independent of its writing."""
 
     reader: LogReader
@@ -45,11 +45,11 @@ class Tended:
         self.files = files
         self.directory = directory
         self.segment_bytes = segment_bytes
-        self._indexer = Indexer(files, directory)
+        self._indexer = FooterBuilder(files, directory)
         self.on_indexed = self._indexer.on_indexed  # called with each segment that got a footer
         self.on_indexed.append(self._size_again)
         self.on_sealed: list[Callable[[int], object]] = [self._indexer.add]
-        self._room = Room(files, directory, segment_bytes)
+        self._preallocator = SegmentPreallocator(files, directory, segment_bytes)
         # bytes to keep free, for a disk of that size; None: no limit
         self.floor: Callable[[int], int] | None = None
         self._sizes: dict[int, int] = {}  # of sealed segments, by base
@@ -74,7 +74,7 @@ class Tended:
         path = os.path.join(self.directory, segment_name(base))
         recycled = False
         with self._indexer.gone(base), suppress(FileNotFoundError):  # an earlier attempt may have removed it
-            recycled = self._room.recycle(path, size)
+            recycled = self._preallocator.recycle(path, size)
             if not recycled:
                 self.files.unlink(path)
         if not recycled:
@@ -100,11 +100,13 @@ class Tended:
         return not floor or free_bytes - size >= floor
 
     @property
-    def wants_tending(self) -> bool:
-        """True if tend() has work."""
-        return not self._sealed.empty() or self.wants_prepared
+    def needs_maintenance(self) -> bool:
+        """True if run_maintenance() has work."""
+        return not self._sealed.empty() or self.needs_preallocation
 
-    def tend(self, stopped: Callable[[], bool] = lambda: False, *, paced: bool = False) -> float | None:
+    def run_maintenance(
+        self, stopped: Callable[[], bool] = lambda: False, *, paced: bool = False
+    ) -> float | None:
         """Do deferred work: report sealed segments to `on_sealed`, write footers, prepare the next file.
 
         `paced`: limit the footers as in footer_builder.py.  Returns the seconds until more footers are due;
@@ -114,12 +116,12 @@ class Tended:
         Exceptions of `on_sealed` are logged, and do not stop the rest.
         """
         while not self._sealed.empty() and not stopped():
-            self._tell(self._sealed.get())
+            self._notify_sealed(self._sealed.get())
         pause_s = None if stopped() else self._indexer.write(self.reader, paced=paced)
         self.prepare(stopped, paced=paced)
         return pause_s
 
-    def _tell(self, base: int) -> None:
+    def _notify_sealed(self, base: int) -> None:
         for call in list(self.on_sealed):
             try:
                 call(base)
@@ -128,27 +130,27 @@ class Tended:
                     "callback for a sealed segment failed segment=%s reason=%r", segment_name(base), error
                 )
 
-    def _one_goes(self) -> bool:
+    def _removal_is_near(self) -> bool:
         """True if the next segment at the latest causes a removal, whose file is then reused."""
         with self._sizing:
             return 0 < self.retain_bytes < sum(self._sizes.values()) + 2 * self.segment_bytes
 
     @property
-    def wants_prepared(self) -> bool:
+    def needs_preallocation(self) -> bool:
         """True if prepare() has work."""
-        if self._active is None or self._lock is None or not self._room.wanted:
+        if self._active is None or self._lock is None or not self._preallocator.is_needed:
             return False
         if not self.has_room(self.segment_bytes):
             return False
-        return not self._room.ready or not self._one_goes()
+        return not self._preallocator.ready or not self._removal_is_near()
 
     def prepare(self, stopped: Callable[[], bool] = lambda: False, *, paced: bool = False) -> None:
-        """See Room.prepare().  May run in another thread than the rest.
+        """See SegmentPreallocator.prepare().  May run in another thread than the rest.
 
         `paced`: other code removes segments meanwhile.
         """
-        if self.wants_prepared:
-            self._room.prepare(stopped, GOING_S if paced and self._one_goes() else 0.0)
+        if self.needs_preallocation:
+            self._preallocator.prepare(stopped, REMOVAL_WAIT_S if paced and self._removal_is_near() else 0.0)
 
     def _found_sealed(self, bases: Sequence[int]) -> None:
         """Queue the segments found at a start; the last ones may not have been reported."""

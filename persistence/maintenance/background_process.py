@@ -30,10 +30,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 from persistence.archive import Archived, archive_segment
 from persistence.errors import ArchiveUnavailable, FormatError, LogError, NotArchived
 from persistence.files import Files, FreshFiles
-from persistence.maintenance.scrub import Paced, Scrubbed, scrub_archive, scrub_segment
+from persistence.maintenance.scrub import RateLimitedFiles, ScrubResult, scrub_archive, scrub_segment
 from persistence.segment.scan import DamagedRange
 
-__all__ = ["Here", "IdleProcess", "Job", "TaskFailed", "Worker"]
+__all__ = ["BackgroundProcess", "InProcessWorker", "Job", "TaskFailed", "Worker"]
 
 STOP_S = 10.0  # before it is killed: only an unfinished file can be lost
 IOPRIO_IDLE = 3 << 13  # class idle
@@ -63,15 +63,15 @@ class Worker(Protocol):
     def start(self, job: Job) -> None:
         """Start the job."""
 
-    def result(self) -> Archived | Scrubbed | TaskFailed | None:
+    def result(self) -> Archived | ScrubResult | TaskFailed | None:
         """Result of the job; None while it runs."""
 
     def close(self) -> None:
         """Stop the current job."""
 
 
-def _do(files: Files, job: Job, stopped: Any) -> Archived | Scrubbed | TaskFailed:
-    paced: Files = Paced(files, job.bytes_per_s, stopped) if job.bytes_per_s else files
+def _do(files: Files, job: Job, stopped: Any) -> Archived | ScrubResult | TaskFailed:
+    paced: Files = RateLimitedFiles(files, job.bytes_per_s, stopped) if job.bytes_per_s else files
     try:
         if job.kind == "archive":
             return archive_segment(paced, job.directory, job.base, job.ends_at, stopped=stopped)
@@ -84,18 +84,18 @@ def _do(files: Files, job: Job, stopped: Any) -> Archived | Scrubbed | TaskFaile
         return TaskFailed("later", str(error))
 
 
-class Here:
+class InProcessWorker:
     """Executes jobs in the calling thread, on any files: for tests, and for commands in the foreground."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._result: Archived | Scrubbed | TaskFailed | None = None
+        self._result: Archived | ScrubResult | TaskFailed | None = None
 
     def start(self, job: Job) -> None:
         """See Worker.  The job is done on return."""
         self._result = _do(self._files, job, lambda: False)
 
-    def result(self) -> Archived | Scrubbed | TaskFailed | None:
+    def result(self) -> Archived | ScrubResult | TaskFailed | None:
         """See Worker."""
         result, self._result = self._result, None
         return result
@@ -104,7 +104,7 @@ class Here:
         """See Worker."""
 
 
-class IdleProcess:
+class BackgroundProcess:
     """Executes jobs in a process of idle priority, which starts with the first job."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class IdleProcess:
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
 
-    def result(self) -> Archived | Scrubbed | TaskFailed | None:
+    def result(self) -> Archived | ScrubResult | TaskFailed | None:
         """See Worker."""
         process = self._process
         if process is None:
@@ -166,17 +166,17 @@ class IdleProcess:
         )
 
 
-def _packed(result: Archived | Scrubbed | TaskFailed) -> bytes:
+def _packed(result: Archived | ScrubResult | TaskFailed) -> bytes:
     return json.dumps([type(result).__name__, *result]).encode() + b"\n"
 
 
-def _unpacked(fields: list[Any]) -> Archived | Scrubbed | TaskFailed:
+def _unpacked(fields: list[Any]) -> Archived | ScrubResult | TaskFailed:
     kind, *values = fields
     if kind == "Archived":
         return Archived(*values)
-    if kind == "Scrubbed":
+    if kind == "ScrubResult":
         base, archived, length, places, parts = values
-        return Scrubbed(base, archived, length, tuple(DamagedRange(*place) for place in places), parts)
+        return ScrubResult(base, archived, length, tuple(DamagedRange(*place) for place in places), parts)
     return TaskFailed(*values)
 
 

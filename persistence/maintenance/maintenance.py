@@ -3,9 +3,9 @@
     for each log, repeatedly:  end an old active segment -> check the disk -> remove the oldest segments
                                -> archive the next -> verify the next
 
-Upkeep has no thread and no clock of its own: step() does a small part and returns the time of the next call;
-UpkeepThread runs it for all logs of a broker.  A Worker (background_process.py) does long work, one job at a
-time for all logs.
+Maintenance has no thread and no clock of its own: step() does a small part and returns the time of the next
+call; MaintenanceThread runs it for all logs of a broker.  A Worker (background_process.py) does long work,
+one job at a time for all logs.
 
 Segments are removed from the oldest on, one per step.  The last segment stays: it has the end of the log.
 
@@ -34,12 +34,12 @@ from persistence.free_disk_space import DiskRules, DiskStep, disk_step, floors
 from persistence.log.log import Log
 from persistence.maintenance.background_process import Job, TaskFailed, Worker
 from persistence.maintenance.retention_rules import Floor, Removal, Retention, StreamRules
-from persistence.maintenance.scrub import Scrubbed, Turns
-from persistence.maintenance.segment_ages import Ages
+from persistence.maintenance.scrub import ScrubOrder, ScrubResult
+from persistence.maintenance.segment_ages import SegmentAges
 from persistence.segment.format import segment_name
-from persistence.segment.segment_facts import SegmentInfo
+from persistence.segment.segment_info import SegmentInfo
 
-__all__ = ["Upkeep", "UpkeepRules", "UpkeepThread"]
+__all__ = ["Maintenance", "MaintenanceRules", "MaintenanceThread"]
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ LET_GO_BYTES = 4 << 20  # of log, per release
 CACHE_KEPT_S = 60.0  # of decompressed data after the last read
 
 
-class UpkeepRules(NamedTuple):
+class MaintenanceRules(NamedTuple):
     """Rules for keeping and maintaining a log."""
 
     retain_bytes: int = 4 << 30  # total of all files; 0 keeps everything
@@ -87,7 +87,7 @@ class SystemClock:
 
 
 @dataclass
-class UpkeepStats:
+class MaintenanceStats:
     """Counters since the start."""
 
     archived: int = 0  # segments
@@ -102,7 +102,7 @@ def _no_floors(ring_name: str) -> Iterable[Floor]:
     return ()
 
 
-class Upkeep:
+class Maintenance:
     """Maintenance of one log.
 
     `stream_of`: returns the rules of a ring's stream.  `floors`: returns the consumers that still need
@@ -115,7 +115,7 @@ class Upkeep:
     def __init__(
         self,
         ring_log: Log,
-        rules: UpkeepRules,
+        rules: MaintenanceRules,
         worker: Worker,
         *,
         stream_of: Callable[[str], StreamRules] = StreamRules,
@@ -127,26 +127,26 @@ class Upkeep:
     ) -> None:
         self.log = ring_log
         self.rules = rules
-        self.stats = UpkeepStats()
+        self.stats = MaintenanceStats()
         self.step_of_disk: DiskStep = "ok"
         self.full: set[str] = set()
-        self.early: Counter[str] = Counter()  # records removed against the rules, by stream
+        self.forced_records: Counter[str] = Counter()  # records removed against the rules, by stream
         self.lost: Counter[str] = Counter()  # records removed unread, by consumer
         self.refused: dict[int, str] = {}  # segments that cannot be archived, with the cause
         self.trouble = ""  # cause of the last failed job
-        self.turns = Turns(rules.scrub_interval_s)
+        self.turns = ScrubOrder(rules.scrub_interval_s)
         self._worker = worker
         self._job: Job | None = None
         self._on_full = on_full
         self._roll = roll or ring_log.roll
         self._block = block
         self._clock = clock or SystemClock()
-        self._facts: dict[int, SegmentInfo] = {}  # of segments that do not change
+        self._infos: dict[int, SegmentInfo] = {}  # of segments that do not change
         self._indexed: queue.SimpleQueue[int] = queue.SimpleQueue()  # these have changed: they got footers
         ring_log.on_indexed.append(self._indexed.put)
         self._let_go = ring_log.durable_position  # up to here the page cache was released
         self._seen: list[SegmentInfo] = []
-        self._ages = Ages()
+        self._ages = SegmentAges()
         self._retention = Retention(
             rules.retain_bytes, rules.retain_s, ring_log.segment_bytes, stream_of, floors
         )
@@ -196,19 +196,19 @@ class Upkeep:
         bases = self.log.reader.bases()
         archive = self.log.reader.archive
         while not self._indexed.empty():
-            self._facts.pop(self._indexed.get(), None)
+            self._infos.pop(self._indexed.get(), None)
         segments: list[SegmentInfo] = []
         for base in sorted({*bases, *archive.bases()} - (archive.earlier - {*bases})):
-            known = self._facts.get(base)
+            known = self._infos.get(base)
             if known is None or (known.state == "archived") != (base not in bases):
-                known = self.log.reader.segment(base) if base in bases else archive.facts(base)
+                known = self.log.reader.segment(base) if base in bases else archive.info(base)
             if known is None:
                 known = SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=archive.unreadable.get(base, ""))
             elif known.state != "active":
-                self._facts[base] = known
+                self._infos[base] = known
             segments.append(known)
-        for base in set(self._facts) - {segment.base for segment in segments}:
-            del self._facts[base]
+        for base in set(self._infos) - {segment.base for segment in segments}:
+            del self._infos[base]
         self._seen = segments
         return segments
 
@@ -307,9 +307,9 @@ class Upkeep:
         self.stats.deleted += 1
         self.stats.deleted_bytes += file_bytes
         self.refused.pop(removal.base, None)
-        for stream, records in removal.early.items():
-            self.early[stream] += records
-            log.warning("records removed early stream=%s records=%d", stream, records)
+        for stream, records in removal.forced_records.items():
+            self.forced_records[stream] += records
+            log.warning("records removed against the rules stream=%s records=%d", stream, records)
         for loss in removal.losses:
             self.lost[loss.consumer] += loss.records
             log.warning(
@@ -368,7 +368,7 @@ class Upkeep:
             self.turns.skip(job.base)
         elif isinstance(result, Archived):
             self._archived(result)
-        elif isinstance(result, Scrubbed):
+        elif isinstance(result, ScrubResult):
             self._scrubbed(result)
         else:
             if job.kind == "archive" and result.kind == "never":
@@ -387,20 +387,20 @@ class Upkeep:
         self.log.reader.archive.add(result.base)
         if (
             result.base not in self.log.reader.archive.bases()
-            or self.log.reader.archive.facts(result.base) is None
+            or self.log.reader.archive.info(result.base) is None
         ):
             self._failed(
                 TaskFailed("later", "an archive that was made cannot be read"), self._clock.monotonic_s()
             )
             return
         self.log.remove(result.base)
-        self._facts.pop(result.base, None)
+        self._infos.pop(result.base, None)
         self.stats.archived += 1
         self.stats.archived_from_bytes += result.segment_bytes
         self.stats.archived_to_bytes += result.archive_bytes
         self.trouble = ""
 
-    def _scrubbed(self, result: Scrubbed) -> None:
+    def _scrubbed(self, result: ScrubResult) -> None:
         self.turns.done(result)
         if result.archived:
             self.log.reader.archive.note(result.base, result.parts)
@@ -465,22 +465,22 @@ class Upkeep:
                 "damaged": turns.damaged,
             },
             "deleted": {"segments": stats.deleted, "bytes": stats.deleted_bytes},
-            "early_records": dict(self.early),
+            "forced_records": dict(self.forced_records),
             "unread_records": dict(self.lost),
             "full_streams": sorted(self.full),
             "trouble": self.trouble,
         }
 
 
-class UpkeepThread:
+class MaintenanceThread:
     """Thread for the maintenance of several logs, with one worker for all."""
 
-    def __init__(self, upkeeps: Sequence[Upkeep], worker: Worker | None = None) -> None:
-        self._upkeeps = upkeeps  # may grow
+    def __init__(self, maintenances: Sequence[Maintenance], worker: Worker | None = None) -> None:
+        self._maintained = maintenances  # may grow
         self._worker = worker
         self._wake = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="brim-log-upkeep")
+        self._thread = threading.Thread(target=self._run, name="brim-log-maintenance")
 
     def start(self) -> None:
         """Start the thread."""
@@ -503,12 +503,14 @@ class UpkeepThread:
         while not self._stopping:
             self._wake.clear()
             pause_s = LOOK_S
-            for upkeep in list(self._upkeeps):
-                others = any(other.busy for other in self._upkeeps if other is not upkeep)
+            for maintenance in list(self._maintained):
+                others = any(other.busy for other in self._maintained if other is not maintenance)
                 try:
-                    pause_s = min(pause_s, upkeep.step(may_begin=not others))
+                    pause_s = min(pause_s, maintenance.step(may_begin=not others))
                 except (LogError, OSError) as error:
-                    log.warning("log maintenance failed directory=%s reason=%s", upkeep.log.directory, error)
+                    log.warning(
+                        "log maintenance failed directory=%s reason=%s", maintenance.log.directory, error
+                    )
                 except Exception:  # a bug must not stop the removal of segments
-                    log.exception("log maintenance failed directory=%s", upkeep.log.directory)
+                    log.exception("log maintenance failed directory=%s", maintenance.log.directory)
             self._wake.wait(pause_s)

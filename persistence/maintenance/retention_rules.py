@@ -16,7 +16,7 @@ oldest segment is removed when **every stream with records in it** permits it:
              beyond its rules; after that it loses records, which are counted
 
 Two limits override all of this: the log's own retain_bytes, and a disk that is nearly full.  Records removed
-for them against the rules of a stream are **early**, and counted by stream.
+for them against the rules of a stream are **forced**, and counted by stream.
 
 An unreadable segment is removed together with the next readable one.
 """
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from persistence.segment.segment_facts import SEGMENT_COSTS_BYTES, RingInfo, SegmentInfo
+from persistence.segment.segment_info import SEGMENT_COSTS_BYTES, RingInfo, SegmentInfo
 
 __all__ = [
     "Floor",
@@ -51,7 +51,7 @@ class Floor(NamedTuple):
     epoch: int
     offset: int
 
-    def wants(self, ring: RingInfo) -> int:
+    def needed_records(self, ring: RingInfo) -> int:
         """Number of these records, all of one epoch, that the consumer still needs."""
         if self.epoch != ring.epoch:
             return ring.end_offset - ring.first_offset if self.epoch < ring.epoch else 0
@@ -88,7 +88,7 @@ class Removal:
     base: int
     archived: bool
     forced: bool  # by the log's cap or the disk: urgent
-    early: dict[str, int] = field(default_factory=dict)  # records removed early, by stream
+    forced_records: dict[str, int] = field(default_factory=dict)  # removed against the rules, by stream
     losses: list[Loss] = field(default_factory=list)
 
 
@@ -126,7 +126,7 @@ class Retention:
                 continue
             allowed = False
             if rules.has_rules and not asks:
-                removal.early[rules.name] = _records(self, rules, oldest)
+                removal.forced_records[rules.name] = _records(self, rules, oldest)
         removal.losses = _losses(oldest, floors)
         return removal if allowed or cap or forced else None
 
@@ -172,7 +172,7 @@ class Retention:
         if rules.discard == "new":
             mine = [ring for ring in oldest.rings if self.stream_of(ring.name).name == rules.name]
             ring_floors = [floor for ring in mine for floor in floors[ring.name]]
-            read = not any(floor.wants(ring) for ring in mine for floor in floors[ring.name])
+            read = not any(floor.needed_records(ring) for ring in mine for floor in floors[ring.name])
             return bool(ring_floors) and read and self._bytes(rules, segments) >= rules.retain_bytes
         return self._bytes(rules, segments) - self._bytes(rules, [oldest]) >= rules.retain_bytes
 
@@ -197,7 +197,7 @@ class Retention:
     ) -> bool:
         """True if a consumer keeps records that the rules would remove, within hold_bytes."""
         mine = [ring for ring in oldest.rings if self.stream_of(ring.name).name == rules.name]
-        if not any(floor.wants(ring) for ring in mine for floor in floors[ring.name]):
+        if not any(floor.needed_records(ring) for ring in mine for floor in floors[ring.name]):
             return False
         return self._beyond(rules, segments, now_ns) <= rules.hold_bytes
 
@@ -241,5 +241,5 @@ def _losses(segment: SegmentInfo, floors: Mapping[str, list[Floor]]) -> list[Los
         Loss(floor.consumer, ring.name, records)
         for ring in segment.rings
         for floor in floors.get(ring.name, [])
-        if (records := floor.wants(ring))
+        if (records := floor.needed_records(ring))
     ]

@@ -1,8 +1,8 @@
 """Scrub: reads all segments and archives again slowly, to detect bit rot while another copy may exist.
 
 Owns the reading of a segment and of an archive, and the order of both.  Repairs nothing, and uses no data
-that was not read from the disk.  The caller passes files with a limited read rate (Paced), and a priority
-that does not delay others.
+that was not read from the disk.  The caller passes files with a limited read rate (RateLimitedFiles), and a
+priority that does not delay others.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from persistence.files import Files
 from persistence.segment.format import segment_name
 from persistence.segment.scan import DamagedRange, read_table
 
-__all__ = ["Paced", "Scrubbed", "Turns", "scrub_archive", "scrub_segment"]
+__all__ = ["RateLimitedFiles", "ScrubOrder", "ScrubResult", "scrub_archive", "scrub_segment"]
 
 PAUSE_MAX_S = 1.0  # longest sleep before a stop request is checked
 
 
-class Scrubbed(NamedTuple):
+class ScrubResult(NamedTuple):
     """Result of reading one file."""
 
     base: int
@@ -34,7 +34,7 @@ class Scrubbed(NamedTuple):
     parts: dict[str, str]  # damaged parts of an archive, with the cause
 
 
-def scrub_segment(files: Files, directory: str, base: int, ends_at: int | None) -> Scrubbed:
+def scrub_segment(files: Files, directory: str, base: int, ends_at: int | None) -> ScrubResult:
     """Read the segment at `base`, which ends at position `ends_at`, or with None where it is proven to.
 
     Raises FileNotFoundError, OSError.
@@ -47,25 +47,25 @@ def scrub_segment(files: Files, directory: str, base: int, ends_at: int | None) 
             damage = tuple(read_table(files, handle, name, ends_at=ends_at, once=True).damage)
         except FormatError:
             damage = (DamagedRange(name, 0, ends_at or size, "", 0),)
-        return Scrubbed(base, False, size if ends_at is None else min(size, ends_at), damage, {})
+        return ScrubResult(base, False, size if ends_at is None else min(size, ends_at), damage, {})
     finally:
         files.close(handle)
 
 
-def scrub_archive(files: Files, directory: str, base: int) -> Scrubbed:
+def scrub_archive(files: Files, directory: str, base: int) -> ScrubResult:
     """Build every record of a segment's archive. Raises ArchiveUnavailable, FileNotFoundError, OSError."""
     try:
         archive = ArchiveFile.open(files, directory, base)
     except FormatError as error:
-        return Scrubbed(base, True, 0, (), {"footer": str(error)})
+        return ScrubResult(base, True, 0, (), {"footer": str(error)})
     with archive.opened() as handle:
         archive.check_begin(handle)
         for index in range(len(archive.catalogue.groups)):
             archive.check(handle, index)
-    return Scrubbed(base, True, archive.size, (), dict(archive.damage))
+    return ScrubResult(base, True, archive.size, (), dict(archive.damage))
 
 
-class Paced:
+class RateLimitedFiles:
     """Files with a limit of bytes read per second; other calls are passed on unchanged."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Paced:
 
 
 @dataclass
-class Turns:
+class ScrubOrder:
     """Order of the files, and progress of the pass; also for status."""
 
     interval_s: int  # from the begin of a pass to the begin of the next
@@ -122,7 +122,7 @@ class Turns:
             self.pass_began_s = None
         return base_found
 
-    def done(self, scrubbed: Scrubbed) -> None:
+    def done(self, scrubbed: ScrubResult) -> None:
         """Record that this file is done."""
         self._behind = max(self._behind, scrubbed.base)
         self.read_bytes += scrubbed.bytes

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from persistence.segment.segment_facts import SegmentInfo
+from persistence.segment.segment_info import SegmentInfo
 
-__all__ = ["CLOCK_SET_NS", "Ages"]
+__all__ = ["CLOCK_SET_NS", "SegmentAges"]
 
 CLOCK_SET_NS = 1_577_836_800 * 1_000_000_000  # 2020: no machine that runs this program was set before
 SHIFT_MIN_NS = 2_000_000_000  # clocks drift: smaller differences are ignored
@@ -32,8 +32,8 @@ class _Segment:
     newest_ns: int  # monotonic time of its last record
 
 
-class Ages:
-    """Ages of the segments of one log."""
+class SegmentAges:
+    """SegmentAges of the segments of one log."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Segment] = {}

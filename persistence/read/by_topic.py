@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from persistence.errors import FormatError
 from persistence.files import Files
-from persistence.read.segment_index import Shelf, Shelved
+from persistence.read.segment_index import IndexedSegment, SegmentIndex
 from persistence.segment.extent_table import ExtentRows, Row
 from persistence.segment.scan_native import FileBytes
 from persistence.segment.verified_reader import record_headers, verified
@@ -84,7 +84,13 @@ class _SegmentPart(NamedTuple):
 
 
 def topic_by_footer(
-    shelf: Shelf, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
+    shelf: SegmentIndex,
+    shelved: IndexedSegment,
+    ring_name: str,
+    epoch: int,
+    key: bytes,
+    offset: int,
+    limit_bytes: int,
 ) -> list[Range] | None:
     """Runs of records with that key in a segment, from `offset` on, about `limit_bytes`.
 
@@ -111,7 +117,7 @@ def topic_by_footer(
 
 
 def by_places(
-    shelf: Shelf, shelved: Shelved, handle: int, end: int, ring_name: str, request: TopicRead
+    shelf: SegmentIndex, shelved: IndexedSegment, handle: int, end: int, ring_name: str, request: TopicRead
 ) -> list[Range]:
     """Runs of the records at given positions of a segment, whose log ends at `end`, that have the key.
 

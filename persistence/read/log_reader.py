@@ -24,12 +24,12 @@ from typing import NamedTuple, TypeVar
 from persistence.archive.archive_reader import Archive
 from persistence.files import Files
 from persistence.read.by_topic import of_topic, topic_by_footer
-from persistence.read.segment_index import Shelf, Shelved
+from persistence.read.segment_index import IndexedSegment, SegmentIndex
 from persistence.read.topic_walks import TopicWalks
 from persistence.segment.extent_table import Row
 from persistence.segment.format import EXTENT_HEADER_BYTES
 from persistence.segment.scan import DamagedRange, SegmentTable
-from persistence.segment.segment_facts import SegmentInfo
+from persistence.segment.segment_info import SegmentInfo
 from persistence.segment.verified_reader import from_offset, from_time, gone, verified
 from persistence.segment.writer import Pending
 from persistence.stats import ReadStats
@@ -65,8 +65,8 @@ class LogReader:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self.archive = Archive(files, directory)  # of segments that are archived
-        self._shelf = Shelf(files, directory, self.archive.bases)
-        self._topic_walks = TopicWalks(self._shelf)
+        self._index = SegmentIndex(files, directory, self.archive.bases)
+        self._topic_walks = TopicWalks(self._index)
         self._counting = threading.Lock()
         self.stats = ReadStats()
 
@@ -75,61 +75,61 @@ class LogReader:
     @property
     def damaged(self) -> dict[tuple[str, int], DamagedRange]:
         """Damaged places seen so far, by segment and place."""
-        return self._shelf.damaged
+        return self._index.damaged
 
     def refresh(self) -> None:
         """Read the state that a writer in another process has created and proven since."""
-        self._shelf.refresh()
+        self._index.refresh()
         self.archive.refresh()  # after it: an archive exists before its segment is removed
-        self._shelf.bound()
+        self._index.bound()
 
     def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
-        """See Shelf.begin()."""
-        self._shelf.begin(base, table, forget=forget)
+        """See SegmentIndex.begin()."""
+        self._index.begin(base, table, forget=forget)
 
     def fed_by(self, pull: Callable[[], object]) -> None:
         """Set the function that calls publish() with all durable records, before the live segment is read."""
-        self._shelf.pull = pull
+        self._index.pull = pull
 
     def publish(self, items: Sequence[Pending], end: int) -> None:
-        """See Shelf.publish()."""
-        self._shelf.publish(items, end)
+        """See SegmentIndex.publish()."""
+        self._index.publish(items, end)
 
     def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
-        """See Shelf.add_sealed()."""
-        self._shelf.add_sealed(base, table, ends_at)
+        """See SegmentIndex.add_sealed()."""
+        self._index.add_sealed(base, table, ends_at)
 
     def remove(self, base: int) -> None:
         """Forget that segment, which is about to be removed."""
-        self._shelf.remove(base)
+        self._index.remove(base)
 
     def end_of(self, base: int) -> int | None:
-        """See Shelf.end_of()."""
-        return self._shelf.end_of(base)
+        """See SegmentIndex.end_of()."""
+        return self._index.end_of(base)
 
     def indexed(self, base: int) -> None:
-        """See Shelf.indexed()."""
-        self._shelf.indexed(base)
+        """See SegmentIndex.indexed()."""
+        self._index.indexed(base)
 
     def note(self, damage: Sequence[DamagedRange]) -> None:
-        """See Shelf.note()."""
-        self._shelf.note(damage)
+        """See SegmentIndex.note()."""
+        self._index.note(damage)
 
     def bases(self) -> list[int]:
         """Base positions of the segments, rising."""
-        return [segment.base for segment in self._shelf.segments()]
+        return [segment.base for segment in self._index.segments()]
 
     def segments(self) -> list[SegmentInfo]:
         """Facts of each segment, rising, archived ones first.  Reads tables that are not in memory."""
-        segments = self._shelf.segments()
+        segments = self._index.segments()
         here = {segment.base for segment in segments}
         archived = [segment for segment in self.archive.segments() if segment.base not in here]
-        return archived + [self._shelf.facts_of(segment) for segment in segments]
+        return archived + [self._index.info_of(segment) for segment in segments]
 
     def segment(self, base: int) -> SegmentInfo | None:
         """Facts of the segment at that log position; None if it is removed or archived."""
         return next(
-            (self._shelf.facts_of(segment) for segment in self._shelf.segments() if segment.base == base),
+            (self._index.info_of(segment) for segment in self._index.segments() if segment.base == base),
             None,
         )
 
@@ -139,10 +139,10 @@ class LogReader:
 
     def _epochs(self, ring_name: str) -> list[Epoch]:
         spans = {epoch: (first, end) for epoch, first, end in self.archive.epochs(ring_name)}
-        segments = self._shelf.segments()
+        segments = self._index.segments()
         for index, shelved in enumerate(segments):
-            here = self._shelf.entry(shelved, ring_name)
-            after = self._shelf.entry(segments[index + 1], ring_name) if index + 1 < len(segments) else None
+            here = self._index.entry(shelved, ring_name)
+            after = self._index.entry(segments[index + 1], ring_name) if index + 1 < len(segments) else None
             if here is not None and after is not None and here.epoch == after.epoch:
                 ring_spans = [(here.epoch, here.next_offset, after.next_offset)]
             else:
@@ -154,11 +154,11 @@ class LogReader:
 
     def ends(self) -> dict[str, RingEnd]:
         """End of each ring in the log's last catalogue."""
-        segments = self._shelf.segments()
-        table = self._shelf.table(segments[-1]) if segments else None
+        segments = self._index.segments()
+        table = self._index.table(segments[-1]) if segments else None
         if table is None:
             return {}
-        with self._shelf.lock:
+        with self._index.lock:
             return {entry.name: RingEnd(entry.epoch, entry.next_offset) for entry in table.catalogue.values()}
 
     # ---- reading ----
@@ -202,8 +202,8 @@ class LogReader:
         if archived and (archived[0].position <= position or not self._has_older()):
             return archived
         for shelved in self._from_position(ring_name, epoch, position):
-            rows = self._shelf.rows(shelved, ring_name, epoch)
-            with self._shelf.lock:
+            rows = self._index.rows(shelved, ring_name, epoch)
+            with self._index.lock:
                 behind = rows is None or rows.end_position <= position
                 offset = 0 if rows is None else rows.offset_at(position)
             if not behind and (ranges := self._read(shelved, ring_name, epoch, offset, limit_bytes)):
@@ -246,15 +246,15 @@ class LogReader:
         archived = self.archive.seek_time(ring_name, epoch, timestamp_ns)
         if archived is not None and not self._has_older():
             return archived
-        for shelved in self._shelf.segments():
+        for shelved in self._index.segments():
             latest = self._latest(shelved, ring_name, epoch)
             if latest is not None and latest[1] < timestamp_ns:
                 end = max(end, latest[0])
                 continue
-            rows = self._shelf.rows(shelved, ring_name, epoch)
+            rows = self._index.rows(shelved, ring_name, epoch)
             if rows is None:
                 continue
-            with self._shelf.lock:
+            with self._index.lock:
                 end, offset = max(end, rows.end_offset), rows.find_time(timestamp_ns)
             while offset is not None and (
                 ranges := self._read(shelved, ring_name, epoch, offset, SEEK_BYTES)
@@ -284,15 +284,15 @@ class LogReader:
 
     def _has_older(self) -> bool:
         """True if a segment could not be archived and is older than an archived one."""
-        segments, archived = self._shelf.segments(), self.archive.bases()
+        segments, archived = self._index.segments(), self.archive.bases()
         return bool(segments and archived) and segments[0].base < archived[-1]
 
-    def _latest(self, shelved: Shelved, ring_name: str, epoch: int) -> tuple[int, int] | None:
+    def _latest(self, shelved: IndexedSegment, ring_name: str, epoch: int) -> tuple[int, int] | None:
         """End of a ring in a segment and its latest time there, from the footer; (0, -1) without records.
 
         None without a footer.
         """
-        footer = self._shelf.footer(shelved)
+        footer = self._index.footer(shelved)
         if footer is None:
             return None
         groups = footer.groups_of(ring_name, epoch)
@@ -306,10 +306,10 @@ class LogReader:
             offset = ranges[-1].offset + ranges[-1].count
 
     def _of_topic(
-        self, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
+        self, shelved: IndexedSegment, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
     ) -> Iterator[Range]:
         """Runs of records with that key in one segment, in order: about the limit, or all of them."""
-        read_ranges = topic_by_footer(self._shelf, shelved, ring_name, epoch, key, offset, limit_bytes)
+        read_ranges = topic_by_footer(self._index, shelved, ring_name, epoch, key, offset, limit_bytes)
         if read_ranges is None:
             read_ranges = self._topic_walks.read(shelved, ring_name, epoch, key, offset, limit_bytes)
         if read_ranges is not None:
@@ -327,24 +327,24 @@ class LogReader:
             self.stats.log_reads += bool(ranges)
             self.stats.log_bytes += sum(len(part.view) for part in ranges)
 
-    def _from(self, ring_name: str, epoch: int, offset: int) -> list[Shelved]:
+    def _from(self, ring_name: str, epoch: int, offset: int) -> list[IndexedSegment]:
         """The segments that can have the offset or a later one."""
-        segments = self._shelf.segments()
+        segments = self._index.segments()
         first = 0
         for index in range(len(segments) - 1, 0, -1):
-            entry = self._shelf.entry(segments[index], ring_name)
+            entry = self._index.entry(segments[index], ring_name)
             if entry is not None and entry.epoch == epoch and entry.next_offset <= offset:
                 first = index
                 break
         return segments[first:]
 
-    def _from_position(self, ring_name: str, epoch: int, position: int) -> list[Shelved]:
+    def _from_position(self, ring_name: str, epoch: int, position: int) -> list[IndexedSegment]:
         """The segments that can have the ring position or a later one, found by bisection."""
-        segments = self._shelf.segments()
+        segments = self._index.segments()
         low, high = 0, len(segments)
         while low < high:
             middle = at = (low + high) // 2
-            while at < high and (rows := self._shelf.rows(segments[at], ring_name, epoch)) is None:
+            while at < high and (rows := self._index.rows(segments[at], ring_name, epoch)) is None:
                 at += 1
             if at < high and rows is not None and rows.end_position <= position:
                 low = at + 1
@@ -352,11 +352,11 @@ class LogReader:
                 high = middle
         return segments[low:]
 
-    def _spans(self, shelved: Shelved, ring_name: str) -> list[tuple[int, int, int]]:
-        table = self._shelf.table(shelved)
+    def _spans(self, shelved: IndexedSegment, ring_name: str) -> list[tuple[int, int, int]]:
+        table = self._index.table(shelved)
         if table is None:
             return []
-        with self._shelf.lock:
+        with self._index.lock:
             ids = {ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name}
             return [
                 (epoch, rows.first_offset, rows.end_offset)
@@ -365,14 +365,14 @@ class LogReader:
             ]
 
     def _read(
-        self, shelved: Shelved, ring_name: str, epoch: int, offset: int, limit_bytes: int
+        self, shelved: IndexedSegment, ring_name: str, epoch: int, offset: int, limit_bytes: int
     ) -> list[Range]:
         """Runs of one segment; empty if it has none from `offset` on that verifies."""
-        table = self._shelf.table(shelved)
+        table = self._index.table(shelved)
         if table is None and not shelved.lost:
             self.archive.refresh()
         while table is not None:
-            with self._shelf.lock:
+            with self._index.lock:
                 ids = [ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name]
                 tables = [rows for ring_id in ids if (rows := table.rings.get((ring_id, epoch))) is not None]
                 wanted_rows: list[Row] = [
@@ -380,7 +380,7 @@ class LogReader:
                 ]
             ranges: list[Range] = []
             there = False
-            with suppress(FileNotFoundError), self._shelf.opened(shelved) as handle:
+            with suppress(FileNotFoundError), self._index.opened(shelved) as handle:
                 self._read_ahead(handle, wanted_rows, limit_bytes)
                 for row in wanted_rows:
                     ranges += verified(self._files, handle, table, ring_name, epoch, row, self.note)

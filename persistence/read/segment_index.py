@@ -29,10 +29,10 @@ from persistence.segment.scan import (
     read_header,
     read_table,
 )
-from persistence.segment.segment_facts import SegmentInfo, SegmentState, footer_facts, ring_facts
+from persistence.segment.segment_info import SegmentInfo, SegmentState, rings_of_footer, rings_of_table
 from persistence.segment.writer import Pending
 
-__all__ = ["Shelf", "Shelved"]
+__all__ = ["IndexedSegment", "SegmentIndex"]
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ RECENT = 4  # last segments, which may get a footer soon
 TABLES_MAX = 8  # of sealed segments in memory; some MB each with single records
 
 
-class Shelved:
+class IndexedSegment:
     """One segment of the log, with its table if it was needed."""
 
     def __init__(self, base: int, table: SegmentTable | None = None, *, live: bool = False) -> None:
@@ -61,7 +61,7 @@ class Shelved:
         return segment_name(self.base)
 
 
-class Shelf:
+class SegmentIndex:
     """The segments of the log in `directory`, rising."""
 
     def __init__(
@@ -76,9 +76,9 @@ class Shelf:
         self._noting = threading.Lock()  # protects `damaged`
         self._loading = threading.Lock()  # held while a table is read from a file
         self.pull: Callable[[], object] | None = None  # calls publish() with the pending items
-        self._segments: list[Shelved] = []
-        self._used: list[Shelved] = []  # with a table, most recently used last
-        self._footed: list[Shelved] = []  # with a footer, most recently used last
+        self._segments: list[IndexedSegment] = []
+        self._used: list[IndexedSegment] = []  # with a table, most recently used last
+        self._footed: list[IndexedSegment] = []  # with a footer, most recently used last
 
     # ---- list of segments ----
 
@@ -89,7 +89,7 @@ class Shelf:
         with self.lock:
             known = {shelved.base: shelved for shelved in self._segments}
             last = self._segments[-1] if self._segments else None
-            self._segments = [known.get(base) or Shelved(base) for base in bases]
+            self._segments = [known.get(base) or IndexedSegment(base) for base in bases]
             for recent in self._segments[-RECENT:]:
                 recent.bare = False  # it may have a footer now
             self._bound()
@@ -106,7 +106,7 @@ class Shelf:
         with self.lock:
             self._segments = [segment for segment in self._segments if segment.base < base]
             before = self._segments[-1] if self._segments else None
-            self._segments.append(Shelved(base, table, live=True))
+            self._segments.append(IndexedSegment(base, table, live=True))
             self._bound()
             if before is not None:
                 before.live = False
@@ -136,7 +136,7 @@ class Shelf:
     def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
         """Add a sealed segment after the known ones, with its `table` or perhaps with its end."""
         with self.lock:
-            self._segments.append(Shelved(base, table))
+            self._segments.append(IndexedSegment(base, table))
             self._segments[-1].ends_at = ends_at
             if table is not None:
                 self._used.append(self._segments[-1])
@@ -170,7 +170,7 @@ class Shelf:
         with self._noting:
             return tuple(place for place in self.damaged.values() if place.segment == name)
 
-    def segments(self) -> list[Shelved]:
+    def segments(self) -> list[IndexedSegment]:
         """All current segments, rising."""
         with self.lock:
             return list(self._segments)
@@ -187,7 +187,7 @@ class Shelf:
 
     # ---- content ----
 
-    def rows(self, shelved: Shelved, ring_name: str, epoch: int) -> ExtentRows | None:
+    def rows(self, shelved: IndexedSegment, ring_name: str, epoch: int) -> ExtentRows | None:
         """Rows of a ring and epoch in the table of a segment; None if there are none."""
         table = self.table(shelved)
         if table is None:
@@ -199,14 +199,14 @@ class Shelf:
                     return rows
         return None
 
-    def footer(self, shelved: Shelved) -> Footer | None:
+    def footer(self, shelved: IndexedSegment) -> Footer | None:
         """The footer of a sealed segment; None without a valid one, or if not sealed."""
         if shelved.footer is None and not (shelved.bare or shelved.lost or shelved.live):
             with suppress(FileNotFoundError), self.opened(shelved) as handle:
                 self._look_for_footer(shelved, handle)
         return shelved.footer
 
-    def distrust(self, shelved: Shelved) -> None:
+    def distrust(self, shelved: IndexedSegment) -> None:
         """Ignore its footer, whose content proved wrong."""
         shelved.footer, shelved.bare = None, True
 
@@ -226,7 +226,7 @@ class Shelf:
                 return shelved.ends_at
         return None
 
-    def entry(self, shelved: Shelved, ring_name: str) -> CatalogueEntry | None:
+    def entry(self, shelved: IndexedSegment, ring_name: str) -> CatalogueEntry | None:
         """Entry of a ring in the first catalogue of a segment."""
         if shelved.opening is None and not shelved.lost:
             try:
@@ -240,7 +240,7 @@ class Shelf:
             return None
         return next((entry for entry in shelved.opening.values() if entry.name == ring_name), None)
 
-    def table(self, shelved: Shelved) -> SegmentTable | None:
+    def table(self, shelved: IndexedSegment) -> SegmentTable | None:
         """The whole table of a segment, from memory or from its file; None if it is removed or lost."""
         if shelved.live and self.pull is not None:
             self.pull()
@@ -252,7 +252,7 @@ class Shelf:
         return table
 
     @contextmanager
-    def opened(self, shelved: Shelved) -> Iterator[int]:
+    def opened(self, shelved: IndexedSegment) -> Iterator[int]:
         """A handle to its file.  Raises FileNotFoundError if retention has removed it."""
         handle = self.files.open(os.path.join(self.directory, shelved.name))
         try:
@@ -260,7 +260,7 @@ class Shelf:
         finally:
             self.files.close(handle)
 
-    def _load(self, shelved: Shelved) -> SegmentTable | None:
+    def _load(self, shelved: IndexedSegment) -> SegmentTable | None:
         try:
             with self.opened(shelved) as handle:
                 table = self._indexed_table(shelved, handle) or self._walked_table(shelved, handle)
@@ -274,7 +274,7 @@ class Shelf:
         self._used.append(shelved)
         return table
 
-    def _indexed_table(self, shelved: Shelved, handle: int) -> SegmentTable | None:
+    def _indexed_table(self, shelved: IndexedSegment, handle: int) -> SegmentTable | None:
         """The table from its footer; None if the segment must be scanned."""
         self._look_for_footer(shelved, handle)
         if shelved.footer is None:
@@ -285,14 +285,14 @@ class Shelf:
             self.distrust(shelved)
             return None
 
-    def _walked_table(self, shelved: Shelved, handle: int) -> SegmentTable:
+    def _walked_table(self, shelved: IndexedSegment, handle: int) -> SegmentTable:
         table = read_table(self.files, handle, shelved.name, ends_at=shelved.ends_at)
         if table.damage:
             known = self._known(shelved)
             table = read_table(self.files, handle, shelved.name, ends_at=shelved.ends_at, known=known)
         return table
 
-    def _look_for_footer(self, shelved: Shelved, handle: int) -> None:
+    def _look_for_footer(self, shelved: IndexedSegment, handle: int) -> None:
         if shelved.footer is not None or shelved.bare or shelved.live or shelved.ends_at is None:
             return
         try:
@@ -308,7 +308,7 @@ class Shelf:
                 while len(self._footed) > FOOTERS_MAX:
                     self._footed.pop(0).footer = None
 
-    def _known(self, shelved: Shelved) -> dict[int, CatalogueEntry]:
+    def _known(self, shelved: IndexedSegment) -> dict[int, CatalogueEntry]:
         """Catalogue entries of the neighbouring segments."""
         segments = self.segments()
         index = segments.index(shelved) if shelved in segments else 0
@@ -319,7 +319,7 @@ class Shelf:
                 known.update(beside.opening)
         return known
 
-    def _lose(self, shelved: Shelved, error: FormatError) -> None:
+    def _lose(self, shelved: IndexedSegment, error: FormatError) -> None:
         shelved.lost = str(error)
         if not isinstance(error, FutureFormat):
             self.note([DamagedRange(shelved.name, 0, shelved.ends_at or 0, "", 0)])
@@ -332,7 +332,7 @@ class Shelf:
                 if not shelved.live and shelved is not self._segments[-1]:
                     shelved.table = None
 
-    def _follow(self, shelved: Shelved) -> None:
+    def _follow(self, shelved: IndexedSegment) -> None:
         if shelved.live or shelved.lost:
             return
         try:
@@ -347,7 +347,7 @@ class Shelf:
         except FormatError as error:
             self._lose(shelved, error)
 
-    def facts_of(self, shelved: Shelved) -> SegmentInfo:
+    def info_of(self, shelved: IndexedSegment) -> SegmentInfo:
         """Facts of a segment: from its footer, or from its table, which is read if it is not in memory."""
         base = shelved.base
         footer = self.footer(shelved)
@@ -358,11 +358,11 @@ class Shelf:
             size = self.files.size(handle)
         state: SegmentState
         if footer is not None:
-            rings, end, state = footer_facts(footer), footer.end, "flushed"
+            rings, end, state = rings_of_footer(footer), footer.end, "flushed"
         elif table is not None:
             state = "active" if shelved is self.segments()[-1] else "sealed"
             with self.lock:
-                rings, end = ring_facts(table), table.end
+                rings, end = rings_of_table(table), table.end
         else:
             reason = shelved.lost or "it has been removed"
             return SegmentInfo(base, size, size, "lost", 0, 0, (), damage, reason=reason)

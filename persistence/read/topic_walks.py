@@ -15,7 +15,7 @@ from array import array
 
 from persistence.errors import FormatError
 from persistence.read.by_topic import TopicRead, by_places
-from persistence.read.segment_index import Shelf, Shelved
+from persistence.read.segment_index import IndexedSegment, SegmentIndex
 from persistence.segment.format import CATALOGUE_RING_ID, HEADER_PAGE_BYTES
 from persistence.segment.scan import SegmentTable
 from persistence.segment.scan_native import END, LOOK, FileBytes, Walk
@@ -31,13 +31,13 @@ PLACES_AT_ONCE = 1024
 class TopicWalks:
     """Scans of segments that have no footers."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: SegmentIndex) -> None:
         self._shelf = shelf
         self._walks: dict[tuple[int, int], Walk | None] = {}  # by base and seed, most recently used last
         self._walking = threading.Lock()
 
     def read(
-        self, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
+        self, shelved: IndexedSegment, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
     ) -> list[Range] | None:
         """Runs of records with that key in a segment, from `offset` on, about `limit_bytes`; None if unknown.
 
@@ -67,7 +67,13 @@ class TopicWalks:
         return ranges
 
     def _read(
-        self, shelved: Shelved, table: SegmentTable, handle: int, end: int, ring_name: str, request: TopicRead
+        self,
+        shelved: IndexedSegment,
+        table: SegmentTable,
+        handle: int,
+        end: int,
+        ring_name: str,
+        request: TopicRead,
     ) -> list[Range] | None:
         ranges: list[Range] = []
         behind, left = 0, request.limit_bytes

@@ -49,7 +49,7 @@ from persistence.segment.format import (
 from persistence.segment.scan import SegmentTable, open_table
 from ringbuf import crc32c
 
-__all__ = ["CHECKPOINT_NAME", "closed_table", "is_checkpoint", "write_checkpoint"]
+__all__ = ["CHECKPOINT_NAME", "closed_table", "is_checkpoint", "write_snapshot"]
 
 CHECKPOINT_NAME = "checkpoint"
 CHECKPOINT_VERSION = 1
@@ -63,7 +63,7 @@ _CRC = struct.Struct("<I")
 assert _HEADER.size + _CRC.size == 64
 
 
-def write_checkpoint(
+def write_snapshot(
     files: Files, directory: str, header: SegmentHeader, end: int, catalogue: Mapping[int, CatalogueEntry]
 ) -> None:
     """Write the marker for the log in `directory`.

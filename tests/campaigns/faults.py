@@ -131,7 +131,7 @@ class FaultyDisk(PowerCuts):
         self._pump_until(lambda: REASONS[fault] in self._reason(), f"{fault}: status does not say so")
 
     def _reason(self) -> str:
-        state = self._control.ask(Status(), Report).report["log"]
+        state = self._control.request(Status(), Report).report["log"]
         return str(state["reason"]) if state["read_only"] else ""
 
     def _goes_on(self, fault: str) -> None:

@@ -39,7 +39,7 @@ PUBLISHERS = 5  # of tests/support/pipeline.py
 WINDOW = 5_000  # resend_max_records of the bridge to Kafka
 OFFSETS_A_BATCH = 80_000  # so that Spark has batches for each kill
 RATE_BYTES_S = 12_000_000  # so that a bridge drains when it is killed
-SETTINGS = f"unit_bytes = 1048576\nresend_max_records = {WINDOW}\nrate_bytes_s = {RATE_BYTES_S}"
+SETTINGS = f"file_bytes = 1048576\nresend_max_records = {WINDOW}\nrate_bytes_s = {RATE_BYTES_S}"
 # Columns of the table.
 COUNTS = ("records", "broker kills", "bridge kills", "Spark kills", "published again", "twice in Kafka")
 

@@ -53,7 +53,7 @@ PACE: dict[Form, int] = {"kept": 500, "small": 10}  # of these, in a moment
 MOMENT_S = 0.01
 SPARK_KILLS: dict[Form, int] = {"kept": 1, "small": 0}
 DISK_BYTES = 256 << 20  # for all that a seed drains
-UNIT_BYTES = (1 << 15, 1 << 17, 1 << 19)
+FILE_BYTES = (1 << 15, 1 << 17, 1 << 19)
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def run_seed(
 ) -> Outcome:
     """One history."""
     random = Random(seed)
-    settings = f"unit_bytes = {random.choice(UNIT_BYTES)}\nwindow = {random.choice([1, 4])}\n"
+    settings = f"file_bytes = {random.choice(FILE_BYTES)}\nwindow = {random.choice([1, 4])}\n"
     settings += f'compress = "{random.choice(["none", "zstd"])}"'
     counts: Counter[str] = Counter()
     wrong = []

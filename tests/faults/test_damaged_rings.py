@@ -116,7 +116,7 @@ def test_damaged_records_that_no_log_has_are_lost_with_a_line_and_a_count_and_no
     assert len(missing) == lost <= 3
     assert len(both) == 2 * MESSAGES - lost
     with broker.control() as control:
-        status = control.ask(Status(), Report).report
+        status = control.request(Status(), Report).report
     assert status["lost"]["memory-0: damaged in memory before the start"] == lost
     reader.stop()
     errors = broker.stop()

@@ -19,7 +19,7 @@ from tests.support.bridges import EPOCH, drain, publish, ring, run_dry, settings
 from tests.support.children import Child, ModuleChild
 from tests.support.drained_files import offsets_drained
 
-UNIT_BYTES = 4096
+FILE_BYTES = 4096
 
 
 def settle_accounts(root: Path, published: dict[tuple[str, int], int]) -> int:
@@ -48,7 +48,7 @@ def killed_often(
     print(f"BRIM_SEED={seed}")
     chosen = random.Random(seed)
     killed = 0
-    with ModuleChild("tests.support.killed_drain", runtime, root, UNIT_BYTES, window) as server:
+    with ModuleChild("tests.support.killed_drain", runtime, root, FILE_BYTES, window) as server:
         whole = 0
         for cycle in range(cycles):
             for made in rings.values():
@@ -104,7 +104,7 @@ from pathlib import Path
 from bridge.drain.bridge import Bridge
 from tests.support.bridges import settings
 print("ready")
-Bridge(settings(Path(sys.argv[1]), Path(sys.argv[2]), unit_bytes=4096, linger_ms=1, window=4)).run()
+Bridge(settings(Path(sys.argv[1]), Path(sys.argv[2]), file_bytes=4096, linger_ms=1, window=4)).run()
 """
 
 

@@ -10,8 +10,8 @@ from tests.support.brim_process import BrimProcess
 from tests.support.mqtt_socket import SocketClient
 
 KEPT = Properties(session_expiry_interval_s=3_600)
-SETTINGS = "[sessions]\njournal_bytes = 1048576\n"  # the smallest; a checkpoint is due after an eighth of it
-WILL = Will("guest/will", bytes(50_000))  # four of these make a checkpoint due
+SETTINGS = "[sessions]\njournal_bytes = 1048576\n"  # the smallest; a snapshot is due after an eighth of it
+WILL = Will("guest/will", bytes(50_000))  # four of these make a snapshot due
 ASLEEP = 40  # sessions that each message is queued for: 172 bytes of the journal
 BATCH, BATCHES = 200, 40  # more than the journal holds
 ROUNDS = 3
@@ -32,7 +32,7 @@ def come_and_go(port: int, number: int) -> None:
 def test_a_publisher_is_served_after_clients_with_kept_sessions_came_and_went(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
-    """Notes about them make a checkpoint due while Python handles their packets; the flood after that needs
+    """Notes about them make a snapshot due while Python handles their packets; the flood after that needs
     it.
     """
     with (

@@ -16,7 +16,7 @@ from bridge.sinks.registry import open_sink
 from tests.campaigns.million import SINKS, WINDOW, history, toll_of
 from tests.support import kafka_connector
 from tests.support.cut_kafka import CutKafka
-from tests.support.drained_files import records_of, unit_of
+from tests.support.drained_files import drained_file_of, records_of
 from tests.support.pipeline import Pipeline, check
 from tests.support.upstreams import Lake
 
@@ -62,6 +62,6 @@ def test_records_that_are_twice_in_kafka_are_counted(tmp_path: Path) -> None:
         assert isinstance(sink, RecordSink)
         sink.begin("edge-1")
         for first, last in ((0, 499), (400, 599), (450, 459)):
-            assert list(sink.send(records_of(unit_of(first, last))).result(60)) == []
+            assert list(sink.send(records_of(drained_file_of(first, last))).result(60)) == []
         sink.close()
         assert upstream.came_twice() == 110

@@ -95,7 +95,7 @@ def served(broker: BrimProcess, payload: bytes) -> None:
 def report(broker: BrimProcess) -> dict[str, Any]:
     """Report of `brim status`."""
     with Connection(broker.runtime_dir) as connection:
-        return connection.ask(Status(), Report).report
+        return connection.request(Status(), Report).report
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ class Plant:
             publish(self._made, 1, size=100)
             if at % WRITE_S == 0:
                 assert self._writer.finish()
-                self._log.tend()
+                self._log.run_maintenance()
         self.now = until
 
 
@@ -81,12 +81,12 @@ class Uplink(DirectorySink):
         self.cut = False
         self.landed: dict[int, float] = {}  # when, by offset
 
-    def put(self, unit: DrainedFile) -> None:
+    def put(self, file: DrainedFile) -> None:
         if self.cut:
             raise SinkUnavailable("no line")
-        self.world.pass_by(unit.length / LINK_BYTES_S)
-        super().put(unit)
-        for offset in range(unit.footer.first_offset, unit.footer.last_offset + 1):
+        self.world.pass_by(file.length / LINK_BYTES_S)
+        super().put(file)
+        for offset in range(file.footer.first_offset, file.footer.last_offset + 1):
             assert offset not in self.landed
             self.landed[offset] = self.world.now
 
@@ -141,7 +141,7 @@ def test_after_a_week_offline_all_is_drained_in_order_and_live_data_is_late_by_t
 
 
 def in_its_order(waited: list[FileFooter]) -> None:
-    """By the numbers of the units."""
+    """By the numbers of the files."""
     assert [it.first_offset for it in waited] == sorted(it.first_offset for it in waited)
     assert [it.drain_seq for it in waited] == sorted(it.drain_seq for it in waited)
 

@@ -32,7 +32,7 @@ from tests.support.pipeline import AGAIN, Form, Pipeline, check  # noqa: E402
 from tests.support.s3_server import s3_server  # noqa: E402
 from tests.support.upstreams import CutDisk, CutS3, may_mount  # noqa: E402
 
-SMALL_UNITS = "unit_bytes = 16384"
+SMALL_FILES = "file_bytes = 16384"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def s3() -> Iterator[str]:
 def made(runtime_directory: Path, tmp_path: Path, s3: str) -> Callable[..., Pipeline]:
     def make(form: Form, *bridge: str) -> Pipeline:
         how = bridge or ("edge",)
-        return Pipeline(form, runtime_directory, tmp_path, CutS3(s3), settings=SMALL_UNITS, bridge=how)
+        return Pipeline(form, runtime_directory, tmp_path, CutS3(s3), settings=SMALL_FILES, bridge=how)
 
     return make
 
@@ -80,7 +80,7 @@ def cut_and_kill(pipeline: Pipeline) -> None:
 def test_a_disk_that_is_full_or_away_gets_each_record_once(runtime_directory: Path, tmp_path: Path) -> None:
     (tmp_path / "mount").mkdir()
     disk = CutDisk(tmp_path / "mount", 16 << 20)
-    with Pipeline("kept", runtime_directory, tmp_path, disk, settings=SMALL_UNITS) as pipeline:
+    with Pipeline("kept", runtime_directory, tmp_path, disk, settings=SMALL_FILES) as pipeline:
         cut_and_kill(pipeline)
 
 

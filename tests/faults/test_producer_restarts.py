@@ -58,7 +58,7 @@ def publish(writer: Writer, first: int, count: int) -> None:
 def synced(broker: BrimProcess) -> int:
     """Records that the producers' log has, and has synced, in this life of the broker."""
     with Connection(broker.runtime_dir) as connection:
-        logs = connection.ask(Status(), Report).report["log"]["logs"]
+        logs = connection.request(Status(), Report).report["log"]["logs"]
     (log,) = [it for it in logs if it["directory"].endswith("/producers")]
     return 0 if log["unsynced_bytes"] else int(log["records"])
 

@@ -60,7 +60,7 @@ class Site:
 
     def status(self) -> dict[str, Any]:
         with Connection(self.runtime_dir) as connection:
-            return connection.ask(Status(), Report).report
+            return connection.request(Status(), Report).report
 
     def publish(self, level: str, payload: bytes = b"x", *, retain: bool = False) -> ReasonCode:
         """The reason code of its PUBACK."""

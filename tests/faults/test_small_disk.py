@@ -148,9 +148,9 @@ def test_a_disk_never_fills_up_and_a_full_one_is_refused(
         broker.lines_until("brim status")
         failures = flood(port, total)
         with Connection(runtime_directory) as connection:
-            report = connection.ask(Status(), Report).report
+            report = connection.request(Status(), Report).report
         status, _, log = broker.stop()
         assert status == 0, log
         assert least.bytes >= min(4 * MIB, total // 32), f"{least.bytes} bytes of {total} were free"
-        assert report["log"]["upkeep"]["disk_step"] != "ok"
+        assert report["log"]["maintenance"]["disk_step"] != "ok"
         assert set(failures) <= {ReasonCode.QUOTA_EXCEEDED}

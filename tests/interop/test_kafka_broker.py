@@ -11,7 +11,7 @@ import pytest
 from bridge.errors import SinkUnavailable
 from bridge.sinks.interface import RecordSink
 from bridge.sinks.registry import open_sink
-from tests.support.drained_files import records_of, unit_of
+from tests.support.drained_files import drained_file_of, records_of
 from tests.support.kafka_broker import KafkaBroker, kafka_broker, why_not
 from tests.support.kafka_mock import headers_of, messages
 
@@ -49,15 +49,15 @@ def test_a_broker_that_is_killed_loses_nothing_and_what_comes_twice_is_known_by_
     sink = open_sink(f"kafka://{broker.servers}/killed")
     assert isinstance(sink, RecordSink)
     begun(sink)
-    assert list(sink.send(records_of(unit_of(0, 499))).result(SETTLED_S)) == []
-    outstanding = [sink.send(records_of(unit_of(n, n + 499))) for n in range(500, 3000, 500)]
+    assert list(sink.send(records_of(drained_file_of(0, 499))).result(SETTLED_S)) == []
+    outstanding = [sink.send(records_of(drained_file_of(n, n + 499))) for n in range(500, 3000, 500)]
     broker.kill()
     failed = [at for at, future in enumerate(outstanding) if future.exception(SETTLED_S) is not None]
     broker.start()
     begun(sink)
     for at in range(failed[0] if failed else len(outstanding), len(outstanding)):  # all behind the first
         first = 500 + 500 * at
-        assert list(sink.send(records_of(unit_of(first, first + 499))).result(SETTLED_S)) == []
+        assert list(sink.send(records_of(drained_file_of(first, first + 499))).result(SETTLED_S)) == []
     sink.close()
     kept: dict[tuple[bytes, int], bytes] = {}
     highest: dict[tuple[bytes, bytes], int] = {}

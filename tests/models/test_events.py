@@ -4,7 +4,7 @@ In the broker's thread a poll is followed by events(), handling, calls of other 
 poll.  Here clients send, rings of other processes grow and Python publishes, retains, notes, closes and ends
 sessions at each point between these.  After any history, with the clock standing still, so that nothing is
 repeated by a timer, all that was requested is done: each packet is answered, each record of a producer is
-routed, each session has what waited for it, the journal needs no checkpoint, what is retained is written.
+routed, each session has what waited for it, the journal needs no snapshot, what is retained is written.
 
 ForgetfulMachine has the mistake that such a model is for: what arises between events() and the next poll is
 dropped there.

@@ -164,8 +164,8 @@ class Restarts(RuleBasedStateMachine):
             self.comes(name)
 
     @rule()
-    def checkpoint(self) -> None:
-        self.bench.broker.journal.checkpoint(at_once=True)
+    def snapshot(self) -> None:
+        self.bench.broker.journal.save_snapshot(at_once=True)
 
     @invariant()
     def nobody_is_cut_off(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from persistence import Log, LogWriter
 from persistence.durable_file import read_file
 from persistence.log import recovery
-from persistence.log.footer_builder import Indexer
+from persistence.log.footer_builder import FooterBuilder
 from persistence.segment import clean_shutdown, scan, scan_native
 from persistence.segment.format import SegmentHeader, segment_name, unpack_catalogue
 from persistence.segment.writer import ActiveSegment
@@ -227,7 +227,7 @@ def recovered_without_sync(patch: pytest.MonkeyPatch) -> None:
 
 def one_seed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentHeader, "seed", property(lambda self: 1))
-    patch.setattr(Indexer, "add", lambda self, base: None)  # What is rare needs its operations.
+    patch.setattr(FooterBuilder, "add", lambda self, base: None)  # What is rare needs its operations.
 
 
 def disk(kind: type[SimFiles]) -> Callable[[pytest.MonkeyPatch], None]:

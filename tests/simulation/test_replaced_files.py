@@ -11,7 +11,7 @@ import pytest
 from bridge.drain.checkpoint import Checkpoint
 from bridge.format.installation import Installation
 from edge.recovery.retained_store import _read, _Written
-from edge.session_store.checkpoint_file import NOTE, Origin, read_checkpoint, write_checkpoint
+from edge.session_store.snapshot_file import NOTE, Origin, read_snapshot, write_snapshot
 from edge.streams.epochs import Epochs
 from persistence.durable_file import TEMPORARY_SUFFIX, Envelope, read_file, replace_file
 from persistence.files import Files, OsFiles
@@ -79,14 +79,14 @@ class Lives(Content):
         return Installation.open(self.directory, files=files).newest_first_epoch
 
 
-class SessionCheckpoint(Content):
+class SavedSnapshot(Content):
     def write(self, files: Files, number: int) -> None:
         frames = [(NOTE, b"%d" % number * 5_000)] * 3
-        write_checkpoint(self.path, Origin(1, number, 0), frames, sync=True, files=files)
+        write_snapshot(self.path, Origin(1, number, 0), frames, sync=True, files=files)
 
     def read(self, files: Files) -> int:
         damaged: list[Path] = []
-        found = read_checkpoint(self.path, damaged, files)
+        found = read_snapshot(self.path, damaged, files)
         assert damaged == []
         return 0 if found is None else found.origin.position
 
@@ -110,7 +110,7 @@ class Retained(Content):
         return number
 
 
-KINDS = [Content, BridgeProgress, RingEpochs, Lives, SessionCheckpoint, Retained]
+KINDS = [Content, BridgeProgress, RingEpochs, Lives, SavedSnapshot, Retained]
 
 
 class Cut:

@@ -51,7 +51,7 @@ def publish(made: Ring, count: int, *, size: int = 20, topic: str = "plant/1") -
 
 
 def settings(runtime: Path, root: Path, **changes: object) -> BridgeSettings:
-    """Of a bridge that cuts a unit whenever anything waits."""
+    """Of a bridge that cuts a file whenever anything waits."""
     values: dict[str, object] = {
         **copied_settings(Bridge(name="lake", to=(root / "lake").as_uri())),
         "edge_id": "edge-1",
@@ -137,11 +137,11 @@ class FailingSink:
     def url(self) -> str:
         return self.inner.url
 
-    def put(self, unit: DrainedFile) -> None:
-        self.puts.append(unit.name)
+    def put(self, file: DrainedFile) -> None:
+        self.puts.append(file.name)
         if self.before and (error := self.before.pop(0)) is not None:
             raise error
-        self.inner.put(unit)
+        self.inner.put(file)
         if self.after and (error := self.after.pop(0)) is not None:
             raise error
 
@@ -156,17 +156,17 @@ class FailingSink:
 
 
 class Gates(FailingSink):
-    """A lake that stores a unit when its number is let through."""
+    """A lake that stores a file when its number is let through."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.open = {number: threading.Event() for number in range(1, 9)}
         self.there: set[int] = set()
 
-    def put(self, unit: DrainedFile) -> None:
-        number = unit.footer.drain_seq
+    def put(self, file: DrainedFile) -> None:
+        number = file.footer.drain_seq
         assert self.open[number].wait(20)
-        super().put(unit)
+        super().put(file)
         self.there.add(number)
 
 

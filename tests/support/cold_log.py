@@ -37,7 +37,7 @@ class ColdLog:
     def write(self) -> None:
         """Bring into the log what the rings hold, which gives their room back."""
         assert self._writer.finish()
-        self.log.tend()  # Whose retention it is.
+        self.log.run_maintenance()  # Whose retention it is.
 
     def settle(self) -> None:
         """Until no session waits for the log."""

@@ -17,7 +17,7 @@ from edge.consumers.client_state import ConsumerSettings as CoreSettings
 from edge.consumers.coordinator import Coordinator
 from edge.consumers.dead_letters import Fate, Outgoing
 from edge.consumers.offset_store import OffsetStore
-from edge.consumers.protocol import PROTOCOL, VERSION, Answer, Asked, Message
+from edge.consumers.protocol import PROTOCOL, VERSION, Answer, Message, RequestMessage
 from edge.consumers.registry import GroupRegistry, GroupSettings, RingEntry
 from edge.consumers.ring_source import ColdLog, RingSource
 from edge.consumers.server import ConsumersEndpoint
@@ -92,7 +92,7 @@ class Desk:
 
     def ask(
         self,
-        kind: type[Asked],
+        kind: type[RequestMessage],
         expected: type[M],
         *arguments: Any,
         frames: Sequence[bytes] = (),
@@ -104,7 +104,7 @@ class Desk:
         return answer
 
     def say(
-        self, kind: type[Asked], *arguments: Any, frames: Sequence[bytes] = (), **named: Any
+        self, kind: type[RequestMessage], *arguments: Any, frames: Sequence[bytes] = (), **named: Any
     ) -> Answer | None:
         """The same, whatever it is; None: none yet."""
         number = next(self._numbers)

@@ -69,7 +69,7 @@ class DamagedLog:
             if step == in_place:
                 written.add_in_place("a-0", epochs["a-0"], self.random.randbytes(IN_PLACE_BYTES))
             written.sync()
-            written.log.tend()
+            written.log.run_maintenance()
         written.log.close()
         self._archive(written.files)
         return written

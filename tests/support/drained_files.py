@@ -62,7 +62,7 @@ def batch_of(records: Iterable[bytes], *, epoch: int = EPOCH) -> RecordBatch:
     return RecordBatch(epoch, first.first_offset, last.last_offset, *stamps, runs)
 
 
-def unit_of(
+def drained_file_of(
     first: int,
     last: int,
     *,
@@ -79,7 +79,7 @@ def unit_of(
     earlier_lost: tuple[tuple[int, int, int], ...] = (),
     earlier_skipped: tuple[tuple[int, int, int], ...] = (),
 ) -> DrainedFile:
-    """A unit of the records first .. last."""
+    """A file of the records first .. last."""
     batch = batch_of(
         (record(offset, payload(offset), epoch=epoch) for offset in range(first, last + 1)), epoch=epoch
     )
@@ -88,24 +88,24 @@ def unit_of(
     return build(edge, intent, batch)
 
 
-def records_of(unit: DrainedFile) -> SinkBatch:
+def records_of(file: DrainedFile) -> SinkBatch:
     """As the drain hands them to a record sink."""
-    footer, offset, batches = unit.footer, unit.footer.first_offset, []
-    for run in unit.runs:
+    footer, offset, batches = file.footer, file.footer.first_offset, []
+    for run in file.runs:
         batches.append(Columns.of(run.records, footer.epoch, offset, None))
         offset += len(batches[-1])
     place = (footer.edge, footer.stream, footer.partition, footer.epoch)
     columns = cast("tuple[Sequence[Any], ...]", tuple(batches))
-    return SinkBatch(*place, footer.first_offset, footer.last_offset, unit.length, columns)
+    return SinkBatch(*place, footer.first_offset, footer.last_offset, file.length, columns)
 
 
-def store(root: Path, *units: DrainedFile) -> list[Path]:
-    """Put units into a directory; where each is."""
+def store(root: Path, *files: DrainedFile) -> list[Path]:
+    """Put files into a directory; where each is."""
     sink = DirectorySink(root)
-    for unit in units:
-        sink.put(unit)
+    for file in files:
+        sink.put(file)
     sink.close()
-    return [root / unit.name for unit in units]
+    return [root / file.name for file in files]
 
 
 def offsets_drained(root: Path) -> dict[tuple[str, int, int], list[int]]:
@@ -145,7 +145,7 @@ def payloads_drained(root: Path) -> Iterator[bytes]:
                 record_at += -(-record_bytes // 32) * 32
 
 
-def golden_unit() -> DrainedFile:
+def golden_file() -> DrainedFile:
     """Five records, the third with a payload that no checksum of its own covers, behind a loss."""
     records = [record(100 + number, b"payload %d" % number) for number in range(5)]
     records[2] = record(102, b"in place" * 10, flags=FLAG_UNCHECKED)

@@ -170,7 +170,7 @@ backoff_max_ms = 500
     def bridge(self) -> dict[str, Any]:
         """The state of its bridge."""
         with Connection(self.runtime_dir) as connection:
-            found: dict[str, Any] = connection.ask(Status(), Report).report["bridges"][0]
+            found: dict[str, Any] = connection.request(Status(), Report).report["bridges"][0]
         return found
 
     def drain(self) -> None:

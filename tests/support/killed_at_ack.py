@@ -66,7 +66,7 @@ class _Records:
 
 def main() -> None:
     runtime, root, url, left = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:5]
-    more = {"unit_bytes": 16_384, **(json.loads(sys.argv[5]) if sys.argv[5:] else {})}
+    more = {"file_bytes": 16_384, **(json.loads(sys.argv[5]) if sys.argv[5:] else {})}
     inner, countdown = open_sink(url), _Countdown(int(left))
     sink: Sink = _Records(inner, countdown) if isinstance(inner, RecordSink) else inner
     with drain(settings(runtime, root, **more), sink) as drained:

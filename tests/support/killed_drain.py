@@ -1,6 +1,6 @@
 """A process that forks drains and has each killed at a chosen line of the bridge.
 
-    python -m tests.support.killed_drain RUNTIME_DIRECTORY ROOT UNIT_BYTES WINDOW
+    python -m tests.support.killed_drain RUNTIME_DIRECTORY ROOT FILE_BYTES WINDOW
 
 For each line "K" on standard input it forks a process that drains until nothing waits, and kills itself, with
 SIGKILL, before it executes the K-th line of Python in bridge/ (0: never).  Answers "killed", or "done N" with
@@ -38,24 +38,24 @@ class KillAt:
         return self
 
 
-def run(runtime: Path, root: Path, unit_bytes: int, window: int, line: int) -> int:
+def run(runtime: Path, root: Path, file_bytes: int, window: int, line: int) -> int:
     """One drain until nothing waits; the lines that it took."""
     counter = KillAt(line)
     threading.settrace(counter)  # the threads that put
     sys.settrace(counter)
-    with drain(settings(runtime, root, unit_bytes=unit_bytes, window=window)) as drained:
+    with drain(settings(runtime, root, file_bytes=file_bytes, window=window)) as drained:
         run_dry(drained)
     sys.settrace(None)
     return counter.lines
 
 
 def main() -> None:
-    runtime, root, unit_bytes, window = Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])
+    runtime, root, file_bytes, window = Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])
     for command in sys.stdin:
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            lines = run(runtime, root, unit_bytes, window, int(command))
+            lines = run(runtime, root, file_bytes, window, int(command))
             os.write(writing, str(lines).encode())
             os._exit(0)
         os.close(writing)

@@ -28,8 +28,8 @@ from random import Random
 from typing import Any
 
 from persistence import Log, LogWriter, Source
-from persistence.maintenance.background_process import Here
-from persistence.maintenance.maintenance import Upkeep, UpkeepRules
+from persistence.maintenance.background_process import InProcessWorker
+from persistence.maintenance.maintenance import Maintenance, MaintenanceRules
 from persistence.segment.clean_shutdown import CHECKPOINT_NAME
 from ringbuf import Range, scan_records
 from ringbuf.record import RecordHeader, encode, span
@@ -69,7 +69,9 @@ class Simulation:
         self.log_type, self.writer_type = log_type, writer_type
         self.kind = self.random.choice(("mixed", "mixed", "equal", "large"))
         self.keep_bytes = self.random.choice((0, KEPT_BYTES))
-        self.upkept = self.random.random() < 0.4  # Retention is the upkeep's then, and segments are archived.
+        self.upkept = (
+            self.random.random() < 0.4
+        )  # Retention is the maintenance's then, and segments are archived.
         self.aged = self.upkept and self.random.random() < 0.5  # And by age, by a clock that jumps.
         self.failures = 0.3 if self.kind == "large" else 0.12  # Share of steps whose disk fails soon.
         self.bad_starts = 0.2  # Share of lives whose disk fails at the start.
@@ -154,20 +156,20 @@ class Simulation:
             self._start(log)
         self._failing = 0
         writers = [self._writer(log, directory) for directory, log in logs.items()]
-        upkeeps = [self._upkeep(log) for log in logs.values()] if self.upkept else []
+        maintenances = [self._maintenance(log) for log in logs.values()] if self.upkept else []
         for _ in range(STEPS[self.kind]):
             for model in self._publishers():
                 model.publish(self.random, self.kind)
             if self.random.random() < self.failures:
                 self._fail_soon()
-            self._tend(logs.values(), upkeeps)
+            self._run_maintenance(logs.values(), maintenances)
             self._pass_time()
             for writer in self.random.sample(writers, len(writers)):
                 writer.step()
         if self.random.random() < 0.3:
             for writer in writers:
                 writer.finish()
-        self.counts["archived"] += sum(it.stats.archived for it in upkeeps)
+        self.counts["archived"] += sum(it.stats.archived for it in maintenances)
         self.counts["segments removed"] += sum(log.stats.segments_removed for log in logs.values())
         for writer in writers:
             writer.close()
@@ -176,21 +178,21 @@ class Simulation:
                 log.close()
                 self.counts["clean stops"] += 1
 
-    def _tend(self, logs: Iterable[Log], upkeeps: Iterable[Upkeep]) -> None:
+    def _run_maintenance(self, logs: Iterable[Log], maintenances: Iterable[Maintenance]) -> None:
         """Work of other threads meanwhile."""
         for log in logs:
-            if log.wants_tending and self.random.random() < 0.5:
+            if log.needs_maintenance and self.random.random() < 0.5:
                 with suppress(OSError):
-                    log.tend()
-        for upkeep in upkeeps:
+                    log.run_maintenance()
+        for maintenance in maintenances:
             if self.random.random() < 0.7:
                 with suppress(OSError):
-                    upkeep.step()
+                    maintenance.step()
 
-    def _upkeep(self, log: Log) -> Upkeep:
+    def _maintenance(self, log: Log) -> Maintenance:
         retain_s, age_s = (86_400, 3_600) if self.aged else (0, 0)
-        rules = UpkeepRules(self.keep_bytes, retain_s, age_s, archive=True, scrub_bytes_per_s=0)
-        return Upkeep(log, rules, Here(self.files), clock=self)
+        rules = MaintenanceRules(self.keep_bytes, retain_s, age_s, archive=True, scrub_bytes_per_s=0)
+        return Maintenance(log, rules, InProcessWorker(self.files), clock=self)
 
     @property
     def _keeps_all(self) -> bool:
@@ -198,11 +200,11 @@ class Simulation:
         return not self.keep_bytes and not self.aged
 
     def wall_ns(self) -> int:
-        """As upkeep's clock."""
+        """As maintenance's clock."""
         return self._wall_now_ns
 
     def monotonic_s(self) -> float:
-        """As upkeep's clock, which goes fast: what has failed is tried again in this life."""
+        """As maintenance's clock, which goes fast: what has failed is tried again in this life."""
         return self.now / 10_000_000
 
     def _start(self, log: Log) -> None:
@@ -334,7 +336,7 @@ class Simulation:
                 log = self.log(files, directory)
                 log.recover()
                 if tended:
-                    log.tend()
+                    log.run_maintenance()
         files.hook = None
         return files.crash()
 

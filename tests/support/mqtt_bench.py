@@ -184,7 +184,7 @@ class Bench:
         return OwnPartition(name, ring, ring.writer(**(writer or {})), durability)
 
     def settle(self, ms: int = 0) -> int:
-        """Let `ms` pass, and everything happen that then does, checkpoints on their thread as well; how many
+        """Let `ms` pass, and everything happen that then does, snapshots on their thread as well; how many
         events there were.
         """
         self.now_ms += ms

@@ -61,7 +61,7 @@ class Served:
 
     def ask(self, function: Callable[[], Any]) -> Any:
         """The result of `function`, run on the broker's thread."""
-        return self.listener.ask(function).result(PATIENCE_S)
+        return self.listener.submit(function).result(PATIENCE_S)
 
     def records(self) -> list[tuple[str, bytes]]:
         """(topic, payload) of all that the ring still holds."""

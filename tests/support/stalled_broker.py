@@ -1,11 +1,11 @@
 """`brim` with an impatient watchdog, and one of several mistakes that stop service: $MISTAKE.
 
-deaf         requests for a checkpoint are ignored, so a full journal waits for one
-mute         no checkpoint is begun at all
+deaf         requests for a snapshot are ignored, so a full journal waits for one
+mute         no snapshot is begun at all
 asleep       a publish to a topic that begins with "$sleep/" puts the MQTT thread to sleep
 grasping     the same, and the thread keeps the interpreter's lock meanwhile
 nodding      as asleep, for NOD_S
-no disk      checkpoints cannot be written while there is a file "no-disk" in the state directory
+no disk      snapshots cannot be written while there is a file "no-disk" in the state directory
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from edge.cli import main
 from edge.engine.engine import EventKind
 from edge.server import watchdog
 from edge.session_store import journal_writer
-from edge.session_store.checkpoint_file import write_checkpoint
 from edge.session_store.journal_writer import SessionJournal
+from edge.session_store.snapshot_file import write_snapshot
 
 TICKS = watchdog.Ticks(tick_ms=50, serve=5, report=10, exit=40)
 NOD_S = 1.2  # between Ticks.report and Ticks.exit
@@ -67,11 +67,11 @@ def plant(mistake: str) -> None:
     if mistake == "deaf":
         Broker._handle = deaf(Broker._handle)  # type: ignore[method-assign]
     elif mistake == "mute":
-        SessionJournal.checkpoint = lambda self, *, at_once=False: None  # type: ignore[method-assign]
+        SessionJournal.save_snapshot = lambda self, *, at_once=False: None  # type: ignore[method-assign]
     elif mistake in sleeps:
         Broker._topic = sleeping(Broker._topic, sleeps[mistake])  # type: ignore[method-assign]
     elif mistake == "no disk":
-        journal_writer.write_checkpoint = failing(write_checkpoint)  # type: ignore[attr-defined]
+        journal_writer.write_snapshot = failing(write_snapshot)  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """State of a broker with something of everything, made once by a real process: what damage is tried on.
 
     PLACE/run      the runtime directory: rings, cursor files, the spill file
-    PLACE/state    the state directory: log, sessions, retained messages, offsets, epochs, bridge checkpoint
+    PLACE/state    the state directory: log, sessions, retained messages, offsets, epochs, bridge snapshot
     PLACE/sink     drained files
 
 The broker serves three streams (memory: process, lazy: interval, safe: disk), kept sessions with queues of
@@ -9,7 +9,7 @@ QoS 1 and 2 and messages in flight, retained messages, a consumer group and a br
 rest, killed while it is busy, or stopped.  Every payload has its topic, its number and a checksum: a receiver
 can tell if it was published.
 
-Bridge checkpoints hold the sink's place, so every case runs in the place where the base was made.  Layouts
+Bridge snapshots hold the sink's place, so every case runs in the place where the base was made.  Layouts
 are the same each time; times, epochs and checksums are not.
 """
 
@@ -97,7 +97,7 @@ name = "lake"
 to = "file://{place}/sink"
 streams = ["safe"]
 linger_ms = 20
-unit_bytes = 16384
+file_bytes = 16384
 """
 
 KEPT = Properties(session_expiry_interval_s=3600)
@@ -174,7 +174,7 @@ class _Life:
 
     def report(self) -> dict[str, Any]:
         """The broker's status."""
-        return self._control.ask(Status(), Report).report
+        return self._control.request(Status(), Report).report
 
     def session(self, name: str) -> SocketClient:
         """A client whose session is kept."""

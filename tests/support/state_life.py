@@ -51,7 +51,7 @@ from edge.mqtt import (
 )
 from edge.server.server import BrokerServer
 from persistence.files import FreshFiles
-from persistence.maintenance.background_process import Here
+from persistence.maintenance.background_process import InProcessWorker
 from ringbuf import Batch, Ring
 from ringbuf.errors import RingError
 from tests.support.drained_files import offsets_drained
@@ -139,7 +139,7 @@ def _live_and_exit(place: Path, retained: int, writing: int, *, stops: bool) -> 
     stacks = _stacks_of(place).open("w")
     faulthandler.enable(stacks)  # dump_traceback_later() would wait for a thread that only the parent has
     try:
-        vars(edge.log.maintenance)["IdleProcess"] = partial(Here, FreshFiles())
+        vars(edge.log.maintenance)["BackgroundProcess"] = partial(InProcessWorker, FreshFiles())
         logging.getLogger().handlers = [_Collected(seen)]
         logging.getLogger().setLevel(logging.WARNING)
         asyncio.run(_life(place, retained, seen, writing if not stops else -1))
@@ -297,7 +297,7 @@ class _Users:
 
     def _report(self) -> None:
         with Connection(self._place / "run") as control:
-            report = control.ask(Status(), Report).report
+            report = control.request(Status(), Report).report
         self._seen.lost = report["lost"]
         for group in report["consumers"]:
             if group["name"] == GROUP:
@@ -308,7 +308,7 @@ class _Users:
         deadline = time.monotonic() + ANSWER_S
         while True:
             with Connection(self._place / "run") as control:
-                state = control.ask(Status(), Report).report["bridges"][0]
+                state = control.request(Status(), Report).report["bridges"][0]
             if state["condition"] in {"failed", "stopped"} or state["last_error"]:
                 self._seen.trouble.append(f"bridge: {state['condition']}: {state['last_error']}")
                 return

@@ -26,8 +26,8 @@ def drain(root: Path, drain_seq: int, first: int, count: int) -> Path:
     last, stamps = first + count - 1, (MINUTE + first * SECOND, MINUTE + (first + count - 1) * SECOND)
     batch = RecordBatch(EPOCH, first, last, *stamps, (RecordRun.of(memoryview(records)),))
     intent = WriteIntent(drain_seq, MINUTE, "vitals", 0, EPOCH, 0, None, first, last, (), ())
-    unit = build("edge", intent, batch)
-    path = root / unit.name
+    file = build("edge", intent, batch)
+    path = root / file.name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(unit.parts))
+    path.write_bytes(b"".join(file.parts))
     return path

@@ -34,7 +34,7 @@ from bridge.spark.verdict import LakeVerdict, sentence, verdict_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TableAccount", "facts_of", "landing_account", "main", "table_account"]
+__all__ = ["TableAccount", "file_infos", "landing_account", "main", "table_account"]
 
 READERS = 16  # footers read at once: object stores answer slowly, and in parallel
 SHOWN = 20  # ranges of a kind
@@ -53,17 +53,17 @@ class TableAccount(NamedTuple):
 
 def landing_account(root: str, edges: Sequence[str] = (), *, retained: bool = False) -> Account:
     """The account of the files below `root`."""
-    return account(facts_of(root, edges), retained=retained)
+    return account(file_infos(root, edges), retained=retained)
 
 
-def facts_of(root: str, edges: Sequence[str] = ()) -> list[FileInfo]:
+def file_infos(root: str, edges: Sequence[str] = ()) -> list[FileInfo]:
     """Name and footer of each file below `root`."""
     landing = Landing(root)
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(lambda file: _facts(landing, file), landing.files(edges)))
+        return list(pool.map(lambda file: _file_info(landing, file), landing.files(edges)))
 
 
-def _facts(landing: Landing, file: StoredFile) -> FileInfo:
+def _file_info(landing: Landing, file: StoredFile) -> FileInfo:
     try:
         return FileInfo(file, landing.footer(file.path, file.length))
     except (DrainedFileError, OSError) as error:
@@ -154,9 +154,9 @@ def _lines(files: Account, table: Sequence[TableAccount] | None) -> Iterator[str
         yield from _table_lines(table_row)
     for edge in files.edges:
         if edge.missing:
-            yield f"{edge.edge}: units MISSING: {_shown(edge.missing)}"
+            yield f"{edge.edge}: files MISSING: {_shown(edge.missing)}"
         if edge.doubled:
-            yield f"{edge.edge}: units OF THE SAME NUMBER: {', '.join(map(str, edge.doubled[:SHOWN]))}"
+            yield f"{edge.edge}: files OF THE SAME NUMBER: {', '.join(map(str, edge.doubled[:SHOWN]))}"
     for unreadable in files.unreadable:
         yield f"{unreadable.file.path}: UNREADABLE: {unreadable.error}"
 

@@ -27,7 +27,7 @@ from bridge.rangeset import count
 from bridge.spark.completeness import Account, FileInfo, account
 from bridge.spark.jobs import report_html
 from bridge.spark.jobs.common import add_landing_arguments, add_spark_arguments, command, spark_of
-from bridge.spark.jobs.gaps import facts_of
+from bridge.spark.jobs.gaps import file_infos
 from bridge.spark.jobs.report_html import count_in_words
 from bridge.spark.tables import read_table
 from bridge.spark.verdict import LakeVerdict, sentence, verdict_of
@@ -117,14 +117,14 @@ def _verdict(root: str, files: Sequence[FileInfo], checked: Account) -> Iterator
 def _completeness(checked: Account, verdict: LakeVerdict) -> str:
     if verdict is not LakeVerdict.MISSING:
         return sentence(checked, verdict)
-    records, units, twice = (
+    records, files, twice = (
         sum(count(epoch.missing) for epoch in checked.epochs),
         sum(count(edge.missing) for edge in checked.edges),
         sum(len(edge.doubled) for edge in checked.edges),
     )
     same = f", {twice:,} numbers of files are given twice" if twice else ""
     unreadable = f"{len(checked.unreadable):,} files unreadable"
-    return f"{records:,} records and {units:,} files are missing, {unreadable}{same}."
+    return f"{records:,} records and {files:,} files are missing, {unreadable}{same}."
 
 
 def _coverage(checked: Account) -> Iterator[str]:
@@ -286,7 +286,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    files = facts_of(arguments.root, arguments.edge)
+    files = file_infos(arguments.root, arguments.edge)
     checked = account(files, retained=arguments.retained)
     devices = None
     if arguments.table:

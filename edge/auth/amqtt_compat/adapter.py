@@ -158,13 +158,13 @@ class PluginAdapter:
         except UnicodeDecodeError:
             return False  # amqtt's passwords are text
 
-        async def ask() -> bool:
+        async def decide() -> bool:
             allowed = await loaded.authenticate(session)
             if allowed:
                 self._remember((client.client_id, client.username, True), session)
             return allowed
 
-        return self._run(self._delay_refusal(self._bounded(ask, origin(client.address))))
+        return self._run(self._delay_refusal(self._bounded(decide, origin(client.address))))
 
     def delay_refusal(self, verdict: Verdict) -> Verdict:
         """The same verdict; a refusal takes as long as that of a plug-in."""
@@ -201,14 +201,14 @@ class PluginAdapter:
     def _topic(self, client: ClientInfo, topic: str, *actions: str) -> Answer:
         login = self.login(client)
 
-        async def ask() -> bool:
+        async def decide() -> bool:
             for action in actions:
                 allowed = await self._filter(login, topic, action)
                 if not allowed:
                     return False
             return True
 
-        return self._run(self._bounded(ask))
+        return self._run(self._bounded(decide))
 
     def may_receive(self, client: ClientInfo, topic: str) -> bool:
         """The known answer, or one that arrives within PATIENCE_S; False otherwise."""
@@ -222,10 +222,10 @@ class PluginAdapter:
 
         patient = self._patient
 
-        async def ask() -> bool:
+        async def decide() -> bool:
             return await self._filter(login, topic, "receive")
 
-        answer = self._run(self._bounded(ask))
+        answer = self._run(self._bounded(decide))
         allowed: bool | None = None
         try:
             if patient:

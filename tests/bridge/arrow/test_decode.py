@@ -22,7 +22,7 @@ from ringbuf.native import ffi, lib
 from ringbuf.record import decode as decode_record
 from ringbuf.record import encode, span
 from tests.support import drained_files
-from tests.support.drained_files import CREATED_NS, EPOCH, T0_NS, unit_of
+from tests.support.drained_files import CREATED_NS, EPOCH, T0_NS, drained_file_of
 
 COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")
 
@@ -151,7 +151,7 @@ def test_noise_is_no_record(noise: bytes, first: int) -> None:
 
 
 def test_one_bad_record_costs_that_record_alone() -> None:
-    data = bytearray(b"".join(unit_of(0, 99).parts))
+    data = bytearray(b"".join(drained_file_of(0, 99).parts))
     at = data.index(b"plant/2/temp", 3000)  # somewhere in the middle, in a topic
     data[at] ^= 1
     file = drained_file.parse(data)
@@ -184,14 +184,14 @@ def test_a_file_of_many_batches_has_all_its_records() -> None:
 
 @pytest.mark.parametrize("wanted", [("offset",), ("payload", "topic"), ("retain", "properties"), ()])
 def test_only_the_columns_that_are_wanted_are_made(wanted: tuple[str, ...]) -> None:
-    file = drained_file.parse(b"".join(unit_of(0, 20).parts))
+    file = drained_file.parse(b"".join(drained_file_of(0, 20).parts))
     for decoded in decode_file(file, wanted):
         assert set(decoded.columns) == set(wanted)
         assert decoded.rows == 21
 
 
 def test_a_batch_has_the_columns_of_its_schema_in_that_order() -> None:
-    file = drained_file.parse(b"".join(unit_of(5, 9).parts))
+    file = drained_file.parse(b"".join(drained_file_of(5, 9).parts))
     schema = pa.schema([(name, TYPES[name]) for name in ("payload", "edge", "partition", "_corrupt_record")])
     constants = Constants("edge-1", "default", 0, EPOCH)
     (decoded,) = decode_file(file, schema.names)

@@ -1,4 +1,4 @@
-"""Units that are there as Parquet files give the rows that drained files give, and are judged as strictly."""
+"""Files that are there as Parquet files give the rows that drained files give, and are judged as strictly."""
 # ruff: noqa: E402
 
 from collections.abc import Collection
@@ -17,16 +17,16 @@ from bridge.errors import DrainedFileError
 from bridge.format.file_builder import DrainedFile
 from bridge.sinks.registry import open_file_sink
 from bridge.spark.landing_zone import Landing, name_of
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import drained_file_of, store
 
 COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")
 
 
-def as_parquet(root: Path, *units: DrainedFile) -> list[Path]:
-    """Put units into a directory as Parquet files; where each is."""
+def as_parquet(root: Path, *files: DrainedFile) -> list[Path]:
+    """Put files into a directory as Parquet files; where each is."""
     sink = open_file_sink(root.as_uri(), {"format": "parquet"})
-    for unit in units:
-        sink.put(unit)
+    for file in files:
+        sink.put(file)
     sink.close()
     return sorted(root.rglob("*.parquet"))
 
@@ -45,28 +45,28 @@ def rows(path: Path, wanted: Collection[str] = COLUMNS) -> Any:
 
 
 def test_the_rows_are_those_of_the_drained_file(tmp_path: Path) -> None:
-    unit = unit_of(100, 40_099)
-    (path,) = as_parquet(tmp_path / "parquet", unit)
-    (drained,) = store(tmp_path / "drained", unit)
+    drained_file = drained_file_of(100, 40_099)
+    (path,) = as_parquet(tmp_path / "parquet", drained_file)
+    (drained,) = store(tmp_path / "drained", drained_file)
     file = Landing(str(tmp_path / "drained")).read(str(drained), drained.stat().st_size)
     wanted = pa.concat_tables(pa.table(it.columns) for it in decode_file(file, COLUMNS))
     assert rows(path).equals(wanted.select(COLUMNS))
     assert rows(path, {"payload", "edge"}).schema == pa.schema([("payload", TYPES["payload"])])
 
 
-def test_a_unit_in_both_forms_is_one_file_with_one_footer(tmp_path: Path) -> None:
-    units = [unit_of(0, 9), unit_of(10, 19, drain_seq=2, lost=((5, 6),))]
-    as_parquet(tmp_path, *units)
-    store(tmp_path, units[0])
+def test_a_file_in_both_forms_is_one_file_with_one_footer(tmp_path: Path) -> None:
+    files = [drained_file_of(0, 9), drained_file_of(10, 19, drain_seq=2, lost=((5, 6),))]
+    as_parquet(tmp_path, *files)
+    store(tmp_path, files[0])
     landing = Landing(str(tmp_path))
     found = landing.files()
     forms = [(file.name.drain_seq, Path(file.path).suffix) for file in found]
     assert forms == [(1, ".brim"), (2, ".parquet")]
-    assert [landing.footer(file.path, file.length) for file in found] == [unit.footer for unit in units]
+    assert [landing.footer(file.path, file.length) for file in found] == [file.footer for file in files]
 
 
 def test_what_is_not_the_file_that_its_name_says_is_refused(tmp_path: Path) -> None:
-    first, second = as_parquet(tmp_path, unit_of(0, 9), unit_of(10, 19, drain_seq=2))
+    first, second = as_parquet(tmp_path, drained_file_of(0, 9), drained_file_of(10, 19, drain_seq=2))
     whole, table = first.read_bytes(), parquet.read_table(first)
     said = parquet.read_metadata(first).metadata
     narrow = table.set_column(table.column_names.index("offset"), "offset", table["qos"])

@@ -267,7 +267,7 @@ def test_two_bridges_drain_the_same_rings_to_two_lakes(runtime_directory: Path, 
 
 def test_a_bridge_that_ends_by_a_mistake_says_which(runtime_directory: Path, tmp_path: Path) -> None:
     class Mistaken(FailingSink):
-        def put(self, unit: DrainedFile) -> None:
+        def put(self, file: DrainedFile) -> None:
             raise RuntimeError("an error of no known class")
 
     with ring(runtime_directory) as made:

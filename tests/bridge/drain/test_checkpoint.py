@@ -40,7 +40,7 @@ def again(checkpoint: Checkpoint) -> Checkpoint:
     return opened(checkpoint.path)
 
 
-def test_a_unit_is_under_way_until_it_is_finished(path: Path) -> None:
+def test_a_file_is_under_way_until_it_is_finished(path: Path) -> None:
     checkpoint = opened(path)
     assert checkpoint.fresh
     checkpoint.begin([INTENT])
@@ -57,7 +57,7 @@ def test_a_unit_is_under_way_until_it_is_finished(path: Path) -> None:
     checkpoint.close()
 
 
-def test_the_number_and_the_records_of_a_unit_that_is_given_up_go_to_the_next(path: Path) -> None:
+def test_the_number_and_the_records_of_a_file_that_is_given_up_go_to_the_next(path: Path) -> None:
     checkpoint = opened(path)
     second = replace(INTENT, drain_seq=2, first_offset=20, last_offset=25, lost=(), skipped=())
     third = replace(second, drain_seq=3, first_offset=26, last_offset=29)

@@ -46,7 +46,7 @@ def test_what_is_under_way_arrives_and_what_waits_behind_it_is_skipped(
     assert [footer.skipped for footer in footers(tmp_path)] == [(), ((10, 29),)]
 
 
-def test_a_backfill_begins_while_a_unit_is_under_way(runtime_directory: Path, tmp_path: Path) -> None:
+def test_a_backfill_begins_while_a_file_is_under_way(runtime_directory: Path, tmp_path: Path) -> None:
     sink = FailingSink(tmp_path / "lake")
     with (
         ring(runtime_directory) as made,
@@ -89,7 +89,7 @@ def test_a_bridge_whose_sink_is_away_does_as_it_is_told(runtime_directory: Path,
 
 
 class Partition:
-    """A cursor, units under way that arrive in their order, and what files then hold and say."""
+    """A cursor, files under way that arrive in their order, and what files then hold and say."""
 
     def __init__(self) -> None:
         self.cursor = Cursor("default", 0, EPOCH, 0, 0, 0)
@@ -155,7 +155,7 @@ def test_each_offset_is_in_a_file_or_declared_whatever_is_told_when(acts: list[t
         elif what == "back":
             partition.cursor = partition.cursor.back(max(partition.cursor.next_offset - number, 0))
     partition.run_dry()
-    partition.end += 1  # whose unit says what was passed over last
+    partition.end += 1  # whose file says what was passed over last
     partition.run_dry()
     assert partition.told >= set(range(partition.end))
     cursor = replace(partition.cursor, ahead=())

@@ -31,10 +31,10 @@ def test_every_record_of_every_partition_is_drained_once(runtime_directory: Path
     assert all(not footer.lost and not footer.skipped and footer.previous is None for footer in found)
 
 
-def test_a_unit_is_cut_at_its_size_at_its_records_or_by_linger(
+def test_a_file_is_cut_at_its_size_at_its_records_or_by_linger(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
-    chosen = settings(runtime_directory, tmp_path, unit_bytes=4096, unit_records=100, linger_ms=3_600_000)
+    chosen = settings(runtime_directory, tmp_path, file_bytes=4096, file_records=100, linger_ms=3_600_000)
     with ring(runtime_directory) as made, drain(chosen) as drained:
         publish(made, 10)
         assert drained.step() > 0  # 10 x 64 bytes wait
@@ -49,12 +49,12 @@ def test_a_unit_is_cut_at_its_size_at_its_records_or_by_linger(
     assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(170))}
 
 
-def test_a_unit_has_at_most_as_many_records_as_the_settings_say(
+def test_a_file_has_at_most_as_many_records_as_the_settings_say(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
     with (
         ring(runtime_directory) as made,
-        drain(settings(runtime_directory, tmp_path, unit_records=100)) as drained,
+        drain(settings(runtime_directory, tmp_path, file_records=100)) as drained,
     ):
         publish(made, 630)
         run_dry(drained)
@@ -63,7 +63,7 @@ def test_a_unit_has_at_most_as_many_records_as_the_settings_say(
 
 
 def run_dry_full(drained) -> None:
-    """Steps until no unit is full."""
+    """Steps until no file is full."""
     while drained.step() == 0:
         pass
 
@@ -99,7 +99,7 @@ def test_an_outage_costs_nothing_and_a_lost_answer_doubles_nothing(
     assert len(set(sink.puts)) == len(list(footers(tmp_path)))
 
 
-def test_a_unit_under_way_at_a_crash_is_the_same_unit_afterwards(
+def test_a_file_under_way_at_a_crash_is_the_same_file_afterwards(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
     """Although more has come meanwhile, and whether the sink had got it or not."""
@@ -393,7 +393,7 @@ def test_what_waits_beside_newer_records_still_waits_when_the_checkpoint_is(
     runtime_directory: Path, tmp_path: Path, what: str
 ) -> None:
     """The highest offset that the sink has says nothing of those below it: the ranges in its names do."""
-    chosen = settings(runtime_directory, tmp_path, unit_bytes=4096, live_after_ms=0)
+    chosen = settings(runtime_directory, tmp_path, file_bytes=4096, live_after_ms=0)
     with ring(runtime_directory) as made:
         publish(made, 5)
         with drain(chosen) as drained:
@@ -418,7 +418,7 @@ def test_what_waits_beside_newer_records_still_waits_when_the_checkpoint_is(
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_unit_whose_records_are_gone_after_a_crash_is_lost_only_if_the_sink_has_not_got_it(
+def test_a_file_whose_records_are_gone_after_a_crash_is_lost_only_if_the_sink_has_not_got_it(
     runtime_directory: Path, tmp_path: Path, stored: bool
 ) -> None:
     chosen = settings(runtime_directory, tmp_path)
@@ -442,7 +442,7 @@ def test_a_unit_whose_records_are_gone_after_a_crash_is_lost_only_if_the_sink_ha
 
 
 def test_two_edges_of_one_name_are_found_out(runtime_directory: Path, tmp_path: Path) -> None:
-    """Their units collide in name and differ in content: that stops the second, and harms nothing."""
+    """Their files collide in name and differ in content: that stops the second, and harms nothing."""
     chosen = settings(runtime_directory, tmp_path)
     twin = settings(runtime_directory, tmp_path, name="twin")
     with ring(runtime_directory) as made:

@@ -9,7 +9,7 @@ from bridge.drain.commands import skip
 from bridge.errors import DrainedFileError, SinkUnavailable
 from bridge.format.drained_file import FileFooter
 from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry, settings
-from tests.support.drained_files import footers, offsets_drained, unit_of
+from tests.support.drained_files import drained_file_of, footers, offsets_drained
 
 
 def test_records_that_do_not_verify_at_the_end_of_an_epoch(runtime_directory: Path, tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_records_that_do_not_verify_at_the_end_of_an_epoch(runtime_directory: Pa
     assert (two.previous, two.lost, two.earlier_lost) == ((EPOCH, 30), (), ((EPOCH, 28, 29),))
 
 
-def test_a_unit_that_is_given_up(runtime_directory: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_given_up(runtime_directory: Path, tmp_path: Path) -> None:
     chosen, sink = settings(runtime_directory, tmp_path), FailingSink(tmp_path / "lake")
     sink.before = [SinkUnavailable("down")]
     with ring(runtime_directory) as made:
@@ -73,7 +73,7 @@ def test_what_was_passed_over(runtime_directory: Path, tmp_path: Path) -> None:
 
 
 def test_a_footer_keeps_what_it_says_of_earlier_epochs_and_is_as_before_without() -> None:
-    footer = unit_of(0, 9).footer
+    footer = drained_file_of(0, 9).footer
     assert b"earlier" not in footer.pack()
     assert FileFooter.unpack(footer.pack()) == footer
     more = replace(footer, earlier_lost=((1, 5, 9),), earlier_skipped=((1, 0, 4), (2, 7, 7)))

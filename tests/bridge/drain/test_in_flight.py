@@ -1,11 +1,11 @@
-"""Several units under way: acknowledged in any order, written down from the front, the same after a crash."""
+"""Several files under way: acknowledged in any order, written down from the front, the same after a crash."""
 
 from pathlib import Path
 
 import pytest
 
 from bridge.drain.checkpoint import cursors_in
-from bridge.drain.scheduler import UNIT_MIN_BYTES, Demand, Scheduler
+from bridge.drain.scheduler import FILE_MIN_BYTES, Demand, Scheduler
 from bridge.errors import SinkUnavailable
 from bridge.format.cursor import Cursor
 from bridge.format.drained_file import FileName, parse, verify
@@ -36,11 +36,11 @@ def collect_until(made: SteppedDrain, drain_seq: int) -> None:
     wait_until(collected)
 
 
-def test_units_arrive_in_any_order_and_the_cursor_moves_from_the_front(
+def test_files_arrive_in_any_order_and_the_cursor_moves_from_the_front(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
     sink = Gates(tmp_path / "lake")
-    chosen = settings(runtime_directory, tmp_path, window=4, unit_bytes=4096)  # 64 records
+    chosen = settings(runtime_directory, tmp_path, window=4, file_bytes=4096)  # 64 records
     with ring(runtime_directory, capacity_bytes=1 << 18) as made, drain(chosen, sink) as drained:
         publish(made, 300)
         begin_all(drained, 4)
@@ -62,7 +62,7 @@ def test_after_a_crash_all_that_was_under_way_is_the_same_whatever_had_arrived(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
     sink = Gates(tmp_path / "lake")
-    chosen = settings(runtime_directory, tmp_path, window=4, unit_bytes=4096)
+    chosen = settings(runtime_directory, tmp_path, window=4, file_bytes=4096)
     with ring(runtime_directory, capacity_bytes=1 << 18) as made:
         publish(made, 300)
         with drain(chosen, sink) as drained:
@@ -82,10 +82,10 @@ def test_after_a_crash_all_that_was_under_way_is_the_same_whatever_had_arrived(
     assert [it.first_offset for it in found[:4]] == [0, 64, 128, 192]
 
 
-def test_a_sink_that_is_away_is_asked_by_one_unit_at_a_time(runtime_directory: Path, tmp_path: Path) -> None:
+def test_a_sink_that_is_away_is_asked_by_one_file_at_a_time(runtime_directory: Path, tmp_path: Path) -> None:
     sink = FailingSink(tmp_path / "lake")
     sink.before = [SinkUnavailable("down")] * 8
-    chosen = settings(runtime_directory, tmp_path, window=4, unit_bytes=4096)
+    chosen = settings(runtime_directory, tmp_path, window=4, file_bytes=4096)
     failures = 0
     with ring(runtime_directory, capacity_bytes=1 << 18) as made, drain(chosen, sink) as drained:
         publish(made, 256)
@@ -99,12 +99,12 @@ def test_a_sink_that_is_away_is_asked_by_one_unit_at_a_time(runtime_directory: P
     assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(256))}
 
 
-def test_a_unit_that_is_given_up_leaves_its_number_and_its_loss_to_the_next(
+def test_a_file_that_is_given_up_leaves_its_number_and_its_loss_to_the_next(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
     """The second of three arrives before the crash; the records of all are gone after it."""
     sink = Gates(tmp_path / "lake")
-    chosen = settings(runtime_directory, tmp_path, window=3, unit_bytes=4096)
+    chosen = settings(runtime_directory, tmp_path, window=3, file_bytes=4096)
     with ring(runtime_directory) as made:
         publish(made, 192)
         with drain(chosen, sink) as drained:
@@ -130,7 +130,7 @@ def test_a_unit_that_is_given_up_leaves_its_number_and_its_loss_to_the_next(
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_compressed_unit_is_a_zstd_frame_with_a_footer_that_is_read_without_it(
+def test_a_compressed_file_is_a_zstd_frame_with_a_footer_that_is_read_without_it(
     runtime_directory: Path, tmp_path: Path, stored: bool
 ) -> None:
     sink = FailingSink(tmp_path / "lake")
@@ -155,42 +155,42 @@ def test_a_compressed_unit_is_a_zstd_frame_with_a_footer_that_is_read_without_it
 CURSOR = Cursor("default", 0, EPOCH, 0, 100, 100)
 
 
-def unit(first: int, last: int, lost: tuple[tuple[int, int], ...] = ()) -> WriteIntent:
+def intent(first: int, last: int, lost: tuple[tuple[int, int], ...] = ()) -> WriteIntent:
     return WriteIntent(1, 0, "default", 0, EPOCH, 0, None, first, last, lost, ())
 
 
 def test_what_comes_in_is_drained_ahead_until_the_backlog_has_caught_up() -> None:
     split = CURSOR.split(500)
     assert (split.next_offset, split.live_offset, split.stop_offset) == (100, 500, 500)
-    live = split.after(unit(500, 509)).after(unit(510, 519))
+    live = split.after(intent(500, 509)).after(intent(510, 519))
     assert (live.next_offset, live.live_offset, live.stop_offset) == (100, 520, 500)
-    later = live.after(unit(100, 399)).after(unit(520, 529))
+    later = live.after(intent(100, 399)).after(intent(520, 529))
     assert (later.next_offset, later.ahead) == (400, ((500, 530),))
-    done = later.after(unit(400, 499))
+    done = later.after(intent(400, 499))
     assert (done.next_offset, done.accounted_offset, done.ahead) == (530, 530, ())
 
 
 def test_an_outage_within_an_outage_is_one_more_gap() -> None:
-    both = CURSOR.split(500).after(unit(500, 599)).split(900).after(unit(900, 909))
+    both = CURSOR.split(500).after(intent(500, 599)).split(900).after(intent(900, 909))
     assert both.ahead == ((500, 600), (900, 910))
-    assert both.after(unit(100, 499)).next_offset == 600
-    assert both.after(unit(100, 499)).after(unit(600, 899)).next_offset == 910
+    assert both.after(intent(100, 499)).next_offset == 600
+    assert both.after(intent(100, 499)).after(intent(600, 899)).next_offset == 910
 
 
-def test_what_is_gone_is_owed_until_a_unit_declares_it() -> None:
-    gone = CURSOR.split(500).after(unit(500, 599)).gone(500)
+def test_what_is_gone_is_owed_until_a_file_declares_it() -> None:
+    gone = CURSOR.split(500).after(intent(500, 599)).gone(500)
     assert (gone.next_offset, gone.owed) == (600, ((100, 499),))
-    assert gone.after(unit(600, 609, lost=((90, 499),))).owed == ()
+    assert gone.after(intent(600, 609, lost=((90, 499),))).owed == ()
 
 
 def test_going_back_drains_again_up_to_where_it_stood() -> None:
     back = CURSOR.back(40)
     assert (back.next_offset, back.live_offset, back.stop_offset) == (40, 100, 100)
-    assert back.after(unit(100, 119)).after(unit(40, 99)).next_offset == 120
+    assert back.after(intent(100, 119)).after(intent(40, 99)).next_offset == 120
 
 
 def test_skipping_is_declared_from_where_draining_stood() -> None:
-    skipped = CURSOR.split(500).after(unit(500, 599)).passed(550)
+    skipped = CURSOR.split(500).after(intent(500, 599)).passed(550)
     assert (skipped.accounted_offset, skipped.next_offset, skipped.ahead) == (100, 600, ())
 
 
@@ -224,7 +224,7 @@ def test_streams_of_higher_priority_go_first_and_others_take_turns(tmp_path: Pat
     assert [it.name.stream for it in names(plan, wants[:2], 4)] == ["one", "two", "one", "two"]
 
 
-def test_a_rate_is_kept_by_waiting_and_a_backlog_by_small_units(tmp_path: Path) -> None:
+def test_a_rate_is_kept_by_waiting_and_a_backlog_by_small_files(tmp_path: Path) -> None:
     plan = Scheduler(settings(tmp_path, tmp_path, rate_bytes_s=1000, linger_ms=1000))
     live, backlog = (Demand(RingName("default", 0), kind, 0) for kind in (True, False))
     (chosen,) = names(plan, [live], 1, length=3000)
@@ -237,4 +237,4 @@ def test_a_rate_is_kept_by_waiting_and_a_backlog_by_small_units(tmp_path: Path) 
     plan.measured(1, 1e9)
     for _ in range(50):
         plan.measured(1, 1.0)
-    assert plan.limit_bytes(backlog) == UNIT_MIN_BYTES
+    assert plan.limit_bytes(backlog) == FILE_MIN_BYTES

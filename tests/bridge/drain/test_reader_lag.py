@@ -23,7 +23,7 @@ def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
 
 def report(broker: BrimProcess) -> dict[str, Any]:
     with Connection(broker.runtime_dir) as connection:
-        found: dict[str, Any] = connection.ask(Status(), Report).report
+        found: dict[str, Any] = connection.request(Status(), Report).report
     return found
 
 

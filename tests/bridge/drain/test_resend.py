@@ -22,7 +22,7 @@ from tests.support.project import ROOT
 from tests.support.watch import Watch
 
 RECORDS, WINDOW, KILLS = 9_000, 800, 3
-SETTINGS = {"resend_max_records": WINDOW, "window": 4, "unit_bytes": 16_384}
+SETTINGS = {"resend_max_records": WINDOW, "window": 4, "file_bytes": 16_384}
 
 
 def drained(runtime: Path, root: Path, url: str, *, killed_at: int = 0) -> None:
@@ -122,7 +122,7 @@ class Hasty:
 
 
 def run_through(made: SteppedDrain, sink: Hasty) -> None:
-    """Steps until nothing waits; the sink answers one unit when there is nothing to do."""
+    """Steps until nothing waits; the sink answers one file when there is nothing to do."""
     for _ in range(20_000):
         try:
             if made.step() > 0:

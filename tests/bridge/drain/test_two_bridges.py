@@ -20,13 +20,13 @@ from tests.support.drained_files import footers, offsets_drained
 
 
 @pytest.mark.parametrize("begun", [False, True])
-@pytest.mark.parametrize(("unit_bytes", "of_the_other"), [(1 << 15, 320), (6144, 96)])
+@pytest.mark.parametrize(("file_bytes", "of_the_other"), [(1 << 15, 320), (6144, 96)])
 def test_a_bridge_that_was_killed_sees_what_another_has_put_under_the_numbers_that_it_meant_to_give(
-    runtime_directory: Path, tmp_path: Path, begun: bool, unit_bytes: int, of_the_other: int
+    runtime_directory: Path, tmp_path: Path, begun: bool, file_bytes: int, of_the_other: int
 ) -> None:
     lake = tmp_path / "lake"
-    first = settings(runtime_directory, tmp_path, window=4, unit_bytes=4096)  # 64 records
-    other = settings(runtime_directory, tmp_path, name="other", unit_bytes=unit_bytes)
+    first = settings(runtime_directory, tmp_path, window=4, file_bytes=4096)  # 64 records
+    other = settings(runtime_directory, tmp_path, name="other", file_bytes=file_bytes)
     with ring(runtime_directory, capacity_bytes=1 << 18) as made:
         publish(made, 64)
         if begun:

@@ -13,44 +13,52 @@ from bridge.format.drained_file import FileFooter, FileHeader, FileName, parse, 
 from bridge.format.file_builder import DrainedFile, WriteIntent, build, compressed
 from persistence.segment.format import pack_extent, unpack_extent
 from ringbuf import FLAG_UNCHECKED
-from tests.support.drained_files import CREATED_NS, EPOCH, GOLDEN, batch_of, golden_unit, record, unit_of
+from tests.support.drained_files import (
+    CREATED_NS,
+    EPOCH,
+    GOLDEN,
+    batch_of,
+    drained_file_of,
+    golden_file,
+    record,
+)
 
 NUMBER, INSTALLATION = (1 << 30) + 5, "0123456789abcdef" * 2
 
 
-def content(unit: DrainedFile) -> bytes:
-    return b"".join(unit.parts)
+def content(file: DrainedFile) -> bytes:
+    return b"".join(file.parts)
 
 
-def test_a_unit_is_written_as_the_golden_bytes() -> None:
-    assert content(golden_unit()) == (GOLDEN / "drained-v1.brim").read_bytes()
-    assert golden_unit().name == (GOLDEN / "drained-v1.name").read_text().strip()
+def test_a_file_is_written_as_the_golden_bytes() -> None:
+    assert content(golden_file()) == (GOLDEN / "drained-v1.brim").read_bytes()
+    assert golden_file().name == (GOLDEN / "drained-v1.name").read_text().strip()
 
 
-def wide_unit() -> DrainedFile:
+def wide_file() -> DrainedFile:
     """The same with an epoch that only one installation gives."""
-    unit = golden_unit()
+    file = golden_file()
     records = [record(100 + number, b"payload %d" % number) for number in range(5)]
     batch = dataclasses.replace(batch_of(records), epoch=NUMBER << 32 | EPOCH)
     intent = WriteIntent(
-        7, CREATED_NS, "default", 3, NUMBER << 32 | EPOCH, 90, (unit.footer.epoch - 1, 55), 100, 104,
+        7, CREATED_NS, "default", 3, NUMBER << 32 | EPOCH, 90, (file.footer.epoch - 1, 55), 100, 104,
         ((95, 99),), ((90, 94),), installation=INSTALLATION,
     )  # fmt: skip
     return build("edge-1", intent, batch)
 
 
-def test_a_unit_of_version_2_is_written_as_the_golden_bytes_and_read_from_them() -> None:
+def test_a_file_of_version_2_is_written_as_the_golden_bytes_and_read_from_them() -> None:
     data = (GOLDEN / "drained-v2.brim").read_bytes()
-    assert content(wide_unit()) == data
-    assert wide_unit().name == (GOLDEN / "drained-v2.name").read_text().strip()
+    assert content(wide_file()) == data
+    assert wide_file().name == (GOLDEN / "drained-v2.name").read_text().strip()
     file = parse(data)
     verify(file)
     assert file.header == FileHeader(7, EPOCH, 3, CREATED_NS, 2)
     assert (file.footer.epoch, file.footer.installation) == (NUMBER << 32 | EPOCH, INSTALLATION)
-    assert FileName.parse(file.name.path) == file.name == FileName.parse(wide_unit().name)
+    assert FileName.parse(file.name.path) == file.name == FileName.parse(wide_file().name)
 
 
-def test_the_golden_bytes_are_read_as_the_unit_they_were() -> None:
+def test_the_golden_bytes_are_read_as_the_file_they_were() -> None:
     file = parse((GOLDEN / "drained-v1.brim").read_bytes())
     verify(file)
     assert file.header == FileHeader(7, EPOCH, 3, CREATED_NS, 1)
@@ -81,21 +89,21 @@ def test_the_compressed_golden_bytes_are_the_same_file_and_cut_ones_are_none() -
     file = parse(data)
     verify(file)
     assert file.compressed
-    assert file.body == b"".join(golden_unit().parts[:-1])
+    assert file.body == b"".join(golden_file().parts[:-1])
     assert file.name.path == (GOLDEN / "drained-v1.name").read_text().strip() + ".zst"
-    assert parse(content(compressed(golden_unit()))).footer == file.footer
-    tail = data[-len(golden_unit().tail) :]
+    assert parse(content(compressed(golden_file()))).footer == file.footer
+    tail = data[-len(golden_file().tail) :]
     for cut in range(1, len(data) - len(tail)):
         with pytest.raises(DrainedFileError):
             parse(data[:cut] + tail)
 
 
 def test_an_extent_is_that_of_the_log() -> None:
-    unit = golden_unit()
-    data = content(unit)
+    built = golden_file()
+    data = content(built)
     file = parse(data)
     position = 0
-    for extent, run in zip(file.extents, unit.runs, strict=True):
+    for extent, run in zip(file.extents, built.runs, strict=True):
         head = unpack_extent(data, extent.at)
         packed = pack_extent(file.header.seed, 1, EPOCH, position, 0, run.records)
         assert data[extent.at : extent.at + 32] == packed
@@ -105,7 +113,7 @@ def test_an_extent_is_that_of_the_log() -> None:
 
 
 def test_a_name_says_what_is_in_the_file_and_sorts_in_the_order_of_draining() -> None:
-    name = parse(content(golden_unit())).name
+    name = parse(content(golden_file())).name
     assert FileName.parse("s3/prefix/" + name.path) == name
     later = dataclasses.replace(name, drain_seq=1_000_000, first_offset=1, last_offset=2)
     assert sorted([later, name]) == [name, later]
@@ -150,14 +158,14 @@ def test_an_edge_id_that_names_cannot_hold_is_refused(edge: str) -> None:
 
 
 def test_every_cut_of_a_file_is_refused() -> None:
-    data = content(unit_of(0, 3))
+    data = content(drained_file_of(0, 3))
     for length in range(len(data)):
         with pytest.raises(DrainedFileError):
             verify(parse(data[:length]))
 
 
 def test_every_flipped_bit_is_found() -> None:
-    data = bytearray(content(golden_unit()))
+    data = bytearray(content(golden_file()))
     for byte in range(len(data)):
         data[byte] ^= 1 << byte % 8
         with pytest.raises(DrainedFileError):
@@ -168,7 +176,7 @@ def test_every_flipped_bit_is_found() -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 400))
 def test_bytes_from_elsewhere_are_an_error_and_nothing_else(noise: bytes, at: int) -> None:
-    data = content(unit_of(0, 1))
+    data = content(drained_file_of(0, 1))
     at = min(at, len(data))
     for hostile in (noise, data[:at] + noise + data[at + len(noise) :]):
         try:
@@ -179,13 +187,13 @@ def test_bytes_from_elsewhere_are_an_error_and_nothing_else(noise: bytes, at: in
 
 
 def test_a_file_of_a_newer_version_says_so() -> None:
-    data = bytearray(content(unit_of(0, 1)))
+    data = bytearray(content(drained_file_of(0, 1)))
     data[8] = 3
     with pytest.raises(DrainedFileError, match="version 3, this build reads 1 and 2"):
         parse(data)
 
 
-def test_a_unit_is_the_same_however_its_records_were_cut_into_ranges() -> None:
+def test_a_file_is_the_same_however_its_records_were_cut_into_ranges() -> None:
     """Once from the ring, once from the log: the ranges differ, the file may not."""
     import itertools
 
@@ -211,7 +219,7 @@ def test_a_unit_is_the_same_however_its_records_were_cut_into_ranges() -> None:
 
 def test_a_footer_that_promises_more_records_than_the_file_can_hold_is_refused() -> None:
     """Any program can make a valid checksum; its length must not cause an allocation."""
-    data = content(unit_of(0, 3))
+    data = content(drained_file_of(0, 3))
     footer = parse(data).footer
     forged = dataclasses.replace(footer, last_offset=2**40, count=2**40 + 1)
     body = data[: len(data) - len(drained_file.footer_and_trailer(footer))]

@@ -103,7 +103,7 @@ def test_after_a_failure_all_that_was_not_acknowledged_comes_again_in_its_order(
 ) -> None:
     sink = Queue()
     sink.waits = True
-    chosen = settings(runtime_directory, tmp_path, window=4, unit_bytes=4096)
+    chosen = settings(runtime_directory, tmp_path, window=4, file_bytes=4096)
     with ring(runtime_directory, capacity_bytes=1 << 18) as made, drain(chosen, sink) as drained:
         publish(made, 300)
         while drained.in_flight < 4:
@@ -130,7 +130,7 @@ def test_the_order_is_kept_when_there_is_no_room_for_a_dead_letter_as_another_ba
     sink = Queue()
     sink.waits = True
     sink.refuses = {3}
-    chosen = settings(runtime_directory, tmp_path, window=4, unit_bytes=4096, dead_letters_bytes=1000)
+    chosen = settings(runtime_directory, tmp_path, window=4, file_bytes=4096, dead_letters_bytes=1000)
     with ring(runtime_directory, capacity_bytes=1 << 18) as made, drain(chosen, sink) as drained:
         publish(made, 300)
         while drained.in_flight < 4:

@@ -12,7 +12,7 @@ from bridge.errors import SinkConflict, SinkUnavailable
 from bridge.sinks.interface import Sink
 from tests.support.bridges import EPOCH, drain, publish, ring, run_dry, settings
 from tests.support.documents import block_of
-from tests.support.drained_files import offsets_drained, unit_of
+from tests.support.drained_files import drained_file_of, offsets_drained
 
 
 class Shelf(BaseHTTPRequestHandler):
@@ -85,6 +85,6 @@ def test_the_documented_sink_drains_each_record_once(
 
 def test_it_takes_what_is_there_already_and_refuses_other_content(sink: Any) -> None:
     for _ in range(2):
-        sink.put(unit_of(0, 9))
+        sink.put(drained_file_of(0, 9))
     with pytest.raises(SinkConflict):
-        sink.put(unit_of(0, 9, payload=lambda offset: b"other"))
+        sink.put(drained_file_of(0, 9, payload=lambda offset: b"other"))

@@ -14,7 +14,7 @@ from bridge.sinks.interface import RecordSink
 from bridge.sinks.kafka import KafkaSink
 from bridge.sinks.registry import open_sink
 from tests.support.bridges import drain, publish, ring, run_dry, settings
-from tests.support.drained_files import EPOCH, T0_NS, records_of, unit_of
+from tests.support.drained_files import EPOCH, T0_NS, drained_file_of, records_of
 
 pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'brim[kafka]'")
 
@@ -47,7 +47,7 @@ def test_a_record_is_a_message_with_its_topic_as_key_and_its_identity_in_headers
     assert isinstance(sink, RecordSink)
     opened.append(sink)
     sink.begin("edge-1")
-    sent = [sink.send(records_of(unit_of(0, 299))), sink.send(records_of(unit_of(300, 499)))]
+    sent = [sink.send(records_of(drained_file_of(0, 299))), sink.send(records_of(drained_file_of(300, 499)))]
     assert [list(future.result(SETTLED_S)) for future in sent] == [[], []]
     found = messages(brokers, "plain", 500)
     by_offset = {int(headers_of(it)["brim-record"].split()[0]): it for it in found}
@@ -75,8 +75,8 @@ def test_a_record_that_is_too_large_is_named_and_the_others_arrive(
     sink = KafkaSink.of_url(f"kafka://{brokers}/small", {"message.max.bytes": "1000"})
     opened.append(sink)
     sink.begin("edge-1")
-    unit = unit_of(0, 9, payload=lambda offset: b"x" * (2000 if offset == 4 else 10))
-    (bad,) = sink.send(records_of(unit)).result(SETTLED_S)
+    file = drained_file_of(0, 9, payload=lambda offset: b"x" * (2000 if offset == 4 else 10))
+    (bad,) = sink.send(records_of(file)).result(SETTLED_S)
     assert bad.offset == 4
     assert "larg" in bad.reason
     assert len(messages(brokers, "small", 9)) == 9
@@ -90,7 +90,7 @@ def test_a_client_whose_queue_is_full_is_waited_for_and_order_holds(
     sink = KafkaSink.of_url(f"kafka://{brokers}/{topic}", {"queue.buffering.max.messages": "7"})
     opened.append(sink)
     sink.begin("edge-1")
-    sent = [records_of(unit_of(first, first + 29)) for first in (0, 30, 60)]
+    sent = [records_of(drained_file_of(first, first + 29)) for first in (0, 30, 60)]
     if renamed:
         sent = [dataclasses.replace(it, topic_of=lambda key: b"site/" + key) for it in sent]
     assert [list(it.result(SETTLED_S)) for it in [sink.send(records) for records in sent]] == [[], [], []]
@@ -105,7 +105,7 @@ def test_a_client_whose_queue_is_full_is_waited_for_and_order_holds(
 def test_brokers_that_are_not_there_are_unavailable(
     opened: list[KafkaSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge.sinks.kafka_client.ASK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("bridge.sinks.kafka_client.CHECK_TIMEOUT_S", 0.5)
     with socket.socket() as taken:  # bound and not listening: refused
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -122,13 +122,13 @@ def test_brokers_that_go_away_fail_what_is_under_way_and_a_new_begin_goes_on(
     import bridge.sinks.kafka_client as module
 
     monkeypatch.setattr(module, "DEFAULTS", {**module.DEFAULTS, "message.timeout.ms": 1000})
-    monkeypatch.setattr(module, "ASK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(module, "CHECK_TIMEOUT_S", 0.5)
     with mock_brokers() as servers:
         sink = KafkaSink.of_url(f"kafka://{servers}/gone", {})
         opened.append(sink)
         sink.begin("edge-1")
-        assert list(sink.send(records_of(unit_of(0, 9))).result(SETTLED_S)) == []
-    outstanding = [sink.send(records_of(unit_of(n, n + 9))) for n in (10, 20)]
+        assert list(sink.send(records_of(drained_file_of(0, 9))).result(SETTLED_S)) == []
+    outstanding = [sink.send(records_of(drained_file_of(n, n + 9))) for n in (10, 20)]
     for future in outstanding:
         with pytest.raises(SinkUnavailable):
             future.result(SETTLED_S)
@@ -163,7 +163,7 @@ def test_the_option_mode_is_refused_with_its_remedy(mode: str) -> None:
 def test_nothing_is_sent_before_begin() -> None:
     sink = KafkaSink.of_url("kafka://127.0.0.1:1/t", {})
     with pytest.raises(SinkUnavailable, match="client is not open"):
-        sink.send(records_of(unit_of(0, 0)))
+        sink.send(records_of(drained_file_of(0, 0)))
     sink.close()
 
 
@@ -173,7 +173,7 @@ def test_what_a_ring_holds_is_drained_once(brokers: str, opened: list[KafkaSink]
     sink = KafkaSink.of_url(f"kafka://{brokers}/drained", {})
     opened.append(sink)
     sink.begin("edge-1")
-    with drain(settings(tmp_path, tmp_path / "state", unit_bytes=16384), sink) as drained:
+    with drain(settings(tmp_path, tmp_path / "state", file_bytes=16384), sink) as drained:
         run_dry(drained)
     made.close()
     found = messages(brokers, "drained", 500)

@@ -19,7 +19,7 @@ from edge.mqtt import Properties
 from edge.mqtt.properties import record_properties
 from ringbuf import FLAG_PROPERTIES
 from tests.support.bridges import drain, publish, ring, run_dry, settings
-from tests.support.drained_files import CREATED_NS, EPOCH, T0_NS, batch_of, records_of, unit_of
+from tests.support.drained_files import CREATED_NS, EPOCH, T0_NS, batch_of, drained_file_of, records_of
 from tests.support.mosquitto import BINARY, Mosquitto, running
 from tests.support.waiting import until
 from tests.support.watch import Watch
@@ -62,8 +62,8 @@ def opened() -> Iterator[Callable[..., MqttSink]]:
         sink.close()
 
 
-def unit_with(*properties: Properties, stamp_ns: int = T0_NS, topic: str = "plant/1") -> Any:
-    """A unit of one record for each of these properties."""
+def drained_file_with(*properties: Properties, stamp_ns: int = T0_NS, topic: str = "plant/1") -> Any:
+    """A file of one record for each of these properties."""
     from bridge.format.file_builder import WriteIntent, build
     from ringbuf.record import encode
 
@@ -83,7 +83,10 @@ async def test_each_record_arrives_in_order_with_its_identity_or_is_named(
     sink = opened(upstream.url, prefix="site/")
     async with Watch(upstream.url, "#") as watch:
         await asyncio.to_thread(sink.begin, "edge-1")
-        sent = [sink.send(records_of(unit_of(0, 299))), sink.send(records_of(unit_of(300, 499)))]
+        sent = [
+            sink.send(records_of(drained_file_of(0, 299))),
+            sink.send(records_of(drained_file_of(300, 499))),
+        ]
         good = [offset for offset in range(500) if offset % 7]  # others have invalid properties
         found = await watch.heard(len(good))
         bad = [it for future in sent for it in await asyncio.to_thread(future.result, SETTLED_S)]
@@ -103,7 +106,7 @@ async def test_properties_go_along_and_expiry_counts_down(
 ) -> None:
     sink = opened(upstream.url, prefix="site/")
     aged_ns = time.time_ns() - 100 * 10**9
-    unit = unit_with(
+    file = drained_file_with(
         Properties(
             content_type="text/plain", response_topic="answers", correlation_data=b"7", user=(("a", "b"),)
         ),
@@ -113,7 +116,7 @@ async def test_properties_go_along_and_expiry_counts_down(
     )
     async with Watch(upstream.url, "#") as watch:
         await asyncio.to_thread(sink.begin, "edge-1")
-        future = sink.send(records_of(unit))
+        future = sink.send(records_of(file))
         first, last = await watch.heard(2)
         assert list(await asyncio.to_thread(future.result, SETTLED_S)) == []
     given = first.properties
@@ -133,7 +136,7 @@ async def test_what_is_not_acknowledged_fails_when_the_broker_goes_and_begin_goe
     sink = opened(upstream.url)
     await asyncio.to_thread(sink.begin, "edge-1")
     upstream.pause()
-    future = sink.send(records_of(unit_of(1, 6)))
+    future = sink.send(records_of(drained_file_of(1, 6)))
     upstream.kill()
     with pytest.raises(SinkUnavailable):
         await asyncio.to_thread(future.result, SETTLED_S)
@@ -143,7 +146,7 @@ async def test_what_is_not_acknowledged_fails_when_the_broker_goes_and_begin_goe
     upstream.start()
     async with Watch(upstream.url, "#") as watch:
         await asyncio.to_thread(sink.begin, "edge-1")
-        again = sink.send(records_of(unit_of(1, 6)))
+        again = sink.send(records_of(drained_file_of(1, 6)))
         assert [message.payload for message in await watch.heard(6)] == [b"%d" % n for n in range(1, 7)]
         assert list(await asyncio.to_thread(again.result, SETTLED_S)) == []
 
@@ -156,7 +159,7 @@ async def test_a_broker_that_does_not_acknowledge_is_given_up(
     sink = opened(upstream.url)
     await asyncio.to_thread(sink.begin, "edge-1")
     upstream.pause()
-    future = sink.send(records_of(unit_of(1, 6)))
+    future = sink.send(records_of(drained_file_of(1, 6)))
     with pytest.raises(SinkUnavailable, match="no acknowledgement"):
         await asyncio.to_thread(future.result, SETTLED_S)
     upstream.resume()
@@ -184,7 +187,9 @@ async def test_a_command_comes_down_as_a_local_publish_and_never_goes_up_again(
         assert (speed.topic, speed.payload) == ("set/speed", b"7")
         assert dict(valve.properties.user)["brim-from"] == "edge-1"
         # What the local broker then has in its ring is drained like all else: it carries the mark.
-        drained = unit_with(valve.properties, Properties(), stamp_ns=time.time_ns(), topic="cmd/valve")
+        drained = drained_file_with(
+            valve.properties, Properties(), stamp_ns=time.time_ns(), topic="cmd/valve"
+        )
         future = sink.send(records_of(drained))
         assert list(await asyncio.to_thread(future.result, SETTLED_S)) == []
         seen = [(it.topic, dict(it.properties.user).get("brim-source")) for it in await above.heard(4)]
@@ -259,7 +264,7 @@ def test_tls_and_a_password_are_used_and_what_is_wrong_is_said(
             return
         sink = opened(url, **options, password_file=str(tmp_path / "secret"))
         sink.begin("edge-1")
-        assert list(sink.send(records_of(unit_of(1, 6))).result(SETTLED_S)) == []
+        assert list(sink.send(records_of(drained_file_of(1, 6))).result(SETTLED_S)) == []
         assert "sesame" not in sink.url
 
 
@@ -291,7 +296,7 @@ async def test_what_a_ring_holds_is_drained_once_and_in_order(
     sink = opened(upstream.url)
     async with Watch(upstream.url, "#") as watch:
         await asyncio.to_thread(sink.begin, "edge-1")
-        with drain(settings(tmp_path, tmp_path, unit_bytes=16384, window=4), sink) as drained:
+        with drain(settings(tmp_path, tmp_path, file_bytes=16384, window=4), sink) as drained:
             await asyncio.to_thread(run_dry, drained)
         found = await watch.heard(500)
     made.close()

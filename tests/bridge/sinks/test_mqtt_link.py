@@ -8,7 +8,7 @@ import pytest
 from bridge.errors import SinkUnavailable
 from bridge.sinks.mqtt import MqttSink
 from edge.mqtt import Disconnect, Properties, PubAck, Publish, ReasonCode, SubAck, Subscribe
-from tests.support.drained_files import records_of, unit_of
+from tests.support.drained_files import drained_file_of, records_of
 from tests.support.scripted_broker import Peer, scripted
 
 SETTLED_S = 20.0
@@ -33,7 +33,7 @@ async def test_records_under_way_fail_with_the_reason_and_arrive_over_the_next_c
         sink = MqttSink.of_url(broker.url, {})
         try:
             peer, _ = await asyncio.gather(broker.accepted(), asyncio.to_thread(sink.begin, "edge-1"))
-            future = sink.send(records_of(unit_of(1, 2)))
+            future = sink.send(records_of(drained_file_of(1, 2)))
             for _ in range(2):
                 await peer.expect(Publish)
             end(peer)
@@ -42,7 +42,7 @@ async def test_records_under_way_fail_with_the_reason_and_arrive_over_the_next_c
             assert sink.url in str(caught.value)
             assert "check the network" in caught.value.hint
             peer, _ = await asyncio.gather(broker.accepted(), asyncio.to_thread(sink.begin, "edge-1"))
-            future = sink.send(records_of(unit_of(1, 2)))
+            future = sink.send(records_of(drained_file_of(1, 2)))
             for _ in range(2):
                 publish = await peer.expect(Publish)
                 assert publish.packet_id is not None
@@ -70,7 +70,7 @@ async def test_acknowledgements_in_one_piece_with_the_reason_of_the_end_do_not_s
         sink = MqttSink.of_url(broker.url, {})
         try:
             peer, _ = await asyncio.gather(broker.accepted(), asyncio.to_thread(sink.begin, "edge-1"))
-            future = sink.send(records_of(unit_of(1, 3)))
+            future = sink.send(records_of(drained_file_of(1, 3)))
             sent = [await peer.expect(Publish) for _ in range(3)]
             assert sent[0].packet_id is not None
             peer.send(PubAck(sent[0].packet_id), Disconnect(ReasonCode.SERVER_SHUTTING_DOWN))

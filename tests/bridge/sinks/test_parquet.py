@@ -1,4 +1,4 @@
-"""Units as Parquet: the same rows, once, in fewer bytes, where every tool finds them."""
+"""Files as Parquet: the same rows, once, in fewer bytes, where every tool finds them."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from bridge.format.parquet_footer import footer_of, metadata_of
 from bridge.sinks.interface import FileSink
 from bridge.sinks.registry import open_file_sink
 from tests.support.bridges import FailingSink, drain, publish, ring, run_dry, settings
-from tests.support.drained_files import EPOCH, GOLDEN, golden_unit, unit_of
+from tests.support.drained_files import EPOCH, GOLDEN, drained_file_of, golden_file
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'brim[spark]'")
 from pyarrow import dataset, parquet  # noqa: E402
@@ -36,9 +36,9 @@ def telemetry(offset: int) -> bytes:
     )
 
 
-def rows_of(unit: Any, schema: Any) -> Any:
+def rows_of(drained_file: Any, schema: Any) -> Any:
     """Rows that Spark's own source reads from the drained file."""
-    file = parse(b"".join(unit.parts))
+    file = parse(b"".join(drained_file.parts))
     constants = Constants(file.footer.edge, file.footer.stream, file.footer.partition, file.footer.epoch)
     decoded = decode_file(file, list(TYPES))
     return pa.Table.from_batches([batch_of(it, constants, schema) for it in decoded])
@@ -47,40 +47,45 @@ def rows_of(unit: Any, schema: Any) -> Any:
 def test_the_rows_are_those_of_the_drained_file_and_edge_and_day_are_partitions(
     sink: FileSink, tmp_path: Path
 ) -> None:
-    units = [unit_of(0, 999, payload=telemetry), unit_of(1000, 1499, drain_seq=2, payload=telemetry)]
-    sink.put(units[0])
-    sink.put(compressed(units[1]))
+    files = [
+        drained_file_of(0, 999, payload=telemetry),
+        drained_file_of(1000, 1499, drain_seq=2, payload=telemetry),
+    ]
+    sink.put(files[0])
+    sink.put(compressed(files[1]))
     sink.close()
     found = dataset.dataset(tmp_path / "lake", partitioning="hive").to_table().sort_by("offset")
     schema = pa.schema([field for field in found.schema if field.name not in {"edge", "dt"}])
     assert [field.name for field in schema] == [
         name for name in TYPES if name not in {"edge", "_corrupt_record"}
     ]
-    wanted = pa.concat_tables(rows_of(unit, schema) for unit in units)
+    wanted = pa.concat_tables(rows_of(file, schema) for file in files)
     assert found.select(schema.names).equals(wanted)
     assert set(found["edge"].to_pylist()) == {"edge-1"}
     assert set(map(str, found["dt"].to_pylist())) == {"2023-11-14"}
 
 
 def test_a_file_says_whose_it_is_is_delta_encoded_and_half_as_long_as_the_compressed_one() -> None:
-    unit = unit_of(0, 19_999, payload=telemetry)
-    content = parquet_of(unit)
+    drained_file = drained_file_of(0, 19_999, payload=telemetry)
+    content = parquet_of(drained_file)
     file = parquet.ParquetFile(pa.BufferReader(content))
-    assert footer_of(file.metadata.metadata) == unit.footer
+    assert footer_of(file.metadata.metadata) == drained_file.footer
     group = file.metadata.row_group(0)
     encodings = {
         group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)
     }
     assert "DELTA_BINARY_PACKED" in encodings["offset"]
     assert "DELTA_BINARY_PACKED" in encodings["timestamp"]
-    assert len(content) < 0.7 * compressed(unit).length
+    assert len(content) < 0.7 * compressed(drained_file).length
 
 
 def test_the_metadata_of_a_file_is_text_and_the_bytes_of_the_version_before_are_read() -> None:
-    footer = golden_unit().footer
+    footer = golden_file().footer
     text = (GOLDEN / "parquet-metadata-v2.json").read_bytes()
     assert metadata_of(footer) == {b"brim": text}
-    for key, value in parquet.read_metadata(pa.BufferReader(parquet_of(unit_of(0, 9)))).metadata.items():
+    for key, value in parquet.read_metadata(
+        pa.BufferReader(parquet_of(drained_file_of(0, 9)))
+    ).metadata.items():
         assert (key + value).decode().isprintable()
     assert footer_of({b"brim": text}) == footer
     assert footer_of({b"brim": (GOLDEN / "parquet-metadata-v1.bin").read_bytes()}) == footer
@@ -105,43 +110,43 @@ def test_metadata_that_is_damaged_is_an_error(value: bytes, reason: str) -> None
         footer_of({b"brim": value})
 
 
-def test_a_unit_that_the_version_before_has_put_is_the_same_unit(sink: FileSink, tmp_path: Path) -> None:
+def test_a_file_that_the_version_before_has_put_is_the_same_file(sink: FileSink, tmp_path: Path) -> None:
     """Killed after its put, then upgraded: the file stays."""
-    unit = unit_of(0, 9)
-    sink.put(unit)
+    file = drained_file_of(0, 9)
+    sink.put(file)
     (path,) = tmp_path.rglob("*.parquet")
     table, out = parquet.read_table(path, partitioning=None), pa.BufferOutputStream()
     with parquet.ParquetWriter(out, table.schema, store_schema=False) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({"brim": unit.footer.pack()})
+        writer.add_key_value_metadata({"brim": file.footer.pack()})
     path.write_bytes(before := bytes(out.getvalue()))
-    sink.put(unit)
+    sink.put(file)
     assert path.read_bytes() == before
     with pytest.raises(SinkConflict):
-        sink.put(unit_of(0, 9, lost=((0, 0),)))
+        sink.put(drained_file_of(0, 9, lost=((0, 0),)))
     sink.close()
 
 
-def test_a_unit_that_is_put_again_is_there_once_and_another_one_is_a_conflict(
+def test_a_file_that_is_put_again_is_there_once_and_another_one_is_a_conflict(
     sink: FileSink, tmp_path: Path
 ) -> None:
-    unit = unit_of(0, 9)
-    sink.put(unit)
-    sink.put(unit)
+    file = drained_file_of(0, 9)
+    sink.put(file)
+    sink.put(file)
     with pytest.raises(SinkConflict):
-        sink.put(unit_of(0, 9, payload=lambda offset: str(9 - offset).encode()))
-    assert list(sink.names("edge=edge-1/")) == [unit.name]
+        sink.put(drained_file_of(0, 9, payload=lambda offset: str(9 - offset).encode()))
+    assert list(sink.names("edge=edge-1/")) == [file.name]
     assert [str(it.relative_to(tmp_path / "lake")) for it in tmp_path.rglob("*.parquet")] == [
-        parquet_name(unit.name)
+        parquet_name(file.name)
     ]
     sink.close()
 
 
-def test_a_unit_that_another_pyarrow_has_put_is_known_by_what_it_says(
+def test_a_file_that_another_pyarrow_has_put_is_known_by_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed behind its put, then pyarrow replaced: the same records in other bytes, which stay."""
-    unit = unit_of(0, 99, payload=telemetry)
+    file = drained_file_of(0, 99, payload=telemetry)
     other = {**parquet_module.SETTINGS, "compression_level": 9, "data_page_version": "2.0"}
     for sink in (
         open_file_sink((tmp_path / "lake").as_uri(), {"format": "parquet"}),
@@ -149,14 +154,14 @@ def test_a_unit_that_another_pyarrow_has_put_is_known_by_what_it_says(
     ):
         with monkeypatch.context() as patch:
             patch.setattr(parquet_module, "SETTINGS", other)
-            sink.put(unit)
-        assert bytes(parquet_of(unit)[-1000:]) not in b"".join(
+            sink.put(file)
+        assert bytes(parquet_of(file)[-1000:]) not in b"".join(
             it.read_bytes() for it in tmp_path.rglob("*.parquet")
         )
-        sink.put(unit)
+        sink.put(file)
         for differs in (
-            unit_of(0, 99, payload=lambda offset: telemetry(99 - offset)),
-            unit_of(0, 99, payload=telemetry, lost=((0, 0),)),
+            drained_file_of(0, 99, payload=lambda offset: telemetry(99 - offset)),
+            drained_file_of(0, 99, payload=telemetry, lost=((0, 0),)),
         ):
             with pytest.raises(SinkConflict):
                 sink.put(differs)
@@ -165,24 +170,24 @@ def test_a_unit_that_another_pyarrow_has_put_is_known_by_what_it_says(
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"\xff" * 8, b"x" * 100, b"\x04\x00\x00\x00PAR1" * 2])
 def test_what_is_no_parquet_is_a_conflict(sink: FileSink, tmp_path: Path, content: bytes) -> None:
-    unit = unit_of(0, 9)
-    sink.put(unit)
+    file = drained_file_of(0, 9)
+    sink.put(file)
     (found,) = tmp_path.rglob("*.parquet")
     found.write_bytes(content)
     with pytest.raises(SinkConflict):
-        sink.put(unit)
+        sink.put(file)
     sink.close()
 
 
 def test_a_record_that_does_not_verify_stops_it(sink: FileSink) -> None:
-    unit = unit_of(0, 9)
-    damaged = bytearray(unit.runs[0].records)
+    file = drained_file_of(0, 9)
+    damaged = bytearray(file.runs[0].records)
     damaged[200] ^= 1
-    runs = (type(unit.runs[0])(memoryview(damaged), False),)
+    runs = (type(file.runs[0])(memoryview(damaged), False),)
     from dataclasses import replace
 
     with pytest.raises(SinkBlocked, match="do not verify"):
-        sink.put(replace(unit, runs=runs))
+        sink.put(replace(file, runs=runs))
     sink.close()
 
 
@@ -191,7 +196,7 @@ def test_a_drain_whose_checkpoint_is_lost_goes_on_behind_the_files_that_are_ther
     publish(made, 200, size=30)
     for checkpoint in ("first", "second"):
         sink = open_file_sink((tmp_path / "lake").as_uri(), {"format": "parquet"})
-        with drain(settings(tmp_path, tmp_path / checkpoint, unit_bytes=8192), sink) as drained:
+        with drain(settings(tmp_path, tmp_path / checkpoint, file_bytes=8192), sink) as drained:
             run_dry(drained)
         publish(made, 100, size=30)
     made.close()
@@ -201,7 +206,7 @@ def test_a_drain_whose_checkpoint_is_lost_goes_on_behind_the_files_that_are_ther
 
 
 @pytest.mark.parametrize("compress", ["none", "zstd"])
-def test_a_unit_that_has_arrived_is_not_lost_with_its_records(tmp_path: Path, compress: str) -> None:
+def test_a_file_that_has_arrived_is_not_lost_with_its_records(tmp_path: Path, compress: str) -> None:
     """Killed before the answer came; the ring has moved on since, and only the sink knows."""
     sink = FailingSink(tmp_path / "lake")
     parquet_files: Any = open_file_sink((tmp_path / "lake").as_uri(), {"format": "parquet"})

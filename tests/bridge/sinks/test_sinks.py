@@ -1,4 +1,4 @@
-"""Sinks: a unit is there once and whole, or the error says what to do."""
+"""Sinks: a file is there once and whole, or the error says what to do."""
 
 import dataclasses
 import importlib.util
@@ -19,7 +19,7 @@ from bridge.format.file_builder import DrainedFile
 from bridge.sinks.directory import DIRECT_MIN_BYTES, PARTIAL, DirectorySink
 from bridge.sinks.interface import FileSink
 from bridge.sinks.registry import open_file_sink, open_sink
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import drained_file_of, store
 from tests.support.s3_server import make_bucket, options, s3_server
 
 Stored = Callable[[str], bytes]
@@ -68,55 +68,55 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path, server: str) -> Iterato
     made.close()
 
 
-def content(unit: DrainedFile) -> bytes:
-    return b"".join(unit.parts)
+def content(file: DrainedFile) -> bytes:
+    return b"".join(file.parts)
 
 
 def test_what_was_put_is_there_under_its_name(sink: tuple[FileSink, Stored]) -> None:
     made, stored = sink
-    units = [unit_of(0, 9), unit_of(10, 10, drain_seq=2, stream="cam@gate")]
-    for unit in units:
-        made.put(unit)
-    assert [stored(unit.name) for unit in units] == [content(unit) for unit in units]
-    assert sorted(made.names("edge=edge-1/")) == sorted(unit.name for unit in units)
-    assert sorted(made.names("edge=edge-1/dt=2023-11-14/")) == sorted(unit.name for unit in units)
+    files = [drained_file_of(0, 9), drained_file_of(10, 10, drain_seq=2, stream="cam@gate")]
+    for file in files:
+        made.put(file)
+    assert [stored(file.name) for file in files] == [content(file) for file in files]
+    assert sorted(made.names("edge=edge-1/")) == sorted(file.name for file in files)
+    assert sorted(made.names("edge=edge-1/dt=2023-11-14/")) == sorted(file.name for file in files)
     assert list(made.names("edge=edge-2/")) == []
     made.begin("edge-1")
 
 
-def test_a_unit_that_is_put_again_is_there_once(sink: tuple[FileSink, Stored]) -> None:
+def test_a_file_that_is_put_again_is_there_once(sink: tuple[FileSink, Stored]) -> None:
     made, stored = sink
     for _ in range(3):
-        made.put(unit_of(0, 9))
-    assert list(made.names("edge=edge-1/")) == [unit_of(0, 9).name]
-    assert stored(unit_of(0, 9).name) == content(unit_of(0, 9))
+        made.put(drained_file_of(0, 9))
+    assert list(made.names("edge=edge-1/")) == [drained_file_of(0, 9).name]
+    assert stored(drained_file_of(0, 9).name) == content(drained_file_of(0, 9))
 
 
 def test_a_name_that_is_taken_by_other_content_is_an_error_and_stays_as_it_was(
     sink: tuple[FileSink, Stored],
 ) -> None:
     made, stored = sink
-    made.put(unit_of(0, 9))
-    longer = unit_of(0, 9, payload=lambda offset: b"another life %d" % offset)
-    same_length = unit_of(0, 9, payload=lambda offset: str(9 - offset).encode())
+    made.put(drained_file_of(0, 9))
+    longer = drained_file_of(0, 9, payload=lambda offset: b"another life %d" % offset)
+    same_length = drained_file_of(0, 9, payload=lambda offset: str(9 - offset).encode())
     for other in (longer, same_length):
         with pytest.raises(SinkConflict, match=r"is there already, with other content") as caught:
             made.put(other)
         assert "edge_id" in caught.value.hint
-    assert stored(unit_of(0, 9).name) == content(unit_of(0, 9))
+    assert stored(drained_file_of(0, 9).name) == content(drained_file_of(0, 9))
 
 
-def test_a_unit_of_more_parts_than_one_writev_takes_is_whole(sink: tuple[FileSink, Stored]) -> None:
+def test_a_file_of_more_parts_than_one_writev_takes_is_whole(sink: tuple[FileSink, Stored]) -> None:
     from bridge.format.file_builder import WriteIntent, build
     from ringbuf import FLAG_UNCHECKED
     from tests.support.drained_files import CREATED_NS, EPOCH, batch_of, record
 
     made, stored = sink
     batch = batch_of(record(offset, b"alone", flags=FLAG_UNCHECKED) for offset in range(1500))
-    unit = build("edge-1", WriteIntent(1, CREATED_NS, "s", 0, EPOCH, 0, None, 0, 1499, (), ()), batch)
-    assert len(unit.parts) > 1024
-    made.put(unit)
-    assert stored(unit.name) == content(unit)
+    file = build("edge-1", WriteIntent(1, CREATED_NS, "s", 0, EPOCH, 0, None, 0, 1499, (), ()), batch)
+    assert len(file.parts) > 1024
+    made.put(file)
+    assert stored(file.name) == content(file)
 
 
 @pytest.mark.parametrize("begin", [0, 1], ids=["whole pages", "between pages"])
@@ -125,13 +125,13 @@ def test_a_long_piece_is_whole_wherever_it_lies_in_memory(tmp_path: Path, begin:
     """Past the page cache, where this file system does that, and where it does not."""
     memory = mmap.mmap(-1, begin + length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory[begin:] = random.Random(length).randbytes(length)
-    whole = unit_of(0, 9)
-    unit = dataclasses.replace(whole, parts=(memoryview(memory)[begin:], whole.tail))
+    whole = drained_file_of(0, 9)
+    file = dataclasses.replace(whole, parts=(memoryview(memory)[begin:], whole.tail))
     made = open_file_sink((tmp_path / "lake").as_uri())
-    made.put(unit)
-    made.put(unit)
+    made.put(file)
+    made.put(file)
     made.close()
-    assert (tmp_path / "lake" / unit.name).read_bytes() == content(unit)
+    assert (tmp_path / "lake" / file.name).read_bytes() == content(file)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_store_that_cannot_be_reached_is_unavailable_and_names_no_secret() -> 
         },
     )
     for call in (
-        lambda: made.put(unit_of(0, 1)),
+        lambda: made.put(drained_file_of(0, 1)),
         lambda: made.begin("edge-1"),
         lambda: list(made.names("edge=edge-1/")),
     ):
@@ -229,37 +229,37 @@ def test_what_is_said_of_a_url_that_cannot_be_used_names_no_secret(url: str, opt
 def test_files_are_for_owner_and_group_only_and_nothing_else_is_left(tmp_path: Path) -> None:
     mask = os.umask(0)
     try:
-        store(tmp_path / "lake", unit_of(0, 9))
+        store(tmp_path / "lake", drained_file_of(0, 9))
     finally:
         os.umask(mask)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "lake").rglob("*") if path.is_dir()}
     files = [path for path in (tmp_path / "lake").rglob("*") if path.is_file()]
     assert modes == {0o750}
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o640}
-    assert sorted(path.name for path in files) == [".lock", Path(unit_of(0, 9).name).name]
+    assert sorted(path.name for path in files) == [".lock", Path(drained_file_of(0, 9).name).name]
 
 
-def half_written(root: Path, unit: DrainedFile) -> Path:
+def half_written(root: Path, file: DrainedFile) -> Path:
     """As a kill leaves it."""
-    path = root / unit.name
+    path = root / file.name
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.parents[1] / f"{PARTIAL}{path.name}"
-    partial.write_bytes(content(unit)[:100])
+    partial.write_bytes(content(file)[:100])
     return partial
 
 
 def test_what_a_kill_has_left_half_written_is_no_file_and_is_written_over(tmp_path: Path) -> None:
-    unit = unit_of(0, 9)
-    partial, path = half_written(tmp_path, unit), tmp_path / unit.name
+    file = drained_file_of(0, 9)
+    partial, path = half_written(tmp_path, file), tmp_path / file.name
     assert list(DirectorySink(tmp_path).names("edge=edge-1/")) == []
-    store(tmp_path, unit)
+    store(tmp_path, file)
     assert [found.name for found in path.parent.iterdir()] == [path.name]
-    assert path.read_bytes() == content(unit)
+    assert path.read_bytes() == content(file)
     assert not partial.exists()
 
 
 def test_the_next_drain_of_an_edge_removes_what_a_kill_has_left_half_written_there(tmp_path: Path) -> None:
-    left, others = half_written(tmp_path, unit_of(0, 9)), tmp_path / "edge=edge-2" / f"{PARTIAL}x"
+    left, others = half_written(tmp_path, drained_file_of(0, 9)), tmp_path / "edge=edge-2" / f"{PARTIAL}x"
     others.parent.mkdir()
     others.write_text("")
     sink = DirectorySink(tmp_path)
@@ -279,8 +279,8 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_put_re
         pytest.skip("needs strace: apt-get install strace")
     code = (
         "import sys\nfrom pathlib import Path\nfrom bridge.sinks.directory import DirectorySink\n"
-        "from tests.support.drained_files import unit_of\n"
-        "DirectorySink(Path(sys.argv[1])).put(unit_of(0, 9))"
+        "from tests.support.drained_files import drained_file_of\n"
+        "DirectorySink(Path(sys.argv[1])).put(drained_file_of(0, 9))"
     )
     trace = tmp_path / "trace"
     calls = "mkdir,writev,fdatasync,fsync,link,linkat,unlink"
@@ -310,7 +310,7 @@ def test_a_directory_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> N
     ):
         sink = DirectorySink(root)
         with pytest.raises(SinkUnavailable) as caught:
-            sink.put(unit_of(0, 1))
+            sink.put(drained_file_of(0, 1))
         assert remedy in caught.value.hint
         with pytest.raises(SinkUnavailable):
             sink.begin("edge-1")
@@ -318,19 +318,19 @@ def test_a_directory_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> N
 
 def test_a_directory_that_is_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
     sink = DirectorySink(tmp_path / "lake")
-    sink.put(unit_of(0, 1))
+    sink.put(drained_file_of(0, 1))
     shutil.rmtree(tmp_path / "lake")
-    sink.put(unit_of(2, 3, drain_seq=2))
-    assert list(sink.names("edge=edge-1/")) == [unit_of(2, 3, drain_seq=2).name]
+    sink.put(drained_file_of(2, 3, drain_seq=2))
+    assert list(sink.names("edge=edge-1/")) == [drained_file_of(2, 3, drain_seq=2).name]
     with pytest.raises(SinkUnavailable):
-        DirectorySink(tmp_path / "lake").put(unit_of(4, 5, drain_seq=3))  # the lock was taken again
+        DirectorySink(tmp_path / "lake").put(drained_file_of(4, 5, drain_seq=3))  # the lock was taken again
     sink.close()
 
 
 def test_two_bridges_do_not_drain_one_edge_into_one_place_at_once(tmp_path: Path) -> None:
     one, two = DirectorySink(tmp_path / "lake"), DirectorySink(tmp_path / "lake")
     one.begin("edge-1")
-    for call in (lambda: two.begin("edge-1"), lambda: two.put(unit_of(0, 1))):
+    for call in (lambda: two.begin("edge-1"), lambda: two.put(drained_file_of(0, 1))):
         with pytest.raises(SinkUnavailable, match="another bridge drains this edge there"):
             call()
     two.begin("edge-2")

@@ -1,4 +1,4 @@
-"""Reading a partition: out of the ring, out of a real log, out of both for one unit."""
+"""Reading a partition: out of the ring, out of a real log, out of both for one file."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -146,7 +146,7 @@ def test_what_waits_of_a_stream_that_is_gone_is_drained_from_the_log(
     }
 
 
-def test_a_unit_is_read_again_from_log_and_ring_together(runtime_directory: Path, tmp_path: Path) -> None:
+def test_a_file_is_read_again_from_log_and_ring_together(runtime_directory: Path, tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     log.recover()
     with ring(runtime_directory) as made:
@@ -171,7 +171,7 @@ def test_a_unit_is_read_again_from_log_and_ring_together(runtime_directory: Path
     log.close()
 
 
-def test_a_long_unit_is_whole_and_the_same_from_ring_and_log(runtime_directory: Path, tmp_path: Path) -> None:
+def test_a_long_file_is_whole_and_the_same_from_ring_and_log(runtime_directory: Path, tmp_path: Path) -> None:
     """It is read in pieces, and the memory for it grows with the first."""
     log = Log(tmp_path / "log")
     log.recover()
@@ -194,9 +194,9 @@ def test_a_long_unit_is_whole_and_the_same_from_ring_and_log(runtime_directory: 
             assert offsets(batch) == list(range(1000))
             assert len(batch.runs) == 1
             intent = WriteIntent(1, 1, "default", 0, EPOCH, 0, None, 0, 999, (), ())
-            unit = build("edge-1", intent, batch)
-            assert len(unit.parts) == 2
-            data = b"".join(unit.parts)
+            file = build("edge-1", intent, batch)
+            assert len(file.parts) == 2
+            data = b"".join(file.parts)
             verify(parse(data))
             contents.add(data)
             source.close()

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from bridge.spark.data_source import BrimDataSource
 from bridge.spark.landing_zone import Landing
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import drained_file_of, store
 
 CODE = """
 import gc, sys
@@ -33,7 +33,7 @@ print(rows, "pandas" in sys.modules, gc.get_freeze_count() > 10_000)
 
 def test_a_worker_imports_no_pandas_and_is_not_looked_through_after_each_task(tmp_path: Path) -> None:
     """Either would cost every short query, or every task, more than its records do."""
-    store(tmp_path, unit_of(0, 99))
+    store(tmp_path, drained_file_of(0, 99))
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(tmp_path)], capture_output=True, text=True, check=False
     )
@@ -53,8 +53,8 @@ def test_files_of_other_times_are_not_read_but_for_their_footers(
     late_ns = 1_700_900_000 * 10**9
     store(
         tmp_path,
-        unit_of(0, 9, created_ns=late_ns),
-        unit_of(6 * DAY, 6 * DAY + 9, drain_seq=2, created_ns=late_ns),
+        drained_file_of(0, 9, created_ns=late_ns),
+        drained_file_of(6 * DAY, 6 * DAY + 9, drain_seq=2, created_ns=late_ns),
     )
     read: list[str] = []
 

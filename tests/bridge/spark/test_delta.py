@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 
 from bridge.spark.jobs import bronze, compact, gaps, silver
 from bridge.spark.tables import DeltaLog, read_table
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import drained_file_of, store
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -30,7 +30,9 @@ class Died(RuntimeError):
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    store(tmp_path / "lake", *(unit_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1) for seq in range(2)))
+    store(
+        tmp_path / "lake", *(drained_file_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1) for seq in range(2))
+    )
     return tmp_path / "lake"
 
 
@@ -76,7 +78,7 @@ def test_killed_before_and_behind_its_commit_a_batch_is_there_once(
     assert (done["batches"], done["files"]) == (2, 1)
     assert len(list(table.rglob("*.parquet"))) == 3
     assert gaps.main([str(lake), "--table", str(table)]) == 0
-    store(lake, unit_of(20, 29, drain_seq=3))
+    store(lake, drained_file_of(20, 29, drain_seq=3))
     assert run(lake, table) == 0
     assert offsets(table) == list(range(30))
 
@@ -94,8 +96,10 @@ def test_a_silver_table_gains_new_fields_and_keeps_what_does_not_fit_its_columns
         ('temp = "long", note = "string"', 'rpm = "long", NOTE = "long", temp = "double"')
     ):
         schema.write_text(f'[[payload]]\ntopic = "#"\nformat = "json"\nfields = {{ {fields} }}\n')
-        unit = unit_of(at, 2 * at, drain_seq=at + 1, payload=lambda offset: json.dumps(said[offset]).encode())
-        store(lake, unit)
+        file = drained_file_of(
+            at, 2 * at, drain_seq=at + 1, payload=lambda offset: json.dumps(said[offset]).encode()
+        )
+        store(lake, file)
         assert silver.main([str(lake), "--to", str(table), "--payloads", str(schema), "--format=delta"]) == 0
     columns = ["offset", "temp", "note", "rpm", "_undecoded"]
     wanted = [

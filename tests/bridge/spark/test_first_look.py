@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[
 from edge.cli import main as brim
 from edge.cli.spark import JOBS
 from tests.support.documents import block_of
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import drained_file_of, store
 from tests.support.project import ROOT
 
 Said = pytest.CaptureFixture[str]
@@ -24,7 +24,7 @@ Said = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    store(tmp_path / "lake", unit_of(0, 99, payload=lambda offset: b'{"temp": %d.5}' % offset))
+    store(tmp_path / "lake", drained_file_of(0, 99, payload=lambda offset: b'{"temp": %d.5}' % offset))
     return tmp_path / "lake"
 
 
@@ -108,7 +108,7 @@ def test_a_mistake_that_spark_finds_is_said_in_one_line(
         assert "bronze" in hint
     table = tmp_path / "bronze"
     assert brim(["spark", "bronze", str(lake), "--to", str(table)]) == 0
-    store(lake, unit_of(200, 299, drain_seq=3))
+    store(lake, drained_file_of(200, 299, drain_seq=3))
     file = next(lake.rglob("*3-default*"))
     os.utime(file, (0, 0))
     capsys.readouterr()

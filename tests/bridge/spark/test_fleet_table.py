@@ -16,7 +16,7 @@ pytest.importorskip("paho", reason="needs paho: pip install paho-mqtt")
 pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
 pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
 
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import drained_file_of, store
 from tests.support.fleet import Lake
 from tests.support.fleet_lakes import directory_lake, fleet_in, s3_lake
 from tests.support.fleet_scenarios import SCENARIOS
@@ -84,7 +84,7 @@ def test_each_scenario_ends_in_a_table_of_a_bucket(
 def test_the_ledger_finds_a_record_that_the_table_lacks_or_has_twice(spark: Any, tmp_path: Path) -> None:
     """The judge of the scenarios is judged."""
     root = tmp_path / "lake"
-    store(root, unit_of(0, 9), unit_of(10, 19, drain_seq=2))
+    store(root, drained_file_of(0, 9), drained_file_of(10, 19, drain_seq=2))
     table, acknowledged = FleetTable(str(root), tmp_path / "table"), [str(it) for it in range(20)]
     table.check(acknowledged)
     with pytest.raises(AssertionError, match="'lost': 1"):

@@ -14,7 +14,7 @@ from bridge.format.drained_file import verify
 from bridge.format.file_builder import compressed
 from bridge.spark.jobs import gaps
 from bridge.spark.landing_zone import Landing
-from tests.support.drained_files import EPOCH, store, unit_of
+from tests.support.drained_files import EPOCH, drained_file_of, store
 
 
 @pytest.fixture
@@ -23,12 +23,12 @@ def lake(tmp_path: Path) -> Path:
     root = tmp_path / "lake"
     store(
         root,
-        unit_of(0, 9),
-        unit_of(0, 4, drain_seq=2, partition=1),
-        unit_of(10, 19, drain_seq=3),
-        unit_of(30, 39, drain_seq=4, lost=((20, 26),), skipped=((27, 29),)),
-        unit_of(0, 9, drain_seq=5, epoch=EPOCH + 1, previous=(EPOCH, 40)),
-        unit_of(0, 9, drain_seq=1, edge="edge-2"),
+        drained_file_of(0, 9),
+        drained_file_of(0, 4, drain_seq=2, partition=1),
+        drained_file_of(10, 19, drain_seq=3),
+        drained_file_of(30, 39, drain_seq=4, lost=((20, 26),), skipped=((27, 29),)),
+        drained_file_of(0, 9, drain_seq=5, epoch=EPOCH + 1, previous=(EPOCH, 40)),
+        drained_file_of(0, 9, drain_seq=1, edge="edge-2"),
     )
     return root
 
@@ -57,14 +57,14 @@ def test_what_was_lost_and_declared_is_lost_and_neither_complete_nor_missing(
 def test_what_was_skipped_on_purpose_is_neither_complete_nor_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store(tmp_path, unit_of(0, 9), unit_of(15, 19, drain_seq=2, skipped=((10, 14),)))
+    store(tmp_path, drained_file_of(0, 9), drained_file_of(15, 19, drain_seq=2, skipped=((10, 14),)))
     assert gaps.main([str(tmp_path), "--json"]) == SKIPPED
     found = json.loads(capsys.readouterr().out)
     assert (found["verdict"], found["skipped"], found["lost"], found["missing"]) == ("skipped", 5, 0, 0)
 
 
 def test_a_lake_without_any_gap_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store(tmp_path, unit_of(0, 9), unit_of(10, 19, drain_seq=2))
+    store(tmp_path, drained_file_of(0, 9), drained_file_of(10, 19, drain_seq=2))
     assert gaps.main([str(tmp_path)]) == COMPLETE
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == "complete: nothing is missing, lost or skipped"
@@ -72,7 +72,10 @@ def test_a_lake_without_any_gap_is_complete(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_record_that_came_after_it_was_declared_lost_is_not_lost(tmp_path: Path) -> None:
     store(
-        tmp_path, unit_of(0, 9), unit_of(20, 29, drain_seq=2, lost=((10, 19),)), unit_of(10, 19, drain_seq=3)
+        tmp_path,
+        drained_file_of(0, 9),
+        drained_file_of(20, 29, drain_seq=2, lost=((10, 19),)),
+        drained_file_of(10, 19, drain_seq=3),
     )
     assert gaps.main([str(tmp_path)]) == COMPLETE
 
@@ -81,12 +84,14 @@ def test_what_an_ended_epoch_could_not_declare_is_no_gap_when_a_later_one_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, epochs = tmp_path / "lake", (EPOCH, EPOCH + 1)
-    later = unit_of(0, 4, drain_seq=2, epoch=epochs[1], previous=(EPOCH, 30), earlier_lost=((EPOCH, 10, 19),))
-    store(root, unit_of(0, 9), later)
+    later = drained_file_of(
+        0, 4, drain_seq=2, epoch=epochs[1], previous=(EPOCH, 30), earlier_lost=((EPOCH, 10, 19),)
+    )
+    store(root, drained_file_of(0, 9), later)
     assert gaps.main([str(root), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["epochs"][0]
     assert (found["lost"], found["missing"]) == ([[10, 19]], [[20, 29]])
-    store(root, unit_of(5, 9, drain_seq=3, epoch=epochs[1], earlier_skipped=((EPOCH, 20, 29),)))
+    store(root, drained_file_of(5, 9, drain_seq=3, epoch=epochs[1], earlier_skipped=((EPOCH, 20, 29),)))
     assert gaps.main([str(root)]) == LOST
     said = capsys.readouterr().out
     assert "LOST, and declared: 10 (10 to 19)" in said
@@ -138,18 +143,18 @@ def test_a_damaged_file_is_named(lake: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_records_in_two_files_are_told(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store(lake, unit_of(5, 14, drain_seq=6))
+    store(lake, drained_file_of(5, 14, drain_seq=6))
     assert gaps.main([str(lake)]) == LOST  # a reader takes each record once all the same
     assert "twice in files: 10 (5 to 14)" in capsys.readouterr().out
 
 
-def test_two_units_of_the_same_number_are_never_complete(
+def test_two_files_of_the_same_number_are_never_complete(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two machines drain as one edge: no offset needs to be missing."""
-    store(tmp_path, unit_of(0, 9), unit_of(0, 9, epoch=EPOCH + 1))
+    store(tmp_path, drained_file_of(0, 9), drained_file_of(0, 9, epoch=EPOCH + 1))
     assert gaps.main([str(tmp_path)]) == MISSING
-    assert "units OF THE SAME NUMBER: 1" in capsys.readouterr().out
+    assert "files OF THE SAME NUMBER: 1" in capsys.readouterr().out
 
 
 def test_edges_are_chosen_by_name(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,15 +224,15 @@ def test_a_file_that_was_renamed_or_has_changed_is_not_read_as_another(lake: Pat
 def test_a_compressed_file_is_read_as_any_other(
     lake: Path, monkeypatch: pytest.MonkeyPatch, only_pyarrow: bool
 ) -> None:
-    unit = unit_of(10, 400, drain_seq=2, edge="edge-2")
-    store(lake, replace(compressed(unit), name=f"{unit.name}.zst"))
+    drained_file = drained_file_of(10, 400, drain_seq=2, edge="edge-2")
+    store(lake, replace(compressed(drained_file), name=f"{drained_file.name}.zst"))
     for name in ("compression.zstd", "backports.zstd") if only_pyarrow else ():
         monkeypatch.setitem(sys.modules, name, None)
     landing = Landing(str(lake))
     (stored,) = [it for it in landing.files(["edge-2"]) if it.name.drain_seq == 2]
-    assert (stored.name.compressed, landing.footer(stored.path, stored.length)) == (True, unit.footer)
+    assert (stored.name.compressed, landing.footer(stored.path, stored.length)) == (True, drained_file.footer)
     file = landing.read(stored.path, stored.length)
-    assert file.body == b"".join(unit.parts[:-1])
+    assert file.body == b"".join(drained_file.parts[:-1])
     path = Path(stored.path)
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
@@ -243,7 +248,7 @@ def test_parquet_files_alone_are_no_lake_with_nothing_in_it(tmp_path: Path, belo
     with pytest.raises(SourceOptionError, match="none that a bridge has drained") as caught:
         Landing(str(tmp_path)).files()
     assert "spark.read.parquet" in caught.value.hint
-    store(tmp_path, unit_of(0, 9))
+    store(tmp_path, drained_file_of(0, 9))
     assert len(Landing(str(tmp_path)).files()) == 1
 
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from bridge.errors import SourceOptionError
 from bridge.spark.jobs import bronze, gaps, windows
 from bridge.spark.tables import FORMATS, DeltaLog
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import drained_file_of, store
 from tests.support.project import ROOT
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
@@ -34,7 +34,7 @@ Said = pytest.CaptureFixture[str]
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     root = tmp_path / "lake"
-    store(root, *(unit_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1) for seq in range(4)))
+    store(root, *(drained_file_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1) for seq in range(4)))
     return root
 
 
@@ -62,7 +62,7 @@ def test_each_record_is_in_the_table_once_for_every_reader(
     other_day = lake / "edge=edge-1" / "dt=2023-11-15"
     other_day.mkdir()
     shutil.copy(min(lake.rglob("*.brim")), other_day)
-    store(lake, unit_of(35, 59, drain_seq=5), unit_of(0, 9, drain_seq=1, edge="kiln"))
+    store(lake, drained_file_of(35, 59, drain_seq=5), drained_file_of(0, 9, drain_seq=1, edge="kiln"))
     for name in ("1", ".1.crc"):
         (table / "_checkpoint" / "commits" / name).unlink()
     assert run_bronze(lake, table, capsys)["records"] == 20 + 30
@@ -147,7 +147,7 @@ def expect_minutes(rows: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_minutes_are_what_the_payloads_say(spark: Any, tmp_path: Path, kind: str) -> None:
-    store(tmp_path / "lake", unit_of(0, 199, payload=KINDS[kind]))
+    store(tmp_path / "lake", drained_file_of(0, 199, payload=KINDS[kind]))
     records = spark.read.format("brim").load(str(tmp_path / "lake"))
     rows = windows.by_minute(records, kind.split(maxsplit=1)[0], "temp.c").orderBy("device").collect()
     expect_minutes([row.asDict() for row in rows])
@@ -157,7 +157,7 @@ def test_days_that_are_computed_again_replace_themselves_alone(
     spark: Any, tmp_path: Path, table: Path, capsys: Said
 ) -> None:
     minutes = tmp_path / "minutes"
-    store(tmp_path / "lake", unit_of(0, 199, payload=KINDS["json"]))
+    store(tmp_path / "lake", drained_file_of(0, 199, payload=KINDS["json"]))
     run_bronze(tmp_path / "lake", table, capsys)
     how = ["--to", str(minutes), "--field", "temp.c", "--json"]
     assert windows.main([str(table), *how]) == 0
@@ -192,7 +192,7 @@ def test_a_driver_that_is_killed_again_and_again_makes_the_same_table(
     if form == "delta":
         pytest.importorskip("deltalake", reason="needs the delta extra: pip install 'brim[delta]'")
     lake, chosen = tmp_path / "lake", random.Random(11)
-    store(lake, *(unit_of(100 * seq, 100 * seq + 99, drain_seq=seq + 1) for seq in range(60)))
+    store(lake, *(drained_file_of(100 * seq, 100 * seq + 99, drain_seq=seq + 1) for seq in range(60)))
     command = [sys.executable, "-m", "bridge.spark.jobs.bronze", str(lake), "--to", str(table)]
     command.append(f"--format={form}")
     killed = 0

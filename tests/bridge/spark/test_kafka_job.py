@@ -21,7 +21,7 @@ from bridge.format.file_builder import DrainedFile
 from bridge.rangeset import subtract
 from bridge.spark.jobs import kafka
 from ringbuf.record import RecordHeader
-from tests.support.drained_files import EPOCH, T0_NS, record, store, unit_of
+from tests.support.drained_files import EPOCH, T0_NS, drained_file_of, record, store
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -69,9 +69,11 @@ def batches(
     return found
 
 
-def expect_the_table_of_files(spark: Any, found: list[list[Any]], *units: DrainedFile, root: Path) -> None:
+def expect_the_table_of_files(
+    spark: Any, found: list[list[Any]], *drained_files: DrainedFile, root: Path
+) -> None:
     rows = [tuple(row)[:-1] for batch in found for row in batch if not row[CORRUPT]]
-    store(root, *units)
+    store(root, *drained_files)
     files = spark.read.format("brim").load(str(root)).collect()
     offset = list(files[0].asDict()).index("offset")
     assert sorted(rows, key=lambda row: row[offset]) == sorted(map(tuple, files), key=lambda row: row[offset])
@@ -90,7 +92,7 @@ def test_rows_are_those_of_files_and_what_is_sent_again_is_left_out(spark: Any, 
     found = batches(spark, tmp_path / "table", kafka.records, first, [*ahead, foreign], behind, runs=2)
     bad = [row for row in found[1] if row[CORRUPT]]
     assert [bytes(row["payload"]) for row in bad] == [b"v"]
-    expect_the_table_of_files(spark, found, unit_of(0, 31), root=tmp_path / "lake")
+    expect_the_table_of_files(spark, found, drained_file_of(0, 31), root=tmp_path / "lake")
 
 
 def test_what_came_in_before_what_had_waited_hides_none_of_it(spark: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[
 from pyspark.sql import functions as f
 
 from bridge.spark.jobs import live, windows
-from tests.support.drained_files import T0_NS, store, unit_of
+from tests.support.drained_files import T0_NS, drained_file_of, store
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -31,7 +31,7 @@ def payload(offset: int) -> bytes:
 
 
 def some(first: int, drain_seq: int, edge: str = "edge-1") -> Any:
-    return unit_of(first, first + 19, drain_seq=drain_seq, edge=edge, payload=payload)
+    return drained_file_of(first, first + 19, drain_seq=drain_seq, edge=edge, payload=payload)
 
 
 def run(lake: Path, table: Path, capsys: Said, *more: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructType
 
 from bridge.errors import SourceOptionError
 from bridge.spark.data_source import BrimDataSource
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import drained_file_of, store
 
 OFFSET = StructType().add("offset", LongType())
 NOTHING = {"version": 1, "edges": {}}
@@ -25,7 +25,7 @@ def source(lake: Path, options: dict[str, str]) -> BrimDataSource:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    store(tmp_path, unit_of(0, 9, stream="press"), unit_of(0, 9, stream="weld", drain_seq=2))
+    store(tmp_path, drained_file_of(0, 9, stream="press"), drained_file_of(0, 9, stream="weld", drain_seq=2))
     return tmp_path
 
 

@@ -19,7 +19,7 @@ def test_only_a_path_is_needed() -> None:
     assert (options.edges, options.streams, options.task_bytes) == ((), (), None)
 
 
-def test_names_are_taken_in_any_case_and_sizes_with_units() -> None:
+def test_names_are_taken_in_any_case_and_sizes_with_files() -> None:
     options = SourceOptions.read(
         {
             "path": "/srv/lake",

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from bridge.sinks.registry import open_file_sink
-from tests.support.drained_files import unit_of
+from tests.support.drained_files import drained_file_of
 
 pytestmark = pytest.mark.java
 
@@ -67,9 +67,9 @@ def test_five_tools_and_the_source_read_equal_counts_and_sums_of_the_parquet_fil
     spark: Any, tmp_path: Path
 ) -> None:
     sink = open_file_sink(tmp_path.as_uri(), {"format": "parquet"})
-    sink.put(unit_of(0, 999, edge="press"))
-    sink.put(unit_of(1005, 1499, drain_seq=2, edge="press", lost=((1000, 1004),)))
-    sink.put(unit_of(0, 99, edge="lathe"))
+    sink.put(drained_file_of(0, 999, edge="press"))
+    sink.put(drained_file_of(1005, 1499, drain_seq=2, edge="press", lost=((1000, 1004),)))
+    sink.put(drained_file_of(0, 99, edge="lathe"))
     sink.close()
     chosen = [at for rows in (range(1000), range(1005, 1500), range(100)) for at in rows if at % 4 == 1]
     wanted = len(chosen), sum(chosen), sum(len(str(at)) for at in chosen)

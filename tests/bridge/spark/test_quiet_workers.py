@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
 
 from tests.support.documents import block_of
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import drained_file_of, store
 from tests.support.project import ROOT
 
 TASKS = """
@@ -100,7 +100,7 @@ def test_the_notebook_of_the_tutorial_prints_no_traceback(tmp_path: Path) -> Non
     """The block of Python as it stands there, in a process of its own; short queries leave workers early."""
     block = block_of("docs/tutorials/data-engineer.md", "python")
     lake = tmp_path / "sample-lake"
-    store(lake, unit_of(0, 19_999, payload=lambda offset: b'{"temp": %d.5, "rpm": 7}' % offset))
+    store(lake, drained_file_of(0, 19_999, payload=lambda offset: b'{"temp": %d.5, "rpm": 7}' % offset))
     fields = 'fields = { temp = "double", rpm = "long" }'
     (lake / "payloads.toml").write_text(f'[[payload]]\ntopic = "#"\nformat = "json"\n{fields}\n')
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -13,8 +13,8 @@ pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[
 
 from bridge.spark.completeness import account
 from bridge.spark.jobs import report, report_html
-from bridge.spark.jobs.gaps import facts_of
-from tests.support.drained_files import T0_NS, store, unit_of
+from bridge.spark.jobs.gaps import file_infos
+from tests.support.drained_files import T0_NS, drained_file_of, store
 
 HOUR_S = 3600
 
@@ -22,8 +22,8 @@ HOUR_S = 3600
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     root = tmp_path / "lake"
-    made = [unit_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1) for seq in range(5)]
-    made.append(unit_of(60, 69, drain_seq=6, lost=((50, 59),)))
+    made = [drained_file_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1) for seq in range(5)]
+    made.append(drained_file_of(60, 69, drain_seq=6, lost=((50, 59),)))
     for number, path in enumerate(store(root, *made)):
         came = T0_NS / 1e9 + (2 * HOUR_S if number == 3 else 5)
         os.utime(path, (came, came))
@@ -53,7 +53,7 @@ def test_each_verdict_has_a_sentence_a_colour_and_an_exit_status(
     tmp_path: Path, declared: dict[str, Any], status: int, said: str, colour: str | None
 ) -> None:
     first = 20 if declared else 10
-    store(tmp_path, unit_of(0, 9), unit_of(first, 29, drain_seq=2, **declared))
+    store(tmp_path, drained_file_of(0, 9), drained_file_of(first, 29, drain_seq=2, **declared))
     target = tmp_path / "report.html"
     assert report.main([str(tmp_path), "--to", str(target)]) == status
     text = target.read_text()
@@ -96,7 +96,7 @@ def test_what_is_missing_or_cannot_be_read_is_on_the_page(lake: Path, tmp_path: 
 
 
 def test_devices_of_a_table_are_shown_and_their_names_cannot_break_the_page(lake: Path) -> None:
-    files = facts_of(str(lake))
+    files = file_infos(str(lake))
     device = report.Device("edge-1", "<script>alert(1)</script>&", 7, 1234, datetime(2026, 1, 31, tzinfo=UTC))
     text = report.report(str(lake), files, account(files), ([device], 1))
     assert "&lt;script&gt;" in text
@@ -147,8 +147,8 @@ def heights(text: str) -> list[float]:
 
 def test_volume_is_spread_over_the_time_of_a_file_and_zero_where_nothing_came(tmp_path: Path) -> None:
     """A file of twelve seconds, a minute of silence, and a file of one moment."""
-    store(tmp_path, unit_of(0, 11_999), unit_of(72_000, 72_009, drain_seq=2))
-    files = facts_of(str(tmp_path))
+    store(tmp_path, drained_file_of(0, 11_999), drained_file_of(72_000, 72_009, drain_seq=2))
+    files = file_infos(str(tmp_path))
     found = heights(report.report(str(tmp_path), files, account(files)))
     assert len(found) == 73  # of a second each
     assert found[:12] == pytest.approx([1.0] * 12, abs=0.01)

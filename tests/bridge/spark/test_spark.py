@@ -11,7 +11,7 @@ from bridge.format.file_builder import DrainedFile
 from bridge.sinks.registry import open_file_sink
 from ringbuf import FLAG_RETAIN
 from tests.support import bridges
-from tests.support.drained_files import EPOCH, store, unit_of
+from tests.support.drained_files import EPOCH, drained_file_of, store
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -32,14 +32,14 @@ def offsets(frame: Any) -> list[tuple[int, int]]:
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     root = tmp_path / "lake"
-    store(root, *(unit_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1) for seq in range(5)))
+    store(root, *(drained_file_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1) for seq in range(5)))
     return root
 
 
 def test_what_was_published_is_what_is_read(spark: Any, runtime_directory: Path, tmp_path: Path) -> None:
     """From a real ring, through a real drain."""
     published: list[tuple[Any, ...]] = []
-    chosen = bridges.settings(runtime_directory, tmp_path, unit_bytes=4096)
+    chosen = bridges.settings(runtime_directory, tmp_path, file_bytes=4096)
     with (
         bridges.ring(runtime_directory, "press-0") as ring,
         bridges.ring(runtime_directory, "cam@gate") as other,
@@ -89,7 +89,7 @@ def test_a_column_that_may_be_null_cannot_be_asked_for_as_not_null(spark: Any, l
 
 
 def test_a_table_is_cut_by_edge_stream_and_drain_sequence(spark: Any, lake: Path) -> None:
-    store(lake, unit_of(0, 4, stream="press", drain_seq=6), unit_of(0, 2, edge="kiln"))
+    store(lake, drained_file_of(0, 4, stream="press", drain_seq=6), drained_file_of(0, 2, edge="kiln"))
     assert load(spark, lake, edge="kiln").count() == 3
     assert load(spark, lake, edge="edge-*", stream="press").count() == 5
     limits = {"startingOffsets": json.dumps({"edge-1": 1}), "endingOffsets": json.dumps({"edge-1": 3})}
@@ -119,13 +119,19 @@ def test_conditions_leave_records_out_by_options_and_pushed_down(spark: Any, lak
 
 
 def test_files_are_a_table_too(spark: Any, lake: Path) -> None:
-    store(lake, unit_of(60, 69, drain_seq=6, lost=((50, 57),), skipped=((58, 59),), previous=(EPOCH - 1, 3)))
+    store(
+        lake,
+        drained_file_of(60, 69, drain_seq=6, lost=((50, 57),), skipped=((58, 59),), previous=(EPOCH - 1, 3)),
+    )
     row = load(spark, lake, view="files").where("drain_seq = 6").first()
     assert (row["first_offset"], row["last_offset"], row["previous_epoch"]) == (60, 69, EPOCH - 1)
     assert [tuple(pair) for pair in row["lost"]] == [(50, 57)]
     assert [tuple(pair) for pair in row["skipped"]] == [(58, 59)]
     assert (row["error"], row["earlier_lost"]) == (None, [])
-    store(lake, unit_of(70, 79, drain_seq=7, earlier_lost=((EPOCH - 1, 3, 4),), earlier_skipped=((1, 2, 9),)))
+    store(
+        lake,
+        drained_file_of(70, 79, drain_seq=7, earlier_lost=((EPOCH - 1, 3, 4),), earlier_skipped=((1, 2, 9),)),
+    )
     row = load(spark, lake, view="files").where("drain_seq = 7").first()
     assert [tuple(it) for it in (*row["earlier_lost"], *row["earlier_skipped"])] == [
         (EPOCH - 1, 3, 4),
@@ -163,15 +169,15 @@ def test_a_file_that_is_cut_costs_its_own_records_alone(spark: Any, lake: Path) 
     assert sorted(row["offset"] for row in rows if row["_corrupt_record"]) == list(range(20, 30))
 
 
-def test_units_that_are_parquet_files_are_read_with_the_others(
+def test_files_that_are_parquet_files_are_read_with_the_others(
     spark: Any, lake: Path, tmp_path: Path
 ) -> None:
     """As rows, as files and as a stream; conditions and a file that is damaged are as ever."""
     sink = open_file_sink((tmp_path / "mixed").as_uri(), {"format": "parquet"})
-    for unit in units(0, 1, 3):
-        sink.put(unit)
+    for file in drained_files(0, 1, 3):
+        sink.put(file)
     sink.close()
-    store(tmp_path / "mixed", *units(2, 4))
+    store(tmp_path / "mixed", *drained_files(2, 4))
     mixed = tmp_path / "mixed"
     for options in ({}, {"topic": "plant/3/+", "offsets": "5-33"}):
         frames = [load(spark, root, **options).orderBy("offset") for root in (lake, mixed)]
@@ -195,7 +201,7 @@ def test_payloads_are_columns_where_a_schema_says_so(spark: Any, tmp_path: Path)
     def said(offset: int) -> bytes:
         return b"broken" if offset == 13 else b'{"temp": %d.5}' % offset
 
-    store(tmp_path / "lake", unit_of(0, 49, payload=said))
+    store(tmp_path / "lake", drained_file_of(0, 49, payload=said))
     frame = load(spark, tmp_path / "lake", payloads=schema, mode="PERMISSIVE")
     assert frame.columns[-4:] == ["temp", "_undecoded", "_raw", "_corrupt_record"]
     rows = frame.orderBy("offset").collect()
@@ -253,8 +259,8 @@ def streamed(root: Path) -> list[list[Any]]:
     return sorted(row for path in (root / "out").glob("*.json") for row in json.loads(path.read_text()))
 
 
-def units(*numbers: int, edge: str = "edge-1") -> list[DrainedFile]:
-    return [unit_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1, edge=edge) for seq in numbers]
+def drained_files(*numbers: int, edge: str = "edge-1") -> list[DrainedFile]:
+    return [drained_file_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1, edge=edge) for seq in numbers]
 
 
 def test_a_stream_that_is_stopped_and_started_reads_each_record_once(
@@ -262,7 +268,7 @@ def test_a_stream_that_is_stopped_and_started_reads_each_record_once(
 ) -> None:
     assert stream(spark, lake, tmp_path, maxFilesPerTrigger=2) == [20, 20, 10]
     assert stream(spark, lake, tmp_path, maxFilesPerTrigger=2) == []
-    store(lake, *units(5, 6), *units(0, 1, edge="kiln"))
+    store(lake, *drained_files(5, 6), *drained_files(0, 1, edge="kiln"))
     # Died between the output of a batch and its commit: it is run again, over its own output.
     forget_commit(tmp_path / "checkpoint", 2)
     assert sum(stream(spark, lake, tmp_path)) == 10 + 40
@@ -273,7 +279,7 @@ def test_a_stream_that_is_stopped_and_started_reads_each_record_once(
 
 def test_a_stream_may_begin_with_what_is_new(spark: Any, lake: Path, tmp_path: Path) -> None:
     assert sum(stream(spark, lake, tmp_path, startingOffsets="latest")) == 0
-    store(lake, *units(5))
+    store(lake, *drained_files(5))
     assert stream(spark, lake, tmp_path, startingOffsets="latest") == [10]
     assert streamed(tmp_path) == [["edge-1", 0, offset] for offset in range(50, 60)]
 
@@ -281,8 +287,8 @@ def test_a_stream_may_begin_with_what_is_new(spark: Any, lake: Path, tmp_path: P
 def test_a_stream_waits_in_front_of_a_file_that_is_not_there_yet(
     spark: Any, lake: Path, tmp_path: Path
 ) -> None:
-    store(lake, *units(6))
+    store(lake, *drained_files(6))
     assert stream(spark, lake, tmp_path) == [50]
-    store(lake, *units(5))
+    store(lake, *drained_files(5))
     assert stream(spark, lake, tmp_path) == [20]
     assert streamed(tmp_path) == [["edge-1", 0, offset] for offset in range(70)]

@@ -19,7 +19,7 @@ from bridge.errors import TableUnreachable
 from bridge.spark import tables
 from bridge.spark.jobs import bronze, compact, gaps, latest, replay, silver
 from tests.support.cut_line import CutLine
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import drained_file_of, store
 from tests.support.s3_server import make_bucket, s3_server
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
@@ -50,8 +50,8 @@ def payload(offset: int) -> bytes:
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     root = tmp_path / "lake"
-    units = (unit_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1, payload=payload) for seq in range(5))
-    store(root, *units)
+    files = (drained_file_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1, payload=payload) for seq in range(5))
+    store(root, *files)
     return root
 
 
@@ -77,7 +77,7 @@ def test_silver_is_typed_keeps_records_with_a_misfit_and_puts_what_does_not_deco
     spark: Any, lake: Path, schema: Path, tmp_path: Path, capsys: Said
 ) -> None:
     table, drifted = tmp_path / "silver", msgpack.packb({"temp": "hot", "more": {"note": "n50"}})
-    store(lake, unit_of(50, 50, drain_seq=6, payload=lambda _: drifted))
+    store(lake, drained_file_of(50, 50, drain_seq=6, payload=lambda _: drifted))
     assert silver.main([str(lake), "--to", str(table), "--payloads", str(schema), "--json"]) == 0
     assert told(capsys) == {"table": str(table), "batches": 1, "records": 50, "quarantined": 1}
     rows = spark.read.parquet(str(table)).orderBy("offset").select("offset", "temp", "note").collect()
@@ -105,7 +105,7 @@ def test_compaction_keeps_the_columns_that_only_some_batches_have(spark: Any, tm
 def test_the_latest_of_each_device_is_the_same_in_whatever_order_batches_came(
     spark: Any, lake: Path, tmp_path: Path, capsys: Said
 ) -> None:
-    store(lake, unit_of(0, 2, edge="kiln", payload=payload))
+    store(lake, drained_file_of(0, 2, edge="kiln", payload=payload))
     frame = spark.read.format("brim").load(str(lake))
     for order in ("offset", "payload"):
         frame.orderBy(order).write.mode("overwrite").parquet(str(tmp_path / "bronze"))
@@ -236,6 +236,6 @@ def test_compaction_keeps_each_record_and_goes_on_where_it_was_killed(
     assert compact.compact(spark, str(killed)).finished
     assert offsets(killed) == list(range(50))
     # The stream continues after it, and the gap report counts on it.
-    store(lake, unit_of(50, 59, drain_seq=6, payload=payload))
+    store(lake, drained_file_of(50, 59, drain_seq=6, payload=payload))
     assert bronze.main([str(lake), "--to", str(table)]) == 0
     assert gaps.main([str(lake), "--table", str(table)]) == 0

@@ -80,7 +80,7 @@ def test_history_that_was_removed_is_not_waited_for() -> None:
 
 
 def test_a_stream_waits_for_the_first_numbers_of_an_edge_as_for_any_other() -> None:
-    """The first units are put at once, and the second may be there before the first."""
+    """The first files are put at once, and the second may be there before the first."""
     late, rest = ten()[0], ten()[1:]
     assert advance({}, [*rest, *ten("b")], younger_than_s=900, stream=True) == {"b": 10}
     assert advance({}, [late, *rest], younger_than_s=900, stream=True) == {"a": 10}

@@ -69,7 +69,7 @@ class Place:
 
     def status(self) -> dict[str, Any]:
         with Connection(self.runtime_dir) as connection:
-            return connection.ask(Status(), Report).report
+            return connection.request(Status(), Report).report
 
     def bridge(self, linger_ms: int = 10, **more: object) -> str:
         """A [[bridge]] to the lake, below a directory that is missing until mount()."""
@@ -162,7 +162,7 @@ def test_what_another_user_says_of_a_bridge_is_not_believed(place: Place) -> Non
         "import os, sys; from pathlib import Path\n"
         "from edge.local.protocol import Connection, Done, Drained\n"
         "os.setuid(65534)\n"
-        "Connection(Path(sys.argv[1])).ask(Drained('lake', 't-0', 1, 99), Done)\n"
+        "Connection(Path(sys.argv[1])).request(Drained('lake', 't-0', 1, 99), Done)\n"
     )
     with place.broker(stream("upstream") + "\n" + place.bridge()) as broker:
         (place.runtime_dir / "control.sock").chmod(0o777)
@@ -322,7 +322,7 @@ def test_the_log_leaves_the_disk_room_says_so_and_resumes_when_there_is_some(pla
             for it in publishers.values():
                 wait_until(it.is_acknowledged)
             assert not place.status()["log"]["read_only"]
-        removed = place.status()["log"]["upkeep"]["early_records"]
+        removed = place.status()["log"]["maintenance"]["forced_records"]
         assert broker.stop()[0] == 0
         for name, it in publishers.items():
             kept = logged(place, f"{name}-0")

@@ -96,7 +96,7 @@ def test_a_client_is_let_in_after_a_conversation() -> None:
     with Bench(enhanced=Sphinx()) as bench:
         wire = let_in(bench)
         (session,) = bench.broker.sessions
-        assert session.facts.identity == "ann"
+        assert session.client_info.identity == "ann"
         wire.subscribe("t")
         wire.send(Publish("t", b"x"))
         assert wire.publishes() == [("t", b"x", 0)]

@@ -11,7 +11,7 @@ import pytest
 
 from edge.auth.interfaces import ClientInfo
 from edge.broker.dispatcher import BrokerLimits
-from edge.broker.retained_authors import TEXT_MAX, author_of, facts_of
+from edge.broker.retained_authors import TEXT_MAX, author_of, client_info_of_author
 from edge.engine.engine import EngineLimits
 from edge.mqtt import Publish, Subscribe, Subscription, Version, Will
 from edge.recovery.retained_store import RetainedStore
@@ -223,9 +223,9 @@ def test_an_author_has_golden_bytes_and_a_bound() -> None:
     facts = ClientInfo("c", "ann", "10.0.0.7:5", 2, "ann", "press-7", "tls", b"der", True)
     golden = "98a163a3616e6ea3616e6ea770726573732d37c3aa31302e302e302e373a3502a3746c73"
     assert author_of(facts).hex() == golden
-    known = facts_of(bytes.fromhex(golden))
+    known = client_info_of_author(bytes.fromhex(golden))
     assert known == ClientInfo("c", "ann", "10.0.0.7:5", 2, "ann", "press-7", "tls", None, True)
-    assert facts_of(b"") is None
-    assert facts_of(b"\xff\xff") is None
+    assert client_info_of_author(b"") is None
+    assert client_info_of_author(b"\xff\xff") is None
     long = ClientInfo("c" * 60_000, "u" * 60_000, "", 0)
     assert len(author_of(long)) < 3 * TEXT_MAX

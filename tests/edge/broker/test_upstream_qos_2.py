@@ -116,14 +116,14 @@ def test_losses_around_a_message_do_not_store_it_twice(bench: Bench, version: Ve
 
 
 @VERSIONS
-@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("snapshot", [False, True])
 def test_after_a_restart_a_message_that_is_lost_is_stored_when_it_comes_again(
-    lives: Lives, bench: Bench, version: Version, checkpoint: bool
+    lives: Lives, bench: Bench, version: Version, snapshot: bool
 ) -> None:
     client = connect(bench, version)
     publish(client, 7, b"1")
     publish(client, 8, b"2")
-    if checkpoint:
+    if snapshot:
         lives.restart()  # the second restart reads what the first has written
     bench = lives.restart()
     drained(bench, 2, (1, 1))

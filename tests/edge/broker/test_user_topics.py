@@ -21,7 +21,7 @@ def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
 
 def mqtt(broker: BrimProcess) -> dict[str, Any]:
     with Connection(broker.runtime_dir) as connection:
-        found: dict[str, Any] = connection.ask(Status(), Report).report["mqtt"]
+        found: dict[str, Any] = connection.request(Status(), Report).report["mqtt"]
     return found
 
 

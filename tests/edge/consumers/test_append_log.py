@@ -343,7 +343,7 @@ def test_the_file_stays_small_however_often_the_broker_starts(tmp_path, monkeypa
     monkeypatch.setattr(journal_module, "COMPACT_MIN_BYTES", 1_000)
     for _ in range(8):
         store = OffsetStore(Journal(OsFiles(), str(tmp_path), "offsets"))
-        while not store._journal.wants_rewrite:
+        while not store._journal.needs_rewrite:
             store.note_place("billing", "press-0", 7, 1_000, None, 3)
             store.flush(sync=False)
         store.close()

@@ -16,7 +16,7 @@ from brim import Letter, consumer, producer, publish
 from brim.asyncio import consumer as async_consumer
 from edge.consumers import outbox
 from edge.consumers import server as endpoint_module
-from edge.consumers.client_socket import Asker, Curve
+from edge.consumers.client_socket import Curve, RequestClient
 from edge.consumers.protocol import (
     VERSION,
     GroupList,
@@ -82,9 +82,9 @@ async def test_a_record_wakes_who_waits_for_it(endpoint, ring):
 
 
 def test_all_groups_are_known_also_where_not_all_are_shown(endpoint):
-    with Asker(endpoint=endpoint.endpoint) as asker:
+    with RequestClient(endpoint=endpoint.endpoint) as client:
         for number in range(60):
-            asker.ask(Join(asker.number(), VERSION, f"g{number}", ("a/#",)), Joined)
+            client.request(Join(client.number(), VERSION, f"g{number}", ("a/#",)), Joined)
     wait_until(lambda: len(endpoint.all_groups()) == 60)
     assert len(endpoint.groups()) == 50
 
@@ -328,11 +328,11 @@ def test_an_epoch_that_is_over_comes_before_the_next_one(runtime_directory, tmp_
                 assert records.ack(batch).accepted == len(batch)
         assert got == [f"{life} {number}".encode() for life in range(3) for number in range(50)] + [b"end"]
         assert len(epochs) == 4
-        with Asker(runtime_directory) as asker:
-            (facts,) = asker.ask(Groups(asker.number(), VERSION), GroupList)[0].groups
+        with RequestClient(runtime_directory) as client:
+            (facts,) = client.request(Groups(client.number(), VERSION), GroupList)[0].groups
             assert facts.lag == 0
-            read = Read(asker.number(), VERSION, "some-0", time_ns=0)
-            first, frames = asker.ask(read, Records)
+            read = Read(client.number(), VERSION, "some-0", time_ns=0)
+            first, frames = client.request(read, Records)
             assert first.batch is not None
             assert first.batch.epoch == min(epochs)
             assert bytes(Batch.of(frames[0], first.batch.epoch, first.batch.offset, None)[0]) == b"0 0"
@@ -342,11 +342,11 @@ def test_odd_letters_do_not_stop_a_broker(runtime_directory, tmp_path):
     """Each has a fate; more of them than publishes may be under way, so none that is forgotten is missed."""
     topics = ("", "#", "a/+", "$SYS/x", "\0", "é" * 40_000, "a/" * 5_000, "a/1")
     with BrimProcess(runtime_directory, tmp_path, LOGGED, bridge=False) as broker:
-        with Asker(runtime_directory) as asker:
+        with RequestClient(runtime_directory) as client:
             for round_ in range(300):
                 letters = tuple(Letter(it, round_ % 3, retain=bool(round_ % 2)) for it in topics)
                 payloads = [b"x"] * (len(topics) - 1) + [b"x" * (8 << 20) if round_ == 7 else b"y"]
-                found = asker.ask(Publish(asker.number(), VERSION, letters), Published, payloads)[0]
+                found = client.request(Publish(client.number(), VERSION, letters), Published, payloads)[0]
                 assert found.refused == (0, 1, 2, 3, 4, 5, 6)
                 assert found.full == ((7,) if round_ == 7 else ())
         assert publish([(Letter("a/1"), b"end")], runtime_dir=runtime_directory) == 1

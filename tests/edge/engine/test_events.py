@@ -12,8 +12,8 @@ import pytest
 from edge.engine.engine import Event, EventKind
 from edge.mqtt import Connect, Publish, Subscribe, Subscription, Version, encode
 from edge.session_store import journal_writer as keeper
-from edge.session_store.checkpoint_file import write_checkpoint
 from edge.session_store.journal_writer import JournalTarget
+from edge.session_store.snapshot_file import write_snapshot
 from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.kept_bench import Lives
@@ -32,7 +32,7 @@ def kinds(events: list[Event]) -> list[tuple[int, int]]:
 
 
 def notes(bench: Bench) -> tuple[int, int]:
-    """Python writes down so much that a checkpoint is due."""
+    """Python writes down so much that a snapshot is due."""
     for _ in range(JOURNAL_BYTES // 4 // len(NOTE) + 1):
         assert bench.engine.journal_note(NOTE)
     return EventKind.JOURNAL, 0
@@ -56,7 +56,7 @@ def packet(bench: Bench) -> tuple[int, int]:
 
 def topic(bench: Bench) -> tuple[int, int]:
     """Publish to a topic that the engine has not seen."""
-    client = next(it for it in bench.broker.clients if it.facts.client_id == "early")
+    client = next(it for it in bench.broker.clients if it.client_info.client_id == "early")
     bench.engine.feed(client.connection, encode(Publish("new", b"1"), Version.V311))
     return EventKind.TOPIC, 0
 
@@ -87,7 +87,7 @@ def test_an_event_is_given_once_and_its_connection_waits_until_then() -> None:
 
 
 def test_a_part_of_the_queued_events_is_given_and_all_of_the_others() -> None:
-    """A crowd that connects without end keeps no checkpoint from being requested."""
+    """A crowd that connects without end keeps no snapshot from being requested."""
     with Lives(journal_bytes=JOURNAL_BYTES) as lives:
         bench = lives.start()
         for number in range(10):
@@ -122,11 +122,11 @@ def test_a_bug_in_writing_a_checkpoint_delays_it_and_stops_nobody(monkeypatch: p
         tries += 1
         if tries < 3:
             raise MemoryError
-        return write_checkpoint(*arguments, **options)
+        return write_snapshot(*arguments, **options)
 
     with Lives(journal_bytes=JOURNAL_BYTES) as lives:
         bench = lives.start()
-        monkeypatch.setattr(keeper, "write_checkpoint", fails_twice)
+        monkeypatch.setattr(keeper, "write_snapshot", fails_twice)
         notes(bench)
         for _ in range(5):
             bench.settle(REMIND_MS)
@@ -140,7 +140,7 @@ def test_a_full_journal_does_not_keep_the_thread_busy(monkeypatch: pytest.Monkey
 
     def waits(*arguments: Any, **options: Any) -> int:
         writes.wait()
-        return write_checkpoint(*arguments, **options)
+        return write_snapshot(*arguments, **options)
 
     with (
         memory_directory() as directory,
@@ -150,7 +150,7 @@ def test_a_full_journal_does_not_keep_the_thread_busy(monkeypatch: pytest.Monkey
         broker = there.listener.broker
         place = JournalTarget(ring, ring.writer(), ((directory / "sessions.state", False),))
         there.ask(lambda: broker.keep(place))
-        monkeypatch.setattr(keeper, "write_checkpoint", waits)
+        monkeypatch.setattr(keeper, "write_snapshot", waits)
         with there.client("reader", clean_start=False) as reader, there.client("publisher") as publisher:
             reader.send(Subscribe(1, (Subscription("t", 1),)))
             reader.packet()

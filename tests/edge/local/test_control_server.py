@@ -47,13 +47,13 @@ def gating_config(runtime_directory, tmp_path, when_full="reject"):
 async def test_the_report_and_the_rings_are_told(config):
     async with LocalBroker(config):
         with Connection(config.runtime_dir) as connection:
-            report = await connection.ask_async(Status(), Report)
+            report = await connection.request_async(Status(), Report)
             assert report.report == {"rings": ["some-0", "some-1", "default-0"]}
-            rings = (await connection.ask_async(Rings(("b/c",)), RingList)).rings
+            rings = (await connection.request_async(Rings(("b/c",)), RingList)).rings
             assert [(ring.name, ring.stream, ring.kind) for ring in rings] == [
                 ("default-0", "default", "partition")
             ]
-            rings = (await connection.ask_async(Rings(("a/+", "x")), RingList)).rings
+            rings = (await connection.request_async(Rings(("a/+", "x")), RingList)).rings
             assert [ring.name for ring in rings] == ["some-0", "some-1", "default-0"]
             with Ring.attach(rings[0].path) as ring:
                 assert ring.epoch == rings[0].epoch
@@ -64,12 +64,12 @@ async def test_an_answer_may_be_as_long_as_the_limit_and_no_longer(config):
         with Connection(config.runtime_dir) as connection:
             for size in (1, protocol.ANSWER_MAX_BYTES - 40):
                 broker.report = {"x": "y" * size}
-                assert (await connection.ask_async(Status(), Report)).report == broker.report
+                assert (await connection.request_async(Status(), Report)).report == broker.report
             broker.report = {"x": "y" * protocol.ANSWER_MAX_BYTES}
             with pytest.raises(Refused, match="above the limit"):
-                await connection.ask_async(Status(), Report)
+                await connection.request_async(Status(), Report)
             broker.report = {}
-            await connection.ask_async(Status(), Report)
+            await connection.request_async(Status(), Report)
 
 
 async def test_the_socket_is_for_the_group_and_goes_with_the_broker(config):
@@ -120,8 +120,8 @@ async def test_a_wrong_filter_is_refused_and_the_connection_goes_on(config):
     async with LocalBroker(config) as broker:
         with Connection(config.runtime_dir) as connection:
             with pytest.raises(Refused, match="# must be the whole last level"):
-                await connection.ask_async(Rings(("a/#/b",)), RingList)
-            await connection.ask_async(Status(), Report)
+                await connection.request_async(Rings(("a/#/b",)), RingList)
+            await connection.request_async(Status(), Report)
         assert broker.local.counts["refusals"] == 1
 
 
@@ -166,13 +166,13 @@ async def test_a_request_above_the_limit_is_not_sent(config):
             Connection(config.runtime_dir) as connection,
             pytest.raises(ControlError, match="above the limit"),
         ):
-            await connection.ask_async(Rings(("x" * 60_000,)), RingList)
+            await connection.request_async(Rings(("x" * 60_000,)), RingList)
 
 
 async def holding(config) -> Connection:
     """A connection that uses what it was answered."""
     connection = Connection(config.runtime_dir)
-    await connection.ask_async(Rings(("#",), follow=True), RingList)
+    await connection.request_async(Rings(("#",), follow=True), RingList)
     return connection
 
 
@@ -185,7 +185,7 @@ async def test_connections_are_capped_and_the_one_too_many_is_told(config, caplo
                 Connection(config.runtime_dir) as extra,
                 pytest.raises(Refused, match=r"as many as local\.connections_max"),
             ):
-                await extra.ask_async(Rings(("#",)), RingList)
+                await extra.request_async(Rings(("#",)), RingList)
         assert broker.local.counts["refused"] == 20
         assert len([it for it in caplog.messages if it.startswith("local process refused")]) == 1
         held.pop().close()
@@ -202,10 +202,10 @@ async def test_status_is_answered_while_other_processes_hold_every_connection(co
         silent = [raw(config) for _ in range(2 * BRIEF_MAX)]
         for _ in range(3):
             with Connection(config.runtime_dir) as connection:
-                await connection.ask_async(Status(), Report)
+                await connection.request_async(Status(), Report)
         assert broker.local.connections == 3
         for connection in held:
-            await connection.ask_async(Status(), Report)  # none of them gave way
+            await connection.request_async(Status(), Report)  # none of them gave way
             connection.close()
         for peer in silent:
             peer.close()
@@ -229,9 +229,9 @@ async def test_a_connection_without_a_request_ends_at_its_deadline(config, monke
     monkeypatch.setattr(server, "FIRST_REQUEST_S", 0.05)
     async with LocalBroker(config) as broker:
         with raw(config) as silent, Connection(config.runtime_dir) as connection:
-            await connection.ask_async(Status(), Report)
+            await connection.request_async(Status(), Report)
             assert await heard(silent) == []
-            await connection.ask_async(Status(), Report)  # the deadline is that of the first request only
+            await connection.request_async(Status(), Report)  # the deadline is that of the first request only
         assert broker.local.counts["cut_silent"] == 1
 
 
@@ -274,8 +274,8 @@ async def test_a_request_that_finds_no_descriptor_fails_and_the_connection_stays
         monkeypatch.setattr(broker.producers, "open", refuse)
         with Connection(config.runtime_dir) as connection:
             with pytest.raises(Refused, match="Too many open files"):
-                await connection.ask_async(Produce("camera", "default"), RingList)
-            await connection.ask_async(Status(), Report)
+                await connection.request_async(Produce("camera", "default"), RingList)
+            await connection.request_async(Status(), Report)
 
 
 def test_brim_status_is_answered_while_300_idle_connections_are_open(runtime_directory, tmp_path):
@@ -294,7 +294,7 @@ async def test_a_gating_reader_holds_the_writer_until_its_process_goes(runtime_d
         partition = broker.streams.all()[0]
         with Ring.attach(partition.ring.path) as ring, ring.reader(gating=True, name="app") as reader:
             with Connection(config.runtime_dir) as connection:
-                await connection.ask_async(Gate("default-0", reader.slot), Done)
+                await connection.request_async(Gate("default-0", reader.slot), Done)
                 while partition.writer.publish(b"x" * 1000, key="t") is not None:
                     pass
                 assert partition.writer.rejected == 1
@@ -309,10 +309,10 @@ async def test_a_gate_is_granted_only_to_who_may_and_where_it_can_be(runtime_dir
     async with LocalBroker(config):
         with Connection(config.runtime_dir) as connection:
             with pytest.raises(Refused, match="'default' overwrites") as caught:
-                await connection.ask_async(Gate("default-0", 0), Done)
+                await connection.request_async(Gate("default-0", 0), Done)
             assert 'when_full = "block"' in caught.value.hint
             with pytest.raises(Refused, match=r"does not write a ring '\.\./x'"):
-                await connection.ask_async(Gate("../x", 0), Done)
+                await connection.request_async(Gate("../x", 0), Done)
     config = gating_config(runtime_directory, tmp_path)
     async with LocalBroker(config) as broker:
         ring = broker.streams.all()[0].ring
@@ -322,17 +322,17 @@ async def test_a_gate_is_granted_only_to_who_may_and_where_it_can_be(runtime_dir
         ):
             for slot in (0, 63, 64, -1, 1 << 40):
                 with pytest.raises(Refused, match="has no blocking reader of this process"):
-                    await connection.ask_async(Gate("default-0", slot), Done)
+                    await connection.request_async(Gate("default-0", slot), Done)
             with Ring.attach(ring.path) as attached, attached.reader(gating=True) as reader:
-                await connection.ask_async(Gate("default-0", reader.slot), Done)
-                await connection.ask_async(
+                await connection.request_async(Gate("default-0", reader.slot), Done)
+                await connection.request_async(
                     Gate("default-0", reader.slot), Done
                 )  # asked again after a restart
                 with pytest.raises(Refused, match="has no blocking reader of this process"):
-                    await other.ask_async(Gate("default-0", reader.slot), Done)
+                    await other.request_async(Gate("default-0", reader.slot), Done)
         broker.local._gating_uids.clear()
         with Connection(config.runtime_dir) as connection, pytest.raises(Refused) as caught:
-            await connection.ask_async(Gate("default-0", 0), Done)
+            await connection.request_async(Gate("default-0", 0), Done)
         assert f"add {os.geteuid()} to local.gating_uids" in caught.value.hint
 
 
@@ -342,8 +342,8 @@ async def test_a_producer_gets_a_ring_of_its_own_and_followers_are_told(config):
             Connection(config.runtime_dir) as follower,
             Connection(config.runtime_dir) as connection,
         ):
-            await follower.ask_async(Rings(("nothing/of/it",), follow=True), RingList)
-            facts = (await connection.ask_async(Produce("cam", "some"), RingList)).rings[0]
+            await follower.request_async(Rings(("nothing/of/it",), follow=True), RingList)
+            facts = (await connection.request_async(Produce("cam", "some"), RingList)).rings[0]
             assert (facts.name, facts.kind, facts.stream) == ("some@cam", "producer", "some")
             await until(lambda: follower.receive() or follower.news)
             assert follower.news.pop().ring == facts
@@ -354,10 +354,10 @@ async def test_a_producer_gets_a_ring_of_its_own_and_followers_are_told(config):
                 with pytest.raises(
                     Refused, match=f"producer 'cam' of stream 'some' is process {os.getpid()}"
                 ):
-                    await other.ask_async(Produce("cam", "some"), RingList)
+                    await other.request_async(Produce("cam", "some"), RingList)
                 connection.close()
                 await until(lambda: broker.local.connections == 2)
-                assert (await other.ask_async(Produce("cam", "some"), RingList)).rings == (facts,)
+                assert (await other.request_async(Produce("cam", "some"), RingList)).rings == (facts,)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ async def test_a_producer_that_may_not_be_is_refused(config, producer, stream, s
     config = msgspec.structs.replace(config, producer=(Producer(name="listed", stream="some"),))
     async with LocalBroker(config) as broker:
         with Connection(config.runtime_dir) as connection, pytest.raises(Refused, match=said):
-            await connection.ask_async(Produce(producer, stream), RingList)
+            await connection.request_async(Produce(producer, stream), RingList)
         assert broker.producers.all() == []
 
 

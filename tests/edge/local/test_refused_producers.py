@@ -49,7 +49,7 @@ def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
 
 def report(broker: BrimProcess) -> dict[str, Any]:
     with Connection(broker.runtime_dir) as connection:
-        return connection.ask(Status(), Report).report
+        return connection.request(Status(), Report).report
 
 
 def published_until_refused(broker: BrimProcess, writer: Writer) -> int:
@@ -104,7 +104,7 @@ def test_a_local_producer_is_refused_rather_than_that_old_records_go(
 def test_a_publisher_by_zeromq_is_told_how_many_were_stored(broker: BrimProcess, tmp_path: Path) -> None:
     letters = [(Letter("t/1"), BODY)] * 20
     stored, now = 0, -1
-    while now or report(broker)["log"]["upkeep"]["full_streams"] != ["t"]:
+    while now or report(broker)["log"]["maintenance"]["full_streams"] != ["t"]:
         now = publish(letters, runtime_dir=broker.runtime_dir)
         stored += now
     assert stored * len(BODY) >= CAP_BYTES

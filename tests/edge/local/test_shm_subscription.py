@@ -239,7 +239,7 @@ def test_a_busy_ring_does_not_delay_the_end_of_another(idle_and_busy):
     for _ in range(2):
         busy.writer().publish(b"busy", key="a")
         assert subscription._next_batch().ring == "busy"
-    assert [source.facts.name for source in subscription._ended] == ["idle"]
+    assert [source.info.name for source in subscription._ended] == ["idle"]
 
 
 def test_a_busy_ring_does_not_delay_the_losses_of_another(idle_and_busy):

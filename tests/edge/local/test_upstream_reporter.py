@@ -20,7 +20,7 @@ class Broker:
         self.meanwhile: Callable[[], object] = lambda: None
         self.failure: EdgeError | None = None
 
-    def ask(self, report: Drained, _: type[Done]) -> Done:
+    def request(self, report: Drained, _: type[Done]) -> Done:
         self.meanwhile()
         if self.failure is not None:
             raise self.failure
@@ -50,8 +50,8 @@ def reporter() -> UpstreamReporter:
 
 def reported(reporter: UpstreamReporter) -> None:
     """All reports that are due, without the thread."""
-    while reporter._untold():
-        reporter._tell()
+    while reporter._unreported():
+        reporter._report()
 
 
 def test_what_is_lost_while_a_report_is_under_way_is_reported(
@@ -62,7 +62,7 @@ def test_what_is_lost_while_a_report_is_under_way_is_reported(
     broker.meanwhile = lambda: reporter.moved("t-0", 1, 10, next(more, ()))
     reporter.moved("t-0", 1, 10, [(1, 3)])
     for _ in range(4):
-        reporter._tell()
+        reporter._report()
     broker.meanwhile = lambda: None
     reported(reporter)
     assert {1, 2, 3, 5, *(it * 10 for it in range(100, 100 + LOST_MAX))} <= broker.lost
@@ -73,7 +73,7 @@ def test_a_report_that_failed_is_repeated_with_its_losses(reporter: UpstreamRepo
     broker.failure = EdgeError("refused")
     broker.meanwhile = lambda: reporter.moved("t-0", 1, 20, [(15, 15)])
     with pytest.raises(EdgeError):
-        reporter._tell()
+        reporter._report()
     broker.failure, broker.meanwhile = None, lambda: None
     reported(reporter)
     assert broker.reports == [Drained("lake", "t-0", 1, 20, ((1, 3), (15, 15)))]
@@ -85,7 +85,7 @@ def test_a_broker_that_restarts_gets_the_losses_again(reporter: UpstreamReporter
     reporter.moved("t-0", 1, 20, [(15, 15)])
     broker.failure = BrokerUnreachable("gone")
     with pytest.raises(BrokerUnreachable):
-        reporter._tell()
+        reporter._report()
     reporter._drop(forget=True)
     broker.failure = None
     broker.reports.clear()

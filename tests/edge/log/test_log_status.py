@@ -1,6 +1,6 @@
 """Status of several logs together: counters added, times merged, and the disk under them."""
 
-from edge.log.log_status import log_facts, sys_numbers, together
+from edge.log.log_status import read_status, sys_numbers, together
 from persistence.stats import LatencyHistogram, LogState, LogStats, ReadStats
 
 
@@ -54,7 +54,7 @@ def test_without_a_log_that_is_written_there_are_zeros():
 
 def test_reads_of_all_logs_and_the_disk_under_them(tmp_path):
     (tmp_path / "1.log").write_bytes(b"x" * 10_000)
-    facts = log_facts(tmp_path, [ReadStats(1, 10, 2, 20), ReadStats(3, 30)])
+    facts = read_status(tmp_path, [ReadStats(1, 10, 2, 20), ReadStats(3, 30)])
     assert facts["reads"] == {"log_reads": 4, "log_bytes": 40, "archive_reads": 2, "archive_bytes": 20}
     assert facts["disk"]["used_bytes"] >= 10_000
-    assert log_facts(tmp_path / "away", [])["disk"] is None
+    assert read_status(tmp_path / "away", [])["disk"] is None

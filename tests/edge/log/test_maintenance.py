@@ -17,7 +17,7 @@ from edge.config.schema import Config
 from edge.errors import ConfigError
 from edge.local.protocol import Connection, Report, Status
 from edge.log.log_set import LogSet, Placing
-from edge.log.maintenance import LogUpkeep
+from edge.log.maintenance import LogMaintenance
 from edge.mqtt import PubAck, Publish, ReasonCode
 from edge.server.retention_holds import BridgeHolds, ConsumerHolds
 from persistence import LogReader, OsFiles
@@ -56,11 +56,11 @@ class Broker:
             status, _, log = child.stop()
             assert status == 0, log
 
-    def upkeep(self) -> dict[str, Any]:
+    def maintenance(self) -> dict[str, Any]:
         with Connection(self.runtime_dir) as connection:
-            report = connection.ask(Status(), Report).report
-        upkeep: dict[str, Any] = report["log"]["upkeep"]
-        return upkeep
+            report = connection.request(Status(), Report).report
+        maintenance: dict[str, Any] = report["log"]["maintenance"]
+        return maintenance
 
 
 def publish(client: SocketClient, count: int, body: bytes = BODY) -> set[ReasonCode]:
@@ -81,11 +81,11 @@ def test_segments_are_archived_beside_the_traffic_and_read_after_a_restart(
     broker = Broker(runtime_directory, tmp_path, "", "archive = true")
     with broker.running() as client:
         assert publish(client, 450) == {ReasonCode.NO_MATCHING_SUBSCRIBERS}
-        wait_until(lambda: broker.upkeep()["archive"]["segments"] >= 2)
-        upkeep = broker.upkeep()
-        assert upkeep["archive"]["ratio"] > 10
-        assert 0 < upkeep["bytes_by_state"]["archived"] < upkeep["bytes_by_state"]["active"]
-        assert upkeep["trouble"] == ""
+        wait_until(lambda: broker.maintenance()["archive"]["segments"] >= 2)
+        maintenance = broker.maintenance()
+        assert maintenance["archive"]["ratio"] > 10
+        assert 0 < maintenance["bytes_by_state"]["archived"] < maintenance["bytes_by_state"]["active"]
+        assert maintenance["trouble"] == ""
     with broker.running() as client:
         assert publish(client, 1) == {ReasonCode.NO_MATCHING_SUBSCRIBERS}
     reader = LogReader(OsFiles(), str(broker.log_dir))
@@ -109,7 +109,7 @@ def test_a_stream_that_discards_the_new_refuses_publishers(runtime_directory: Pa
             if ReasonCode.QUOTA_EXCEEDED in reasons:
                 break
         assert reasons == {ReasonCode.NO_MATCHING_SUBSCRIBERS, ReasonCode.QUOTA_EXCEEDED}
-        wait_until(lambda: broker.upkeep()["full_streams"] == ["t"])
+        wait_until(lambda: broker.maintenance()["full_streams"] == ["t"])
 
 
 # ---- parts ----
@@ -155,11 +155,11 @@ def test_named_consumers_hold_what_is_not_done() -> None:
 def test_the_log_of_the_sessions_is_left_alone(tmp_path: Path) -> None:
     logs = LogSet(tmp_path, Placing(1, 1 << 20, 0))
     logs.open({"t-0": False, "sessions": True})
-    upkeep = LogUpkeep(logs, Config(), without=[tmp_path / "sessions"])
-    assert [it.log.directory for it in upkeep._upkeeps] == [str(tmp_path)]
-    upkeep.start()
-    upkeep.stop()
-    assert upkeep.status()["disk_step"] in {"ok", "warn", "delete", "read_only"}
+    maintenance = LogMaintenance(logs, Config(), without=[tmp_path / "sessions"])
+    assert [it.log.directory for it in maintenance._maintained] == [str(tmp_path)]
+    maintenance.start()
+    maintenance.stop()
+    assert maintenance.status()["disk_step"] in {"ok", "warn", "delete", "read_only"}
     logs.close()
 
 

@@ -312,7 +312,7 @@ def test_a_broker_serves_its_numbers(runtime_directory: Path, tmp_path: Path) ->
 
 
 UPKEEP = {
-    "bytes_by_state": {"sealed": 4}, "bytes_by_stream": {"press": 4}, "early_records": {"press": 1},
+    "bytes_by_state": {"sealed": 4}, "bytes_by_stream": {"press": 4}, "forced_records": {"press": 1},
     "unread_records": {"billing": 2}, "archive": {"ratio": 10.5}, "scrub": {"read_bytes": 5, "damaged": 0},
 }  # fmt: skip
 
@@ -329,7 +329,7 @@ def everything() -> dict[str, Any]:
     ring = {**found["rings"][0], "damaged": 1, "refused": {"full": 1}}
     bridge = found["bridges"][0] | dict.fromkeys(("buffer_left_s", "last_ack_age_s", "stalled_s"), 1.0)
     loss = {"stream": "press", "partition": 0, "lost_by": {"retention": 4}, "skipped_records": 7}
-    found["log"]["upkeep"] = UPKEEP
+    found["log"]["maintenance"] = UPKEEP
     found["mqtt"]["closed"] = {"timeout": 1}
     return found | {
         "rings": [ring], "bridges": [bridge | {"losses": [loss]}], "watchdog": {"stalls": 1, "stalled_s": 0},

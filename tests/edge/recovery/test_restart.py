@@ -371,7 +371,7 @@ def test_a_clean_stop_keeps_it_all(lives: Lives) -> None:
     assert [(payload, dup) for payload, _, dup, _ in told(packets)] == [(b"1", True), (b"2", False)]
 
 
-def test_checkpoints_bound_the_journal(lives: Lives) -> None:
+def test_snapshot_bound_the_journal(lives: Lives) -> None:
     bench = lives.start()
     subscriber(bench, "a", qos=1).drop()
     for _ in range(40):
@@ -379,7 +379,7 @@ def test_checkpoints_bound_the_journal(lives: Lives) -> None:
         client, packets = connect(bench)
         assert len(took_all(client, packets)) == 500
         client.drop()
-    assert bench.broker.journal.checkpoints > 2
+    assert bench.broker.journal.snapshots > 2
     publish(bench, "a", b"last")
     _, packets = connect(lives.restart())
     assert [payload for payload, *_ in told(packets)] == [b"last"]

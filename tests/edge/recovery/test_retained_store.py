@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.retained_authors import facts_of
+from edge.broker.retained_authors import client_info_of_author
 from edge.mqtt import Properties, Publish, Subscribe, Subscription
 from edge.recovery.retained_store import REWRITE_MIN_BYTES, RetainedStore, _Written
 from persistence import Log, LogReader, OsFiles
@@ -42,7 +42,7 @@ class Site:
         yield bench
         self.now_ms = bench.now_ms
         if killed:
-            wait_until(lambda: bench.settle() == 0 and not retained.is_sweeping)
+            wait_until(lambda: bench.settle() == 0 and not retained.is_saving)
             thread = retained._thread
             assert thread is not None
             thread.shutdown()
@@ -102,7 +102,7 @@ def test_the_golden_bytes_are_read_with_authors_and_without(
     site.file.write_bytes((GOLDEN / name).read_bytes())
     found, marks = RetainedStore(site.file, sync=False).read()
     assert {it.key: it.bytes() for it in found} == {b"a/2": b"2", b"a/3": b"three"}
-    assert {it.key: facts.client_id for it in found if (facts := facts_of(it.author))} == authors
+    assert {it.key: facts.client_id for it in found if (facts := client_info_of_author(it.author))} == authors
     assert marks.keys() == {"t-0"}
     with site.life() as bench:
         bench.broker.check_retained()
@@ -117,7 +117,7 @@ def test_a_file_with_long_authors_is_not_rewritten_by_each_sweep(tmp_path: Path)
         written.begin(replaces)
         written.add(bytes(32), bytes(2 * REWRITE_MIN_BYTES) if replaces else b"")
         written.end({}, 1_000)
-        assert not written.wants_rewrite
+        assert not written.needs_rewrite
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -226,7 +226,7 @@ def test_a_file_that_somebody_removes_is_written_whole_again(site: Site) -> None
         wait_until(lambda: bench.settle() == 0 and site.file.exists())
         site.file.unlink()
 
-        def is_back() -> bool:  # by the sweep after the one that misses it
+        def is_back() -> bool:  # by the save after the one that misses it
             bench.client("p").send(Publish("b", b"2", retain=True))
             fill(bench)
             return bench.settle() == 0 and site.file.exists()

@@ -20,7 +20,7 @@ from bridge.drain.bridge import Bridge
 from bridge.drain.control_socket import CONNECTIONS_MAX, State, state_of
 from bridge.drain.control_socket import PROTOCOL as OF_BRIDGE
 from edge.consumers import protocol as messages
-from edge.consumers.client_socket import Asker
+from edge.consumers.client_socket import RequestClient
 from edge.consumers.protocol import GroupList, Groups
 from edge.local import protocol as control
 from edge.local.protocol import Connection, Report, Status
@@ -104,7 +104,7 @@ def broker_socket(runtime: Path, root: Path) -> Iterator[Socket]:
 
     def ask() -> None:
         with Connection(runtime) as connection:
-            connection.ask(Status(), Report)
+            connection.request(Status(), Report)
 
     try:
         counts = broker.local.counts.__getitem__
@@ -138,8 +138,8 @@ def consumers_socket(runtime: Path, root: Path) -> Iterator[Socket]:
     ):
 
         def ask() -> dict[str, int]:
-            with Asker(endpoint=endpoint.endpoint) as asker:
-                return asker.ask(Groups(asker.number(), messages.VERSION), GroupList)[0].counts
+            with RequestClient(endpoint=endpoint.endpoint) as asker:
+                return asker.request(Groups(asker.number(), messages.VERSION), GroupList)[0].counts
 
         request = Groups(1, messages.VERSION)
         counts = lambda name: ask().get(name, 0)  # noqa: E731

@@ -66,7 +66,7 @@ class Plant:
 
     def status(self) -> dict[str, Any]:
         with Connection(self.runtime_dir) as connection:
-            return dict(connection.ask(Status(), Report).report)
+            return dict(connection.request(Status(), Report).report)
 
     def client(self, client_id: str, **fields: Any) -> SocketClient:
         return SocketClient(self.port, client_id, **fields)
@@ -222,4 +222,4 @@ def test_a_disk_that_fails_and_is_reported_ends_nothing(plant: Plant) -> None:
             assert all(isinstance(publisher.receive(), PubAck) for _ in range(FLOOD * BATCH))
         status, _, log = child.stop()
     assert status == 0
-    assert "session checkpoint failed" in log
+    assert "session snapshot failed" in log

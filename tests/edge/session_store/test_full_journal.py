@@ -27,7 +27,7 @@ from edge.mqtt import (
     Will,
 )
 from edge.session_store import journal_writer
-from edge.session_store.checkpoint_file import write_checkpoint
+from edge.session_store.snapshot_file import write_snapshot
 from persistence import Log, LogWriter, Source
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
@@ -79,11 +79,11 @@ def no_room(*_: Any, **__: Any) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_flood_waits_for_a_checkpoint_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_waits_for_a_snapshot_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
         with monkeypatch.context() as patch:
-            patch.setattr(journal_writer, "write_checkpoint", no_room)
+            patch.setattr(journal_writer, "write_snapshot", no_room)
             sent, acknowledged = flood(publisher)
             assert publish(publisher, sent) == 0
             sent += BATCH
@@ -95,7 +95,7 @@ def test_a_flood_waits_for_a_checkpoint_that_cannot_be_written(monkeypatch: pyte
 
 
 def test_subscriptions_leave_room_in_the_journal_for_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One client's long filters fill the journal faster than checkpoints make room, and only it waits."""
+    """One client's long filters fill the journal faster than snapshots make room, and only it waits."""
     journal_bytes, each = 1 << 20, 1_000
     packets = [
         Subscribe(7, tuple(Subscription(f"{packet}/{n}/{'x' * 200}") for n in range(each)))
@@ -106,7 +106,7 @@ def test_subscriptions_leave_room_in_the_journal_for_messages(monkeypatch: pytes
         assert publish(publisher, 0) == BATCH  # a new topic is work, too, and would wait
         greedy = bench.client("greedy", clean_start=False)
         with monkeypatch.context() as patch:
-            patch.setattr(journal_writer, "write_checkpoint", no_room)
+            patch.setattr(journal_writer, "write_snapshot", no_room)
             greedy.send(*packets)
             answers = greedy.received()
             assert len(answers) < len(packets)
@@ -123,7 +123,7 @@ def test_what_is_let_go_of_meanwhile_costs_nobody_anything() -> None:
         bench, publisher = begun(lives)
         for first in range(0, 20_000, BATCH):
             assert publish(publisher, first) == BATCH
-        assert bench.broker.journal.checkpoints > 3
+        assert bench.broker.journal.snapshots > 3
         assert lives.journal_end() > 3 * JOURNAL_BYTES
         assert everything(reader(lives.restart())) == list(range(20_000))
 
@@ -131,13 +131,13 @@ def test_what_is_let_go_of_meanwhile_costs_nobody_anything() -> None:
 def test_what_is_acknowledged_while_the_journal_is_full_outlives_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A piece that does not fit is dropped for a checkpoint with its content. A smaller one, which would fit,
-    must not be written before that checkpoint: a restart would take the dropped one for done.
+    """A piece that does not fit is dropped for a snapshot with its content. A smaller one, which would fit,
+    must not be written before that snapshot: a restart would take the dropped one for done.
     """
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
         with monkeypatch.context() as patch:
-            patch.setattr(journal_writer, "write_checkpoint", no_room)
+            patch.setattr(journal_writer, "write_snapshot", no_room)
             sent, acknowledged = flood(publisher)
             for _ in range(20):
                 bench.settle(100)
@@ -152,7 +152,7 @@ def test_a_client_is_told_of_nothing_that_could_not_be_written(monkeypatch: pyte
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
         with monkeypatch.context() as patch:
-            patch.setattr(journal_writer, "write_checkpoint", no_room)
+            patch.setattr(journal_writer, "write_snapshot", no_room)
             first = 0
             while publish(publisher, first) == BATCH:
                 first += BATCH
@@ -164,8 +164,8 @@ def test_a_client_is_told_of_nothing_that_could_not_be_written(monkeypatch: pyte
         assert isinstance(late.answer(), ConnAck)
 
 
-def test_no_checkpoint_is_written_on_the_thread_that_serves_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also not for a note that finds no room: everybody would wait for the disk, and first for the checkpoint
+def test_no_snapshot_is_written_on_the_thread_that_serves_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not for a note that finds no room: everybody would wait for the disk, and first for the snapshot
     in progress.
     """
     served: list[bool] = []
@@ -173,11 +173,11 @@ def test_no_checkpoint_is_written_on_the_thread_that_serves_clients(monkeypatch:
 
     def written(*arguments: Any, **options: Any) -> int:
         served.append(threading.current_thread() is threading.main_thread())
-        return write_checkpoint(*arguments, **options) if is_room else no_room()
+        return write_snapshot(*arguments, **options) if is_room else no_room()
 
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
-        monkeypatch.setattr(journal_writer, "write_checkpoint", written)
+        monkeypatch.setattr(journal_writer, "write_snapshot", written)
         sent, _ = flood(publisher)
         late = bench.wire()
         late.send(Connect("late", clean_start=False))
@@ -214,17 +214,17 @@ def past_of(lives: Lives, directory: Path) -> Iterator[None]:
         lives.past = None
 
 
-def test_a_journal_that_has_a_log_waits_for_no_checkpoint(
+def test_a_journal_that_has_a_log_waits_for_no_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to a limit: then the copy waits, and continues after a checkpoint."""
+    """Up to a limit: then the copy waits, and continues after a snapshot."""
     in_log = 8 * JOURNAL_BYTES
     with Lives(journal_bytes=JOURNAL_BYTES, in_log_bytes=in_log, capacity_bytes=1 << 22) as lives:
         bench, publisher = begun(lives)
         sent = acknowledged = 0
         with logged(lives, tmp_path) as log:
             with monkeypatch.context() as patch:
-                patch.setattr(journal_writer, "write_checkpoint", no_room)
+                patch.setattr(journal_writer, "write_snapshot", no_room)
                 while acknowledged == sent:
                     acknowledged += publish(publisher, sent)
                     sent += BATCH
@@ -238,7 +238,7 @@ def test_a_journal_that_has_a_log_waits_for_no_checkpoint(
             assert everything(reader(lives.start())) == list(range(sent))
 
 
-def test_a_log_that_does_not_sync_is_not_waited_for_when_a_checkpoint_can_be_written() -> None:
+def test_a_log_that_does_not_sync_is_not_waited_for_when_a_snapshot_can_be_written() -> None:
     with Lives(journal_bytes=JOURNAL_BYTES, in_log_bytes=1 << 30, capacity_bytes=1 << 22) as lives:
         _, publisher = begun(lives)
         for first in range(0, 15_000, BATCH):
@@ -268,10 +268,10 @@ class Ledger:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_was_acknowledged_is_found_in_checkpoint_log_and_ring_after_any_crash(
+def test_what_was_acknowledged_is_found_in_snapshot_log_and_ring_after_any_crash(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lives end anywhere: with a checkpoint or none for long, the log behind the ring, or level with it."""
+    """Lives end anywhere: with a snapshot or none for long, the log behind the ring, or level with it."""
     random, ledger, laps = Random(seed), Ledger(), 0
     with Lives(journal_bytes=JOURNAL_BYTES, in_log_bytes=1 << 20, capacity_bytes=1 << 22) as lives:
         bench = lives.start()
@@ -280,7 +280,7 @@ def test_what_was_acknowledged_is_found_in_checkpoint_log_and_ring_after_any_cra
             publisher, begun = bench.client("publisher"), lives.journal_end()
             with logged(lives, tmp_path) as log, monkeypatch.context() as patch:
                 if life != random.randrange(4):
-                    patch.setattr(journal_writer, "write_checkpoint", no_room)
+                    patch.setattr(journal_writer, "write_snapshot", no_room)
                 for _ in range(random.randrange(150)):
                     ledger.publish(publisher)
                     if random.random() < 0.7:
@@ -297,11 +297,11 @@ def test_what_was_acknowledged_is_found_in_checkpoint_log_and_ring_after_any_cra
 
 
 @pytest.mark.parametrize("version", [Version.V311, Version.V5])
-def test_a_client_too_long_for_the_journal_is_refused_and_costs_no_checkpoint(version: Version) -> None:
+def test_a_client_too_long_for_the_journal_is_refused_and_costs_no_snapshot(version: Version) -> None:
     will = Will("t", bytes(JOURNAL_BYTES // 8))
     with Lives(journal_bytes=JOURNAL_BYTES) as lives:
         bench = lives.start()
-        before = bench.broker.journal.checkpoints
+        before = bench.broker.journal.snapshots
         for fields in ({"will": will}, {"username": "u" * (JOURNAL_BYTES // 16)}):
             wire = bench.wire(version)
             wire.send(Connect("c", version=version, **fields))
@@ -309,5 +309,5 @@ def test_a_client_too_long_for_the_journal_is_refused_and_costs_no_checkpoint(ve
             assert isinstance(answer, ConnAck)
             assert answer.reason_code.failed
             assert not wire.is_open
-        assert bench.broker.journal.checkpoints == before
+        assert bench.broker.journal.snapshots == before
         bench.client("c", will=Will("t", bytes(JOURNAL_BYTES // 8 - 200)))

@@ -1,4 +1,4 @@
-"""The bytes of notes and checkpoints: what a later version must still read."""
+"""The bytes of notes and snapshots: what a later version must still read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from edge.auth.interfaces import ClientInfo
 from edge.recovery.read_journal import read_saved_state
 from edge.recovery.state_files import FILE_NAMES
-from edge.session_store.checkpoint_file import ENTRIES, NOTE, Frame, Origin, read_checkpoint, write_checkpoint
 from edge.session_store.journal_records import (
     Connected,
     Disconnected,
@@ -25,6 +24,7 @@ from edge.session_store.journal_records import (
     decode_record,
     encode_record,
 )
+from edge.session_store.snapshot_file import ENTRIES, NOTE, Frame, Origin, read_snapshot, write_snapshot
 from ringbuf import Ring
 from tests.support.project import ROOT
 
@@ -48,13 +48,13 @@ RECEIPT = (ENTRIES, bytes.fromhex("0300000d2a0000000000100007000000"))
 
 
 def test_what_is_written_are_the_golden_bytes(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "it", ORIGIN, [*FRAMES, RECEIPT], sync=False)
+    write_snapshot(tmp_path / "it", ORIGIN, [*FRAMES, RECEIPT], sync=False)
     assert (tmp_path / "it").read_bytes() == GOLDEN.read_bytes()
 
 
 @pytest.mark.parametrize(("golden", "last"), [(GOLDEN_1, FRAMES[-1]), (GOLDEN, RECEIPT)])
 def test_the_golden_bytes_are_read(golden: Path, last: Frame) -> None:
-    found = read_checkpoint(golden)
+    found = read_snapshot(golden)
     assert found is not None
     assert found.origin == ORIGIN
     assert [decode_record(body) for kind, body in found.frames if kind == NOTE] == NOTES
@@ -67,18 +67,18 @@ def test_a_damaged_file_is_put_aside(at: int, tmp_path: Path) -> None:
     data[at] ^= 0x10
     file = tmp_path / "sessions.state"
     file.write_bytes(data)
-    assert read_checkpoint(file) is None
+    assert read_snapshot(file) is None
     assert (tmp_path / "sessions.state.bad").read_bytes() == data
 
 
 def test_half_a_file_is_none(tmp_path: Path) -> None:
     file = tmp_path / "sessions.state"
     file.write_bytes(GOLDEN.read_bytes()[:-3])
-    assert read_checkpoint(file) is None
+    assert read_snapshot(file) is None
 
 
 @pytest.mark.parametrize("damaged", [0, 1])
-def test_a_damaged_checkpoint_costs_nothing_while_its_copy_is_whole(
+def test_a_damaged_snapshot_costs_nothing_while_its_copy_is_whole(
     damaged: int, tmp_path: Path, runtime_directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = [tmp_path / name for name in FILE_NAMES]

@@ -78,7 +78,7 @@ def test_another_record_at_its_position_does_not_count_for_it(
     client.send(Publish("t", b"0"), *(Publish("t", b"0", 2, packet_id=it + 1) for it in range(entries)))
     end = lives.journal_end()
     with monkeypatch.context() as patch, full_ring(bench):
-        patch.setattr(journal_writer, "write_checkpoint", no_room)
+        patch.setattr(journal_writer, "write_snapshot", no_room)
         client.send(message())
         while lives.journal_end() > end:  # tried again, until nothing more fits
             end = lives.journal_end()
@@ -101,10 +101,10 @@ def test_a_full_journal_leaves_no_identifier_to_be_written_later(
     lives = Lives(journal_bytes=JOURNAL_BYTES, in_log_bytes=1 << 30, capacity_bytes=1 << 16, writer=BLOCK)
     with lives:
         kept(lives.start())
-        bench = lives.restart()  # the checkpoint has the session
+        bench = lives.restart()  # the snapshot has the session
         client, number = kept(bench, present=True), 1
         with monkeypatch.context() as patch:
-            patch.setattr(journal_writer, "write_checkpoint", no_room)
+            patch.setattr(journal_writer, "write_snapshot", no_room)
             client.send(Publish("t", b"%d" % number, 2, packet_id=number))
             while client.received() == [PubRec(number)]:
                 number += 1

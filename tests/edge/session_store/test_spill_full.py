@@ -93,7 +93,7 @@ def everything(broker: BrimProcess, client_id: str, count: int) -> list[int]:
 
 def status_of(broker: BrimProcess) -> dict[str, Any]:
     with Connection(broker.runtime_dir) as connection:
-        return connection.ask(Status(), Report).report
+        return connection.request(Status(), Report).report
 
 
 def counters(broker: BrimProcess) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def test_a_full_runtime_directory_is_tidied_when_a_session_has_taken_what_it_wai
         assert disk.exists()
 
 
-def test_a_journal_that_is_full_finds_room_for_its_checkpoint_in_a_full_runtime_directory(
+def test_a_journal_that_is_full_finds_room_for_its_snapshot_in_a_full_runtime_directory(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
     """Otherwise no client would be served."""

@@ -357,10 +357,10 @@ def test_an_answer_that_is_no_longer_awaited_is_dropped_without_a_word(
     with served() as there:
         busy, seen = threading.Event(), []
         there.listener.call(lambda: busy.wait(PATIENCE_S))
-        left = there.listener.ask(lambda: seen.append("left"))
+        left = there.listener.submit(lambda: seen.append("left"))
         assert left.cancel()
         busy.set()
-        assert there.listener.ask(lambda: 1).result(PATIENCE_S) == 1
+        assert there.listener.submit(lambda: 1).result(PATIENCE_S) == 1
     assert seen == []
     assert "failed" not in caplog.text
 

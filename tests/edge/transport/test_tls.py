@@ -49,7 +49,7 @@ def test_the_name_may_be_the_user_name_and_then_no_password_is_asked() -> None:
     with transports("mtls", listener={"certificate_is_user": True}) as there, there.client("mtls") as client:
         assert client.socket.fileno() > 0
         (session,) = there.there.ask(lambda: list(there.there.listener.broker.sessions))
-        assert session.facts.identity == "press-7"
+        assert session.client_info.identity == "press-7"
 
 
 def test_without_a_certificate_of_our_authority_nobody_gets_in(there: Transports) -> None:

@@ -481,7 +481,7 @@ def test_every_flipped_bit_is_found_and_costs_one_row_group() -> None:
         assert found == {offset: data for offset, data in its.items() if offset not in lost}
         (part,) = archive.all()[0].damage
         assert part.endswith(f"(ring a-0, epoch 7, offsets {lost[0]} to {lost[-1]})")
-        assert archive.facts(base).reason.startswith("row group ")  # type: ignore[union-attr]
+        assert archive.info(base).reason.startswith("row group ")  # type: ignore[union-attr]
 
 
 def test_damage_costs_no_more_where_positions_times_and_topics_are_looked_for() -> None:

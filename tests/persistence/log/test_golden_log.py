@@ -202,7 +202,7 @@ def make(directory: Path) -> None:
             log.sync()
         log.prove()
         log.sync()
-        log.tend()
+        log.run_maintenance()
         if place == "/log":
             first, end = log.reader.bases()[0], log.reader.end_of(log.reader.bases()[0])
             assert end is not None

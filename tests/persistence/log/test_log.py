@@ -106,8 +106,8 @@ def test_the_oldest_segments_go_and_their_room_is_used_again() -> None:
     for i in range(40):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
-        if written.log.wants_tending:
-            written.log.tend()
+        if written.log.needs_maintenance:
+            written.log.run_maintenance()
         removed.append(written.log.stats.segments_removed)
     assert removed[-1] > 10
     assert len(written.log.reader.bases()) == 3
@@ -129,7 +129,7 @@ def test_a_ring_that_left_is_forgotten_with_its_last_record() -> None:
     for i in range(40):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
-        written.log.tend()
+        written.log.run_maintenance()
         if i == 1:
             assert "video@cam" in written.log.ends()
     assert set(written.log.ends()) == {"a-0"}
@@ -141,7 +141,7 @@ def test_a_quiet_ring_that_stays_is_remembered_without_a_record() -> None:
     for i in range(40):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
-        written.log.tend()
+        written.log.run_maintenance()
     assert written.log.ends()["quiet-0"] == (7, 1)
     assert recovered(written.files.kill())[0].ends()["quiet-0"] == (7, 1)
     assert written.log.read("quiet-0", 7, 0, 1) == []
@@ -163,8 +163,8 @@ def test_each_sealed_segment_is_told_of_once_and_only_when_it_is_whole() -> None
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
         if i % 3 == 0:
-            written.log.tend()
-    written.log.tend()
+            written.log.run_maintenance()
+    written.log.run_maintenance()
     bases = written.log.reader.bases()
     assert list(told) == bases[:-1] == sorted(written.log.sealed())
     for base, data in told.items():
@@ -172,7 +172,7 @@ def test_each_sealed_segment_is_told_of_once_and_only_when_it_is_whole() -> None
     log, _ = recovered(written.files.kill(), segment_bytes=8192)
     again: list[int] = []
     log.on_sealed[:] = [again.append]
-    log.tend()
+    log.run_maintenance()
     assert again == bases[-4:]
 
 
@@ -228,14 +228,14 @@ def test_a_reader_of_another_process_survives_retention() -> None:
     for i in range(6):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
-        if written.log.wants_tending:
-            written.log.tend()
+        if written.log.needs_maintenance:
+            written.log.run_maintenance()
     reader.refresh()
     assert reader.read("a-0", 7, 0, 1)
     for i in range(30):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
-        written.log.tend()
+        written.log.run_maintenance()
         found = reader.read("a-0", 7, 0, 1 << 20)
         assert [
             it for it in found if not bytes(it.view).startswith(written.records["a-0", 7][it.offset])
@@ -256,8 +256,8 @@ def test_a_segment_used_again_while_it_is_read_is_gone_and_not_damaged(
         for i in range(runs):
             written.add("a-0", 7, [bytes([i]) * 500] * 3)
             written.sync()
-            if written.log.wants_tending:
-                written.log.tend()
+            if written.log.needs_maintenance:
+                written.log.run_maintenance()
 
     go_on(20)
     reader = LogReader(written.files, DIRECTORY)
@@ -283,7 +283,7 @@ def test_tables_of_old_segments_are_let_go_and_read_again() -> None:
     log, _ = recovered(written.files.kill(), segment_bytes=8192)
     for _ in range(2):
         assert read_all(log, "a-0", 7) == written.records["a-0", 7]
-    assert sum(shelved.table is not None for shelved in log.reader._shelf.segments()) <= TABLES_MAX + 1
+    assert sum(shelved.table is not None for shelved in log.reader._index.segments()) <= TABLES_MAX + 1
 
 
 def test_a_closed_log_says_so() -> None:
@@ -312,7 +312,7 @@ def test_closing_proves_the_last_record() -> None:
             written.log.close()
         reader = LogReader(written.files, DIRECTORY)
         reader.refresh()
-        assert reader._shelf.segments()[0].table.proven == end  # type: ignore[union-attr]
+        assert reader._index.segments()[0].table.proven == end  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync", "rename", "dirsync", "open"])
@@ -424,7 +424,7 @@ def test_segments_that_could_not_be_prepared_do_without() -> None:
         written.log.prepare()
     written.files.hook = None
     assert "prepared.tmp" not in written.files.listdir(DIRECTORY)
-    assert written.log.wants_prepared
+    assert written.log.needs_preallocation
     for _ in range(9):
         written.add("a-0", 7, [b"x" * 900])
         written.sync()
@@ -442,10 +442,10 @@ def test_a_segment_that_had_to_grow_becomes_room_of_full_size() -> None:
     written.log.remove(0)
     room = written.files.names[f"{DIRECTORY}/prepared.tmp"]
     assert bytes(room.disk) == before.ljust(8192, b"\0")
-    assert written.log._room.ready == 1
+    assert written.log._preallocator.ready == 1
 
 
-def test_a_segment_that_is_short_or_cannot_be_filled_up_becomes_no_room() -> None:
+def test_a_segment_that_is_short_or_cannot_be_filled_up_becomes_no_preallocator() -> None:
     written = Written.empty(segment_bytes=8192)
     while len(written.log.reader.bases()) < 3:
         written.add("a-0", 7, [b"x" * 900])
@@ -467,8 +467,8 @@ def test_two_rooms_are_kept_once_there_was_none() -> None:
     for i in range(6):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
-    while written.log.wants_tending:
-        written.log.tend()
+    while written.log.needs_maintenance:
+        written.log.run_maintenance()
     rooms = {name for name in written.files.listdir(DIRECTORY) if name.startswith("prepared")}
     assert len(rooms) == 2
     rename, taken = written.files.rename, []
@@ -476,7 +476,7 @@ def test_two_rooms_are_kept_once_there_was_none() -> None:
     def tending(source: str, target: str) -> None:
         taken.append(source)
         written.files.rename = rename  # type: ignore[method-assign]
-        written.log.tend()
+        written.log.run_maintenance()
         assert len(written.files.names[source].cache) == 8192
         rename(source, target)
 
@@ -484,8 +484,8 @@ def test_two_rooms_are_kept_once_there_was_none() -> None:
     for i in range(6, 60):
         written.add("a-0", 7, [bytes([i % 256]) * 500] * 3)
         written.sync()
-        while written.log.wants_tending:
-            written.log.tend()
+        while written.log.needs_maintenance:
+            written.log.run_maintenance()
     assert taken
     assert read_all(written.log, "a-0", 7) == written.records["a-0", 7]
     assert read_all(recovered(written.files.kill())[0], "a-0", 7) == written.records["a-0", 7]
@@ -496,14 +496,14 @@ def test_no_second_room_is_made_of_zeros_where_the_next_segment_makes_one_go() -
     while len(written.log.sealed()) < 3:
         written.add("a-0", 7, [bytes(1000)] * 20)
         written.sync()
-        written.log.tend()
-    room = written.log._room
+        written.log.run_maintenance()
+    room = written.log._preallocator
     room._most = 2  # as after a segment for which there was no room
     assert room.ready == 1
-    assert not written.log.wants_prepared
+    assert not written.log.needs_preallocation
     written.log.retain_bytes = 8 << 16
-    assert written.log.wants_prepared
-    written.log.tend()
+    assert written.log.needs_preallocation
+    written.log.run_maintenance()
     assert room.ready == 2
 
 

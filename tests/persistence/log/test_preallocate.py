@@ -1,4 +1,6 @@
-"""Room for segments: made ready ahead of need, and rather from a segment that goes than from zeros."""
+"""SegmentPreallocator for segments: made ready ahead of need, and rather from a segment that goes than from
+zeros.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 
 from persistence.files import Buffer, OsFiles
 from persistence.log import preallocate as module
-from persistence.log.preallocate import PREPARED_NAME, Room
+from persistence.log.preallocate import PREPARED_NAME, SegmentPreallocator
 
 SEGMENT_BYTES = 1 << 20
 STEPS = 2048
@@ -29,7 +31,7 @@ def test_a_segment_that_goes_ends_a_fill_that_is_under_way(
         begun.set()
         time.sleep(0.005)  # all of them take ten seconds
 
-    room = Room(files, str(tmp_path), SEGMENT_BYTES, rest)
+    room = SegmentPreallocator(files, str(tmp_path), SEGMENT_BYTES, rest)
     for _ in range(2):  # from nothing, twice: two are wanted from now on
         handle, path = room.take()
         files.close(handle)
@@ -67,7 +69,7 @@ def test_a_segment_that_is_about_to_go_is_waited_for_and_no_zeros_are_written(tm
         asked.set()
         return False
 
-    room = Room(files, str(tmp_path), SEGMENT_BYTES)
+    room = SegmentPreallocator(files, str(tmp_path), SEGMENT_BYTES)
     old = tmp_path / "old"
     old.write_bytes(bytes(SEGMENT_BYTES))
     preparing = threading.Thread(target=room.prepare, args=(stopped, 1.0))

@@ -314,7 +314,7 @@ def test_room_that_was_prepared_is_found_again() -> None:
     written.log.close()
     files = written.files.kill()
     log, _ = recovered(files, segment_bytes=16384)
-    assert not log.wants_prepared
+    assert not log.needs_preallocation
     again = Written(files, log)
     again.add("a-0", 2, [b"y"], first=1)
     again.sync()

@@ -11,10 +11,10 @@ import pytest
 
 from persistence import Log, LogThread, OsFiles, Source
 from persistence.archive import archive_name, earlier_name
-from persistence.maintenance.background_process import Here, IdleProcess, Job, TaskFailed
-from persistence.maintenance.maintenance import LET_GO_BYTES, Upkeep, UpkeepRules, UpkeepThread
+from persistence.maintenance.background_process import BackgroundProcess, InProcessWorker, Job, TaskFailed
+from persistence.maintenance.maintenance import LET_GO_BYTES, Maintenance, MaintenanceRules, MaintenanceThread
 from persistence.maintenance.retention_rules import Floor
-from persistence.maintenance.scrub import Paced, Scrubbed, Turns
+from persistence.maintenance.scrub import RateLimitedFiles, ScrubOrder, ScrubResult
 from persistence.segment.format import segment_name
 from persistence.segment.scan import DamagedRange
 from ringbuf import Ring
@@ -23,10 +23,10 @@ from tests.support.archives import path_of
 from tests.support.cached_files import cached_bytes, forgets
 from tests.support.log_simulation import run_of
 from tests.support.logs import DIRECTORY, Written, read_all, recovered
-from tests.support.simulated_upkeep import Kept
+from tests.support.simulated_maintenance import Kept
 from tests.support.waiting import PATIENCE_S, wait_until
 
-NO_SCRUB = UpkeepRules(archive=True, scrub_bytes_per_s=0)
+NO_SCRUB = MaintenanceRules(archive=True, scrub_bytes_per_s=0)
 
 Logged = tuple[Ring, Log, LogThread]
 
@@ -41,7 +41,7 @@ def filled(count: int = 14) -> Written:
 
 
 def states(kept: Kept) -> list[str]:
-    return [it.state for it in kept.upkeep.segments()]
+    return [it.state for it in kept.maintenance.segments()]
 
 
 # ---- archiving ----
@@ -62,7 +62,7 @@ def test_segments_are_archived_from_the_oldest_on_and_read_as_before() -> None:
     assert sum(name.endswith(".log") for name in names) == 1
     for (name, epoch), its in kept.written.records.items():
         assert read_all(kept.written.log, name, epoch) == its
-    status = kept.upkeep.status()
+    status = kept.maintenance.status()
     assert status["archive"]["segments"] == count - 1  # type: ignore[index]
     assert status["archive"]["ratio"] > 1  # type: ignore[index]
 
@@ -72,7 +72,7 @@ def test_archives_go_like_segments() -> None:
     kept.steps(80)
     archived = states(kept).count("archived")
     assert 0 < archived < 7
-    assert kept.upkeep.stats.deleted > 0
+    assert kept.maintenance.stats.deleted > 0
     first = kept.written.log.epochs("a-0")[0].first_offset
     assert first > 0
     its = kept.written.records["a-0", 7]
@@ -89,13 +89,13 @@ def test_archives_of_the_earlier_format_are_reported_and_never_deleted(
     for base in bases[1:3]:
         files.rename(path_of(base), f"{DIRECTORY}/{earlier_name(base)}")
     kept.written.log.reader.archive.refresh()
-    deleting = Kept(kept.written, UpkeepRules(retain_bytes=1, archive=True, scrub_bytes_per_s=0))
+    deleting = Kept(kept.written, MaintenanceRules(retain_bytes=1, archive=True, scrub_bytes_per_s=0))
     deleting.steps(30)
     names = files.listdir(DIRECTORY)
     assert {earlier_name(base) for base in bases[1:3]} <= set(names)
     assert not any(name.endswith(".parquet") for name in names)
-    assert deleting.upkeep.stats.deleted == len(bases) - 2
-    assert deleting.upkeep.status()["archive"]["damaged"] == 2  # type: ignore[index]
+    assert deleting.maintenance.stats.deleted == len(bases) - 2
+    assert deleting.maintenance.status()["archive"]["damaged"] == 2  # type: ignore[index]
     assert f"kept unread directory={DIRECTORY} files=2 first={earlier_name(bases[1])}" in caplog.text
 
 
@@ -124,7 +124,7 @@ def test_a_damaged_segment_stays_between_archives_and_is_read_as_far_as_it_can_b
     files.flip(f"{DIRECTORY}/{segment_name(damaged)}", 5000 * 8)
     kept.steps(40)
     assert states(kept)[:3] == ["archived", "sealed", "archived"]
-    assert "damaged" in kept.upkeep.refused[damaged]
+    assert "damaged" in kept.maintenance.refused[damaged]
     its = kept.written.records["a-0", 7]
 
     def readable(log: Log) -> dict[int, bytes]:
@@ -148,17 +148,17 @@ def test_a_segment_that_cannot_be_archived_now_is_tried_again() -> None:
 
     kept.written.files.hook = refuse
     kept.steps(2)
-    assert "no space" in kept.upkeep.trouble
+    assert "no space" in kept.maintenance.trouble
     kept.written.files.hook = None
     kept.steps(3)
     assert states(kept).count("archived") == 0
     kept.clocks.pass_by(60)
     kept.steps(40)
     assert states(kept)[0] == "archived"
-    assert kept.upkeep.trouble == ""
+    assert kept.maintenance.trouble == ""
 
 
-class Stuck(Here):
+class Stuck(InProcessWorker):
     """A worker that never answers: stopped, or behind a disk that serves everybody else first."""
 
     closed = 0
@@ -175,8 +175,8 @@ class Stuck(Here):
 
 @pytest.mark.parametrize("archive", [True, False])
 def test_idle_work_that_does_not_end_keeps_no_room_from_a_full_disk(archive: bool) -> None:
-    kept = Kept(filled(), UpkeepRules(archive=archive))
-    worker = kept.upkeep._worker = Stuck(kept.written.files)
+    kept = Kept(filled(), MaintenanceRules(archive=archive))
+    worker = kept.maintenance._worker = Stuck(kept.written.files)
     before = kept.bases()
     kept.steps(3)
     assert worker.job.base == before[0]
@@ -195,7 +195,7 @@ def test_what_is_on_the_disk_does_not_stay_in_memory(tmp_path: Path) -> None:
     with Log(tmp_path, retain_bytes=0, direct=False) as log:
         log.recover()
         log.join("a-0", 7, 0)
-        upkeep = Upkeep(log, UpkeepRules(scrub_bytes_per_s=0), Here(log.files))
+        maintenance = Maintenance(log, MaintenanceRules(scrub_bytes_per_s=0), InProcessWorker(log.files))
         for number in range(LET_GO_BYTES // 10_000):
             log.append(log._ids["a-0"], [run_of(encode(number, bytes(10_000), epoch=7, key=b"t"), 7)])
             if number % 100 == 0:
@@ -204,45 +204,45 @@ def test_what_is_on_the_disk_does_not_stay_in_memory(tmp_path: Path) -> None:
         log.sync()
         segment = tmp_path / segment_name(0)
         assert cached_bytes(segment) > LET_GO_BYTES // 2
-        upkeep.step()
+        maintenance.step()
         assert cached_bytes(segment) < LET_GO_BYTES // 8
-        upkeep.close()
+        maintenance.close()
 
 
 # ---- reading again ----
 
 
 def test_everything_is_read_once_a_pass_and_damage_is_told() -> None:
-    kept = Kept(filled(), UpkeepRules(archive=False, scrub_interval_s=1000))
+    kept = Kept(filled(), MaintenanceRules(archive=False, scrub_interval_s=1000))
     count = len(kept.bases())
     kept.steps(2 * count + 2)
-    assert (kept.upkeep.turns.passes, kept.upkeep.turns.damaged) == (1, 0)
-    read = kept.upkeep.turns.read_bytes
+    assert (kept.maintenance.turns.passes, kept.maintenance.turns.damaged) == (1, 0)
+    read = kept.maintenance.turns.read_bytes
     assert read > (count - 1) * 7000
     kept.steps(10)
-    assert kept.upkeep.turns.read_bytes == read
+    assert kept.maintenance.turns.read_bytes == read
     kept.written.files.flip(f"{DIRECTORY}/{segment_name(kept.bases()[2])}", 5000 * 8)
     kept.clocks.pass_by(1000)
     kept.steps(2 * count + 2)
-    assert (kept.upkeep.turns.passes, kept.upkeep.turns.damaged) == (2, 1)
+    assert (kept.maintenance.turns.passes, kept.maintenance.turns.damaged) == (2, 1)
     assert [segment for segment, _ in kept.written.log.reader.damaged] == [segment_name(kept.bases()[2])]
 
 
-DAMAGED = Scrubbed(0, False, 64, (DamagedRange(segment_name(0), 0, 64, "", 0),), {})
+DAMAGED = ScrubResult(0, False, 64, (DamagedRange(segment_name(0), 0, 64, "", 0),), {})
 
 
 @pytest.mark.parametrize("result", [TaskFailed("later", "No such file"), DAMAGED])
 def test_work_on_a_segment_that_retention_has_removed_is_no_trouble(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, result: object
 ) -> None:
-    kept = Kept(filled(), UpkeepRules(archive=False))
-    kept.upkeep.step()
-    job = kept.upkeep._job
+    kept = Kept(filled(), MaintenanceRules(archive=False))
+    kept.maintenance.step()
+    job = kept.maintenance._job
     assert job is not None
     kept.written.log.remove(job.base)
-    monkeypatch.setattr(kept.upkeep._worker, "result", lambda: result)
-    kept.upkeep.step(may_begin=False)
-    assert not kept.upkeep.trouble
+    monkeypatch.setattr(kept.maintenance._worker, "result", lambda: result)
+    kept.maintenance.step(may_begin=False)
+    assert not kept.maintenance.trouble
     assert not kept.written.log.reader.damaged
     assert not caplog.records
 
@@ -250,13 +250,13 @@ def test_work_on_a_segment_that_retention_has_removed_is_no_trouble(
 def test_archives_are_read_again_too() -> None:
     kept = Kept(filled(), NO_SCRUB._replace(scrub_bytes_per_s=1 << 30, scrub_interval_s=1000))
     kept.steps(60)
-    assert kept.upkeep.turns.passes == 1
+    assert kept.maintenance.turns.passes == 1
     path = path_of(kept.bases()[1])
     kept.written.files.flip(path, 100 * 8)
     kept.clocks.pass_by(1000)
     kept.steps(60)
-    assert kept.upkeep.turns.damaged == 1
-    assert kept.upkeep.status()["archive"]["damaged"] == 1  # type: ignore[index]
+    assert kept.maintenance.turns.damaged == 1
+    assert kept.maintenance.status()["archive"]["damaged"] == 1  # type: ignore[index]
 
 
 def test_reading_keeps_to_its_pace_and_stops_when_asked() -> None:
@@ -269,24 +269,24 @@ def test_reading_keeps_to_its_pace_and_stops_when_asked() -> None:
     files = Written.empty().files
     handle = files.open("/x", create=True)
     files.pwritev(handle, [bytes(10_000)], 0)
-    paced = Paced(files, 1000, clock=lambda: now[0], sleep=sleep)
+    paced = RateLimitedFiles(files, 1000, clock=lambda: now[0], sleep=sleep)
     for _ in range(5):
         paced.read(handle, 1000, 0)
     assert now[0] == pytest.approx(5.0)
     assert max(slept) <= 1.0
-    stopped = Paced(files, 1, lambda: True, clock=lambda: now[0], sleep=sleep)
+    stopped = RateLimitedFiles(files, 1, lambda: True, clock=lambda: now[0], sleep=sleep)
     with pytest.raises(Exception, match="asked to stop"):
         stopped.read(handle, 1000, 0)
 
 
 def test_a_pass_takes_what_comes_meanwhile_along() -> None:
-    turns = Turns(interval_s=100)
+    turns = ScrubOrder(interval_s=100)
     assert turns.next([0, 10], 5.0) == 0
-    turns.done(Scrubbed(0, False, 7, (), {}))
+    turns.done(ScrubResult(0, False, 7, (), {}))
     assert turns.next([10, 20], 6.0) == 10
     turns.skip(10)
     assert turns.next([10, 20], 7.0) == 20
-    turns.done(Scrubbed(20, True, 7, (), {"page 0": "x"}))
+    turns.done(ScrubResult(20, True, 7, (), {"page 0": "x"}))
     assert turns.next([20], 8.0) is None
     assert (turns.passes, turns.last_pass_s, turns.damaged) == (1, 3.0, 1)
     assert turns.next([20], 104.0) is None
@@ -316,8 +316,8 @@ def real_log(directory: Path, records: int = 3000) -> Log:
 def test_the_child_archives_and_gives_way(tmp_path: Path) -> None:
     log = real_log(tmp_path)
     before = b"".join(it.view for it in log.read("a-0", 7, 0, 1 << 30))
-    upkeep = Upkeep(log, NO_SCRUB, worker := IdleProcess())
-    thread = UpkeepThread([upkeep], worker)
+    maintenance = Maintenance(log, NO_SCRUB, worker := BackgroundProcess())
+    thread = MaintenanceThread([maintenance], worker)
     thread.start()
     deadline = time.monotonic() + PATIENCE_S
     niceness: set[int] = set()
@@ -338,7 +338,7 @@ def test_the_child_archives_and_gives_way(tmp_path: Path) -> None:
     log.close()
 
 
-def test_what_upkeep_stumbles_over_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_maintenance_stumbles_over_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
     """Otherwise the disk would fill without a visible cause."""
     looks: list[str] = []
 
@@ -346,7 +346,9 @@ def test_what_upkeep_stumbles_over_does_not_end_it(caplog: pytest.LogCaptureFixt
         looks.append(ring_name)
         raise ValueError("a mistake in somebody's floors")
 
-    thread = UpkeepThread([Upkeep(filled().log, NO_SCRUB, Here(OsFiles()), floors=floors)])
+    thread = MaintenanceThread(
+        [Maintenance(filled().log, NO_SCRUB, InProcessWorker(OsFiles()), floors=floors)]
+    )
     thread.start()
     wait_until(lambda: bool(looks))
     seen = len(looks)
@@ -356,7 +358,7 @@ def test_what_upkeep_stumbles_over_does_not_end_it(caplog: pytest.LogCaptureFixt
     assert "a mistake in somebody's floors" in caplog.text
 
 
-def answer(worker: IdleProcess) -> object:
+def answer(worker: BackgroundProcess) -> object:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if (found := worker.result()) is not None:
@@ -368,17 +370,17 @@ def answer(worker: IdleProcess) -> object:
 def test_the_child_reads_again_and_says_what_it_cannot_do(tmp_path: Path) -> None:
     log = real_log(tmp_path)
     base, end = 0, log.reader.bases()[1]
-    worker = IdleProcess()
+    worker = BackgroundProcess()
     worker.start(Job("scrub_segment", str(tmp_path), base, end))
     found = answer(worker)
-    assert isinstance(found, Scrubbed)
+    assert isinstance(found, ScrubResult)
     assert (found.bytes, found.places) == (end, ())
     with open(tmp_path / segment_name(base), "r+b") as file:
         file.seek(5000)
         file.write(b"rot")
     worker.start(Job("scrub_segment", str(tmp_path), base, end))
     found = answer(worker)
-    assert isinstance(found, Scrubbed)
+    assert isinstance(found, ScrubResult)
     assert [place.ring_name for place in found.places] == ["a-0"]
     worker.start(Job("archive", str(tmp_path), base, end))
     refused = answer(worker)
@@ -394,7 +396,7 @@ def test_the_child_reads_again_and_says_what_it_cannot_do(tmp_path: Path) -> Non
 def test_a_child_that_dies_is_noticed_and_replaced(tmp_path: Path) -> None:
     log = real_log(tmp_path)
     end = log.reader.bases()[1]
-    worker = IdleProcess()
+    worker = BackgroundProcess()
     worker.start(Job("scrub_segment", str(tmp_path), 0, end, 1000))  # a minute or more
     process = worker._process
     assert process is not None
@@ -402,7 +404,7 @@ def test_a_child_that_dies_is_noticed_and_replaced(tmp_path: Path) -> None:
     process.wait()
     assert answer(worker) == TaskFailed("later", "the process that does such work has ended")
     worker.start(Job("scrub_segment", str(tmp_path), 0, end))
-    assert isinstance(answer(worker), Scrubbed)
+    assert isinstance(answer(worker), ScrubResult)
     worker.start(Job("scrub_segment", str(tmp_path), 0, end, 1000))
     began = time.monotonic()
     worker.close()

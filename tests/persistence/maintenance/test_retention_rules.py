@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from persistence.free_disk_space import DiskRules, disk_step
-from persistence.maintenance.maintenance import UpkeepRules
+from persistence.maintenance.maintenance import MaintenanceRules
 from persistence.maintenance.retention_rules import Floor, Retention, StreamRules
-from persistence.segment.segment_facts import RingInfo, SegmentInfo
+from persistence.segment.segment_info import RingInfo, SegmentInfo
 from tests.support.logs import Written
-from tests.support.simulated_upkeep import SECOND_NS, Clocks, Kept, stream_of
+from tests.support.simulated_maintenance import SECOND_NS, Clocks, Kept, stream_of
 
 NOW_S = 100_000
 MIB = 1 << 20
@@ -132,7 +132,7 @@ def test_the_log_s_cap_asks_no_stream_and_counts_what_went_early() -> None:
     wants = StreamRules("a", retain_s=1_000_000)
     removal = retention(wants, retain_bytes=45 * MIB).next(hourly(9, a_0=5, b_0=5), NOW_S * SECOND_NS)
     assert removal is not None
-    assert removal.early == {"a": 100}
+    assert removal.forced_records == {"a": 100}
     assert goes(retention(wants, retain_bytes=45 * MIB), hourly(9, a_0=5, b_0=5)) == [0, 1, 2, 3]
 
 
@@ -178,7 +178,7 @@ def test_a_hold_has_an_end_and_then_somebody_loses() -> None:
     removal = rules.next(segments, NOW_S * SECOND_NS)
     assert removal is not None
     assert [tuple(it) for it in removal.losses] == [("bridge lake", "a-0", 50)]
-    assert removal.early == {}
+    assert removal.forced_records == {}
 
 
 # ---- discard ----
@@ -212,21 +212,21 @@ def filled(count: int = 14, **options: int) -> Written:
     return written
 
 
-def test_upkeep_lets_one_file_go_at_a_time() -> None:
-    kept = Kept(filled(40), UpkeepRules(retain_bytes=3 << 16, scrub_bytes_per_s=0))
+def test_maintenance_lets_one_file_go_at_a_time() -> None:
+    kept = Kept(filled(40), MaintenanceRules(retain_bytes=3 << 16, scrub_bytes_per_s=0))
     counts: list[int] = []
     while not counts or len(kept.bases()) < counts[-1]:
         counts.append(len(kept.bases()))
-        kept.clocks.pass_by(kept.upkeep.step())
+        kept.clocks.pass_by(kept.maintenance.step())
     assert counts == list(range(counts[0], 2, -1))
-    assert kept.upkeep.stats.deleted == len(counts) - 1
+    assert kept.maintenance.stats.deleted == len(counts) - 1
     epochs = kept.written.log.epochs("a-0")
     assert epochs[0].first_offset > 60
     assert epochs[0].end_offset == 120
 
 
 def test_a_segment_from_a_time_to_come_is_ended_when_the_clock_has_been_set_right() -> None:
-    kept = Kept(filled(1), UpkeepRules(segment_age_s=100))
+    kept = Kept(filled(1), MaintenanceRules(segment_age_s=100))
     kept.clocks.now_ns = 1_700_000_000 * SECOND_NS - 99 * SECOND_NS  # a little before it began
     kept.steps(1)
     assert kept.written.log.active_since_ns is not None
@@ -236,7 +236,7 @@ def test_a_segment_from_a_time_to_come_is_ended_when_the_clock_has_been_set_righ
 
 
 def test_an_old_segment_is_ended_and_goes_when_another_follows() -> None:
-    kept = Kept(filled(1), UpkeepRules(segment_age_s=100, retain_s=200))
+    kept = Kept(filled(1), MaintenanceRules(segment_age_s=100, retain_s=200))
     written = kept.written
     kept.clocks.now_ns = 1_700_000_000 * SECOND_NS + 99 * SECOND_NS  # the segment's own clock
     kept.steps(1)
@@ -259,8 +259,8 @@ def test_an_old_segment_is_ended_and_goes_when_another_follows() -> None:
 
 
 @pytest.mark.parametrize("days", [-400, 400])
-def test_a_clock_that_is_set_while_the_upkeep_runs_takes_nothing_and_keeps_nothing(days: int) -> None:
-    kept = Kept(filled(14), UpkeepRules(retain_bytes=0, retain_s=1000, scrub_bytes_per_s=0))
+def test_a_clock_that_is_set_while_maintenance_runs_takes_nothing_and_keeps_nothing(days: int) -> None:
+    kept = Kept(filled(14), MaintenanceRules(retain_bytes=0, retain_s=1000, scrub_bytes_per_s=0))
     kept.clocks.now_ns = 1_700_000_000 * SECOND_NS
     monotonic = Clocks()
     kept.clocks.monotonic_s = monotonic.monotonic_s  # type: ignore[method-assign]
@@ -276,30 +276,30 @@ def test_a_clock_that_is_set_while_the_upkeep_runs_takes_nothing_and_keeps_nothi
 
 
 def test_the_disk_s_three_steps() -> None:
-    kept = Kept(filled(20), UpkeepRules(retain_bytes=0), (StreamRules("a", retain_s=1 << 40),))
+    kept = Kept(filled(20), MaintenanceRules(retain_bytes=0), (StreamRules("a", retain_s=1 << 40),))
     files = kept.written.files
     before = len(kept.bases())
     files.total_bytes, files.free_bytes = 1000 << 20, 200 << 20
     kept.steps(3)
-    assert (kept.upkeep.step_of_disk, len(kept.bases()), kept.blocked) == ("warn", before, "")
+    assert (kept.maintenance.step_of_disk, len(kept.bases()), kept.blocked) == ("warn", before, "")
     files.free_bytes = 100 << 20
     kept.steps(3)
-    assert (kept.upkeep.step_of_disk, len(kept.bases()), kept.blocked) == ("delete", before - 3, "")
-    assert kept.upkeep.early["a"] > 0
-    assert kept.upkeep.early["b"] == 0
+    assert (kept.maintenance.step_of_disk, len(kept.bases()), kept.blocked) == ("delete", before - 3, "")
+    assert kept.maintenance.forced_records["a"] > 0
+    assert kept.maintenance.forced_records["b"] == 0
     files.free_bytes = 10 << 20
     kept.steps(1)
     assert kept.blocked == f"{50 << 20} bytes of the disk are kept free"
     files.free_bytes = 900 << 20
     kept.steps(1)
-    assert (kept.upkeep.step_of_disk, kept.blocked) == ("ok", "")
-    assert kept.upkeep.status()["early_records"] == {"a": kept.upkeep.early["a"]}
+    assert (kept.maintenance.step_of_disk, kept.blocked) == ("ok", "")
+    assert kept.maintenance.status()["forced_records"] == {"a": kept.maintenance.forced_records["a"]}
 
 
 def test_who_is_full_is_told_when_it_changes() -> None:
     kept = Kept(
         filled(20),
-        UpkeepRules(scrub_bytes_per_s=0),
+        MaintenanceRules(scrub_bytes_per_s=0),
         (StreamRules("a", 20_000, 50, "new"), StreamRules("b", retain_s=50)),
     )
     kept.steps(3)
@@ -310,11 +310,11 @@ def test_who_is_full_is_told_when_it_changes() -> None:
 
 
 def test_what_is_removed_unread_is_counted_by_consumer() -> None:
-    kept = Kept(filled(40), UpkeepRules(retain_bytes=3 << 16, scrub_bytes_per_s=0))
+    kept = Kept(filled(40), MaintenanceRules(retain_bytes=3 << 16, scrub_bytes_per_s=0))
     kept.floors["a-0"] = [Floor("bridge lake", 7, 10)]
     kept.steps()
     first = kept.written.log.epochs("a-0")[0].first_offset
-    assert kept.upkeep.lost == {"bridge lake": first - 10}
+    assert kept.maintenance.lost == {"bridge lake": first - 10}
 
 
 def test_any_rules_keep_what_is_wanted_and_order() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from persistence.maintenance.retention_rules import Retention, StreamRules
-from persistence.maintenance.segment_ages import CLOCK_SET_NS, Ages
-from persistence.segment.segment_facts import RingInfo, SegmentInfo
+from persistence.maintenance.segment_ages import CLOCK_SET_NS, SegmentAges
+from persistence.segment.segment_info import RingInfo, SegmentInfo
 
 SECOND_NS = 1_000_000_000
 HOUR_NS, DAY_NS = 3600 * SECOND_NS, 86_400 * SECOND_NS
@@ -29,7 +29,7 @@ class Machine:
 
     def restart(self) -> None:
         """Another process, which knows nothing."""
-        self.ages, self.monotonic_ns = Ages(), self.monotonic_ns % (7 * SECOND_NS)
+        self.ages, self.monotonic_ns = SegmentAges(), self.monotonic_ns % (7 * SECOND_NS)
 
     def pass_by(self, ns: int) -> None:
         self.wall_ns += ns

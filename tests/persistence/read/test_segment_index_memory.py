@@ -2,7 +2,7 @@
 
 import gc
 
-from persistence.read.segment_index import TABLES_MAX, Shelved
+from persistence.read.segment_index import TABLES_MAX, IndexedSegment
 from persistence.segment.footer import Footer
 from persistence.segment.scan import SegmentTable
 from tests.support.logs import Written
@@ -34,10 +34,10 @@ def test_a_log_keeps_the_tables_of_few_sealed_segments_in_memory() -> None:
 
 
 def test_segments_that_are_removed_leave_no_memory_behind() -> None:
-    kinds = (Shelved, SegmentTable, Footer)
+    kinds = (IndexedSegment, SegmentTable, Footer)
     before = [alive(kind) for kind in kinds]
     log = written()
-    log.log.tend()
+    log.log.run_maintenance()
     log.log.prove()
     log.sync()
     for facts in log.log.reader.segments():  # with footers and tables

@@ -87,7 +87,7 @@ def test_nor_does_it_when_a_start_has_come_between_and_written_nothing() -> None
     files, written = large()
     last = segments(files)[-1]
     log, _ = recovered(files)
-    log.tend()
+    log.run_maintenance()
     assert log.reader.segments()[-1].indexed
     log.close()
     files.counts = {}
@@ -219,7 +219,7 @@ def test_what_is_damaged_in_a_closed_segment_is_found_when_its_index_is_made() -
     written.files.flip(path, 8 * bytes(written.files.names[path].cache).find(bytes([4]) * 100))
     log, report = recovered(written.files)
     assert report.damage == ()
-    log.tend()
+    log.run_maintenance()
     (damage,) = log.reader.damaged.values()
     assert (damage.ring_name, damage.kept, damage.lost) == ("a-0", 9, ((4, 5),))
     assert [it.damage for it in quarantined(written.files, DIRECTORY)] == [damage]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from persistence import Log, LogReader
 from persistence.errors import FormatError
-from persistence.log.footer_builder import REST_SHARE, Indexer
-from persistence.maintenance.background_process import Here
-from persistence.maintenance.maintenance import Upkeep, UpkeepRules
+from persistence.log.footer_builder import REST_SHARE, FooterBuilder
+from persistence.maintenance.background_process import InProcessWorker
+from persistence.maintenance.maintenance import Maintenance, MaintenanceRules
 from persistence.segment import footer
 from persistence.segment.format import SegmentHeader, segment_name
 from persistence.segment.scan import DamagedRange, read_header
@@ -33,7 +33,7 @@ Records = dict[str, list[tuple[int, str, int, bytes]]]  # by ring
 def tended(runs: int = 60) -> tuple[SimFiles, Log, Records]:
     """A log with footers behind all segments but the last."""
     files, log, written = many_topics(runs, list(range(5000)))
-    log.tend()
+    log.run_maintenance()
     log.prove()
     log.sync()
     return files, log, written
@@ -90,7 +90,7 @@ def test_who_has_a_footer_never_reads_the_segment() -> None:
         its += keyed(log, "a-0", batch, len(its), 0)
         log.write()
         log.sync()
-    log.tend()
+    log.run_maintenance()
     reader = reader_of(files)
     CountingFiles.read_bytes = 0
     found = topic_records(reader.read_topic("a-0", "t/4321", EPOCH, 0, 1 << 20))
@@ -208,7 +208,7 @@ def test_footers_beside_a_busy_log_take_a_fiftieth_of_the_time(monkeypatch: pyte
         now += 1
         return now
 
-    indexer = Indexer(files, DIRECTORY, clock)
+    indexer = FooterBuilder(files, DIRECTORY, clock)
     monkeypatch.setattr(indexer, "_write", lambda reader, base, end: asked.append(base))
     for base in bases:
         indexer.add(base)
@@ -241,7 +241,7 @@ def real_sizes(files: SimFiles, bases: list[int]) -> list[int]:
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_called_flushed_is_there_after_a_power_cut(seed: int) -> None:
     files, log, _ = many_topics(60, list(range(5000)))
-    log.tend()
+    log.run_maintenance()
     flushed = [it.base for it in log.reader.segments() if it.state == "flushed"]
     assert flushed == log.reader.bases()[:-1]
     after = reader_of(files.crash(Random(seed)))
@@ -257,7 +257,7 @@ def test_a_footer_that_the_disk_does_not_keep_is_not_to_be_seen() -> None:
             raise OSError(errno.EIO, "injected")
 
     files.hook = refuse
-    log.tend()
+    log.run_maintenance()
     files.hook = None
     assert {it.state for it in reader_of(files).segments()} == {"sealed", "active"}
     assert list(everything(reader_of(files), written)) == expected
@@ -265,15 +265,15 @@ def test_a_footer_that_the_disk_does_not_keep_is_not_to_be_seen() -> None:
 
 def test_sizes_count_footers() -> None:
     files, log, _ = many_topics(60, list(range(5000)))
-    upkeep = Upkeep(log, UpkeepRules(scrub_bytes_per_s=0), Here(files))
-    before = [it.file_bytes for it in upkeep.segments()]
+    maintenance = Maintenance(log, MaintenanceRules(scrub_bytes_per_s=0), InProcessWorker(files))
+    before = [it.file_bytes for it in maintenance.segments()]
     bases = log.reader.bases()
-    log.tend()
+    log.run_maintenance()
     sizes = real_sizes(files, bases)
     assert min(map(sub, sizes[:-1], before[:-1])) > 0
     assert [log.sealed()[base] for base in bases[:-1]] == sizes[:-1]
-    assert [it.file_bytes for it in upkeep.segments()] == sizes
-    assert {it.state for it in upkeep.segments()[:-1]} == {"flushed"}
+    assert [it.file_bytes for it in maintenance.segments()] == sizes
+    assert {it.state for it in maintenance.segments()[:-1]} == {"flushed"}
 
 
 def test_who_was_killed_before_a_footer_was_written_has_it_after_the_next_start() -> None:
@@ -281,7 +281,7 @@ def test_who_was_killed_before_a_footer_was_written_has_it_after_the_next_start(
     recent = log.reader.bases()[-4:]
     later = Log(DIRECTORY, files.kill(), segment_bytes=8192, retain_bytes=0)
     later.recover()
-    later.tend()
+    later.run_maintenance()
     assert [it.base for it in later.reader.segments() if it.state == "flushed"] == recent
 
 
@@ -297,7 +297,7 @@ def test_a_segment_that_has_its_footer_takes_no_memory(tmp_path: Path) -> None:
         log.sync()
         first = tmp_path / segment_name(log.reader.bases()[0])
         assert cached_bytes(first) > 128 << 10
-        log.tend()
+        log.run_maintenance()
         assert log.reader.segments()[0].indexed
     assert cached_bytes(first) <= 64 << 10  # Its table has been looked at since.
 
@@ -368,7 +368,7 @@ def test_records_filled_in_place_are_found_by_their_topic() -> None:
         written.sync()
     written.log.prove()
     written.log.sync()
-    written.log.tend()
+    written.log.run_maintenance()
     reader = reader_of(written.files)
     assert reader.segments()[0].indexed
     found = reader.read_topic("a-0", "a-0", 7, 0, 1 << 20)

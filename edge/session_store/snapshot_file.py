@@ -1,10 +1,10 @@
-"""Session checkpoint: one file with the whole state of sessions, and the journal position where it continues.
+"""Session snapshot: one file with the whole state of sessions, and the journal position where it continues.
 
     byte  size  field
        0     8  magic      "BRIMSESS"
        8     4  version    STATE_VERSION of edge/session_store/journal_records.py
       12     4  epoch      of the ring that is the journal
-      16     8  position   in that ring: later entries are newer than the checkpoint
+      16     8  position   in that ring: later entries are newer than the snapshot
       24     8  created_ns wall clock, ns since 1970
       32     4  crc32c     of bytes 0 .. 32
       36        frames
@@ -46,10 +46,10 @@ __all__ = [
     "NOTE",
     "Frame",
     "Origin",
-    "SessionCheckpoint",
-    "parse_checkpoint",
-    "read_checkpoint",
-    "write_checkpoint",
+    "SavedSnapshot",
+    "parse_snapshot",
+    "read_snapshot",
+    "write_snapshot",
 ]
 
 log = logging.getLogger(__name__)
@@ -65,21 +65,21 @@ Frame = tuple[bytes, bytes]  # kind, body
 
 
 class Origin(NamedTuple):
-    """The journal position where a checkpoint ends, and its time."""
+    """The journal position where a snapshot ends, and its time."""
 
     epoch: int
     position: int
     created_ns: int
 
 
-class SessionCheckpoint(NamedTuple):
-    """Content of a checkpoint file."""
+class SavedSnapshot(NamedTuple):
+    """Content of a snapshot file."""
 
     origin: Origin
     frames: list[Frame]
 
 
-def write_checkpoint(
+def write_snapshot(
     path: Path,
     origin: Origin,
     frames: Iterable[Frame],
@@ -96,7 +96,7 @@ def write_checkpoint(
     the live file. Raises OSError; the old file is unchanged then.
     """
     if sync and uses_reserve:
-        raise ValueError("a checkpoint that is synced cannot use the reserve; use one of the two")
+        raise ValueError("a snapshot that is synced cannot use the reserve; use one of the two")
     files, name = files or OsFiles(), str(path)
     lends = reserve is not None and uses_reserve
     reserved_bytes = reserve.lend(Path(f"{name}{TEMPORARY_SUFFIX}")) if reserve is not None and lends else 0
@@ -123,31 +123,31 @@ def _write(files: Files, new: NewFile, origin: Origin, frames: Iterable[Frame], 
         new.write(pack_frame(kind, body, seed), body)
 
 
-def read_checkpoint(
+def read_snapshot(
     path: Path, damaged: list[Path] | None = None, files: Files | None = None
-) -> SessionCheckpoint | None:
-    """Read a checkpoint; None if there is no valid one. A damaged file is renamed and added to `damaged`."""
+) -> SavedSnapshot | None:
+    """Read a snapshot; None if there is no valid one. A damaged file is renamed and added to `damaged`."""
     files = files or OsFiles()
     try:
         data = read_file(files, str(path))
     except FileNotFoundError:
         return None
     except OSError as error:
-        log.error("session checkpoint unreadable %s", pairs(file=path, reason=error))
+        log.error("session snapshot unreadable %s", pairs(file=path, reason=error))
         return None
     try:
-        return parse_checkpoint(memoryview(data))
+        return parse_snapshot(memoryview(data))
     except ValueError as error:
         aside = path.with_name(f"{path.name}.bad")
         files.rename(str(path), str(aside))
-        log.warning("session checkpoint damaged %s", pairs(file=path, reason=error, kept=aside))
+        log.warning("session snapshot damaged %s", pairs(file=path, reason=error, kept=aside))
         if damaged is not None:
             damaged.append(path)
         return None
 
 
-def parse_checkpoint(data: memoryview) -> SessionCheckpoint:
-    """Parse the bytes of a checkpoint file. Raises ValueError if they are incomplete or damaged."""
+def parse_snapshot(data: memoryview) -> SavedSnapshot:
+    """Parse the bytes of a snapshot file. Raises ValueError if they are incomplete or damaged."""
     if len(data) < _HEADER.size + _CRC.size:
         raise ValueError(f"{len(data)} bytes have no header")
     magic, version, epoch, position, created_ns = _HEADER.unpack_from(data)
@@ -157,6 +157,6 @@ def parse_checkpoint(data: memoryview) -> SessionCheckpoint:
     frames: list[Frame] = []
     for kind, body, _ in frames_in(data, _HEADER.size + _CRC.size, seed):
         if kind == END:
-            return SessionCheckpoint(Origin(epoch, position, created_ns), frames)
+            return SavedSnapshot(Origin(epoch, position, created_ns), frames)
         frames.append((kind, bytes(body)))
     raise ValueError(f"{len(frames)} valid frames and no end in {len(data)} bytes")

@@ -1,12 +1,12 @@
-"""The upkeep of a log on a simulated disk, with clocks that a test turns."""
+"""The maintenance of a log on a simulated disk, with clocks that a test turns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from persistence.maintenance.background_process import Here
-from persistence.maintenance.maintenance import Upkeep, UpkeepRules
+from persistence.maintenance.background_process import InProcessWorker
+from persistence.maintenance.maintenance import Maintenance, MaintenanceRules
 from persistence.maintenance.retention_rules import Floor, StreamRules
 from tests.support.logs import Written
 
@@ -41,7 +41,7 @@ class Kept:
     """A log that is kept by these rules; step() until there is nothing to do."""
 
     written: Written
-    rules: UpkeepRules
+    rules: MaintenanceRules
     streams: tuple[StreamRules, ...] = ()
     clocks: Clocks = field(default_factory=Clocks)
     floors: dict[str, list[Floor]] = field(default_factory=dict)
@@ -50,19 +50,19 @@ class Kept:
 
     def __post_init__(self) -> None:
         self.written.log.on_sealed.clear()
-        self.upkeep = self.begin(self.written)
+        self.maintenance = self.begin(self.written)
 
-    def begin(self, written: Written, **options: Any) -> Upkeep:
-        """The upkeep of that log, from the start."""
+    def begin(self, written: Written, **options: Any) -> Maintenance:
+        """The maintenance of that log, from the start."""
         named = {rules.name: rules for rules in self.streams}
 
         def block(reason: str) -> None:
             self.blocked = reason
 
-        return Upkeep(
+        return Maintenance(
             written.log,
             self.rules,
-            Here(written.files),
+            InProcessWorker(written.files),
             stream_of=lambda ring: named.get(stream_of(ring), StreamRules(stream_of(ring))),
             floors=lambda ring: self.floors.get(ring, []),
             on_full=lambda full: self.fulls.append(set(full)),
@@ -74,8 +74,8 @@ class Kept:
     def steps(self, count: int = 60) -> None:
         """So many steps, each when the one before asked for it."""
         for _ in range(count):
-            self.clocks.pass_by(self.upkeep.step())
+            self.clocks.pass_by(self.maintenance.step())
 
     def bases(self) -> list[int]:
         """Bases of the segments, archived or not."""
-        return [it.base for it in self.upkeep.segments()]
+        return [it.base for it in self.maintenance.segments()]

@@ -1,4 +1,4 @@
-"""Segment facts: content and state of a segment, for display and for decisions about it."""
+"""Segment information: content and state of a segment, for display and for decisions about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Literal
 from persistence.segment.footer import Footer
 from persistence.segment.scan import DamagedRange, SegmentTable
 
-__all__ = ["SEGMENT_COSTS_BYTES", "RingInfo", "SegmentInfo", "SegmentState", "footer_facts", "ring_facts"]
+__all__ = [
+    "SEGMENT_COSTS_BYTES",
+    "RingInfo",
+    "SegmentInfo",
+    "SegmentState",
+    "rings_of_footer",
+    "rings_of_table",
+]
 
 SEGMENT_COSTS_BYTES = 64 << 10  # smallest size counted for a file: repeated crashes create many small files
 
@@ -52,8 +59,8 @@ class SegmentInfo:
         return sum(ring.records for ring in self.rings)
 
 
-def footer_facts(footer: Footer) -> tuple[RingInfo, ...]:
-    """Facts of each ring and epoch in a footer, in the order of names."""
+def rings_of_footer(footer: Footer) -> tuple[RingInfo, ...]:
+    """Each ring and epoch in a footer, in the order of names."""
     rings = []
     for (ring_id, epoch), group in footer.groups.items():
         entry = footer.catalogue.get(ring_id)
@@ -63,8 +70,8 @@ def footer_facts(footer: Footer) -> tuple[RingInfo, ...]:
     return tuple(sorted(rings, key=lambda ring: (ring.name, ring.epoch)))
 
 
-def ring_facts(table: SegmentTable) -> tuple[RingInfo, ...]:
-    """Facts of each ring and epoch in a table, in the order of names."""
+def rings_of_table(table: SegmentTable) -> tuple[RingInfo, ...]:
+    """Each ring and epoch in a table, in the order of names."""
     rings = []
     for (ring_id, epoch), rows in table.rings.items():
         entry = table.catalogue.get(ring_id)
