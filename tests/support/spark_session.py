@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-BytecodeVerificationRemote"
-"""Java options: less optimization and no check of class files; runs of seconds are a quarter shorter."""
+SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java options: less optimization; runs of seconds are a quarter shorter."""
 
 SETTINGS = {  # no query is compiled: for a few rows that takes longer than it saves
     "spark.sql.adaptive.enabled": "false",
