@@ -85,7 +85,7 @@ class Retained:
         terms = session.subscriptions.get(topic_filter)
         if terms is not None and (topics is None or len(topics) > 0):
             with routes.tags_of(terms) as (tag,):
-                self._engine.replay_begin(session.handle, tag, topic_filter.encode(), topics)
+                self._engine.send_retained(session.handle, tag, topic_filter.encode(), topics)
 
     def report_refused(self) -> None:
         """Log the number of messages that were not retained since the last report, if any."""

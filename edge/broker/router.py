@@ -284,7 +284,7 @@ class Router:
         if is_share(topic_filter):
             yield from self._leave(session, topic_filter)
             return
-        self._engine.replay_end(session.handle, topic_filter.encode())
+        self._engine.stop_retained(session.handle, topic_filter.encode())
         session.marked -= _marks(terms)
         self._tree.remove(topic_filter, session.handle)
         yield from self.routes.recompute_routes(session, topic_filter, self._tree.matching)

@@ -319,24 +319,24 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def add_ended_ring(self, logged: bool, /) -> int:
         """Add a ring that has ended, or whose epoch has ended. `logged`: the log may have its records."""
 
-    def restore_begin(self) -> None:
-        """Suspend the limits of queues until restore_end()."""
+    def replay_begin(self) -> None:
+        """Suspend the limits of queues until replay_end()."""
 
-    def restore_session(self, number: int, session: int, /) -> None:
+    def replay_session(self, number: int, session: int, /) -> None:
         """Use `session` for entries with this number from now on."""
 
-    def restore_ring(self, number: int, ring: int, end: int, routed: int, /) -> None:
+    def replay_ring(self, number: int, ring: int, end: int, routed: int, /) -> None:
         """Use `ring` for entries with this number. Its records end at position `end`; those below `routed`
         were routed before.
         """
 
-    def restore_batch(self, entries: bytes, /) -> bool:
+    def replay_entries(self, entries: bytes, /) -> bool:
         """Apply entries. False if they are unreadable from some place on."""
 
-    def restore_mark(self, number: int, /) -> int:
+    def replayed_position(self, number: int, /) -> int:
         """Position below which all records were routed, of the ring with that number."""
 
-    def restore_route(
+    def replay_route(
         self, ring: int, position: int, records: memoryview | None, begin: int, /
     ) -> tuple[int, bytes | None]:
         """Route records from position `begin` on; `records` begin at `position`, None: to the end of a ring
@@ -344,16 +344,16 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         value as `begin`.
         """
 
-    def restore_settle(self, session: int, /) -> bytes | None:
+    def replay_resolve(self, session: int, /) -> bytes | None:
         """Find topics and identifiers of a restored session. A name: that topic is unknown, call again."""
 
-    def restore_refuse(self) -> None:
+    def replay_refuse_topics(self) -> None:
         """Continue without the topics that are unknown."""
 
-    def restore_resume(self, ring: int, position: int, /) -> None:
+    def replay_resume_ring(self, ring: int, position: int, /) -> None:
         """Records of a producer ring below this position were routed before the restart."""
 
-    def restore_end(self) -> int:
+    def replay_end(self) -> int:
         """End the restoring. Returns the number of records that sessions wait for and that no store has."""
 
     # Shared subscriptions. A group is identified by its queue, which is a session without a client.
@@ -435,15 +435,15 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def routes_clear(self, topic: int, /) -> None:
         """Remove all routes of a topic."""
 
-    def replay_begin(
+    def send_retained(
         self, session: int, tag: int, topic_filter: bytes, topics: array[int] | bytes | None, /
     ) -> bool:
         """Send `session` the retained messages of `topics`; None: of all topics that the filter matches.
-        Replaces a replay of the same filter. Messages are looked up when there is room to send them.
+        Replaces a delivery for the same filter. Messages are looked up when there is room to send them.
         """
 
-    def replay_end(self, session: int, topic_filter: bytes, /) -> None:
-        """End the replay of that filter."""
+    def stop_retained(self, session: int, topic_filter: bytes, /) -> None:
+        """End the delivery for that filter."""
 
     def topics_retaining(self, topics: array[int] | bytes, /) -> bytes:
         """The given topics that have a retained message."""

@@ -17,7 +17,7 @@ class RoutingEngine(Protocol):
 
     # Subscriptions: filters, with the sessions that have them.
 
-    def filter_add(self, topic_filter: bytes, session: int, terms: int, /) -> None:
+    def filter_add(self, topic_filter: bytes, session: int, options: int, /) -> None:
         """Add a subscription to a valid filter, or replace its edge.engine.subscription_options."""
 
     def plain_subscribe(self, body: bytes, version: int, most: int, /) -> tuple[int, list[str], bytes] | None:
@@ -36,9 +36,10 @@ class RoutingEngine(Protocol):
         """Packet identifier and filters of the body of an UNSUBSCRIBE. None as of plain_subscribe()."""
 
     def filters_remove(self, filters: list[str], session: int, /) -> bytes:
-        """Remove subscriptions to plain filters, their routes and replays, from a session that may receive
-        all topics and has no subscription that is no-local or has an identifier. Returns a byte for each of
-        the first filters: 1 if it was there. The others would take long, and have not changed.
+        """Remove subscriptions to plain filters, with their routes and retained messages not sent yet, from a
+        session that may receive all topics and has no subscription that is no-local or has an identifier.
+        Returns a byte for each of the first filters: 1 if it was there. The others would take long, and have
+        not changed.
         """
 
     def filter_remove(self, topic_filter: bytes, session: int, /) -> bool:

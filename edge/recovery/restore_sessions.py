@@ -117,13 +117,13 @@ class _Restart:
 
     def run(self, now_s: float, now_ns: int) -> Restored:
         started = time.perf_counter()
-        self._engine.restore_begin()
+        self._engine.replay_begin()
         try:
             self._replay()
             self._route_the_rest()
             self._settle()
         finally:
-            lost = self._engine.restore_end()
+            lost = self._engine.replay_end()
         self._leave(now_s, now_ns)
         self._wait_for_wills(now_s, now_ns)
         self._forget_sources()
@@ -133,7 +133,7 @@ class _Restart:
     def _replay(self) -> None:
         for kind, body in self._found.frames:
             if kind == ENTRIES:
-                if not self._engine.restore_batch(body):
+                if not self._engine.replay_entries(body):
                     log.error("session journal entries unreadable %s", pairs(bytes=len(body)))
             elif kind == NOTE and (note := read_note(body)) is not None:
                 self._acts[type(note)](note)
@@ -147,7 +147,7 @@ class _Restart:
             self._end(before)
         session = sessions.open(note.client_info, note.expiry_s)
         self._sessions[note.number] = session
-        self._engine.restore_session(note.number, session.handle)
+        self._engine.replay_session(note.number, session.handle)
 
     def _came(self, note: Connected) -> None:
         if (session := self._sessions.get(note.number)) is not None:
@@ -178,7 +178,7 @@ class _Restart:
     def _group_opened(self, note: GroupOpened) -> None:
         handle = self._broker.router.group_of(note.shared_filter)
         if handle is not None:
-            self._engine.restore_session(note.number, handle)
+            self._engine.replay_session(note.number, handle)
 
     def _will_waits(self, note: WillWaits) -> None:
         if (will := _will_of(note.connect)) is not None:
@@ -193,7 +193,7 @@ class _Restart:
         for number, (name, epoch, routed) in note.rings.items():
             source, end = self._source_of(name, epoch)
             self._sources[number] = source, name, epoch
-            self._engine.restore_ring(number, source, end, routed)
+            self._engine.replay_ring(number, source, end, routed)
 
     def _source_of(self, name: str, epoch: int) -> tuple[int, int]:
         """Source that stands for that epoch of a ring now, and the position where its records end."""
@@ -226,7 +226,7 @@ class _Restart:
     def _route_the_rest(self) -> None:
         """Route the records behind the last journal entry, ring by ring."""
         for number, (source, name, epoch) in self._sources.items():
-            begin = self._engine.restore_mark(number)
+            begin = self._engine.replayed_position(number)
             partition = self._partitions.get(name)
             if (name, epoch) in self._past_sources:
                 self._route_log(source, name, epoch, begin)
@@ -236,7 +236,7 @@ class _Restart:
                 if at < extremes.end_position:
                     self._route(source, at, None, begin)
             else:
-                self._engine.restore_resume(source, begin)
+                self._engine.replay_resume_ring(source, begin)
 
     def _route_log(self, source: int, name: str, epoch: int, begin: int) -> None:
         position = begin & ALIGN_MASK
@@ -246,22 +246,22 @@ class _Restart:
             position = runs[-1].position + len(runs[-1].view)
 
     def _route(self, source: int, position: int, records: memoryview | None, begin: int) -> None:
-        begin, unknown = self._engine.restore_route(source, position, records, begin)
+        begin, unknown = self._engine.replay_route(source, position, records, begin)
         while unknown is not None:
             self._name(unknown)
-            begin, unknown = self._engine.restore_route(source, position, records, begin)
+            begin, unknown = self._engine.replay_route(source, position, records, begin)
 
     def _name(self, unknown: bytes) -> None:
         """Make a topic known. If that fails, skip the records of unknown topics."""
         if self._broker.own_messages.topic_of(unknown.decode("utf-8", "replace")) is None:
-            self._engine.restore_refuse()
+            self._engine.replay_refuse_topics()
 
     # ---- the end ----
 
     def _settle(self) -> None:
         handles = [session.handle for session in self._sessions.values()]
         for handle in (*handles, *self._broker.router.groups()):
-            while (unknown := self._engine.restore_settle(handle)) is not None:
+            while (unknown := self._engine.replay_resolve(handle)) is not None:
                 self._name(unknown)
 
     def _leave(self, now_s: float, now_ns: int) -> None:

@@ -34,7 +34,7 @@ class ProducerFeed:
     def add(self, added: ProducerRing, *, left_behind: bool = False, resumed: bool = False) -> None:
         """Route the records of a producer's ring. Any thread; a ring that is `left_behind` before start().
 
-        `resumed`: the recovery will set the first position (Engine.restore_resume()).
+        `resumed`: the recovery will set the first position (Engine.replay_resume_ring()).
         """
         routed = added.ring.reader(
             name="mqtt",

@@ -97,8 +97,8 @@ static void attach(world *world, client *client, uint8_t version)
 {
     if (client->connection != NULL || (client->connection = mq_connection_open(world->engine, -1, 0)) == NULL)
         return;
-    mq_terms terms = {.window = 4, .version = version, .trusted = true};
-    mq_connection_attach(world->engine, client->connection, client->session, &terms);
+    mq_connection_settings settings = {.window = 4, .version = version, .trusted = true};
+    mq_connection_attach(world->engine, client->connection, client->session, &settings);
 }
 
 static void session_new(world *world, client *client)

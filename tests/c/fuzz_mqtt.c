@@ -44,13 +44,13 @@ static mq_connection *client(play *play, uint8_t version, bool trusted, uint32_t
     mq_session *session = mq_slab_take(&play->engine->sessions);
     must(connection != NULL && session != NULL, "there is memory");
     session->queue_max = 64;
-    mq_terms terms = {.idle_max_ms = 60000,
-                      .window = window,
-                      .send_max_bytes = version == 5 ? 400 : 0,
-                      .alias_max = version == 5 ? 3 : 0,
-                      .version = version,
-                      .trusted = trusted};
-    mq_connection_attach(play->engine, connection, session, &terms);
+    mq_connection_settings settings = {.idle_max_ms = 60000,
+                                       .window = window,
+                                       .send_max_bytes = version == 5 ? 400 : 0,
+                                       .alias_max = version == 5 ? 3 : 0,
+                                       .version = version,
+                                       .trusted = trusted};
+    mq_connection_attach(play->engine, connection, session, &settings);
     connection->known = true;
     return connection;
 }

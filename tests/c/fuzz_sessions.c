@@ -81,12 +81,12 @@ static void attach(world *world, client *client, uint8_t version, uint32_t windo
         return;
     client->connection = mq_connection_open(world->engine, -1, 0);
     must(client->connection != NULL, "there is memory");
-    mq_terms terms = {.window = window + 1,
-                      .send_max_bytes = window & 8 ? 2000 : 0,
-                      .alias_max = version == 5 ? window & 3 : 0,
-                      .version = version,
-                      .trusted = true};
-    mq_connection_attach(world->engine, client->connection, client->session, &terms);
+    mq_connection_settings settings = {.window = window + 1,
+                                       .send_max_bytes = window & 8 ? 2000 : 0,
+                                       .alias_max = version == 5 ? window & 3 : 0,
+                                       .version = version,
+                                       .trusted = true};
+    mq_connection_attach(world->engine, client->connection, client->session, &settings);
 }
 
 static mq_topic *topic_of(world *world, uint32_t number)
@@ -123,9 +123,9 @@ static void subscribe(world *world, client *client, uint8_t number, uint8_t opti
     mq_route_set(world->engine, topic, client->session, tag | (options & 64 ? MQ_TAG_NO_LOCAL : 0));
     if ((options & 192) == 192)
         mq_route_add(world->engine, topic, client->session, tag | MQ_TAG_OWN_ONLY);
-    mq_replay_scope scope = {.filter = number & 8 ? "t/+" : (const char *)topic->name, .filter_length = 3};
+    mq_retained_scope scope = {.filter = number & 8 ? "t/+" : (const char *)topic->name, .filter_length = 3};
     if (options & 16)
-        mq_replay_begin(world->engine, client->session, tag, &scope);
+        mq_retained_delivery_begin(world->engine, client->session, tag, &scope);
     tag_done(world, tag);
 }
 
@@ -133,7 +133,8 @@ static void unsubscribe(world *world, client *client, uint8_t number)
 {
     mq_topic *topic = topic_of(world, number);
     mq_route_drop(world->engine, topic, client->session);
-    mq_replay_end(world->engine, client->session, number & 8 ? "t/+" : (const char *)topic->name, 3);
+    mq_retained_delivery_end(world->engine, client->session, number & 8 ? "t/+" : (const char *)topic->name,
+                             3);
 }
 
 /* Group n shares topics n and n + 2. */
@@ -311,9 +312,9 @@ static void purge(world *world, mq_session *session, uint8_t which)
     must(bits != NULL, "there is memory");
     bits[0] = which;
     mq_denied denied = {.bits = bits, .unknown = which & 1};
-    mq_replays_list(world->engine, session);
+    mq_retained_deliveries_list(world->engine, session);
     mq_purge(world->engine, session, &denied);
-    mq_replays_purge(session, &denied);
+    mq_retained_deliveries_purge(session, &denied);
     free(bits);
 }
 
@@ -423,7 +424,7 @@ static void nobody_is_forgotten(const world *world)
         if (!has_room(session))
             continue;
         must(session->queue_count == 0, "what waits for who could take it is sent");
-        must(session->replays == NULL, "what is retained for who could take it is sent");
+        must(session->retained_deliveries == NULL, "what is retained for who could take it is sent");
         for (uint32_t at = 0; at < session->shares.count; at++) {
             const mq_session *queue = mq_slab_get(&world->engine->sessions, session->shares.at[at]);
             must(queue != NULL, "a member's group is there");

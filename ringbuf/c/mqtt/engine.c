@@ -304,23 +304,23 @@ mq_connection *mq_connection_open(mq_engine *engine, int fd, int listener)
 }
 
 void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session,
-                          const mq_terms *terms)
+                          const mq_connection_settings *settings)
 {
-    connection->version = terms->version;
-    connection->trusted = terms->trusted;
-    connection->send_max_bytes = terms->send_max_bytes;
-    connection->alias_max = terms->alias_max;
+    connection->version = settings->version;
+    connection->trusted = settings->trusted;
+    connection->send_max_bytes = settings->send_max_bytes;
+    connection->alias_max = settings->alias_max;
     connection->policy = engine->policy;
     connection->packet_max_bytes = or_else(engine->listeners[connection->listener].packet_max_bytes,
                                            engine->limits.packet_max_bytes);
     connection->last_seen_ms = engine->now_ms;
-    connection->idle_max_ms = terms->idle_max_ms;
-    if (terms->idle_max_ms > 0 && engine->now_ms + terms->idle_max_ms < engine->next_deadline_ms)
-        engine->next_deadline_ms = engine->now_ms + terms->idle_max_ms;
+    connection->idle_max_ms = settings->idle_max_ms;
+    if (settings->idle_max_ms > 0 && engine->now_ms + settings->idle_max_ms < engine->next_deadline_ms)
+        engine->next_deadline_ms = engine->now_ms + settings->idle_max_ms;
     mq_rate_begin(engine, connection);
     connection->session = session;
     mq_connection_owned(engine, connection, mq_owner_again(session->owner), MQ_OWNED_CONNECTIONS);
-    session->window = terms->window;
+    session->window = settings->window;
     session->connection = connection;
     mq_session_return(session);
     mq_connection_touch(engine, connection);

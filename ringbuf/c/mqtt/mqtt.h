@@ -171,9 +171,9 @@ typedef struct mq_group { /* of a shared subscription: shared_subscriptions.c */
     mq_session *again;          /* queue of records taken back from members, served first; NULL: none yet */
 } mq_group;
 
-typedef struct mq_replay mq_replay;
-struct mq_replay { /* delivery of retained messages: retained_delivery.c */
-    mq_replay *next;
+typedef struct mq_retained_delivery mq_retained_delivery;
+struct mq_retained_delivery { /* delivery of retained messages: retained_delivery.c */
+    mq_retained_delivery *next;
     uint32_t *topics;   /* NULL: all topics that the filter matches */
     uint32_t at, count; /* index of the next, in `topics` or in the table; number of them */
     uint64_t until;     /* retained messages with a higher number are routed to the session */
@@ -209,7 +209,7 @@ struct mq_session {
     uint32_t received_count; /* number of these identifiers */
     uint16_t received_few[MQ_RECEIVED_FEW];
     mq_receipts *receipts; /* of those whose record the sinks may not have; NULL: none */
-    mq_replay *replays; /* retained messages that must still be sent */
+    mq_retained_delivery *retained_deliveries; /* retained messages that must still be sent */
     mq_group *group;    /* group whose queue this is; NULL: the session of a client */
     mq_list shares;     /* its groups: handles of their queues */
     uint32_t share_turn;
@@ -499,16 +499,16 @@ void mq_connection_touch(mq_engine *engine, mq_connection *connection); /* mark 
 void mq_touched_first(mq_engine *engine, mq_list *walked, uint32_t first);
 void mq_connection_ready(mq_engine *engine, mq_connection *connection); /* continue to parse its input */
 /* Settings of a connection after CONNECT. */
-typedef struct mq_terms {
+typedef struct mq_connection_settings {
     uint64_t idle_max_ms;    /* 0: no keep-alive */
     uint32_t window;         /* limit of QoS 1 and 2 messages in flight to the client */
     uint32_t send_max_bytes; /* longest packet that the client accepts; 0: any */
     uint32_t alias_max;      /* topic aliases that may be used towards the client */
     uint8_t version;         /* protocol level: 3, 4, 5 */
     bool trusted;            /* may publish to any topic that is not reserved */
-} mq_terms;
+} mq_connection_settings;
 void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session,
-                          const mq_terms *terms);
+                          const mq_connection_settings *settings);
 
 /* keep_alive.c */
 void mq_heard(mq_engine *engine, uint64_t began_ms, bool all);

@@ -206,13 +206,13 @@ static PyObject *attach(engine_object *self, args_t args, Py_ssize_t count)
         return NULL;
     if (connection == NULL || session == NULL || session->connection != NULL || connection->version != 0)
         Py_RETURN_FALSE;
-    mq_terms terms = {.idle_max_ms = idle_max_ms,
-                      .window = window > 0 ? (uint32_t)window : 1,
-                      .send_max_bytes = (uint32_t)send_max_bytes,
-                      .alias_max = (uint32_t)alias_max,
-                      .version = (uint8_t)version,
-                      .trusted = args[4] == Py_True};
-    mq_connection_attach(self->engine, connection, session, &terms);
+    mq_connection_settings settings = {.idle_max_ms = idle_max_ms,
+                                       .window = window > 0 ? (uint32_t)window : 1,
+                                       .send_max_bytes = (uint32_t)send_max_bytes,
+                                       .alias_max = (uint32_t)alias_max,
+                                       .version = (uint8_t)version,
+                                       .trusted = args[4] == Py_True};
+    mq_connection_attach(self->engine, connection, session, &settings);
     Py_RETURN_TRUE;
 }
 
@@ -405,7 +405,7 @@ static void engine_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     if (self->engine != NULL)
         mq_engine_free(self->engine);
-    mq_restoring_free(self->restoring);
+    mq_journal_replay_free(self->replay);
     Py_CLEAR(self->rings);
     Py_CLEAR(self->journal);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -505,16 +505,16 @@ static PyMethodDef engine_methods[] = {
     {"add_ended_ring", ONE(engine_add_ended_ring), "(logged) -> ring that has ended"},
     {"routed_position", ONE(engine_routed_position), "(ring) -> position: what is below was routed"},
     {"lowest_positions", FAST(engine_lowest_positions), "(first, most) -> (lowest positions, next or None)"},
-    {"restore_begin", NONE(engine_restore_begin), "()"},
-    {"restore_session", FAST(engine_restore_session), "(number, session)"},
-    {"restore_ring", FAST(engine_restore_ring), "(number, ring, end, routed)"},
-    {"restore_batch", ONE(engine_restore_batch), "(entries) -> bool"},
-    {"restore_mark", ONE(engine_restore_mark), "(number) -> position"},
-    {"restore_route", FAST(engine_restore_route), "(ring, position, records, begin) -> (begin, unknown)"},
-    {"restore_settle", ONE(engine_restore_settle), "(session) -> unknown topic | None"},
-    {"restore_refuse", NONE(engine_restore_refuse), "(): ask about topics no more"},
-    {"restore_resume", FAST(engine_restore_resume), "(ring, position): records below were routed"},
-    {"restore_end", NONE(engine_restore_end), "() -> records that sessions wait for and nothing has"},
+    {"replay_begin", NONE(engine_replay_begin), "()"},
+    {"replay_session", FAST(engine_replay_session), "(number, session)"},
+    {"replay_ring", FAST(engine_replay_ring), "(number, ring, end, routed)"},
+    {"replay_entries", ONE(engine_replay_entries), "(entries) -> bool"},
+    {"replayed_position", ONE(engine_replayed_position), "(number) -> position"},
+    {"replay_route", FAST(engine_replay_route), "(ring, position, records, begin) -> (begin, unknown)"},
+    {"replay_resolve", ONE(engine_replay_resolve), "(session) -> unknown topic | None"},
+    {"replay_refuse_topics", NONE(engine_replay_refuse_topics), "(): unknown topics stay unknown"},
+    {"replay_resume_ring", FAST(engine_replay_resume_ring), "(ring, position): records below were routed"},
+    {"replay_end", NONE(engine_replay_end), "() -> records that sessions wait for and nothing has"},
     {"set_ring_name", FAST(engine_set_ring_name), "(ring, ring name, epoch)"},
     {"spill_open", FAST(engine_spill_open), "(fd, epochs) -> copies found | None: it is another broker's"},
     {"spill_close", NONE(engine_spill_close), "() -> bytes of copies that sessions need: it stays as it is"},
@@ -525,7 +525,8 @@ static PyMethodDef engine_methods[] = {
      "(filter, first, places, most) -> (topics, as uint32; where to continue, or None)"},
     {"topics_recycle", ONE(engine_topics_recycle), "(most) -> number of topics that were forgotten"},
     {"topics_age", ONE(engine_topics_age), "(places) -> number of topics that were forgotten"},
-    {"filter_add", FAST(engine_filter_add), "(filter, session, terms): add a subscription, or set its terms"},
+    {"filter_add", FAST(engine_filter_add),
+     "(filter, session, options): add a subscription, or set its options"},
     {"filter_remove", FAST(engine_filter_remove), "(filter, session) -> bool"},
     {"plain_subscribe", FAST(engine_plain_subscribe), "(body, version, most) -> content | None"},
     {"filters_add", FAST(engine_filters_add), "(filters, QoS of each, session) -> filters that retain"},
@@ -546,9 +547,9 @@ static PyMethodDef engine_methods[] = {
     {"routes_merge", FAST(engine_routes_merge), "(topics, session, tag) -> int: the higher QoS stays"},
     {"routes_drop", FAST(engine_routes_drop), "(topics, session, 0) -> int"},
     {"routes_of", ONE(engine_routes_of), "(topic) -> [(session, tag)]"},
-    {"replay_begin", FAST(engine_replay_begin),
+    {"send_retained", FAST(engine_send_retained),
      "(session, tag, filter, topics or None): send what those, or all that match, retain"},
-    {"replay_end", FAST(engine_replay_end), "(session, filter)"},
+    {"stop_retained", FAST(engine_stop_retained), "(session, filter)"},
     {"queue_topics", ONE(engine_queue_topics), "(session) -> topics of what waits, as uint32"},
     {"queue_purge", FAST(engine_queue_purge), "(session, topics) -> how many were taken back"},
     {"topics_retaining", ONE(engine_topics_retaining), "(topics) -> those of them that retain something"},

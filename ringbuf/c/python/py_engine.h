@@ -14,7 +14,7 @@ typedef struct engine_object {
     PyObject_HEAD mq_engine *engine;
     PyObject *rings;   /* ring -> Writer or Reader, which keeps its memory mapped */
     PyObject *journal; /* Writer of the open journal */
-    mq_restoring *restoring;
+    mq_journal_replay *replay;
 } engine_object;
 
 typedef PyObject *const *args_t;
@@ -108,16 +108,16 @@ PyObject *engine_retained_changes(engine_object *self, PyObject *argument);
 PyObject *engine_add_ended_ring(engine_object *self, PyObject *argument);
 PyObject *engine_routed_position(engine_object *self, PyObject *argument);
 PyObject *engine_lowest_positions(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_restore_begin(engine_object *self, PyObject *argument);
-PyObject *engine_restore_session(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_restore_ring(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_restore_batch(engine_object *self, PyObject *argument);
-PyObject *engine_restore_mark(engine_object *self, PyObject *argument);
-PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_restore_settle(engine_object *self, PyObject *argument);
-PyObject *engine_restore_refuse(engine_object *self, PyObject *argument);
-PyObject *engine_restore_resume(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_restore_end(engine_object *self, PyObject *argument);
+PyObject *engine_replay_begin(engine_object *self, PyObject *argument);
+PyObject *engine_replay_session(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_replay_ring(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_replay_entries(engine_object *self, PyObject *argument);
+PyObject *engine_replayed_position(engine_object *self, PyObject *argument);
+PyObject *engine_replay_route(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_replay_resolve(engine_object *self, PyObject *argument);
+PyObject *engine_replay_refuse_topics(engine_object *self, PyObject *argument);
+PyObject *engine_replay_resume_ring(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_replay_end(engine_object *self, PyObject *argument);
 
 /* py_engine_state.c */
 PyObject *engine_state(engine_object *self, PyObject *);
@@ -145,8 +145,8 @@ PyObject *engine_owner_refused(engine_object *self, PyObject *argument);
 PyObject *engine_owners_top(engine_object *self, args_t args, Py_ssize_t count);
 
 /* py_queue.c */
-PyObject *engine_replay_begin(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_replay_end(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_send_retained(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_stop_retained(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_queue_topics(engine_object *self, PyObject *argument);
 PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topics_retaining(engine_object *self, PyObject *argument);

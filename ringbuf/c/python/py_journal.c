@@ -199,46 +199,46 @@ PyObject *engine_lowest_positions(engine_object *self, args_t args, Py_ssize_t c
 
 static int is_restoring(const engine_object *self)
 {
-    if (self->restoring != NULL)
+    if (self->replay != NULL)
         return 0;
-    PyErr_SetString(PyExc_RuntimeError, "restore_begin() comes first");
+    PyErr_SetString(PyExc_RuntimeError, "replay_begin() comes first");
     return -1;
 }
 
-PyObject *engine_restore_begin(engine_object *self, PyObject *Py_UNUSED(ignored))
+PyObject *engine_replay_begin(engine_object *self, PyObject *Py_UNUSED(ignored))
 {
-    mq_restoring_free(self->restoring);
-    self->restoring = mq_restoring_new(self->engine);
-    if (self->restoring == NULL)
+    mq_journal_replay_free(self->replay);
+    self->replay = mq_journal_replay_new(self->engine);
+    if (self->replay == NULL)
         return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
-PyObject *engine_restore_end(engine_object *self, PyObject *Py_UNUSED(ignored))
+PyObject *engine_replay_end(engine_object *self, PyObject *Py_UNUSED(ignored))
 {
     uint64_t lost = 0;
-    if (self->restoring != NULL) {
-        lost = mq_restoring_lost(self->restoring);
-        mq_restoring_over(self->engine);
+    if (self->replay != NULL) {
+        lost = mq_journal_replay_lost(self->replay);
+        mq_journal_replay_over(self->engine);
         mq_spill_settled(self->engine);
     }
-    mq_restoring_free(self->restoring);
-    self->restoring = NULL;
+    mq_journal_replay_free(self->replay);
+    self->replay = NULL;
     return PyLong_FromUnsignedLongLong(lost);
 }
 
-PyObject *engine_restore_session(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_replay_session(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long number, handle;
     if (take(count, 2) != 0 || is_restoring(self) != 0 || unsigned_of(args[0], 0xffffff, &number) != 0 ||
         unsigned_of(args[1], UINT64_MAX, &handle) != 0)
         return NULL;
-    if (!mq_restoring_session(self->restoring, (uint32_t)number, handle))
+    if (!mq_journal_replay_session(self->replay, (uint32_t)number, handle))
         return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
-PyObject *engine_restore_ring(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_replay_ring(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long number, ring, end, routed;
     if (take(count, 4) != 0 || is_restoring(self) != 0 ||
@@ -246,26 +246,27 @@ PyObject *engine_restore_ring(engine_object *self, args_t args, Py_ssize_t count
         unsigned_of(args[1], MQ_RINGS_MAX - 1, &ring) != 0 || unsigned_of(args[2], UINT64_MAX, &end) != 0 ||
         unsigned_of(args[3], UINT64_MAX, &routed) != 0)
         return NULL;
-    mq_restored_ring restored = {.ring = (uint32_t)ring, .end = end, .routed = routed};
-    mq_restoring_ring(self->restoring, (uint32_t)number, &restored);
+    mq_replayed_ring replayed = {.ring = (uint32_t)ring, .end = end, .routed = routed};
+    mq_journal_replay_ring(self->replay, (uint32_t)number, &replayed);
     Py_RETURN_NONE;
 }
 
-PyObject *engine_restore_batch(engine_object *self, PyObject *object)
+PyObject *engine_replay_entries(engine_object *self, PyObject *object)
 {
     HELD_VIEW entries = {0};
     if (view_of(object, &entries) != 0 || is_restoring(self) != 0)
         return NULL;
-    bool whole = mq_restoring_batch(self->engine, self->restoring, entries.bytes, (uint64_t)entries.length);
+    bool whole = mq_journal_replay_entries(self->engine, self->replay, entries.bytes,
+                                           (uint64_t)entries.length);
     return PyBool_FromLong(whole);
 }
 
-PyObject *engine_restore_mark(engine_object *self, PyObject *object)
+PyObject *engine_replayed_position(engine_object *self, PyObject *object)
 {
     unsigned long long number;
     if (is_restoring(self) != 0 || unsigned_of(object, MQ_RINGS_MAX - 1, &number) != 0)
         return NULL;
-    return PyLong_FromUnsignedLongLong(mq_restoring_mark(self->restoring, (uint32_t)number));
+    return PyLong_FromUnsignedLongLong(mq_journal_replay_mark(self->replay, (uint32_t)number));
 }
 
 static PyObject *name_or_none(bool known, const mq_unknown *unknown)
@@ -283,15 +284,15 @@ static bool route_ring(engine_object *self, uint32_t index, uint64_t position, u
     while (position < writer->tail) {
         uint64_t at = position & writer->mask, left = writer->tail - position, end = writer->capacity - at;
         uint64_t length = left < end ? left : end;
-        if (!mq_restoring_route(self->engine, self->restoring, index, position, writer->data + at, length,
-                                from, unknown))
+        if (!mq_journal_replay_route(self->engine, self->replay, index, position, writer->data + at, length,
+                                     from, unknown))
             return false;
         position += length;
     }
     return true;
 }
 
-PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_replay_route(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long index, position, begin;
     HELD_VIEW records = {0};
@@ -308,32 +309,32 @@ PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t coun
             return PyErr_Format(PyExc_ValueError, "ring %llu has no record at %llu", index, position);
         known = route_ring(self, (uint32_t)index, position, &from, &unknown);
     } else {
-        known = mq_restoring_route(self->engine, self->restoring, (uint32_t)index, position, records.bytes,
-                                   (uint64_t)records.length, &from, &unknown);
+        known = mq_journal_replay_route(self->engine, self->replay, (uint32_t)index, position, records.bytes,
+                                        (uint64_t)records.length, &from, &unknown);
     }
     PyObject *name = name_or_none(known, &unknown);
     return name == NULL ? NULL : Py_BuildValue("(KN)", (unsigned long long)from, name);
 }
 
-PyObject *engine_restore_settle(engine_object *self, PyObject *handle)
+PyObject *engine_replay_resolve(engine_object *self, PyObject *handle)
 {
     mq_session *session;
     mq_unknown unknown = {0};
     if (is_restoring(self) != 0 || session_from(self, handle, &session) != 0)
         return NULL;
-    bool known = session == NULL || mq_restoring_settle(self->engine, self->restoring, session, &unknown);
+    bool known = session == NULL || mq_journal_replay_resolve(self->engine, self->replay, session, &unknown);
     return name_or_none(known, &unknown);
 }
 
-PyObject *engine_restore_refuse(engine_object *self, PyObject *Py_UNUSED(ignored))
+PyObject *engine_replay_refuse_topics(engine_object *self, PyObject *Py_UNUSED(ignored))
 {
     if (is_restoring(self) != 0)
         return NULL;
-    mq_restoring_refuse(self->restoring);
+    mq_journal_replay_refuse(self->replay);
     Py_RETURN_NONE;
 }
 
-PyObject *engine_restore_resume(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_replay_resume_ring(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long index, position;
     if (take(count, 2) != 0 || unsigned_of(args[0], self->engine->ring_count - 1, &index) != 0 ||

@@ -14,7 +14,7 @@ static uint32_t index_at(const bytes_view *topics, Py_ssize_t i)
     return index;
 }
 
-PyObject *engine_replay_begin(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_send_retained(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_session *session;
     unsigned long long tag;
@@ -23,24 +23,24 @@ PyObject *engine_replay_begin(engine_object *self, args_t args, Py_ssize_t count
     if (take(count, 4) != 0 || view_of(args[2], &filter) != 0 || (listed && view_of(args[3], &topics) != 0) ||
         session_from(self, args[0], &session) != 0 || unsigned_of(args[1], UINT32_MAX, &tag) != 0)
         return NULL;
-    mq_replay_scope scope = {.filter = filter.bytes,
-                             .filter_length = (uint32_t)filter.length,
-                             .topics = listed ? topics.bytes : NULL,
-                             .count = listed ? (uint32_t)(topics.length / 4) : 0};
+    mq_retained_scope scope = {.filter = filter.bytes,
+                               .filter_length = (uint32_t)filter.length,
+                               .topics = listed ? topics.bytes : NULL,
+                               .count = listed ? (uint32_t)(topics.length / 4) : 0};
     if (listed && scope.topics == NULL)
         scope.topics = "";
-    bool begun = session == NULL || mq_replay_begin(self->engine, session, (uint32_t)tag, &scope);
+    bool begun = session == NULL || mq_retained_delivery_begin(self->engine, session, (uint32_t)tag, &scope);
     return begun ? PyBool_FromLong(session != NULL) : PyErr_NoMemory();
 }
 
-PyObject *engine_replay_end(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_stop_retained(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_session *session;
     HELD_VIEW filter = {0};
     if (take(count, 2) != 0 || view_of(args[1], &filter) != 0 || session_from(self, args[0], &session) != 0)
         return NULL;
     if (session != NULL)
-        mq_replay_end(self->engine, session, filter.bytes, (uint32_t)filter.length);
+        mq_retained_delivery_end(self->engine, session, filter.bytes, (uint32_t)filter.length);
     Py_RETURN_NONE;
 }
 
@@ -64,19 +64,21 @@ PyObject *engine_queue_topics(engine_object *self, PyObject *handle)
     if (session == NULL)
         return PyBytes_FromStringAndSize("", 0);
     mq_session *again = session->group == NULL ? NULL : session->group->again;
-    mq_replays_list(self->engine, session);
+    mq_retained_deliveries_list(self->engine, session);
     size_t count = session->queue_count + (again == NULL ? 0 : again->queue_count), found = 0;
-    for (const mq_replay *replay = session->replays; replay != NULL; replay = replay->next)
-        count += replay->count - replay->at;
+    for (const mq_retained_delivery *delivery = session->retained_deliveries; delivery != NULL;
+         delivery = delivery->next)
+        count += delivery->count - delivery->at;
     uint32_t *topics = malloc((count + 1) * sizeof *topics);
     if (topics == NULL)
         return PyErr_NoMemory();
     found += topics_of_queue(self->engine, session, topics);
     if (again != NULL)
         found += topics_of_queue(self->engine, again, topics + found);
-    for (const mq_replay *replay = session->replays; replay != NULL; replay = replay->next)
-        for (uint32_t i = replay->at; i < replay->count; i++)
-            topics[found++] = replay->topics[i];
+    for (const mq_retained_delivery *delivery = session->retained_deliveries; delivery != NULL;
+         delivery = delivery->next)
+        for (uint32_t i = delivery->at; i < delivery->count; i++)
+            topics[found++] = delivery->topics[i];
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)topics, (Py_ssize_t)(found * sizeof *topics));
     free(topics);
     return bytes;
@@ -102,7 +104,7 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
         purged = mq_purge(self->engine, session, &denied);
         if (session->group != NULL && session->group->again != NULL)
             purged += mq_purge(self->engine, session->group->again, &denied);
-        mq_replays_purge(session, &denied);
+        mq_retained_deliveries_purge(session, &denied);
     }
     free(bits);
     return bits == NULL ? PyErr_NoMemory() : PyLong_FromUnsignedLong(purged);

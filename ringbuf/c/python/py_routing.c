@@ -26,11 +26,11 @@ static int filter_of(PyObject *object, bytes_view *out)
 PyObject *engine_filter_add(engine_object *self, args_t args, Py_ssize_t count)
 {
     HELD_VIEW filter = {0};
-    unsigned long long session, terms;
+    unsigned long long session, options;
     if (take(count, 3) != 0 || filter_of(args[0], &filter) != 0 ||
-        unsigned_of(args[1], UINT64_MAX, &session) != 0 || unsigned_of(args[2], UINT64_MAX, &terms) != 0)
+        unsigned_of(args[1], UINT64_MAX, &session) != 0 || unsigned_of(args[2], UINT64_MAX, &options) != 0)
         return NULL;
-    if (!mq_subscription_add(self->engine, filter.bytes, (uint32_t)filter.length, session, terms))
+    if (!mq_subscription_add(self->engine, filter.bytes, (uint32_t)filter.length, session, options))
         return PyErr_NoMemory();
     Py_RETURN_NONE;
 }

@@ -163,7 +163,7 @@ static int remove_one(mq_engine *engine, mq_session *session, const char *filter
     mq_match_reset(&engine->match);
     if (!may)
         return -1;
-    mq_replay_end(engine, session, filter, length);
+    mq_retained_delivery_end(engine, session, filter, length);
     if (!mq_subscription_remove(engine, filter, length, mq_handle(&session->item)))
         return 0;
     if (topic == NULL)

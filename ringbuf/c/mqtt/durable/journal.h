@@ -119,30 +119,35 @@ bool mq_journal_is_short(const mq_engine *engine);
 void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes);
 
 /* journal_replay.c */
-typedef struct mq_restoring mq_restoring;
-typedef struct mq_restored_ring {
+typedef struct mq_journal_replay mq_journal_replay;
+typedef struct mq_replayed_ring {
     uint32_t ring; /* current number */
     uint64_t end;    /* end of the stored records */
     uint64_t routed; /* records below were routed when the ring got its number */
-} mq_restored_ring;
+} mq_replayed_ring;
 typedef struct mq_unknown { /* a topic that Python must add first */
     const uint8_t *name;
     uint32_t length;
 } mq_unknown;
-mq_restoring *mq_restoring_new(mq_engine *engine); /* NULL: no memory.  Suspends the limits of queues */
-void mq_restoring_over(mq_engine *engine);         /* applies the limits of queues again */
-void mq_restoring_free(mq_restoring *restoring);
-bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t handle);
-void mq_restoring_ring(mq_restoring *restoring, uint32_t number, const mq_restored_ring *ring);
-void mq_restoring_refuse(mq_restoring *restoring); /* unknown topics stay unknown */
-uint64_t mq_restoring_lost(const mq_restoring *restoring); /* entries whose record was not found, so far */
-uint64_t mq_restoring_mark(const mq_restoring *restoring, uint32_t number);
-bool mq_restoring_batch(mq_engine *engine, mq_restoring *restoring, const uint8_t *bytes, uint64_t length);
-/* Turn the restored state of `session` into its current state.  False: topic *out is unknown; add it and call
+/* Begins a replay, and suspends the limits of queues until mq_journal_replay_over(). */
+mq_journal_replay *mq_journal_replay_new(mq_engine *engine); /* NULL: no memory */
+void mq_journal_replay_over(mq_engine *engine);
+void mq_journal_replay_free(mq_journal_replay *replay);
+bool mq_journal_replay_session(mq_journal_replay *replay, uint32_t number, uint64_t handle);
+void mq_journal_replay_ring(mq_journal_replay *replay, uint32_t number, const mq_replayed_ring *ring);
+void mq_journal_replay_refuse(mq_journal_replay *replay); /* unknown topics stay unknown */
+/* Number of entries so far whose record was not found. */
+uint64_t mq_journal_replay_lost(const mq_journal_replay *replay);
+uint64_t mq_journal_replay_mark(const mq_journal_replay *replay, uint32_t number);
+bool mq_journal_replay_entries(mq_engine *engine, mq_journal_replay *replay, const uint8_t *bytes,
+                               uint64_t length);
+/* Turn the replayed state of `session` into its current state.  False: topic *out is unknown; add it and call
  * again. */
-bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out);
+bool mq_journal_replay_resolve(mq_engine *engine, mq_journal_replay *replay, mq_session *session,
+                               mq_unknown *out);
 /* Route the records of `bytes`, which are at `position` of `ring`, from `*from` on; advances *from. */
-bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32_t ring, uint64_t position,
-                        const uint8_t *bytes, uint64_t length, uint64_t *from, mq_unknown *out);
+bool mq_journal_replay_route(mq_engine *engine, const mq_journal_replay *replay, uint32_t ring,
+                             uint64_t position, const uint8_t *bytes, uint64_t length, uint64_t *from,
+                             mq_unknown *out);
 
 #endif

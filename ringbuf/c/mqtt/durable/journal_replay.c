@@ -3,9 +3,9 @@
  * Reading the journal at a restart (journal.h): the recorded events are repeated on new sessions.
  *
  * Sessions and rings have new numbers.  During the replay, queue entries have no topic and no ids, and
- * may point to records that are lost.  When all entries were read, mq_restoring_settle() gives each entry its
- * current state.  Records stored just before the end, without an entry, are routed as new ones
- * (mq_restoring_route).
+ * may point to records that are lost.  When all entries were read, mq_journal_replay_resolve() gives each
+ * entry its current state.  Records stored just before the end, without an entry, are routed as new ones
+ * (mq_journal_replay_route).
  *
  * Bytes are verified beyond their checksums: lengths and numbers are checked, and an entry that contradicts
  * earlier entries is skipped.
@@ -16,11 +16,11 @@
 
 #define NUMBER_MASK 0xffffffu
 
-struct mq_restoring {
+struct mq_journal_replay {
     uint64_t *sessions; /* by their old number: handle; 0: none */
     uint32_t sessions_room;
     bool topics_refused;              /* Python has no room for topics: no further requests */
-    uint64_t settling;                /* handle of the session being settled */
+    uint64_t resolving;               /* handle of the session being resolved */
     mq_walk walk;                     /* current place in its queue */
     uint64_t lost;                    /* entries whose record no ring, log or spill file has */
     uint16_t rings[MQ_RINGS_MAX];     /* by their old number; 0: removed */
@@ -28,69 +28,68 @@ struct mq_restoring {
     uint64_t routed[MQ_RINGS_MAX];    /* by their old number: positions below have been routed */
 };
 
-mq_restoring *mq_restoring_new(mq_engine *engine)
+mq_journal_replay *mq_journal_replay_new(mq_engine *engine)
 {
     engine->journal.replaying = true;
-    return calloc(1, sizeof(mq_restoring));
+    return calloc(1, sizeof(mq_journal_replay));
 }
 
-void mq_restoring_over(mq_engine *engine)
+void mq_journal_replay_over(mq_engine *engine)
 {
     engine->journal.replaying = false;
 }
 
-void mq_restoring_free(mq_restoring *restoring)
+void mq_journal_replay_free(mq_journal_replay *replay)
 {
-    if (restoring != NULL)
-        free(restoring->sessions);
-    free(restoring);
+    if (replay != NULL)
+        free(replay->sessions);
+    free(replay);
 }
 
-bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t handle)
+bool mq_journal_replay_session(mq_journal_replay *replay, uint32_t number, uint64_t handle)
 {
-    if (number >= restoring->sessions_room) {
-        uint32_t room = restoring->sessions_room ? restoring->sessions_room : 1024;
+    if (number >= replay->sessions_room) {
+        uint32_t room = replay->sessions_room ? replay->sessions_room : 1024;
         while (room <= number)
             room *= 2;
-        uint64_t *sessions = realloc(restoring->sessions, room * sizeof *sessions);
+        uint64_t *sessions = realloc(replay->sessions, room * sizeof *sessions);
         if (sessions == NULL)
             return false;
-        memset(sessions + restoring->sessions_room, 0, (room - restoring->sessions_room) * sizeof *sessions);
-        restoring->sessions = sessions;
-        restoring->sessions_room = room;
+        memset(sessions + replay->sessions_room, 0, (room - replay->sessions_room) * sizeof *sessions);
+        replay->sessions = sessions;
+        replay->sessions_room = room;
     }
-    restoring->sessions[number] = handle;
+    replay->sessions[number] = handle;
     return true;
 }
 
 /* Set a ring.  Earlier data of this number was for another ring or an earlier epoch. */
-void mq_restoring_ring(mq_restoring *restoring, uint32_t number, const mq_restored_ring *ring)
+void mq_journal_replay_ring(mq_journal_replay *replay, uint32_t number, const mq_replayed_ring *ring)
 {
-    restoring->rings[number] = (uint16_t)ring->ring;
-    restoring->ends[number] = ring->end;
-    restoring->routed[number] = ring->routed;
+    replay->rings[number] = (uint16_t)ring->ring;
+    replay->ends[number] = ring->end;
+    replay->routed[number] = ring->routed;
 }
 
-void mq_restoring_refuse(mq_restoring *restoring)
+void mq_journal_replay_refuse(mq_journal_replay *replay)
 {
-    restoring->topics_refused = true;
+    replay->topics_refused = true;
 }
 
-uint64_t mq_restoring_lost(const mq_restoring *restoring)
+uint64_t mq_journal_replay_lost(const mq_journal_replay *replay)
 {
-    return restoring->lost;
+    return replay->lost;
 }
 
-uint64_t mq_restoring_mark(const mq_restoring *restoring, uint32_t number)
+uint64_t mq_journal_replay_mark(const mq_journal_replay *replay, uint32_t number)
 {
-    return restoring->routed[number];
+    return replay->routed[number];
 }
 
-static mq_session *session_of(const mq_engine *engine, const mq_restoring *restoring, uint32_t number)
+static mq_session *session_of(const mq_engine *engine, const mq_journal_replay *replay, uint32_t number)
 {
     number &= NUMBER_MASK;
-    return number < restoring->sessions_room ? mq_slab_get(&engine->sessions, restoring->sessions[number])
-                                             : NULL;
+    return number < replay->sessions_room ? mq_slab_get(&engine->sessions, replay->sessions[number]) : NULL;
 }
 
 static uint32_t word_at(const uint8_t *at, uint32_t index)
@@ -108,11 +107,11 @@ static uint64_t long_at(const uint8_t *at, uint32_t index)
 }
 
 /* `where` of an entry with the current number of its ring. */
-static uint64_t where_now(const mq_restoring *restoring, uint64_t where)
+static uint64_t where_now(const mq_journal_replay *replay, uint64_t where)
 {
     if (where == MQ_NOWHERE)
         return where;
-    uint32_t ring = restoring->rings[mq_where_ring(where)];
+    uint32_t ring = replay->rings[mq_where_ring(where)];
     return ring == 0 ? MQ_NOWHERE : mq_where(ring, mq_where_position(where));
 }
 
@@ -126,15 +125,15 @@ static void queue(mq_engine *engine, mq_session *session, uint64_t where, uint32
             (mq_entry){.where = where, .topic = MQ_NO_TOPIC, .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN)});
 }
 
-static void on_routed(mq_engine *engine, mq_restoring *restoring, const uint8_t *at)
+static void on_routed(mq_engine *engine, mq_journal_replay *replay, const uint8_t *at)
 {
-    uint64_t old = long_at(at, 1), where = where_now(restoring, old);
+    uint64_t old = long_at(at, 1), where = where_now(replay, old);
     uint32_t count = word_at(at, 0) & NUMBER_MASK, ring = mq_where_ring(old);
-    if (old != MQ_NOWHERE && restoring->routed[ring] <= mq_where_position(old))
-        restoring->routed[ring] = mq_where_position(old) + 1;
+    if (old != MQ_NOWHERE && replay->routed[ring] <= mq_where_position(old))
+        replay->routed[ring] = mq_where_position(old) + 1;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t word = word_at(at, 3 + i);
-        mq_session *session = session_of(engine, restoring, word);
+        mq_session *session = session_of(engine, replay, word);
         if (session != NULL)
             queue(engine, session, where, word >> 24);
     }
@@ -182,12 +181,12 @@ static void on_sent(mq_engine *engine, mq_session *session, uint32_t word, bool 
         send(engine, session, found ? entry : (mq_entry){.where = MQ_NOWHERE});
 }
 
-static void on_sent_else(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+static void on_sent_else(mq_engine *engine, const mq_journal_replay *replay, mq_session *session,
                          const uint8_t *at)
 {
     uint32_t tag = word_at(at, 3);
     bool groups = tag & MQ_TAG_SHARED && (tag & MQ_TAG_QOS) == 1;
-    mq_entry entry = {.where = groups ? MQ_NOWHERE : where_now(restoring, long_at(at, 1)),
+    mq_entry entry = {.where = groups ? MQ_NOWHERE : where_now(replay, long_at(at, 1)),
                       .topic = MQ_NO_TOPIC,
                       .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN)};
     session->disordered = true;
@@ -202,25 +201,25 @@ static void on_released(mq_session *session, uint32_t identifier)
 }
 
 /* True if the record was stored: the writer had passed its intended position. */
-static bool is_stored(const mq_restoring *restoring, uint64_t where)
+static bool is_stored(const mq_journal_replay *replay, uint64_t where)
 {
-    return where == MQ_NOWHERE || mq_where_position(where) < restoring->ends[mq_where_ring(where)];
+    return where == MQ_NOWHERE || mq_where_position(where) < replay->ends[mq_where_ring(where)];
 }
 
-static void on_received(const mq_restoring *restoring, mq_session *session, const uint8_t *at)
+static void on_received(const mq_journal_replay *replay, mq_session *session, const uint8_t *at)
 {
     bool again;
     uint32_t identifier = word_at(at, 3);
-    if (identifier != 0 && identifier <= 65535 && is_stored(restoring, long_at(at, 1)))
+    if (identifier != 0 && identifier <= 65535 && is_stored(replay, long_at(at, 1)))
         mq_received_mark(session, (uint16_t)identifier, &again);
 }
 
 /* Restore a receipt.  Without one, as for a record of an earlier epoch, a repeated message waits for all
  * records of the ring. */
-static void on_receipt(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+static void on_receipt(mq_engine *engine, const mq_journal_replay *replay, mq_session *session,
                        const uint8_t *at)
 {
-    uint32_t ring = restoring->rings[long_at(at, 1) >> MQ_RING_SHIFT], identifier = word_at(at, 3);
+    uint32_t ring = replay->rings[long_at(at, 1) >> MQ_RING_SHIFT], identifier = word_at(at, 3);
     uint64_t offset = long_at(at, 1) & (((uint64_t)1 << MQ_RING_SHIFT) - 1);
     if (identifier > 65535 || !mq_received_has(session, (uint16_t)identifier) || ring == 0 ||
         engine->rings[ring]->kind != MQ_RING_OWN)
@@ -246,7 +245,7 @@ static void on_gone(mq_engine *engine, mq_session *group, uint64_t where)
         mq_queue_pop(engine, group);
 }
 
-static void on_window(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+static void on_window(mq_engine *engine, const mq_journal_replay *replay, mq_session *session,
                       const uint8_t *at)
 {
     bool again;
@@ -256,7 +255,7 @@ static void on_window(mq_engine *engine, const mq_restoring *restoring, mq_sessi
     for (uint32_t i = 0; i < sent; i++) {
         uint32_t tag = word_at(at, 9 + 3 * i);
         send(engine, session,
-             (mq_entry){.where = where_now(restoring, long_at(at, 7 + 3 * i)),
+             (mq_entry){.where = where_now(replay, long_at(at, 7 + 3 * i)),
                         .topic = MQ_NO_TOPIC,
                         .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN | MQ_TAG_RELEASED)});
     }
@@ -266,17 +265,17 @@ static void on_window(mq_engine *engine, const mq_restoring *restoring, mq_sessi
             mq_received_mark(session, (uint16_t)word_at(identifiers, i), &again);
 }
 
-static void on_mark(mq_restoring *restoring, uint32_t ring, uint64_t position)
+static void on_mark(mq_journal_replay *replay, uint32_t ring, uint64_t position)
 {
-    if (ring < MQ_RINGS_MAX && restoring->routed[ring] < position)
-        restoring->routed[ring] = position;
+    if (ring < MQ_RINGS_MAX && replay->routed[ring] < position)
+        replay->routed[ring] = position;
 }
 
-static void on_queued(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+static void on_queued(mq_engine *engine, const mq_journal_replay *replay, mq_session *session,
                       const uint8_t *at)
 {
     for (uint32_t i = 0; i < word_at(at, 1); i++)
-        queue(engine, session, where_now(restoring, long_at(at, 2 + 3 * i)), word_at(at, 4 + 3 * i));
+        queue(engine, session, where_now(replay, long_at(at, 2 + 3 * i)), word_at(at, 4 + 3 * i));
 }
 
 static void on_identifier(mq_engine *engine, mq_session *session, uint32_t kind, uint32_t identifier)
@@ -295,67 +294,68 @@ static void on_identifier(mq_engine *engine, mq_session *session, uint32_t kind,
     }
 }
 
-static void replay(mq_engine *engine, mq_restoring *restoring, const uint8_t *at)
+static void replay_entry(mq_engine *engine, mq_journal_replay *replay, const uint8_t *at)
 {
     uint32_t kind = word_at(at, 0) >> 24, number = word_at(at, 0) & NUMBER_MASK;
     if (kind == MQ_J_ROUTED) {
-        on_routed(engine, restoring, at);
+        on_routed(engine, replay, at);
         return;
     }
     if (kind == MQ_J_MARK) {
-        on_mark(restoring, number, long_at(at, 1));
+        on_mark(replay, number, long_at(at, 1));
         return;
     }
-    mq_session *session = session_of(engine, restoring, number);
+    mq_session *session = session_of(engine, replay, number);
     if (session == NULL)
         return;
     if (kind == MQ_J_SENT || kind == MQ_J_POPPED)
         on_sent(engine, session, word_at(at, 1), kind == MQ_J_SENT);
     else if (kind == MQ_J_SENT_ELSE)
-        on_sent_else(engine, restoring, session, at);
+        on_sent_else(engine, replay, session, at);
     else if (kind == MQ_J_RECEIVED)
-        on_received(restoring, session, at);
+        on_received(replay, session, at);
     else if (kind == MQ_J_RECEIPT)
-        on_receipt(engine, restoring, session, at);
+        on_receipt(engine, replay, session, at);
     else if (kind == MQ_J_GONE)
-        on_gone(engine, session, where_now(restoring, long_at(at, 1)));
+        on_gone(engine, session, where_now(replay, long_at(at, 1)));
     else if (kind == MQ_J_WINDOW)
-        on_window(engine, restoring, session, at);
+        on_window(engine, replay, session, at);
     else if (kind == MQ_J_QUEUED)
-        on_queued(engine, restoring, session, at);
+        on_queued(engine, replay, session, at);
     else
         on_identifier(engine, session, kind, word_at(at, 1));
 }
 
-bool mq_restoring_batch(mq_engine *engine, mq_restoring *restoring, const uint8_t *bytes, uint64_t length)
+bool mq_journal_replay_entries(mq_engine *engine, mq_journal_replay *replay, const uint8_t *bytes,
+                               uint64_t length)
 {
     uint64_t at = 0;
     while (at < length) {
         uint32_t entry = mq_journal_entry_bytes(bytes + at, length - at);
         if (entry == 0)
             return false;
-        replay(engine, restoring, bytes + at);
+        replay_entry(engine, replay, bytes + at);
         at += entry;
     }
     return true;
 }
 
-/* ---- settling ---- */
+/* ---- resolving ---- */
 
 /* Topic index of a record's name, or MQ_NO_TOPIC.  False: Python must add the topic first. */
-static bool topic_named(const mq_engine *engine, const mq_restoring *restoring, const uint8_t *name,
+static bool topic_named(const mq_engine *engine, const mq_journal_replay *replay, const uint8_t *name,
                         uint32_t length, mq_unknown *out, uint32_t *index)
 {
     const mq_topic *topic = mq_topic_find(engine, name, length);
     *index = topic == NULL ? MQ_NO_TOPIC : topic->item.index;
-    if (topic != NULL || restoring->topics_refused)
+    if (topic != NULL || replay->topics_refused)
         return true;
     *out = (mq_unknown){name, length};
     return false;
 }
 
 /* Subscription ids of the current route to `session`, with the identifiers of its subscription. */
-static uint32_t grant_of(mq_engine *engine, uint32_t topic, const mq_session *session)
+static uint32_t ids_of(mq_engine *engine, uint32_t topic, const mq_session *session)
 {
     const mq_topic *its = topic == MQ_NO_TOPIC ? NULL : mq_slab_at(&engine->topics, topic);
     for (uint32_t i = 0; its != NULL && session->group == NULL && i < its->route_count; i++) {
@@ -370,20 +370,20 @@ static uint32_t grant_of(mq_engine *engine, uint32_t topic, const mq_session *se
     return 0;
 }
 
-/* Settle a record that its ring has overwritten: it is in the log, in the spill file, or lost. */
-static bool settle_gone(mq_engine *engine, mq_restoring *restoring, const mq_ring *ring, mq_entry *entry,
-                        mq_unknown *out)
+/* Resolve a record that its ring has overwritten: it is in the log, in the spill file, or lost. */
+static bool resolve_overwritten(mq_engine *engine, mq_journal_replay *replay, const mq_ring *ring,
+                                mq_entry *entry, mq_unknown *out)
 {
     mq_blob *blob = mq_spill_find(engine, ring, mq_where_position(entry->where));
     if (blob == NULL) {
         if (ring->logged && ring->kind != MQ_RING_OF_PRODUCER)
             return true;
         entry->where = MQ_NOWHERE;
-        restoring->lost++;
+        replay->lost++;
         return true;
     }
     const uint8_t *name = (const uint8_t *)&blob->record + RB_RECORD_HEADER_BYTES;
-    if (!topic_named(engine, restoring, name, blob->record.key_length, out, &entry->topic))
+    if (!topic_named(engine, replay, name, blob->record.key_length, out, &entry->topic))
         return false;
     mq_spill_take(engine, blob, entry->where);
     entry->where = (uint64_t)(uintptr_t)blob;
@@ -404,57 +404,57 @@ static const rb_record *own_record(const rb_writer *writer, uint64_t position)
                : rb_writer_record(writer, position);
 }
 
-/* Settle a record of an own ring.  False: Python must add the topic first; no change was made. */
-static bool settle_own_record(mq_engine *engine, mq_restoring *restoring, const mq_ring *ring,
-                              mq_entry *entry, mq_unknown *out)
+/* Resolve a record of an own ring.  False: Python must add the topic first; no change was made. */
+static bool resolve_own_record(mq_engine *engine, mq_journal_replay *replay, const mq_ring *ring,
+                               mq_entry *entry, mq_unknown *out)
 {
     uint64_t position = mq_where_position(entry->where);
     if (!rb_writer_keeps(ring->writer, position))
-        return settle_gone(engine, restoring, ring, entry, out);
+        return resolve_overwritten(engine, replay, ring, entry, out);
     const rb_record *record = own_record(ring->writer, position);
     if (record == NULL) {
         entry->where = MQ_NOWHERE;
-        restoring->lost++;
+        replay->lost++;
         return true;
     }
-    return topic_named(engine, restoring, (const uint8_t *)record + RB_RECORD_HEADER_BYTES,
-                       record->key_length, out, &entry->topic);
+    return topic_named(engine, replay, (const uint8_t *)record + RB_RECORD_HEADER_BYTES, record->key_length,
+                       out, &entry->topic);
 }
 
-/* Settle a record of a producer ring.  The memory may change at any time, so the name is copied before
+/* Resolve a record of a producer ring.  The memory may change at any time, so the name is copied before
  * use. */
-static bool settle_producer_record(mq_engine *engine, mq_restoring *restoring, const mq_ring *ring,
-                                   mq_entry *entry, mq_unknown *out)
+static bool resolve_producer_record(mq_engine *engine, mq_journal_replay *replay, const mq_ring *ring,
+                                    mq_entry *entry, mq_unknown *out)
 {
     mq_frame frame;
     uint8_t *name = engine->receive;
     uint64_t where = entry->where, position = mq_where_position(where);
     bool there = position < ring->reader->cursor || position < ring->resume_at;
     if (!there || mq_message_plan(engine, entry, true, &frame) != MQ_BUILT)
-        return settle_gone(engine, restoring, ring, entry, out);
+        return resolve_overwritten(engine, replay, ring, entry, out);
     memcpy(name, frame.topic, frame.topic_length);
     if (!rb_reader_holds(ring->reader, position))
-        return settle_gone(engine, restoring, ring, entry, out);
+        return resolve_overwritten(engine, replay, ring, entry, out);
     entry->where = MQ_NOWHERE;
-    bool known = topic_named(engine, restoring, name, frame.topic_length, out, &entry->topic);
+    bool known = topic_named(engine, replay, name, frame.topic_length, out, &entry->topic);
     if (!known || entry->topic != MQ_NO_TOPIC) /* delivery checks the key again */
         entry->where = where;
     return known;
 }
 
-static bool settle_entry(mq_engine *engine, mq_restoring *restoring, const mq_session *session,
-                         mq_entry *entry, mq_unknown *out)
+static bool resolve_entry(mq_engine *engine, mq_journal_replay *replay, const mq_session *session,
+                          mq_entry *entry, mq_unknown *out)
 {
     uint32_t index = entry->where == MQ_NOWHERE ? 0 : mq_where_ring(entry->where);
     if (index == 0 || entry->topic != MQ_NO_TOPIC)
         return true;
     const mq_ring *ring = engine->rings[index];
-    bool known = ring->kind == MQ_RING_OWN ? settle_own_record(engine, restoring, ring, entry, out)
+    bool known = ring->kind == MQ_RING_OWN ? resolve_own_record(engine, replay, ring, entry, out)
                  : ring->kind == MQ_RING_OF_PRODUCER
-                     ? settle_producer_record(engine, restoring, ring, entry, out)
-                     : settle_gone(engine, restoring, ring, entry, out);
+                     ? resolve_producer_record(engine, replay, ring, entry, out)
+                     : resolve_overwritten(engine, replay, ring, entry, out);
     if (known && entry->topic != MQ_NO_TOPIC)
-        entry->tag |= grant_of(engine, entry->topic, session);
+        entry->tag |= ids_of(engine, entry->topic, session);
     return known;
 }
 
@@ -468,7 +468,7 @@ static void entry_put(uint8_t *at, const mq_entry *entry)
 
 #define NO_TOPIC_PACKED 0xffffffu
 
-static bool settle_window(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out)
+static bool resolve_window(mq_engine *engine, mq_journal_replay *replay, mq_session *session, mq_unknown *out)
 {
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
         if (n < session->sent_first) /* as in mq_session_forget_ring() */
@@ -476,7 +476,7 @@ static bool settle_window(mq_engine *engine, mq_restoring *restoring, mq_session
         mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
         if (entry->where == MQ_NOWHERE)
             continue;
-        if (!settle_entry(engine, restoring, session, entry, out))
+        if (!resolve_entry(engine, replay, session, entry, out))
             return false;
         if (entry->where == MQ_NOWHERE) {
             engine->counters.dropped[MQ_DROP_OVERRUN]++;
@@ -487,30 +487,31 @@ static bool settle_window(mq_engine *engine, mq_restoring *restoring, mq_session
     return true;
 }
 
-/* Settle the queue.  Python's work in between does not move entries, so the iteration continues at its
+/* Resolve the queue.  Python's work in between does not move entries, so the iteration continues at its
  * place. */
-static bool settle_queue(mq_engine *engine, mq_restoring *restoring, const mq_session *session,
-                         mq_unknown *out)
+static bool resolve_queue(mq_engine *engine, mq_journal_replay *replay, const mq_session *session,
+                          mq_unknown *out)
 {
-    mq_walk at = restoring->walk;
+    mq_walk at = replay->walk;
     while (mq_queue_next(session, &at)) {
         mq_entry entry = mq_entry_at(at.at);
         entry.topic = entry.topic == NO_TOPIC_PACKED ? MQ_NO_TOPIC : entry.topic;
-        if (!settle_entry(engine, restoring, session, &entry, out))
+        if (!resolve_entry(engine, replay, session, &entry, out))
             return false;
         entry_put(at.at, &entry);
-        restoring->walk = at;
+        replay->walk = at;
     }
     return true;
 }
 
-bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out)
+bool mq_journal_replay_resolve(mq_engine *engine, mq_journal_replay *replay, mq_session *session,
+                               mq_unknown *out)
 {
-    if (restoring->settling != mq_handle(&session->item)) {
-        restoring->settling = mq_handle(&session->item);
-        restoring->walk = (mq_walk){0};
+    if (replay->resolving != mq_handle(&session->item)) {
+        replay->resolving = mq_handle(&session->item);
+        replay->walk = (mq_walk){0};
     }
-    if (!settle_window(engine, restoring, session, out) || !settle_queue(engine, restoring, session, out))
+    if (!resolve_window(engine, replay, session, out) || !resolve_queue(engine, replay, session, out))
         return false;
     session->queue_left = 0; /* the next push checks the limit, which may be lower now */
     while (session->queue_count > session->queue_max) {
@@ -524,11 +525,11 @@ bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session 
 
 /* ---- records without an entry ---- */
 
-static bool route_record(mq_engine *engine, const mq_restoring *restoring, uint32_t ring, uint64_t position,
+static bool route_record(mq_engine *engine, const mq_journal_replay *replay, uint32_t ring, uint64_t position,
                          const rb_record *record, const uint8_t *name, mq_unknown *out)
 {
     uint32_t index;
-    if (!topic_named(engine, restoring, name, record->key_length, out, &index))
+    if (!topic_named(engine, replay, name, record->key_length, out, &index))
         return false;
     mq_topic *topic = index == MQ_NO_TOPIC ? NULL : mq_slab_at(&engine->topics, index);
     mq_message message = {.flags = record->flags & (RB_FLAG_QOS | RB_FLAG_RETAIN)};
@@ -539,8 +540,9 @@ static bool route_record(mq_engine *engine, const mq_restoring *restoring, uint3
     return true;
 }
 
-bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32_t ring, uint64_t position,
-                        const uint8_t *bytes, uint64_t length, uint64_t *from, mq_unknown *out)
+bool mq_journal_replay_route(mq_engine *engine, const mq_journal_replay *replay, uint32_t ring,
+                             uint64_t position, const uint8_t *bytes, uint64_t length, uint64_t *from,
+                             mq_unknown *out)
 {
     uint64_t at = 0;
     while (length - at >= RB_RECORD_HEADER_BYTES) {
@@ -559,7 +561,7 @@ bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32
         if (span == 0)
             return true;
         if (position + at >= *from) {
-            if (!route_record(engine, restoring, ring, position + at, &header,
+            if (!route_record(engine, replay, ring, position + at, &header,
                               bytes + at + RB_RECORD_HEADER_BYTES, out))
                 return false;
             *from = position + at + 1;

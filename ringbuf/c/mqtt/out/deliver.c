@@ -199,10 +199,10 @@ static mq_built deliver_retained(mq_engine *engine, mq_connection *connection, m
                                  uint32_t most)
 {
     mq_built result = MQ_BUILT;
-    for (uint32_t i = 0; session->replays != NULL && i < most && !stops(result); i++) {
+    for (uint32_t i = 0; session->retained_deliveries != NULL && i < most && !stops(result); i++) {
         mq_entry entry;
         mq_frame frame;
-        mq_found found = mq_replay_find(engine, session, &entry);
+        mq_found found = mq_retained_delivery_find(engine, session, &entry);
         if (found != MQ_FOUND)
             return found == MQ_FOUND_LATER ? MQ_LATER : MQ_BUILT;
         if (!window_open(engine, session, entry.tag))
@@ -210,7 +210,7 @@ static mq_built deliver_retained(mq_engine *engine, mq_connection *connection, m
         result = prepare(engine, connection, &entry, false, &frame);
         if (stops(result))
             break;
-        mq_replay_advance(engine, session, &entry);
+        mq_retained_delivery_advance(engine, session, &entry);
         result = deliver(engine, connection, &entry, &frame, result, false);
     }
     return result;
@@ -241,11 +241,11 @@ bool mq_fill_output(mq_engine *engine, mq_connection *connection)
             return false; /* the session stays dirty until an acknowledgement frees its window */
         result = deliver_again(engine, connection, session);
     }
-    if (session->replays != NULL && !stops(result))
+    if (session->retained_deliveries != NULL && !stops(result))
         result = deliver_retained(engine, connection, session, RETAINED_SHARE);
     if (!stops(result))
         result = deliver_queued(engine, connection, session);
-    if (session->replays != NULL && !stops(result) && result != MQ_FULL_WINDOW)
+    if (session->retained_deliveries != NULL && !stops(result) && result != MQ_FULL_WINDOW)
         result = deliver_retained(engine, connection, session, UINT32_MAX);
     if (result == MQ_NO_MEMORY)
         mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);

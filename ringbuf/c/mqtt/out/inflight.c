@@ -148,7 +148,7 @@ void mq_session_forget_ring(mq_engine *engine, mq_session *session, uint32_t rin
 void mq_session_clear(mq_engine *engine, mq_session *session)
 {
     mq_share_clear(engine, session);
-    mq_replays_clear(engine, session);
+    mq_retained_deliveries_clear(engine, session);
     mq_queue_clear(engine, session);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++)
         mq_entry_done(engine, &session->sent[n & (session->sent_room - 1)]);

@@ -118,7 +118,7 @@ static void found(const mq_engine *engine, mq_match *match, const mq_subscriptio
         }
         match->found = at;
     }
-    match->found[match->found_count++] = (mq_match_entry){.session = its->session, .terms = its->terms};
+    match->found[match->found_count++] = (mq_match_entry){.session = its->session, .options = its->options};
 }
 
 /* All subscriptions of a filter at once.  False: there are more filters. */

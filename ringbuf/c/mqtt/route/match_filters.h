@@ -10,7 +10,7 @@
 #define MQ_MATCH_WORK 1024u /* nodes and subscriptions that the parser examines for one topic */
 
 typedef struct mq_match_entry {
-    uint64_t session, terms;
+    uint64_t session, options;
     uint32_t next, last; /* in the list of one session: index + 1; `last` is set in the first entry */
 } mq_match_entry;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Routes by a match: the terms of all matching subscriptions of a session become one route, or two.
+ * Routes by a match: the options of all matching subscriptions of a session become one route, or two.
  *
  * The highest QoS counts [MQTT-3.3.4-2], all Subscription Identifiers are sent [MQTT-3.3.4-4], and RETAIN is
  * sent as published if any subscription requests that.  Two routes are needed when some subscriptions are
@@ -30,7 +30,7 @@ static uint8_t *property(uint8_t *to, uint64_t identifier)
 static bool route_of(mq_engine *engine, const mq_match *match, mq_topic *topic, uint32_t first, bool own,
                      uint32_t mark)
 {
-    uint32_t options = mark, qos = 0, count = 0;
+    uint32_t merged = mark, qos = 0, count = 0;
     for (uint32_t i = first + 1; i != 0; i = match->found[i - 1].next)
         count++;
     uint8_t few[8 * PROPERTY_MAX_BYTES], *bytes = count <= 8 ? few
@@ -39,17 +39,17 @@ static bool route_of(mq_engine *engine, const mq_match *match, mq_topic *topic, 
         return false;
     uint8_t *end = bytes;
     for (uint32_t i = first + 1; i != 0; i = match->found[i - 1].next) {
-        uint64_t terms = match->found[i - 1].terms;
-        if (own && terms & MQ_TAG_NO_LOCAL)
+        uint64_t options = match->found[i - 1].options;
+        if (own && options & MQ_TAG_NO_LOCAL)
             continue;
-        qos = (terms & MQ_TAG_QOS) > qos ? terms & MQ_TAG_QOS : qos;
-        options |= terms & (MQ_TAG_RETAIN_AS_PUBLISHED | MQ_TAG_SHARED);
-        end = property(end, terms >> MQ_TAG_IDS_SHIFT);
+        qos = (options & MQ_TAG_QOS) > qos ? options & MQ_TAG_QOS : qos;
+        merged |= options & (MQ_TAG_RETAIN_AS_PUBLISHED | MQ_TAG_SHARED);
+        end = property(end, options >> MQ_TAG_IDS_SHIFT);
     }
     uint32_t number = end == bytes ? 0 : mq_subscription_ids_take(engine, 0, bytes, (uint32_t)(end - bytes));
     mq_session *session = mq_slab_get(&engine->sessions, match->found[first].session);
     bool added = (number != 0 || end == bytes) && session != NULL &&
-                 mq_route_add(engine, topic, session, options | qos | number << MQ_TAG_IDS_SHIFT);
+                 mq_route_add(engine, topic, session, merged | qos | number << MQ_TAG_IDS_SHIFT);
     if (number != 0)
         mq_subscription_ids_drop(engine, number);
     if (bytes != few)
@@ -61,7 +61,7 @@ static bool routes_of(mq_engine *engine, const mq_match *match, mq_topic *topic,
 {
     bool others = false, own = false; /* some are no-local; some are not */
     for (uint32_t i = first + 1; i != 0; i = match->found[i - 1].next)
-        *(match->found[i - 1].terms & MQ_TAG_NO_LOCAL ? &others : &own) = true;
+        *(match->found[i - 1].options & MQ_TAG_NO_LOCAL ? &others : &own) = true;
     if (!others)
         return route_of(engine, match, topic, first, false, 0);
     return route_of(engine, match, topic, first, false, MQ_TAG_NO_LOCAL) &&

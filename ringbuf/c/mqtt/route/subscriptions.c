@@ -98,7 +98,7 @@ static mq_subscription *make(mq_engine *engine, mq_node *filter, uint64_t sessio
 }
 
 bool mq_subscription_add(mq_engine *engine, const char *filter, uint32_t length, uint64_t session,
-                         uint64_t terms)
+                         uint64_t options)
 {
     mq_node *node = filter_node(engine, filter, length, true);
     if (node == NULL)
@@ -108,7 +108,7 @@ bool mq_subscription_add(mq_engine *engine, const char *filter, uint32_t length,
         mq_trie_prune(engine, node);
         return false;
     }
-    its->terms = terms;
+    its->options = options;
     return true;
 }
 

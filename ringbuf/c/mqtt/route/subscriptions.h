@@ -14,14 +14,14 @@ typedef struct mq_subscription { /* its number: index + 1 */
     uint32_t chain;          /* next of the same place in engine->subscription_table */
     mq_node *filter;
     uint64_t session; /* handle, perhaps of a session that has ended */
-    uint64_t terms;   /* MQ_TAG_* in the lower eight bits, Subscription Identifier above; 0: none */
+    uint64_t options; /* MQ_TAG_* in the lower eight bits; Subscription Identifier above, 0: none */
 } mq_subscription;
 
 #define MQ_PLAIN_FILTERS_MAX 512u /* of a SUBSCRIBE that is served in one call */
 
-/* Add a subscription, or replace its terms.  False: no memory. */
+/* Add a subscription, or replace its options.  False: no memory. */
 bool mq_subscription_add(mq_engine *engine, const char *filter, uint32_t length, uint64_t session,
-                         uint64_t terms);
+                         uint64_t options);
 bool mq_subscription_remove(mq_engine *engine, const char *filter, uint32_t length, uint64_t session);
 /* The subscription of a session in a filter; NULL: none */
 mq_subscription *mq_subscription_find(const mq_engine *engine, const mq_node *filter, uint64_t session);

@@ -115,24 +115,25 @@ uint32_t mq_entry_topic(mq_engine *engine, const mq_entry *entry);
 uint32_t mq_purge(mq_engine *engine, mq_session *session, const mq_denied *denied);
 
 /* retained_delivery.c */
-typedef struct mq_replay_scope { /* topics to replay: `topics`, or all that the filter matches */
+typedef struct mq_retained_scope { /* `topics`, or all topics that the filter matches */
     const char *filter;
     const void *topics; /* uint32; NULL: all */
     uint32_t filter_length, count;
-} mq_replay_scope;
+} mq_retained_scope;
 typedef enum mq_found {
     MQ_FOUND,
     MQ_FOUND_LATER, /* not yet: other connections are served first */
     MQ_FOUND_NONE
 } mq_found;
-bool mq_replay_begin(mq_engine *engine, mq_session *session, uint32_t tag, const mq_replay_scope *scope);
-void mq_replay_end(mq_engine *engine, mq_session *session, const void *filter, uint32_t length);
-void mq_replays_list(mq_engine *engine, mq_session *session);
-void mq_replays_purge(mq_session *session, const mq_denied *denied);
-void mq_replays_clear(mq_engine *engine, mq_session *session);
-/* Find the next message for `session`.  It stays the next one until mq_replay_advance(), which takes a
- * reference for its entry. */
-mq_found mq_replay_find(mq_engine *engine, mq_session *session, mq_entry *out);
-void mq_replay_advance(mq_engine *engine, mq_session *session, const mq_entry *entry);
+bool mq_retained_delivery_begin(mq_engine *engine, mq_session *session, uint32_t tag,
+                                const mq_retained_scope *scope);
+void mq_retained_delivery_end(mq_engine *engine, mq_session *session, const void *filter, uint32_t length);
+void mq_retained_deliveries_list(mq_engine *engine, mq_session *session);
+void mq_retained_deliveries_purge(mq_session *session, const mq_denied *denied);
+void mq_retained_deliveries_clear(mq_engine *engine, mq_session *session);
+/* Find the next message for `session`.  It stays the next one until mq_retained_delivery_advance(),
+ * which takes a reference for its entry. */
+mq_found mq_retained_delivery_find(mq_engine *engine, mq_session *session, mq_entry *out);
+void mq_retained_delivery_advance(mq_engine *engine, mq_session *session, const mq_entry *entry);
 
 #endif
