@@ -77,7 +77,7 @@ class Counters:
         """A row for each session. On the broker's thread only."""
         rows = []
         for session in sessions:
-            session_stats = self._engine.session_facts(session.handle)
+            session_stats = self._engine.session_stats(session.handle)
             if session_stats is None:
                 continue
             queued, in_flight, delivered, dropped = SessionStats(*session_stats)

@@ -241,7 +241,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def session_close(self, session: int, /) -> bool:
         """End a session, and close its connection."""
 
-    def session_facts(self, session: int, /) -> tuple[int, int, int, tuple[int, ...]] | None:
+    def session_stats(self, session: int, /) -> tuple[int, int, int, tuple[int, ...]] | None:
         """Queue and counters of a session: the fields of SessionStats."""
 
     def next_log_position(self, session: int, /) -> tuple[int, int] | None:
@@ -272,8 +272,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def journal_close(self) -> None:
         """Stop writing the journal."""
 
-    def journal_note(self, note: bytes, /) -> bool:
-        """Append a note of Python. False if it does not fit: a snapshot must replace it."""
+    def journal_append(self, record: bytes, /) -> bool:
+        """Append a record of Python. False if it does not fit: a snapshot must replace it."""
 
     def journal_is_short(self) -> bool:
         """True if half of the journal is in use. Only a snapshot makes room; the rest is for messages."""
@@ -296,8 +296,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def lowest_positions(self, first: int, most: int, /) -> tuple[bytes, int | None]:
         """Lowest needed positions, uint64 by ring, of about `most` records; continues as above."""
 
-    def retained_sweep(self, all_there_is: bool, /) -> None:
-        """Begin with the topics whose retained message has changed since the last sweep, or with all."""
+    def begin_retained_save(self, all_topics: bool, /) -> None:
+        """Begin with the topics whose retained message has changed since the last save, or with all."""
 
     def retained_changes(self, most: int, /) -> tuple[bytes, bytes, bool]:
         """About `most` bytes of retained records (without payload: cleared), and their authors. Formats as in
@@ -319,8 +319,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def add_ended_ring(self, logged: bool, /) -> int:
         """Add a ring that has ended, or whose epoch has ended. `logged`: the log may have its records."""
 
-    def replay_begin(self) -> None:
-        """Suspend the limits of queues until replay_end()."""
+    def send_retained(self) -> None:
+        """Suspend the limits of queues until stop_retained()."""
 
     def replay_session(self, number: int, session: int, /) -> None:
         """Use `session` for entries with this number from now on."""
@@ -353,7 +353,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def replay_resume_ring(self, ring: int, position: int, /) -> None:
         """Records of a producer ring below this position were routed before the restart."""
 
-    def replay_end(self) -> int:
+    def stop_retained(self) -> int:
         """End the restoring. Returns the number of records that sessions wait for and that no store has."""
 
     # Shared subscriptions. A group is identified by its queue, which is a session without a client.

@@ -288,8 +288,8 @@ class _Restart:
                 self._broker.router.remove_past_source(source)
 
     def _counted(self, lost: int, duration_ms: float) -> Restored:
-        stats = [self._engine.session_facts(session.handle) for session in self._sessions.values()]
-        stats += [self._engine.session_facts(handle) for handle in self._broker.router.groups()]
+        stats = [self._engine.session_stats(session.handle) for session in self._sessions.values()]
+        stats += [self._engine.session_stats(handle) for handle in self._broker.router.groups()]
         return Restored(
             len(self._sessions),
             sum(len(session.subscriptions) for session in self._sessions.values()),

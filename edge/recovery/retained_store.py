@@ -220,7 +220,7 @@ class RetainedStore:
         """
         records, marks = self.read()
         broker.retained.restore(records)
-        broker.engine.retained_sweep(False)
+        broker.engine.begin_retained_save(False)
         self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")
         broker.on_retained_due = self.save
@@ -242,7 +242,7 @@ class RetainedStore:
             return
         self._marks = dict(self._broker.journal.marks())
         replaces = self._written.needs_rewrite
-        self._broker.engine.retained_sweep(replaces)
+        self._broker.engine.begin_retained_save(replaces)
         self._thread.submit(self._written.begin, replaces)
         self._continue()
 

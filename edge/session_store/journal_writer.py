@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 SECTION_BYTES = 1 << 20  # approximate; entries in one frame of a snapshot
 DUE_SHARE = 8  # of the journal: the least part between two snapshots
 RETRY_S = 1.0
-# of the journal: mq_journal_note() takes half of the longest record, which is a quarter of the ring
+# of the journal: mq_journal_append_record() takes half of the longest record, which is a quarter of the ring
 NOTE_SHARE = 8
 NOTE_HEAD_BYTES = 64
 FACTS_HEAD_BYTES = 512  # of the encoded information about a client without its texts: keys, lengths, numbers
@@ -308,7 +308,7 @@ class SessionJournal:
         return will is None or len(encode_record(will_record(KeptWill(proven, will, 0)))) <= max_bytes
 
     def _record(self, note: JournalRecord) -> None:
-        if self._target is not None and not self._engine.journal_note(encode_record(note)):
+        if self._target is not None and not self._engine.journal_append(encode_record(note)):
             self.save_snapshot()
 
     def save_snapshot(self, *, at_once: bool = False) -> None:

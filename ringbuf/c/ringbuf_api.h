@@ -110,9 +110,9 @@ typedef struct rb_ring_info {
 } rb_ring_info;
 
 /* Read and check the header at `memory`, a file of `file_bytes`.  RB_WRONG_FORMAT: another format;
- * facts.format_version and abi_word have the values found, or 0 without the magic.  RB_CORRUPT: wrong
+ * info.format_version and abi_word have the values found, or 0 without the magic.  RB_CORRUPT: wrong
  * checksum, or a file that is too short. */
-int rb_inspect(const void *memory, uint64_t file_bytes, rb_ring_info *facts);
+int rb_inspect(const void *memory, uint64_t file_bytes, rb_ring_info *info);
 /* Returns RB_OK if `memory` is the cursor file of the ring at `ring`; RB_WRONG_FORMAT; RB_CORRUPT (of another
  * ring). */
 int rb_inspect_cursors(const void *memory, uint64_t file_bytes, const void *ring);

@@ -388,8 +388,9 @@ static void all_arrive(world *world)
 /* Give the lists room: without memory a list loses a handle, and a client its wake-up (engine.c). */
 static void lists_open(mq_engine *engine)
 {
-    mq_list *lists[] = {&engine->touched, &engine->ready,     &engine->ack_waiters, &engine->blocked,
-                        &engine->closing, &engine->published, &engine->passing,     &engine->sync_waiters};
+    mq_list *lists[] = {&engine->touched, &engine->ready,       &engine->ack_waiters,
+                        &engine->blocked, &engine->closing,     &engine->rings_to_announce,
+                        &engine->passing, &engine->sync_waiters};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         mq_list_add(lists[i], 0);
         lists[i]->count = 0;

@@ -64,7 +64,7 @@ static void route(mq_engine *engine, mq_topic *topic, const mq_connection *conne
 static void skip(mq_connection *connection, uint8_t reason)
 {
     connection->answered = true;
-    connection->skip_reason = reason;
+    connection->refusal_reason = reason;
 }
 
 /* Answer of Python about a topic: every seventh is denied, every eleventh skipped. */
@@ -128,7 +128,7 @@ static void settle(play *play)
         play->engine->touched.count = 0;
         play->engine->now_ms += 1;
         play->engine->now_ns += 1000000;
-        play->engine->heard_ms = play->engine->now_ms;
+        play->engine->input_read_ms = play->engine->now_ms;
         mq_engine_step(play->engine);
         pull(play, play->sender);
         pull(play, play->other);

@@ -278,7 +278,7 @@ static void step(world *world, uint64_t ms, int64_t ns)
     while (mq_event_take(world->engine, UINT64_MAX, &ring, &event))
         ;
     mq_events_resume(world->engine);
-    world->engine->heard_ms = world->engine->now_ms;
+    world->engine->input_read_ms = world->engine->now_ms;
     mq_engine_step(world->engine);
     world->engine->touched.count = 0; /* a listed client is found by that */
     for (uint32_t i = 0; i < CLIENTS; i++)
@@ -429,7 +429,7 @@ static void nobody_is_forgotten(const world *world)
             const mq_session *queue = mq_slab_get(&world->engine->sessions, session->shares.at[at]);
             must(queue != NULL, "a member's group is there");
             must(queue->queue_count == 0 &&
-                     (queue->group->again == NULL || queue->group->again->queue_count == 0),
+                     (queue->group->returned == NULL || queue->group->returned->queue_count == 0),
                  "what waits for a group goes to who has room");
         }
     }
@@ -442,8 +442,8 @@ static void look(const world *world)
     for (uint32_t i = 0; i < GROUPS; i++)
         if (world->groups[i] != NULL) {
             count(world->groups[i]);
-            if (world->groups[i]->group->again != NULL)
-                count(world->groups[i]->group->again);
+            if (world->groups[i]->group->returned != NULL)
+                count(world->groups[i]->group->returned);
         }
     nobody_is_forgotten(world);
 }

@@ -200,7 +200,7 @@ static void run_large_ends(void)
     copy(66000);
     copies(2);
     give_up(number);
-    mq_spill_tend(engine);
+    mq_spill_maintain(engine);
     copy(66000);
 }
 
@@ -211,7 +211,7 @@ static void prepare_used(void)
     copies(5);
     for (uint32_t number = 0; number < ledger->next - 6; number++)
         give_up(number);
-    mq_spill_tend(engine);
+    mq_spill_maintain(engine);
 }
 
 static void run_reuse(void)
@@ -219,7 +219,7 @@ static void run_reuse(void)
     for (uint32_t number = ledger->next - 6; number < ledger->next - 3; number++)
         if (!ledger->needless[number])
             give_up(number);
-    mq_spill_tend(engine);
+    mq_spill_maintain(engine);
     while (engine->spill.extents[engine->spill.filling].used + 16500 < MQ_UNIT_BYTES)
         copy(16000);
     copies(4);
@@ -229,7 +229,7 @@ static void run_moves(void)
 {
     for (uint32_t number = ledger->next - 5; number < ledger->next; number++)
         move(number);
-    mq_spill_tend(engine);
+    mq_spill_maintain(engine);
     copies(2);
 }
 

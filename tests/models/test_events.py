@@ -114,7 +114,7 @@ class EventsMachine(RuleBasedStateMachine):
         self.broker, self.engine = self.bench.broker, self.bench.engine
         self.broker.backfill.read_at = lambda *_: ()  # a log that has nothing any more
         self.broker.on_retained_due = self.sweep
-        self.engine.retained_sweep(False)
+        self.engine.begin_retained_save(False)
         self.producer = Producer(self.bench)
         self.produced = self.numbers = 0
         self.taken: deque[Event] = deque()
@@ -130,7 +130,7 @@ class EventsMachine(RuleBasedStateMachine):
                 self.lives.stop()
 
     def sweep(self) -> None:
-        self.engine.retained_sweep(False)
+        self.engine.begin_retained_save(False)
         while self.engine.retained_changes(1 << 16)[2]:
             pass
 
@@ -275,7 +275,7 @@ class EventsMachine(RuleBasedStateMachine):
                 assert not voice.unsent, name
                 assert not +voice.owed, name
         for session in self.broker.sessions.all():
-            facts = self.engine.session_facts(session.handle)
+            facts = self.engine.session_stats(session.handle)
             assert facts is not None
             assert not session.connection or facts[:2] == (0, 0), session.client_id
 

@@ -59,7 +59,7 @@ static void note_due(rb_log *log, const rb_log_ring *ring)
         log->due_ns = due;
 }
 
-void rb_log_note_dues(rb_log *log)
+void rb_log_update_deadlines(rb_log *log)
 {
     log->due_ns = INT64_MAX;
     for (uint64_t i = log->extents_settled; i < log->extents_queued; i++) {
@@ -69,7 +69,7 @@ void rb_log_note_dues(rb_log *log)
     }
 }
 
-void rb_log_note_taken(rb_log *log, rb_log_ring *ring, int64_t now)
+void rb_log_update_taken(rb_log *log, rb_log_ring *ring, int64_t now)
 {
     rb_log_inside *in = log->inside;
     if (ring->waits_since < 0)
@@ -105,7 +105,7 @@ static uint64_t take_from(rb_log *log, rb_log_ring *ring, int64_t now, bool *mor
         length += found[i].length;
     }
     if (count > 0)
-        rb_log_note_taken(log, ring, now);
+        rb_log_update_taken(log, ring, now);
     uint64_t share = length / (ring->reader->capacity / 256);
     if (share > log->inside->largest_share)
         log->inside->largest_share = share;

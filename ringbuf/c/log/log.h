@@ -114,9 +114,9 @@ static inline uint64_t extent_bytes(const rb_log_extent *extent)
 uint64_t rb_log_take(rb_log *log, int64_t now_ns, uint64_t limit);
 bool rb_log_pending(const rb_log *log);
 /* update ring and log after records up to the ring's `taken` were queued */
-void rb_log_note_taken(rb_log *log, rb_log_ring *ring, int64_t now_ns);
+void rb_log_update_taken(rb_log *log, rb_log_ring *ring, int64_t now_ns);
 /* compute the time of the next sync from all waiting extents */
-void rb_log_note_dues(rb_log *log);
+void rb_log_update_deadlines(rb_log *log);
 
 /* write_extents.c */
 bool rb_log_reserve(rb_log *log, uint64_t count); /* reserve room in the list; false: no memory */

@@ -66,7 +66,7 @@ void rb_log_enter(rb_log *log)
     in->first = log->extents_settled;
     in->settled_end = log->end;
     pthread_mutex_unlock(&in->lock);
-    rb_log_note_dues(log);
+    rb_log_update_deadlines(log);
     rb_disk_enter(log);
 }
 
@@ -80,7 +80,7 @@ void rb_log_end(rb_log *log)
     log->base = log->proven = log->durable_position;
     log->end = log->room = 0;
     log->inside->short_of_memory = false;
-    rb_log_note_dues(log);
+    rb_log_update_deadlines(log);
 }
 
 /* Time until the end of the log must be proven; never while records wait for a sync. */

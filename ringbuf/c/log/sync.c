@@ -38,7 +38,7 @@ static void settle_rings(rb_log *log, uint32_t moved, int64_t now)
 
 /* Add the ring to the list for settling.  Returns the new count.  A ring usually has few extents in a round,
  * in a row.  Otherwise it may be in the list several times; a full list is settled and restarted. */
-static uint32_t note_moved(rb_log *log, rb_log_ring *ring, uint32_t moved, int64_t now)
+static uint32_t add_moved(rb_log *log, rb_log_ring *ring, uint32_t moved, int64_t now)
 {
     rb_log_ring **rings = log->inside->moved;
     for (uint32_t i = moved; i-- > (moved > 4 ? moved - 4 : 0);)
@@ -66,7 +66,7 @@ static uint32_t settle_extents(rb_log *log, uint64_t first, int64_t now)
             log->settled_tag = extent->tag;
         if (ring == NULL)
             continue;
-        moved = note_moved(log, ring, moved, now);
+        moved = add_moved(log, ring, moved, now);
         ring->durable = extent->ring_end;
         ring->durable_offset = extent->offset_end;
     }

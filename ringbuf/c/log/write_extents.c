@@ -72,7 +72,7 @@ int rb_log_append(rb_log *log, const rb_log_extent *extents, int count, int64_t 
             continue;
         ring->taken = extents[i].ring_end;
         ring->taken_offset = extents[i].offset_end;
-        rb_log_note_taken(log, ring, now);
+        rb_log_update_taken(log, ring, now);
     }
     return 1;
 }
@@ -95,7 +95,7 @@ void rb_log_drop(rb_log *log, uint32_t ring_id)
     pthread_mutex_unlock(&in->lock);
     if (kept == log->extents_settled)
         in->oldest_at = 0;
-    rb_log_note_dues(log);
+    rb_log_update_deadlines(log);
 }
 
 void rb_log_add_time(rb_log_times *times, int64_t took_ns)

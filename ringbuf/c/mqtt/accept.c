@@ -104,8 +104,8 @@ static void adopt(mq_loop *loop, int fd, int number, const mq_peer *from)
     set_peer(connection, from);
     bool layered = is_proxied ? begin_proxy(connection) : open_layers(engine, connection);
     connection->opening = connection->layer != NULL && !connection->layer->is_open;
-    if (layered && mq_loop_watch(connection->opening ? loop->opening : loop->epoll, EPOLL_CTL_ADD, fd,
-                                 EPOLLIN, mq_handle(&connection->item)) == 0)
+    if (layered && mq_loop_set_interest(connection->opening ? loop->opening : loop->epoll, EPOLL_CTL_ADD, fd,
+                                        EPOLLIN, mq_handle(&connection->item)) == 0)
         return;
     mq_connection_forget(engine, connection);
     close(fd);
@@ -156,7 +156,7 @@ static void pause_accepting(mq_loop *loop, int number, uint32_t ms, bool waits_f
         return;
     loop->rest_until_ms[number] = loop->engine->now_ms + ms;
     loop->waits_for_place[number] = waits_for_place;
-    mq_loop_watch(loop->epoll, EPOLL_CTL_DEL, loop->listeners[number], 0, 0);
+    mq_loop_set_interest(loop->epoll, EPOLL_CTL_DEL, loop->listeners[number], 0, 0);
 }
 
 void mq_accept_some(mq_loop *loop, int number, bool refuses)
@@ -196,7 +196,7 @@ void mq_accept_again(mq_loop *loop)
         if (!is_over && !has_place)
             continue;
         loop->rest_until_ms[i] = 0;
-        mq_loop_watch(loop->epoll, EPOLL_CTL_ADD, loop->listeners[i], EPOLLIN, (uint64_t)i);
+        mq_loop_set_interest(loop->epoll, EPOLL_CTL_ADD, loop->listeners[i], EPOLLIN, (uint64_t)i);
         if (loop->waits_for_place[i])
             mq_accept_some(loop, i, is_over);
     }
@@ -217,7 +217,7 @@ int mq_loop_listen(mq_loop *loop, int fd, int number)
     if (number < 0 || number >= MQ_LISTENERS_MAX || loop->listeners[number] >= 0)
         return -EINVAL;
     send_at_once(fd);
-    if (mq_loop_watch(loop->epoll, EPOLL_CTL_ADD, fd, EPOLLIN, (uint64_t)number) != 0)
+    if (mq_loop_set_interest(loop->epoll, EPOLL_CTL_ADD, fd, EPOLLIN, (uint64_t)number) != 0)
         return -errno;
     loop->listeners[number] = fd;
     return 0;

@@ -197,11 +197,11 @@ void mq_engine_free(mq_engine *engine)
     mq_subscriptions_free(engine);
     mq_streams_free(engine);
     mq_trie_free(&engine->trie);
-    mq_list *lists[] = {&engine->touched,           &engine->ready,         &engine->ack_waiters,
-                        &engine->blocked,           &engine->closing,       &engine->published,
-                        &engine->passing,           &engine->limited,       &engine->watched,
-                        &engine->retained_changed,  &engine->log_waiters,   &engine->sync_waiters,
-                        &engine->retained_sweeping, &engine->lines[0].list, &engine->lines[1].list,
+    mq_list *lists[] = {&engine->touched,          &engine->ready,         &engine->ack_waiters,
+                        &engine->blocked,          &engine->closing,       &engine->rings_to_announce,
+                        &engine->passing,          &engine->limited,       &engine->copy_sessions,
+                        &engine->retained_changed, &engine->log_waiters,   &engine->sync_waiters,
+                        &engine->retained_saving,  &engine->lines[0].list, &engine->lines[1].list,
                         &engine->lines[2].list};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
@@ -258,13 +258,13 @@ void mq_ring_remove(mq_engine *engine, uint32_t index)
 
 void mq_announce_ends(mq_engine *engine)
 {
-    for (uint32_t i = 0; i < engine->published.count; i++) {
-        mq_ring *ring = engine->rings[engine->published.at[i]];
-        if (ring->dirty)
+    for (uint32_t i = 0; i < engine->rings_to_announce.count; i++) {
+        mq_ring *ring = engine->rings[engine->rings_to_announce.at[i]];
+        if (ring->end_is_stale)
             rb_announce_end(ring->writer);
-        ring->dirty = false;
+        ring->end_is_stale = false;
     }
-    engine->published.count = 0;
+    engine->rings_to_announce.count = 0;
 }
 
 /* ---- connections ---- */
@@ -319,7 +319,7 @@ void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_sessi
         engine->next_deadline_ms = engine->now_ms + settings->idle_max_ms;
     mq_rate_begin(engine, connection);
     connection->session = session;
-    mq_connection_owned(engine, connection, mq_owner_again(session->owner), MQ_OWNED_CONNECTIONS);
+    mq_connection_owned(engine, connection, mq_owner_reference(session->owner), MQ_OWNED_CONNECTIONS);
     session->window = settings->window;
     session->connection = connection;
     mq_session_return(session);
@@ -449,14 +449,14 @@ void mq_engine_step(mq_engine *engine)
         engine->limited_due_ms = MQ_NEVER;
         continue_connections(engine, &engine->limited);
     }
-    if (engine->heard_ms >= engine->next_deadline_ms)
+    if (engine->input_read_ms >= engine->next_deadline_ms)
         mq_keep_alive_expire(engine);
     mq_input_step(engine);
     if (engine->closing.count > 0)
         detached_over(engine);
     mq_announce_ends(engine);
     if (mq_journal_written(engine))
-        mq_spill_tend(engine);
+        mq_spill_maintain(engine);
     mq_counters_refresh(engine);
 }
 

@@ -55,7 +55,7 @@ void mq_clock_read(mq_engine *engine)
     engine->now_ns = (uint64_t)rb_clock_ns(CLOCK_REALTIME);
 }
 
-int mq_loop_watch(int epoll, int operation, int fd, uint32_t interest, uint64_t tag)
+int mq_loop_set_interest(int epoll, int operation, int fd, uint32_t interest, uint64_t tag)
 {
     struct epoll_event event = {.events = interest, .data.u64 = tag};
     return epoll_ctl(epoll, operation, fd, &event);
@@ -64,7 +64,7 @@ int mq_loop_watch(int epoll, int operation, int fd, uint32_t interest, uint64_t 
 static int watch(const mq_loop *loop, int operation, const mq_connection *connection, uint32_t interest)
 {
     int epoll = connection->opening ? loop->opening : loop->epoll;
-    return mq_loop_watch(epoll, operation, connection->fd, interest, mq_handle(&connection->item));
+    return mq_loop_set_interest(epoll, operation, connection->fd, interest, mq_handle(&connection->item));
 }
 
 static void interest_set(mq_loop *loop, mq_connection *connection, uint32_t interest)
@@ -320,7 +320,7 @@ static void resume_ready(mq_loop *loop)
     loop->read_paused.count = kept;
 }
 
-static void note_violation(mq_engine *engine, const mq_connection *connection)
+static void store_violation(mq_engine *engine, const mq_connection *connection)
 {
     mq_violation *last = &engine->violation;
     if (connection->layer->reason == NULL)
@@ -349,7 +349,7 @@ static void receive(mq_loop *loop, mq_connection *connection)
         mq_connection_close(engine, connection, MQ_CLOSE_PEER);
     } else if (errno == EPROTO || errno == EMSGSIZE) {
         mq_connection_close(engine, connection, errno == EPROTO ? MQ_CLOSE_PROTOCOL : MQ_CLOSE_TOO_LARGE);
-        note_violation(engine, connection);
+        store_violation(engine, connection);
     } else if (errno != EAGAIN && errno != EINTR) {
         mq_connection_close(engine, connection, MQ_CLOSE_RESET);
     }
@@ -510,7 +510,7 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
         if (loop->pending.count > 0)
             serve_pending(loop);
         if (count >= 0)
-            mq_heard(engine, began_ms, count < BATCH);
+            mq_input_was_read(engine, began_ms, count < BATCH);
     }
 }
 
@@ -535,9 +535,9 @@ mq_loop *mq_loop_open(mq_engine *engine)
     loop->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     loop->call = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (loop->epoll < 0 || loop->opening < 0 || loop->wake < 0 || loop->call < 0 ||
-        mq_loop_watch(loop->epoll, EPOLL_CTL_ADD, loop->opening, EPOLLIN, TAG_OPENING) != 0 ||
-        mq_loop_watch(loop->epoll, EPOLL_CTL_ADD, loop->wake, EPOLLIN, TAG_WAKE) != 0 ||
-        mq_loop_watch(loop->epoll, EPOLL_CTL_ADD, loop->call, EPOLLIN, TAG_CALL) != 0) {
+        mq_loop_set_interest(loop->epoll, EPOLL_CTL_ADD, loop->opening, EPOLLIN, TAG_OPENING) != 0 ||
+        mq_loop_set_interest(loop->epoll, EPOLL_CTL_ADD, loop->wake, EPOLLIN, TAG_WAKE) != 0 ||
+        mq_loop_set_interest(loop->epoll, EPOLL_CTL_ADD, loop->call, EPOLLIN, TAG_CALL) != 0) {
         int error = errno;
         mq_loop_close(loop);
         errno = error;

@@ -25,7 +25,7 @@ struct mq_loop {
 
 void mq_clock_read(mq_engine *engine);
 /* epoll_ctl() for `fd`.  0, or -1 with errno. */
-int mq_loop_watch(int epoll, int operation, int fd, uint32_t interest, uint64_t tag);
+int mq_loop_set_interest(int epoll, int operation, int fd, uint32_t interest, uint64_t tag);
 
 /* Act on the flags of a connection's layers after a call or a change of them. */
 void mq_layers_used(mq_loop *loop, mq_connection *connection);

@@ -2,8 +2,8 @@
  *
  * Keep-alive: closes a client that was silent for longer than its interval, or that sent no CONNECT in time.
  *
- * A connection expires by the time until which all input has been read (engine->heard_ms), never by the clock
- * alone: after a pause of the process, input that waits in the sockets counts.
+ * A connection expires by the time until which all input has been read (engine->input_read_ms), never only by
+ * the clock: after a pause of the process, input that waits in the sockets counts.
  */
 #include "mqtt/mqtt.h"
 
@@ -17,23 +17,23 @@ static bool is_expired(const mq_engine *engine, const mq_connection *connection)
     bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
                   (here && connection->version != 0);
     return connection->idle_max_ms > 0 && !paused &&
-           connection->last_seen_ms + connection->idle_max_ms < engine->heard_ms;
+           connection->last_seen_ms + connection->idle_max_ms < engine->input_read_ms;
 }
 
 /* Record that sockets readable at `began_ms` have been read, `all` of them.  Input sent before is then known,
  * even if the process was stopped in between.  If more input arrives than a round reads, every connection has
  * had its turn after a number of rounds. */
-void mq_heard(mq_engine *engine, uint64_t began_ms, bool all)
+void mq_input_was_read(mq_engine *engine, uint64_t began_ms, bool all)
 {
     if (engine->journal.full) /* no socket is read */
         return;
-    if (engine->unheard_rounds == 0)
-        engine->unheard_ms = began_ms;
+    if (engine->unread_rounds == 0)
+        engine->unread_since_ms = began_ms;
     all = all && !mq_events_full(engine);
-    if (!all && ++engine->unheard_rounds <= engine->connections.live / 16 + 1)
+    if (!all && ++engine->unread_rounds <= engine->connections.live / 16 + 1)
         return;
-    engine->heard_ms = all ? began_ms : engine->unheard_ms;
-    engine->unheard_rounds = 0;
+    engine->input_read_ms = all ? began_ms : engine->unread_since_ms;
+    engine->unread_rounds = 0;
 }
 
 /* Close expired connections.  Before CONNECT, last_seen_ms stays at the time of accept: single bytes do not

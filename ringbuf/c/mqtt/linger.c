@@ -35,8 +35,8 @@ void mq_linger_begin(mq_loop *loop, mq_connection *connection)
     connection->last_seen_ms = loop->engine->now_ms;
     connection->ignored_bytes = 0;
     if (shutdown(connection->fd, SHUT_WR) != 0 ||
-        (mq_loop_watch(epoll, EPOLL_CTL_MOD, connection->fd, EPOLLIN, handle) != 0 &&
-         mq_loop_watch(epoll, EPOLL_CTL_ADD, connection->fd, EPOLLIN, handle) != 0)) {
+        (mq_loop_set_interest(epoll, EPOLL_CTL_MOD, connection->fd, EPOLLIN, handle) != 0 &&
+         mq_loop_set_interest(epoll, EPOLL_CTL_ADD, connection->fd, EPOLLIN, handle) != 0)) {
         finish(loop, connection);
         return;
     }

@@ -168,7 +168,7 @@ typedef struct mq_member { /* of a group */
 typedef struct mq_group { /* of a shared subscription: shared_subscriptions.c */
     mq_member *members;
     uint32_t count, room, next; /* next: index of the next member in turn */
-    mq_session *again;          /* queue of records taken back from members, served first; NULL: none yet */
+    mq_session *returned;       /* queue of records taken back from members, served first; NULL: none yet */
 } mq_group;
 
 typedef struct mq_retained_delivery mq_retained_delivery;
@@ -183,9 +183,9 @@ struct mq_retained_delivery { /* delivery of retained messages: retained_deliver
 
 struct mq_session {
     mq_item item;
-    bool dirty; /* entries were queued since its connection was last touched */
+    bool needs_delivery;  /* entries were queued since its connection was last served */
     bool drop_newest;
-    bool watched;              /* in engine->watched: may need records that a ring will overwrite */
+    bool may_need_copies;      /* of records that a ring will overwrite; in engine->copy_sessions */
     bool disordered;           /* positions of a ring may fall in its queue or window */
     bool waits_for_log;        /* delivery waits for records from the log */
     bool shared;               /* was a member of a shared subscription */
@@ -214,7 +214,7 @@ struct mq_session {
     mq_list shares;     /* its groups: handles of their queues */
     uint32_t share_turn;
     mq_owner *owner;                    /* NULL: none */
-    mq_author *author;                  /* facts of its client; NULL: not known */
+    mq_author *author;                  /* its client, for retained messages; NULL: not known */
     bool lasts;                         /* outlasts its connection: counted in sessions_kept */
     uint64_t filter_bytes, queue_bytes; /* charged to its owner */
     uint64_t match_number; /* of the latest match that found it; `matched`: its first entry there */
@@ -275,7 +275,7 @@ struct mq_connection {
     bool trusted;        /* may publish to any topic that is not reserved */
     bool known;          /* Python got an event of it, and will get its end */
     bool answered;       /* Python answered the TOPIC event */
-    uint8_t skip_reason; /* alternative answer: reason code for not storing the PUBLISH; 0: none */
+    uint8_t refusal_reason; /* alternative answer: reason code for not storing the PUBLISH; 0: none */
     bool listed;         /* in engine->touched */
     bool is_ready;       /* in engine->ready */
     bool has_acks;       /* in engine->ack_waiters */
@@ -299,7 +299,7 @@ struct mq_connection {
     uint64_t in_since_ms;       /* begin of the packet at its head, minus the time in a line */
     uint64_t in_waits_since_ms; /* MQ_STOP_INPUT */
     uint32_t in_promised;       /* memory reserved for the rest of that packet: input.c */
-    uint32_t skip;              /* bytes at the head of `in` that Python has processed */
+    uint32_t handled_bytes;     /* bytes at the head of `in` that Python has processed */
     uint32_t need; /* length of the incomplete packet at the head of `in`, if known; or 0 */
     uint32_t packet_max_bytes; /* longest packet accepted from the client */
     uint32_t send_max_bytes;   /* longest packet that the client accepts; 0: any */
@@ -351,7 +351,7 @@ typedef struct mq_log_block {  /* records that a ring's log must not take yet: o
 
 struct mq_ring {
     uint8_t kind;
-    bool dirty;   /* records appended, end not yet published */
+    bool end_is_stale; /* records were appended, and the end is not yet announced */
     bool waiting;  /* producer ring: Python decides about the topic of its next record */
     bool answered;
     bool moved;    /* producer ring: read further than stored in the reader's slot */
@@ -366,7 +366,7 @@ struct mq_ring {
     uint64_t refused_until_ms;    /* no room for copies: no appends before this time */
     uint64_t full_since_ms;       /* 0: the last claim succeeded */
     uint64_t marked;              /* position of its last MARK in the journal */
-    uint64_t swept;               /* retained messages below have been saved */
+    uint64_t retained_saved;               /* retained messages below have been saved */
     uint64_t resume_at;           /* producer ring: an earlier process has routed the records below */
     mq_log_block blocked, next_blocked; /* set by mq_block_log(); next_blocked applies after `blocked` */
     rb_writer *writer;
@@ -398,9 +398,9 @@ struct mq_engine {
     mq_spill spill;
     uint64_t now_ms, now_ns; /* monotonic; wall */
     uint64_t next_deadline_ms;
-    uint64_t heard_ms;   /* all input that had arrived by then was read: end of clients' idle time */
-    uint64_t unheard_ms; /* begin of the first of these rounds */
-    uint32_t unheard_rounds; /* consecutive rounds that could not read all input */
+    uint64_t input_read_ms;   /* all input that had arrived by then was read: end of clients' idle time */
+    uint64_t unread_since_ms; /* begin of the first of these rounds */
+    uint32_t unread_rounds; /* consecutive rounds that could not read all input */
     uint64_t appended_bytes; /* since outputs were last flushed */
     uint32_t policy;
     mq_slab topics, sessions, connections, subscription_ids, owners;
@@ -412,8 +412,8 @@ struct mq_engine {
     uint64_t retained_number;                   /* of the message that was retained last */
     uint64_t replaced_bytes; /* part of retained_bytes that only queue entries still reference */
     uint64_t promised_retained, promised_bytes; /* room for messages not shown yet */
-    mq_list retained_changed;                   /* topics changed since the begin of the last sweep */
-    mq_list retained_sweeping;                  /* topics that the sweep must still return */
+    mq_list retained_changed;                   /* topics changed since the begin of the last save */
+    mq_list retained_saving;                    /* topics that the save must still return */
     bool retained_kept;                         /* retained messages are saved */
     bool retained_due; /* a ring is about to overwrite records whose retained messages are not saved */
     mq_request retained_request;
@@ -447,7 +447,7 @@ struct mq_engine {
     uint64_t refusal_due_ms;    /* next check of waiting acknowledgements while a log does not work */
     mq_event events[MQ_EVENTS]; /* number n is at n % MQ_EVENTS */
     uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
-    mq_list touched, ready, ack_waiters, blocked, limited, closing, published, watched;
+    mq_list touched, ready, ack_waiters, blocked, limited, closing, copy_sessions, rings_to_announce;
     mq_list log_waiters, sync_waiters; /* wait for records from the log; for a sync of the journal's log */
     mq_line lines[MQ_LINES]; /* connections that wait for memory: input.c */
     uint32_t starved;        /* entries of all lines */
@@ -480,7 +480,7 @@ void mq_bytes_free(mq_engine *engine, mq_bytes *bytes);
 void mq_bytes_shrink(mq_engine *engine, mq_bytes *bytes); /* reduces the memory to what the content needs */
 int mq_ring_add(mq_engine *engine, mq_ring ring);
 void mq_ring_remove(mq_engine *engine, uint32_t ring);
-void mq_announce_ends(mq_engine *engine); /* publishes the ends of all rings with new records */
+void mq_announce_ends(mq_engine *engine); /* announces the ends of all rings with new records */
 
 /* Work without sockets, before and after sockets are served: connections whose events Python has handled,
  * waiting acknowledgements, paused publishers, producer rings, deadlines. */
@@ -511,7 +511,7 @@ void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_sessi
                           const mq_connection_settings *settings);
 
 /* keep_alive.c */
-void mq_heard(mq_engine *engine, uint64_t began_ms, bool all);
+void mq_input_was_read(mq_engine *engine, uint64_t began_ms, bool all);
 void mq_keep_alive_expire(mq_engine *engine); /* once all input before next_deadline_ms was read */
 
 /* events.c */

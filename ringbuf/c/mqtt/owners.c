@@ -81,10 +81,10 @@ mq_owner *mq_owner_take(mq_engine *engine, const void *key, uint32_t length)
     mq_owner *owner = mq_owner_find(engine, key, length);
     if (owner == NULL && length > 0)
         owner = owner_new(engine, key, length, mq_hash(engine, key, length));
-    return mq_owner_again(owner);
+    return mq_owner_reference(owner);
 }
 
-mq_owner *mq_owner_again(mq_owner *owner)
+mq_owner *mq_owner_reference(mq_owner *owner)
 {
     if (owner != NULL)
         owner->references++;
@@ -123,17 +123,17 @@ mq_owner *mq_owner_of_peer(mq_engine *engine, bool ip6, const uint8_t *address)
 
 /* ---- authors ---- */
 
-mq_author *mq_author_new(mq_owner *owner, const void *facts, uint32_t length)
+mq_author *mq_author_new(mq_owner *owner, const void *bytes, uint32_t length)
 {
     mq_author *author = length == 0 ? NULL : malloc(sizeof *author + length);
     if (author == NULL)
         return NULL;
-    *author = (mq_author){.references = 1, .length = length, .owner = mq_owner_again(owner)};
-    memcpy(author->facts, facts, length);
+    *author = (mq_author){.references = 1, .length = length, .owner = mq_owner_reference(owner)};
+    memcpy(author->bytes, bytes, length);
     return author;
 }
 
-mq_author *mq_author_again(mq_author *author)
+mq_author *mq_author_reference(mq_author *author)
 {
     if (author != NULL)
         author->references++;

@@ -19,16 +19,16 @@ struct mq_owner {
     uint64_t used[MQ_OWNED];
 };
 
-/* Publisher of retained messages: facts of a client, as encoded by Python
+/* Publisher of retained messages: data of a client, as encoded by Python
  * (edge/broker/retained_authors.py). */
 struct mq_author {
     uint32_t references, length;
     mq_owner *owner; /* charged for its retained messages; NULL: none */
-    uint8_t facts[];
+    uint8_t bytes[];
 };
-/* New author with one reference, which holds a reference to `owner`.  NULL: no facts, or no memory. */
-mq_author *mq_author_new(mq_owner *owner, const void *facts, uint32_t length);
-mq_author *mq_author_again(mq_author *author); /* adds a reference; NULL stays NULL */
+/* New author with one reference, which holds a reference to `owner`.  NULL: no data, or no memory. */
+mq_author *mq_author_new(mq_owner *owner, const void *bytes, uint32_t length);
+mq_author *mq_author_reference(mq_author *author); /* adds a reference; NULL stays NULL */
 void mq_author_drop(mq_engine *engine, mq_author *author);
 static inline mq_owner *mq_author_owner(const mq_author *author)
 {
@@ -39,7 +39,7 @@ static inline mq_owner *mq_author_owner(const mq_author *author)
  * accept NULL as an owner without charges. */
 mq_owner *mq_owner_take(mq_engine *engine, const void *key, uint32_t length);
 mq_owner *mq_owner_of_peer(mq_engine *engine, bool ip6, const uint8_t *address); /* likewise */
-mq_owner *mq_owner_again(mq_owner *owner); /* adds a reference */
+mq_owner *mq_owner_reference(mq_owner *owner); /* adds a reference */
 void mq_owner_drop(mq_engine *engine, mq_owner *owner);
 mq_owner *mq_owner_find(const mq_engine *engine, const void *key, uint32_t length); /* NULL: not found */
 void mq_owners_free(mq_engine *engine);

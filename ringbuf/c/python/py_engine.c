@@ -183,7 +183,7 @@ static PyObject *step(engine_object *self, args_t args, Py_ssize_t count)
     if (take(count, 2) != 0 || unsigned_of(args[0], UINT64_MAX, &now_ms) != 0 ||
         unsigned_of(args[1], UINT64_MAX, &now_ns) != 0)
         return NULL;
-    self->engine->now_ms = self->engine->heard_ms = now_ms;
+    self->engine->now_ms = self->engine->input_read_ms = now_ms;
     self->engine->now_ns = now_ns;
     mq_events_resume(self->engine);
     do
@@ -307,7 +307,7 @@ static PyObject *skip(engine_object *self, args_t args, Py_ssize_t count)
         return PyErr_Format(PyExc_ValueError, "invalid reason code %llu (allowed: 128 to 255)", reason);
     if (connection != NULL) {
         connection->answered = true;
-        connection->skip_reason = (uint8_t)reason;
+        connection->refusal_reason = (uint8_t)reason;
     }
     return PyBool_FromLong(connection != NULL);
 }
@@ -451,8 +451,7 @@ static PyMethodDef engine_methods[] = {
     {"attach", FAST(attach),
      "(connection, session, version, idle_max_ms, trusted, window, packet_max_bytes, alias_max) -> bool"},
     {"send", FAST(send_at_once), "(connection, data) -> bool"},
-    {"send_after_journal", FAST(send_after_journal),
-     "(connection, data) -> bool: once the journal is synced"},
+    {"send_after_journal", FAST(send_after_journal), "(connection, data) -> bool: after a sync"},
     {"close", ONE(close_connection), "(connection) -> bool"},
     {"pause", ONE(pause_connection), "(connection) -> bool"},
     {"resume", ONE(resume_connection), "(connection) -> bool"},
@@ -465,11 +464,11 @@ static PyMethodDef engine_methods[] = {
     {"clear_acl_cache", NONE(clear_acl_cache), "(): rules have changed"},
     {"session_open", FAST(engine_session_open), "(queue_max, drop_newest, owner) -> session"},
     {"session_owner", FAST(engine_session_owner), "(session, owner) -> bool: it counts for that owner"},
-    {"session_author", FAST(engine_session_author), "(session, facts) -> bool: of what it retains"},
+    {"session_author", FAST(engine_session_author), "(session, author) -> bool: of retained messages"},
     {"retained_authors", FAST(engine_retained_authors),
-     "(first, most) -> ([(topic, facts)], where to go on | None)"},
+     "(first, most) -> ([(topic, author)], place to continue from | None)"},
     {"retained_withhold", FAST(engine_retained_withhold),
-     "(topic, facts, withheld) -> bool: if it is still of that author"},
+     "(topic, author, withheld) -> bool: False for another author"},
     {"session_lasts", FAST(engine_session_lasts), "(session, lasts) -> bool: it outlasts its connection"},
     {"session_filters", FAST(engine_session_filters), "(session, bytes) -> bool: of its subscriptions"},
     {"session_may", FAST(engine_session_may), "(session, table, more) -> bool: its owner may take more"},
@@ -479,7 +478,7 @@ static PyMethodDef engine_methods[] = {
     {"owners_top", FAST(engine_owners_top), "(table, count) -> [(owner, it has)], most first"},
     {"session_close", ONE(engine_session_close), "(session) -> bool"},
     {"state", NONE(engine_state), "() -> {what: count or bool}: for a log line"},
-    {"session_facts", ONE(engine_session_facts),
+    {"session_stats", ONE(engine_session_stats),
      "(session) -> (queued, in flight, delivered, dropped by cause) | None"},
     {"share_open", FAST(engine_share_open), "(queue_max, drop_newest) -> session that is a group's queue"},
     {"share_join", FAST(engine_share_join), "(queue, session, options, identifiers) -> bool"},
@@ -495,12 +494,12 @@ static PyMethodDef engine_methods[] = {
     {"session_keep", FAST(engine_session_keep), "(session, kept) -> bool: the journal has it from now on"},
     {"journal_open", FAST(engine_journal_open), "(writer, position, output_waits, bytes in the log alone)"},
     {"journal_close", NONE(engine_journal_close), "(): nothing is kept any more"},
-    {"journal_note", ONE(engine_journal_note), "(bytes) -> bool: False when only a checkpoint can say it"},
+    {"journal_append", ONE(engine_journal_append), "(bytes) -> bool: False if a checkpoint is needed"},
     {"journal_is_short", NONE(engine_journal_is_short), "() -> bool"},
     {"journal_end", ONE(engine_journal_end), "(at_once) -> position | None: not now, or closed"},
     {"journal_sections", FAST(engine_journal_sections), "(next, bytes) -> (entries, next | None)"},
     {"journal_checkpointed", FAST(engine_journal_checkpointed), "(position, bytes until the next is due)"},
-    {"retained_sweep", ONE(engine_retained_sweep), "(all): begin a sweep, and remember what changes"},
+    {"begin_retained_save", ONE(engine_begin_retained_save), "(all): from now on, collect changes"},
     {"retained_changes", ONE(engine_retained_changes), "(bytes) -> (records, authors, True: there are more)"},
     {"add_ended_ring", ONE(engine_add_ended_ring), "(logged) -> ring that has ended"},
     {"routed_position", ONE(engine_routed_position), "(ring) -> position: what is below was routed"},
@@ -525,8 +524,7 @@ static PyMethodDef engine_methods[] = {
      "(filter, first, places, most) -> (topics, as uint32; where to continue, or None)"},
     {"topics_recycle", ONE(engine_topics_recycle), "(most) -> number of topics that were forgotten"},
     {"topics_age", ONE(engine_topics_age), "(places) -> number of topics that were forgotten"},
-    {"filter_add", FAST(engine_filter_add),
-     "(filter, session, options): add a subscription, or set its options"},
+    {"filter_add", FAST(engine_filter_add), "(filter, session, options): add or change a subscription"},
     {"filter_remove", FAST(engine_filter_remove), "(filter, session) -> bool"},
     {"plain_subscribe", FAST(engine_plain_subscribe), "(body, version, most) -> content | None"},
     {"filters_add", FAST(engine_filters_add), "(filters, QoS of each, session) -> filters that retain"},

@@ -98,12 +98,12 @@ static inline int session_from(const engine_object *self, PyObject *object, mq_s
 PyObject *engine_session_keep(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_journal_open(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_journal_close(engine_object *self, PyObject *argument);
-PyObject *engine_journal_note(engine_object *self, PyObject *argument);
+PyObject *engine_journal_append(engine_object *self, PyObject *argument);
 PyObject *engine_journal_is_short(engine_object *self, PyObject *argument);
 PyObject *engine_journal_end(engine_object *self, PyObject *argument);
 PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_retained_sweep(engine_object *self, PyObject *argument);
+PyObject *engine_begin_retained_save(engine_object *self, PyObject *argument);
 PyObject *engine_retained_changes(engine_object *self, PyObject *argument);
 PyObject *engine_add_ended_ring(engine_object *self, PyObject *argument);
 PyObject *engine_routed_position(engine_object *self, PyObject *argument);
@@ -187,7 +187,7 @@ PyObject *engine_spill_close(engine_object *self, PyObject *argument);
 /* py_topics.c */
 PyObject *engine_session_open(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_close(engine_object *self, PyObject *argument);
-PyObject *engine_session_facts(engine_object *self, PyObject *argument);
+PyObject *engine_session_stats(engine_object *self, PyObject *argument);
 PyObject *engine_subscription_ids_take(engine_object *self, PyObject *argument);
 PyObject *engine_subscription_ids_drop(engine_object *self, PyObject *argument);
 PyObject *engine_subscription_ids_of(engine_object *self, PyObject *argument);

@@ -53,12 +53,12 @@ PyObject *engine_journal_is_short(engine_object *self, PyObject *Py_UNUSED(ignor
     return PyBool_FromLong(mq_journal_is_short(self->engine));
 }
 
-PyObject *engine_journal_note(engine_object *self, PyObject *object)
+PyObject *engine_journal_append(engine_object *self, PyObject *object)
 {
     HELD_VIEW note = {0};
     if (view_of(object, &note) != 0)
         return NULL;
-    bool written = mq_journal_note(self->engine, note.bytes, (uint32_t)note.length);
+    bool written = mq_journal_append_record(self->engine, note.bytes, (uint32_t)note.length);
     return PyBool_FromLong(written);
 }
 
@@ -99,10 +99,10 @@ PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize
     Py_RETURN_NONE;
 }
 
-PyObject *engine_retained_sweep(engine_object *self, PyObject *all)
+PyObject *engine_begin_retained_save(engine_object *self, PyObject *all)
 {
     self->engine->retained_kept = true;
-    mq_retained_sweep(self->engine, all == Py_True);
+    mq_retained_save_begin(self->engine, all == Py_True);
     Py_RETURN_NONE;
 }
 
@@ -117,7 +117,7 @@ PyObject *engine_retained_changes(engine_object *self, PyObject *object)
         return PyErr_NoMemory();
     PyObject *found = Py_BuildValue("(y#y#O)", (const char *)changes, (Py_ssize_t)length,
                                     (const char *)changes + length, (Py_ssize_t)authors,
-                                    self->engine->retained_sweeping.count > 0 ? Py_True : Py_False);
+                                    self->engine->retained_saving.count > 0 ? Py_True : Py_False);
     free(changes);
     return found;
 }
@@ -220,7 +220,7 @@ PyObject *engine_replay_end(engine_object *self, PyObject *Py_UNUSED(ignored))
     if (self->replay != NULL) {
         lost = mq_journal_replay_lost(self->replay);
         mq_journal_replay_over(self->engine);
-        mq_spill_settled(self->engine);
+        mq_spill_drop_unused(self->engine);
     }
     mq_journal_replay_free(self->replay);
     self->replay = NULL;

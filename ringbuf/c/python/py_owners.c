@@ -56,7 +56,7 @@ PyObject *engine_retained_authors(engine_object *self, args_t args, Py_ssize_t c
         at = mq_retained_author_next(self->engine, at, end - at, &author);
         if (author == NULL)
             break;
-        PyObject *row = Py_BuildValue("(Iy#)", at++, (const char *)author->facts, (Py_ssize_t)author->length);
+        PyObject *row = Py_BuildValue("(Iy#)", at++, (const char *)author->bytes, (Py_ssize_t)author->length);
         if (row == NULL || PyList_Append(rows, row) != 0)
             Py_CLEAR(rows);
         Py_XDECREF(row);
@@ -77,7 +77,7 @@ PyObject *engine_retained_withhold(engine_object *self, args_t args, Py_ssize_t 
         return NULL;
     const mq_author *author = topic->retained != NULL ? topic->retained->author : NULL;
     bool same = author != NULL && author->length == (size_t)length &&
-                memcmp(author->facts, facts, (size_t)length) == 0;
+                memcmp(author->bytes, facts, (size_t)length) == 0;
     if (same)
         topic->retained->withheld = args[2] == Py_True;
     return PyBool_FromLong(same);

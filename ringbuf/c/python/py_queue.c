@@ -63,7 +63,7 @@ PyObject *engine_queue_topics(engine_object *self, PyObject *handle)
         return NULL;
     if (session == NULL)
         return PyBytes_FromStringAndSize("", 0);
-    mq_session *again = session->group == NULL ? NULL : session->group->again;
+    mq_session *again = session->group == NULL ? NULL : session->group->returned;
     mq_retained_deliveries_list(self->engine, session);
     size_t count = session->queue_count + (again == NULL ? 0 : again->queue_count), found = 0;
     for (const mq_retained_delivery *delivery = session->retained_deliveries; delivery != NULL;
@@ -102,8 +102,8 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
     }
     if (bits != NULL && session != NULL) {
         purged = mq_purge(self->engine, session, &denied);
-        if (session->group != NULL && session->group->again != NULL)
-            purged += mq_purge(self->engine, session->group->again, &denied);
+        if (session->group != NULL && session->group->returned != NULL)
+            purged += mq_purge(self->engine, session->group->returned, &denied);
         mq_retained_deliveries_purge(session, &denied);
     }
     free(bits);

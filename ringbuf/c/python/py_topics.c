@@ -40,7 +40,7 @@ PyObject *engine_session_close(engine_object *self, PyObject *handle)
     return PyBool_FromLong(session != NULL);
 }
 
-PyObject *engine_session_facts(engine_object *self, PyObject *handle)
+PyObject *engine_session_stats(engine_object *self, PyObject *handle)
 {
     mq_session *session;
     if (session_from(self, handle, &session) != 0)

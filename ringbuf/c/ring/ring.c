@@ -116,31 +116,31 @@ int rb_format_cursors(void *memory, const void *ring)
     return RB_OK;
 }
 
-int rb_inspect(const void *memory, uint64_t file_bytes, rb_ring_info *facts)
+int rb_inspect(const void *memory, uint64_t file_bytes, rb_ring_info *info)
 {
     const rb_header *header = memory;
-    memset(facts, 0, sizeof *facts);
+    memset(info, 0, sizeof *info);
     if (file_bytes < RB_HEADER_BYTES ||
         /* pairs with the release in rb_format() */
         atomic_load_explicit(&header->geometry.magic, memory_order_acquire) != RB_MAGIC)
         return RB_WRONG_FORMAT;
     rb_geometry geometry;
     memcpy(&geometry, &header->geometry, sizeof geometry);
-    facts->format_version = geometry.format_version;
-    facts->abi_word = geometry.abi_word;
+    info->format_version = geometry.format_version;
+    info->abi_word = geometry.abi_word;
     if (geometry.format_version != RB_FORMAT_VERSION || geometry.abi_word != RB_ABI_WORD)
         return RB_WRONG_FORMAT;
     if (geometry.crc != geometry_crc(&geometry) || geometry.header_bytes != RB_HEADER_BYTES ||
         !rb_capacity_fits(geometry.capacity_bytes) ||
         geometry.chunk_bytes != rb_chunk_bytes(geometry.capacity_bytes))
         return RB_CORRUPT;
-    facts->capacity_bytes = geometry.capacity_bytes;
-    facts->chunk_bytes = geometry.chunk_bytes;
-    facts->created_ns = geometry.created_ns;
-    facts->first_offset = geometry.first_offset;
-    facts->epoch = geometry.epoch;
-    memcpy(facts->name, geometry.name, sizeof facts->name);
-    facts->name[sizeof facts->name - 1] = '\0';
+    info->capacity_bytes = geometry.capacity_bytes;
+    info->chunk_bytes = geometry.chunk_bytes;
+    info->created_ns = geometry.created_ns;
+    info->first_offset = geometry.first_offset;
+    info->epoch = geometry.epoch;
+    memcpy(info->name, geometry.name, sizeof info->name);
+    info->name[sizeof info->name - 1] = '\0';
     return file_bytes - RB_HEADER_BYTES != geometry.capacity_bytes ? RB_CORRUPT : RB_OK;
 }
 

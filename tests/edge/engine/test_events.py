@@ -34,13 +34,13 @@ def kinds(events: list[Event]) -> list[tuple[int, int]]:
 def notes(bench: Bench) -> tuple[int, int]:
     """Python writes down so much that a snapshot is due."""
     for _ in range(JOURNAL_BYTES // 4 // len(NOTE) + 1):
-        assert bench.engine.journal_note(NOTE)
+        assert bench.engine.journal_append(NOTE)
     return EventKind.JOURNAL, 0
 
 
 def retains(bench: Bench) -> tuple[int, int]:
     """Python publishes so much that what is retained is to be written down."""
-    bench.engine.retained_sweep(False)
+    bench.engine.begin_retained_save(False)
     topic = bench.broker.own_messages.topic_of("own")
     assert topic is not None
     for _ in range(20):

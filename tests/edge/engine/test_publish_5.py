@@ -499,14 +499,14 @@ def test_a_refusal_ends_a_delivery(properties: Properties) -> None:
         bench.settle()
         client.bytes_received()
         client.send(PubRec(1, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, properties))
-        facts = bench.engine.session_facts(session.handle)
+        facts = bench.engine.session_stats(session.handle)
         assert facts is not None
         assert facts[:3] == (1, 0, 1)  # the second may go now, and no PUBREL went
         assert client.bytes_received()[:1] == b"\x34"
         client.send(PubRec(2, ReasonCode.SUCCESS, properties))
         assert client.received() == [PubRel(2)]
         client.send(PubComp(2, ReasonCode.SUCCESS, properties))
-        facts = bench.engine.session_facts(session.handle)
+        facts = bench.engine.session_stats(session.handle)
         assert facts is not None
         assert facts[:3] == (0, 0, 2)
 

@@ -77,7 +77,7 @@ void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset)
     if (offset < gate->upstream)
         return;
     gate->upstream = 1 + offset;
-    mq_receipts_settle(engine, index);
+    mq_receipts_drop_stored(engine, index);
 }
 
 void mq_upstream_lost(mq_engine *engine, uint32_t index, uint64_t from, uint64_t to)
@@ -197,8 +197,8 @@ void mq_pending_add(mq_engine *engine, mq_ring *ring, mq_topic *topic, const mq_
         .position = ring->writer->claim_at,
         .topic = mq_handle(&topic->item),
         .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0,
-        .owner = mq_owner_again(message->flags & RB_FLAG_RETAIN ? message->owner : NULL),
-        .author = mq_author_again(message->flags & RB_FLAG_RETAIN ? message->author : NULL)};
+        .owner = mq_owner_reference(message->flags & RB_FLAG_RETAIN ? message->owner : NULL),
+        .author = mq_author_reference(message->flags & RB_FLAG_RETAIN ? message->author : NULL)};
     topic->pending_visibility++;
     if (message->flags & RB_FLAG_RETAIN)
         mq_retained_promise(engine, topic, message, 1);

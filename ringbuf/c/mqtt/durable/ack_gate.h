@@ -77,7 +77,7 @@ const mq_receipt *mq_receipt_find(const struct mq_session *session, uint16_t ide
 void mq_receipt_drop(struct mq_session *session, uint16_t identifier);
 void mq_receipts_forget(struct mq_session *session, uint32_t ring); /* 0: all */
 /* Drop the receipts of records that the sinks have. */
-void mq_receipts_settle(mq_engine *engine, uint32_t ring);
+void mq_receipts_drop_stored(mq_engine *engine, uint32_t ring);
 /* Free the identifiers of lost records. */
 void mq_receipts_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to);
 

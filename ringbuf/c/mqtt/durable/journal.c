@@ -350,7 +350,7 @@ bool mq_journal_flush(mq_engine *engine)
     return !journal->stalled;
 }
 
-bool mq_journal_note(mq_engine *engine, const void *bytes, uint32_t length)
+bool mq_journal_append_record(mq_engine *engine, const void *bytes, uint32_t length)
 {
     if (engine->journal.writer == NULL)
         return true;
@@ -445,7 +445,7 @@ static uint64_t queue_bytes(const mq_session *session)
 /* Bytes of unfinished records of a group's members, which return to the group after a restart. */
 static uint64_t members_bytes(const mq_group *group)
 {
-    uint64_t bytes = group->again == NULL ? 0 : queue_bytes(group->again);
+    uint64_t bytes = group->returned == NULL ? 0 : queue_bytes(group->returned);
     for (uint32_t i = 0; i < group->count; i++)
         bytes += 24 + (uint64_t)ITEM_BYTES *
                           (group->members[i].session->queue_count + group->members[i].session->sent_next -
@@ -487,7 +487,7 @@ static uint8_t *put_members(uint8_t *to, const mq_engine *engine, const mq_sessi
                 to = put_one(to, queue, &entry);
         }
     }
-    return group->again == NULL ? to : put_queue(to, group->again, queue->item.index);
+    return group->returned == NULL ? to : put_queue(to, group->returned, queue->item.index);
 }
 
 static uint64_t section_bytes(const mq_session *session)

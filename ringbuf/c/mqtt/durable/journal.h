@@ -3,7 +3,7 @@
  * The journal: changes of kept sessions, so that a restart restores them exactly.
  *
  * The journal is a ring of its own with one writer, this engine.  A record with the key "h" has entries of
- * the hot path.  A record with the key "n" has a note of Python (edge/session_store/journal_records.py).
+ * the hot path.  A record with the key "n" has a record of Python (edge/session_store/journal_records.py).
  * A checkpoint has the same format of entries.  Checkpoint and journal together give the waiting and
  * in-flight messages of each kept session.
  *
@@ -97,7 +97,8 @@ bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t 
 void mq_journal_mark(mq_engine *engine, uint32_t ring);
 /* Append the collected entries.  False: no room now, and no output may be sent. */
 bool mq_journal_flush(mq_engine *engine);
-bool mq_journal_note(mq_engine *engine, const void *bytes, uint32_t length); /* false: no room, or too long */
+/* Append a record of Python.  False: no room, or too long. */
+bool mq_journal_append_record(mq_engine *engine, const void *bytes, uint32_t length);
 /* Bytes of the complete entry at `at`; 0 if it exceeds `left` or is invalid. */
 uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left);
 /* Entries with the state of kept sessions, from session *next on, up to about `most` bytes.  *next is

@@ -518,8 +518,8 @@ bool mq_journal_replay_resolve(mq_engine *engine, mq_journal_replay *replay, mq_
         mq_entry oldest = mq_queue_pop(engine, session);
         mq_entry_drop(engine, session, &oldest, MQ_DROP_QUEUE);
     }
-    if (!session->watched)
-        mq_watch(engine, session);
+    if (!session->may_need_copies)
+        mq_spill_add_session(engine, session);
     return true;
 }
 

@@ -107,7 +107,7 @@ static void settle(mq_engine *engine, mq_receipts *receipts, uint32_t ring)
         receipts_free(session);
 }
 
-void mq_receipts_settle(mq_engine *engine, uint32_t ring)
+void mq_receipts_drop_stored(mq_engine *engine, uint32_t ring)
 {
     for (mq_receipts *receipts = engine->receipts, *next; receipts != NULL; receipts = next) {
         next = receipts->next;

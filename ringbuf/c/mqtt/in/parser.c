@@ -27,7 +27,7 @@ bool mq_yield_to_python(mq_engine *engine, mq_connection *connection, mq_event e
     connection->stop = MQ_STOP_PYTHON;
     connection->known = true;
     connection->answered = false;
-    connection->skip = skip;
+    connection->handled_bytes = skip;
     return false;
 }
 
@@ -44,7 +44,7 @@ bool mq_refuse(mq_engine *engine, mq_connection *connection, uint32_t cause)
 static bool on_ping(mq_engine *engine, mq_connection *connection)
 {
     static const uint8_t pong[2] = {MQ_PINGRESP << 4, 0};
-    if (connection->session->dirty && !connection->pinged)
+    if (connection->session->needs_delivery && !connection->pinged)
         mq_fill_output(engine, connection);
     connection->pinged = true;
     return connection->stop != MQ_STOP_CLOSING && mq_write_output(engine, connection, pong, sizeof pong);
@@ -164,8 +164,8 @@ void mq_continue(mq_engine *engine, mq_connection *connection)
     mq_bytes *in = &connection->in;
     if (connection->stop != MQ_RUN)
         return;
-    in->start += connection->skip;
-    connection->skip = 0;
+    in->start += connection->handled_bytes;
+    connection->handled_bytes = 0;
     if (carried(connection) > 0) {
         uint32_t used = parse(engine, connection, in->at + in->start, carried(connection));
         in->start += used;

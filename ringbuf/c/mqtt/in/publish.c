@@ -267,8 +267,8 @@ static bool exceeds_quota(const mq_engine *engine, const mq_connection *connecti
 /* Drop the message after Python has refused to create its topic. */
 static bool skip(mq_engine *engine, mq_connection *connection, const publish *publish)
 {
-    uint8_t reason = connection->skip_reason;
-    connection->skip_reason = 0;
+    uint8_t reason = connection->refusal_reason;
+    connection->refusal_reason = 0;
     mq_alias *alias = publish->alias == 0 ? NULL : mq_alias_find(connection, publish->alias);
     if (reason == MQ_REASON_TOPIC_NAME_INVALID && alias != NULL)
         mq_alias_refuse(alias, reason);
@@ -277,7 +277,7 @@ static bool skip(mq_engine *engine, mq_connection *connection, const publish *pu
 }
 
 /* Make a topic without Python, for a client whose permission needs no Python.  NULL: Python must decide, or
- * the message must be dropped (connection->skip_reason). */
+ * the message must be dropped (connection->refusal_reason). */
 static mq_topic *make_topic(mq_engine *engine, mq_connection *connection, mq_alias *alias,
                             const publish *publish)
 {
@@ -286,7 +286,7 @@ static mq_topic *make_topic(mq_engine *engine, mq_connection *connection, mq_ali
     uint32_t length = alias == NULL ? publish->name_length : alias->length;
     if (!mq_decides_permission(engine, connection) ||
         mq_topic_new(engine, connection->session, name, length, &exceeds_quota) == NULL) {
-        connection->skip_reason = exceeds_quota ? MQ_REASON_QUOTA_EXCEEDED : 0;
+        connection->refusal_reason = exceeds_quota ? MQ_REASON_QUOTA_EXCEEDED : 0;
         return NULL;
     }
     return alias == NULL ? mq_topic_named(engine, connection, name, length)
@@ -303,7 +303,7 @@ static mq_topic *find_or_request_topic(mq_engine *engine, mq_connection *connect
                                     : mq_alias_topic(engine, connection, alias);
     if (topic == NULL)
         topic = make_topic(engine, connection, alias, publish);
-    if (topic == NULL && connection->skip_reason == 0)
+    if (topic == NULL && connection->refusal_reason == 0)
         mq_yield_to_python(engine, connection,
                            (mq_event){.kind = MQ_EVENT_TOPIC,
                                       .detail = publish->alias,
@@ -352,7 +352,7 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
         cause = MQ_CLOSE_QOS; /* 3.2.2-11 */
     if (cause != 0)
         return mq_refuse(engine, connection, cause);
-    if (connection->skip_reason != 0)
+    if (connection->refusal_reason != 0)
         return skip(engine, connection, &publish);
     if (is_refused(connection, publish.alias))
         return drop(engine, connection, &publish, MQ_DROP_TOPIC_NAME, MQ_REASON_TOPIC_NAME_INVALID);
@@ -360,7 +360,7 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
         return drop(engine, connection, &publish, MQ_DROP_TOO_LARGE, MQ_REASON_QUOTA_EXCEEDED);
     mq_topic *topic = cached_topic(engine, connection, packet, &publish);
     if (topic == NULL)
-        return connection->skip_reason != 0 && skip(engine, connection, &publish);
+        return connection->refusal_reason != 0 && skip(engine, connection, &publish);
     if (!connection->last_allowed)
         return drop(engine, connection, &publish, MQ_DROP_DENIED, MQ_REASON_NOT_AUTHORIZED);
     if (publish.text && !mq_is_utf8(publish.message.payload, publish.message.payload_length))

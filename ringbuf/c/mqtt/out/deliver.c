@@ -238,7 +238,7 @@ bool mq_fill_output(mq_engine *engine, mq_connection *connection)
     mq_built result = MQ_BUILT;
     while (session->resend < session->sent_next && !stops(result)) {
         if (!may_resend(session))
-            return false; /* the session stays dirty until an acknowledgement frees its window */
+            return false; /* the delivery waits until an acknowledgement frees its window */
         result = deliver_again(engine, connection, session);
     }
     if (session->retained_deliveries != NULL && !stops(result))
@@ -254,6 +254,6 @@ bool mq_fill_output(mq_engine *engine, mq_connection *connection)
     if (stops(result) || result == MQ_LATER)
         return result == MQ_NO_ROOM || result == MQ_LATER;
     if (result != MQ_FULL_WINDOW)
-        session->dirty = false;
-    return false; /* with a full window the session stays dirty until an acknowledgement */
+        session->needs_delivery = false;
+    return false; /* with a full window the delivery waits until an acknowledgement */
 }

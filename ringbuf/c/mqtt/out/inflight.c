@@ -120,7 +120,7 @@ void mq_session_return(mq_session *session)
 {
     session->resend = session->sent_first;
     session->unsent = session->in_flight;
-    session->dirty = true; /* the connection is touched anyway */
+    session->needs_delivery = true; /* the connection is touched anyway */
     session->waits_for_log = false;
 }
 

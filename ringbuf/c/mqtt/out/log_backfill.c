@@ -169,7 +169,7 @@ void mq_restore_records(mq_engine *engine, mq_session *session, uint64_t wanted,
 void mq_resume_delivery(mq_engine *engine, mq_session *session)
 {
     session->waits_for_log = false;
-    session->dirty = true;
+    session->needs_delivery = true;
     if (session->connection != NULL)
         mq_connection_touch(engine, session->connection);
 }

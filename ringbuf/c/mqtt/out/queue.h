@@ -136,12 +136,12 @@ static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entr
         mq_where_blob(entry.where)->references++;
     if (entry.tag >> MQ_TAG_IDS_SHIFT)
         mq_subscription_ids_at(engine, entry.tag >> MQ_TAG_IDS_SHIFT)->references++;
-    if (!session->watched && entry.tag & MQ_TAG_QOS)
-        mq_watch(engine, session);
+    if (!session->may_need_copies && entry.tag & MQ_TAG_QOS)
+        mq_spill_add_session(engine, session);
     if (session->kept && entry.tag & MQ_TAG_QOS && !(entry.tag & MQ_TAG_SHARED) && session->group == NULL)
         mq_journal_routed(engine, session, &entry);
-    if (!session->dirty) {
-        session->dirty = true;
+    if (!session->needs_delivery) {
+        session->needs_delivery = true;
         if (session->connection != NULL)
             mq_connection_touch(engine, session->connection);
     }

@@ -16,11 +16,11 @@
  *   producer ring  when the records read are half a ring old.  Its writer does not wait for the broker, so a
  *                  burst of half a ring between two sweeps still overruns
  *
- * Cost.  Sessions without queued records of QoS 1 or 2 cost nothing.  A session is in `watched` from the push
- * that makes it need a ring until a sweep finds that it needs none.  A sweep is due once for each sixteenth
- * of a ring (at most a mebibyte) that was written.  In each queue it begins at the chunk `hot`, skips chunks
- * without the ring, and ends at the first record of the ring that may still stay: positions of a ring
- * rise in a queue.  If they do not, because an entry was queued again, the session is `disordered`.
+ * Cost.  Sessions without queued records of QoS 1 or 2 cost nothing.  A session is in `copy_sessions` from
+ * the push that makes it need a ring until a sweep finds that it needs none.  A sweep is due once for each
+ * sixteenth of a ring (at most a mebibyte) that was written.  In each queue it begins at the chunk `hot`,
+ * skips chunks without the ring, and ends at the first record of the ring that may still stay: positions of a
+ * ring rise in a queue.  If they do not, because an entry was queued again, the session is `disordered`.
  */
 #include "mqtt/in/packets.h"
 
@@ -46,10 +46,10 @@ typedef enum need {
     NEEDS_OTHER  /* a record of another ring that may need a copy */
 } need;
 
-void mq_watch(mq_engine *engine, mq_session *session)
+void mq_spill_add_session(mq_engine *engine, mq_session *session)
 {
-    session->watched = true;
-    mq_list_add(&engine->watched, mq_handle(&session->item));
+    session->may_need_copies = true;
+    mq_list_add(&engine->copy_sessions, mq_handle(&session->item));
 }
 
 /* ---- copies ---- */
@@ -310,23 +310,23 @@ static bool sweep_session(sweep *sweep, mq_session *session)
     return needs;
 }
 
-/* Copy the records of all watched sessions.  False: no room for all of them. */
+/* Copy the records of all sessions that may need copies.  False: no room for all of them. */
 static bool sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t capacity)
 {
     mq_ring *ring = engine->rings[index];
     uint64_t from = to - ring->copied > capacity ? to - capacity : ring->copied;
     sweep sweep = {.engine = engine, .ring = ring, .index = index, .from = from, .to = to};
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < engine->watched.count; i++) {
-        uint64_t handle = engine->watched.at[i];
+    for (uint32_t i = 0; i < engine->copy_sessions.count; i++) {
+        uint64_t handle = engine->copy_sessions.at[i];
         mq_session *session = mq_slab_get(&engine->sessions, handle);
         if (session == NULL)
             continue;
-        session->watched = sweep.refused || sweep_session(&sweep, session);
-        if (session->watched)
-            engine->watched.at[kept++] = handle;
+        session->may_need_copies = sweep.refused || sweep_session(&sweep, session);
+        if (session->may_need_copies)
+            engine->copy_sessions.at[kept++] = handle;
     }
-    engine->watched.count = kept;
+    engine->copy_sessions.count = kept;
     free(sweep.made);
     if (!sweep.refused)
         ring->copied = to;

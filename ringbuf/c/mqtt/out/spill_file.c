@@ -369,7 +369,7 @@ static void probe(mq_engine *engine)
         spare_add(engine);
 }
 
-void mq_spill_tend(mq_engine *engine)
+void mq_spill_maintain(mq_engine *engine)
 {
     mq_spill *spill = &engine->spill;
     if (!spill->open)

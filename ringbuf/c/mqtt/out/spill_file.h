@@ -19,7 +19,7 @@
  * Commit.  All other bytes of a copy are stored before its length, and the word after the copy is zero before
  * that.  A broker that is killed between any two instructions therefore leaves complete copies.  A copy is in
  * the file before its ring may overwrite the record.  An extent is reused only after the journal records that
- * no session needs its copies (mq_spill_tend).
+ * no session needs its copies (mq_spill_maintain).
  *
  * Memory is allocated before it is accessed: a full file system gives an error, which publishers get, and not
  * a signal.
@@ -150,14 +150,14 @@ uint32_t mq_spill_next_memory(const mq_spill *spill, uint32_t unit);
 void mq_spill_punch(mq_engine *engine, uint32_t unit, uint32_t units);
 bool mq_spill_adopt(mq_engine *engine, uint32_t unit, mq_extent extent); /* false: no memory, with errno */
 /* Reclaim extents, and compact; called when the journal has all events. */
-void mq_spill_tend(mq_engine *engine);
-uint64_t mq_spill_due(const mq_engine *engine); /* milliseconds until mq_spill_tend() must be called */
+void mq_spill_maintain(mq_engine *engine);
+uint64_t mq_spill_due(const mq_engine *engine); /* milliseconds until mq_spill_maintain() must be called */
 
 /* spill_index.c: a restart */
 bool mq_spill_scan(mq_engine *engine); /* false: errno */
 mq_blob *mq_spill_find(const mq_engine *engine, const mq_ring *ring, uint64_t position);
 void mq_spill_take(mq_engine *engine, mq_blob *blob, uint64_t origin); /* adds a reference of an entry */
-void mq_spill_settled(mq_engine *engine); /* free the copies that no session needs */
+void mq_spill_drop_unused(mq_engine *engine); /* free the copies that no session needs */
 
 /* spill_compact.c */
 bool mq_spill_compacts(const mq_engine *engine); /* true if compaction is due or in progress */
@@ -169,7 +169,7 @@ void mq_spill_compact(mq_engine *engine);        /* runs one slice */
 bool mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room);
 /* Check the copies after records were read from a producer ring. */
 void mq_spill_producer(mq_engine *engine, uint32_t index);
-void mq_watch(mq_engine *engine, mq_session *session);
+void mq_spill_add_session(mq_engine *engine, mq_session *session);
 /* A copy on the heap, counted as spilled, without a reference yet.  NULL: no memory. */
 mq_blob *mq_blob_of(mq_engine *engine, const void *record, uint32_t length);
 void mq_blob_done(mq_engine *engine, mq_blob *blob);

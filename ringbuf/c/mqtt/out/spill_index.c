@@ -6,7 +6,7 @@
  * used part of the extent, so that damage costs only the copies it has hit.
  *
  * Copies have no references at first; sessions take them when they are settled (journal_replay.c).  Copies
- * without a reference after that are freed (mq_spill_settled).
+ * without a reference after that are freed (mq_spill_drop_unused).
  */
 #include "mqtt/mqtt.h"
 
@@ -229,7 +229,7 @@ void mq_spill_take(mq_engine *engine, mq_blob *blob, uint64_t origin)
     engine->counters.spilled_records++;
 }
 
-void mq_spill_settled(mq_engine *engine)
+void mq_spill_drop_unused(mq_engine *engine)
 {
     mq_spill *spill = &engine->spill;
     free(spill->index);

@@ -47,7 +47,8 @@ static bool receives(const mq_engine *engine, const mq_match *match)
 mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,
                        bool *exceeds_quota)
 {
-    uint16_t ring = mq_name_is_ordinary(engine, name, length) ? mq_partition_ring(engine, name, length) : 0;
+    uint16_t ring = mq_name_is_ordinary(engine, name, length) ? mq_ring_of_partition(engine, name, length)
+                                                              : 0;
     if (ring == 0 || mq_journal_is_short(engine))
         return NULL;
     *exceeds_quota = !mq_owner_may(engine, session->owner, MQ_OWNED_TOPICS, 1);

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define AUTHOR_FREE_BYTES 256u /* bytes of an author that count for no limit */
-#define SWEEP_SHARE 4u /* part of a ring: retained messages are saved before the ring loses their records */
+#define SAVE_SHARE 4u /* part of a ring: retained messages are saved before the ring loses their records */
 
 void mq_retained_forget(mq_engine *engine, mq_topic *topic)
 {
@@ -125,12 +125,12 @@ static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message
     engine->counters.retained += !topic->reserved;
     engine->counters.retained_bytes += topic->reserved ? 0 : bytes;
     if (!topic->reserved)
-        blob->author = mq_author_again(message->author);
+        blob->author = mq_author_reference(message->author);
     mq_owner_use(mq_author_owner(blob->author), MQ_OWNED_RETAINED, 1);
     mq_owner_use(mq_author_owner(blob->author), MQ_OWNED_RETAINED_BYTES, bytes);
 }
 
-/* Add the topic to the next sweep.  Without memory it is not added. */
+/* Add the topic to the next save.  Without memory it is not added. */
 static void change(mq_engine *engine, mq_topic *topic)
 {
     uint32_t before = engine->retained_changed.count;
@@ -151,27 +151,27 @@ void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, ui
 
 void mq_retained_due(mq_engine *engine, const mq_ring *ring)
 {
-    uint64_t since = ring->writer->tail - ring->swept;
-    engine->retained_due |= engine->retained_kept && since >= ring->writer->capacity / SWEEP_SHARE;
+    uint64_t since = ring->writer->tail - ring->retained_saved;
+    engine->retained_due |= engine->retained_kept && since >= ring->writer->capacity / SAVE_SHARE;
 }
 
-void mq_retained_sweep(mq_engine *engine, bool all)
+void mq_retained_save_begin(mq_engine *engine, bool all)
 {
     for (uint32_t i = 0; all && i < engine->topics.made; i++) {
         mq_topic *topic = mq_slab_at(&engine->topics, i);
         if (topic->item.generation & 1 && topic->retained != NULL && !topic->changed && !topic->reserved)
             change(engine, topic);
     }
-    if (engine->retained_sweeping.count == 0) {
+    if (engine->retained_saving.count == 0) {
         mq_list changed = engine->retained_changed;
-        engine->retained_changed = engine->retained_sweeping;
-        engine->retained_sweeping = changed;
+        engine->retained_changed = engine->retained_saving;
+        engine->retained_saving = changed;
     }
     engine->retained_due = false;
     engine->retained_request = (mq_request){0};
     for (uint32_t i = 1; i < engine->ring_count; i++)
         if (engine->rings[i] != NULL && engine->rings[i]->kind == MQ_RING_OWN)
-            engine->rings[i]->swept = engine->rings[i]->writer->tail;
+            engine->rings[i]->retained_saved = engine->rings[i]->writer->tail;
 }
 
 /* A record without a payload: no retained message. */
@@ -220,7 +220,7 @@ uint32_t mq_retained_author_next(mq_engine *engine, uint32_t from, uint32_t plac
     return from;
 }
 
-/* Append, for each topic of a sweep with an author: the lengths of name and author, 4 bytes each, then
+/* Append, for each topic of a save with an author: the lengths of name and author, 4 bytes each, then
  * both. */
 static uint64_t put_authors(mq_engine *engine, const mq_list *list, uint32_t first, uint8_t *to)
 {
@@ -234,7 +234,7 @@ static uint64_t put_authors(mq_engine *engine, const mq_list *list, uint32_t fir
         if (to != NULL) {
             memcpy(to + bytes, lengths, sizeof lengths);
             memcpy(to + bytes + sizeof lengths, topic->name, topic->length);
-            memcpy(to + bytes + sizeof lengths + topic->length, author->facts, author->length);
+            memcpy(to + bytes + sizeof lengths + topic->length, author->bytes, author->length);
         }
         bytes += sizeof lengths + topic->length + author->length;
     }
@@ -243,7 +243,7 @@ static uint64_t put_authors(mq_engine *engine, const mq_list *list, uint32_t fir
 
 uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length, uint64_t *authors)
 {
-    mq_list *list = &engine->retained_sweeping;
+    mq_list *list = &engine->retained_saving;
     uint64_t bytes = 0, at = 0;
     uint32_t first = list->count;
     while (first > 0 && bytes < most)

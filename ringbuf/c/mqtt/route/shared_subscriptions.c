@@ -4,7 +4,7 @@
  *
  * A group has its own session in the slab, without a client.  Topics are routed to it, and records that no
  * member can take wait in its queue.  The queue therefore has the same limits, counters and storage as any
- * other.  Records that a group takes back have a second queue (`again`), which is served first.
+ * other.  Records that a group takes back have a second queue (`returned`), which is served first.
  *
  *   a record arrives       it goes to the next member in turn that is connected and has room in its window;
  *                          otherwise QoS 1 and 2 wait in the queue, QoS 0 is dropped
@@ -110,8 +110,8 @@ static mq_entry as_published(mq_entry entry)
 
 static mq_session *waiting(mq_session *queue)
 {
-    mq_session *again = group_of(queue)->again;
-    return again != NULL && again->queue_count > 0 ? again : queue;
+    mq_session *returned = group_of(queue)->returned;
+    return returned != NULL && returned->queue_count > 0 ? returned : queue;
 }
 
 void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry)
@@ -188,12 +188,12 @@ static void take_back(mq_engine *engine, const mq_entry *entry)
         mq_share_route(engine, queue, published);
         return;
     }
-    if (group->again == NULL && (group->again = mq_slab_take(&engine->sessions)) != NULL) {
-        group->again->queue_max = queue->queue_max;
-        group->again->drop_newest = queue->drop_newest;
+    if (group->returned == NULL && (group->returned = mq_slab_take(&engine->sessions)) != NULL) {
+        group->returned->queue_max = queue->queue_max;
+        group->returned->drop_newest = queue->drop_newest;
         engine->share_queues++;
     }
-    mq_session *to = group->again != NULL ? group->again : queue;
+    mq_session *to = group->returned != NULL ? group->returned : queue;
     bool is_first = waiting(queue)->queue_count == 0; /* otherwise each member with room is already listed */
     to->disordered = true; /* each time: a queue that falls empty is in order again */
     mq_push(engine, to, published);
@@ -297,12 +297,12 @@ void mq_share_clear(mq_engine *engine, mq_session *session)
     session->group = NULL;
     if (group == NULL)
         return;
-    engine->share_queues -= group->again == NULL ? 1 : 2;
+    engine->share_queues -= group->returned == NULL ? 1 : 2;
     while (group->count > 0)
         member_remove(engine, group, group->count - 1);
-    if (group->again != NULL) {
-        mq_session_clear(engine, group->again);
-        mq_slab_give(&engine->sessions, &group->again->item);
+    if (group->returned != NULL) {
+        mq_session_clear(engine, group->returned);
+        mq_slab_give(&engine->sessions, &group->returned->item);
     }
     free(group->members);
     free(group);

@@ -55,7 +55,7 @@ static bool takes(const mq_stream *stream, const char *name, uint32_t length)
     return false;
 }
 
-uint16_t mq_partition_ring(const mq_engine *engine, const char *name, uint32_t length)
+uint16_t mq_ring_of_partition(const mq_engine *engine, const char *name, uint32_t length)
 {
     for (uint32_t i = 0; i < engine->stream_count; i++) {
         const mq_stream *stream = &engine->streams[i];

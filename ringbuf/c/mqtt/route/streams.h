@@ -17,6 +17,6 @@ typedef struct mq_stream {
 bool mq_stream_add(mq_engine *engine, const char *filters, uint32_t length, uint32_t partitions);
 void mq_streams_free(mq_engine *engine);
 /* Ring of a topic's partition; 0: not known yet */
-uint16_t mq_partition_ring(const mq_engine *engine, const char *name, uint32_t length);
+uint16_t mq_ring_of_partition(const mq_engine *engine, const char *name, uint32_t length);
 
 #endif

@@ -139,7 +139,7 @@ void mq_topic_owned(mq_engine *engine, mq_topic *topic, mq_owner *owner)
 {
     mq_owner_use(topic->owner, MQ_OWNED_TOPICS, -1);
     mq_owner_drop(engine, topic->owner);
-    topic->owner = mq_owner_again(owner);
+    topic->owner = mq_owner_reference(owner);
     mq_owner_use(owner, MQ_OWNED_TOPICS, 1);
 }
 

@@ -93,9 +93,9 @@ void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, ui
 /* Request that retained messages of records about to be overwritten are saved
  * (edge/recovery/retained_store.py). */
 void mq_retained_due(mq_engine *engine, const mq_ring *ring);
-/* Begin a sweep over the topics changed since the last one, or over `all` that retain a message. */
-void mq_retained_sweep(mq_engine *engine, bool all);
-/* Records of the retained messages of the sweep's next topics, padded to 32: about `most` bytes; each is
+/* Begin to save the topics changed since the last one, or over `all` that retain a message. */
+void mq_retained_save_begin(mq_engine *engine, bool all);
+/* Records of the retained messages of the next topics to save, padded to 32: about `most` bytes; each is
  * returned once.  After these *length bytes come *authors bytes with their publishers.  Caller frees.  NULL:
  * no memory.
  */

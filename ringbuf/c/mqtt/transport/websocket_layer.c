@@ -227,7 +227,7 @@ int mq_engine_upgrade(mq_engine *engine, uint64_t handle, const uint8_t *answer,
     self->is_upgraded = true;
     self->answer_left = length;
     mq_bytes *in = &connection->in;
-    uint32_t frames = in->start + connection->skip; /* place of frames that came with the request */
+    uint32_t frames = in->start + connection->handled_bytes; /* place of frames that came with the request */
     in->end = frames + mq_websocket_decode(&self->ws, in->at + frames, in->end - frames);
     return 1;
 }
