@@ -287,7 +287,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def journal_sections(self, first: int, most: int, /) -> tuple[bytes, int | None]:
         """About `most` bytes of entries for a snapshot, and the value to continue with: 0 to None."""
 
-    def journal_checkpointed(self, position: int, due_bytes: int, /) -> None:
+    def journal_snapshot_saved(self, position: int, due_bytes: int, /) -> None:
         """Free the journal before `position`. The next snapshot is due after `due_bytes`."""
 
     def routed_position(self, ring: int, /) -> int:
@@ -319,8 +319,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def add_ended_ring(self, logged: bool, /) -> int:
         """Add a ring that has ended, or whose epoch has ended. `logged`: the log may have its records."""
 
-    def send_retained(self) -> None:
-        """Suspend the limits of queues until stop_retained()."""
+    def replay_begin(self) -> None:
+        """Suspend the limits of queues until replay_end()."""
 
     def replay_session(self, number: int, session: int, /) -> None:
         """Use `session` for entries with this number from now on."""
@@ -353,8 +353,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def replay_resume_ring(self, ring: int, position: int, /) -> None:
         """Records of a producer ring below this position were routed before the restart."""
 
-    def stop_retained(self) -> int:
-        """End the restoring. Returns the number of records that sessions wait for and that no store has."""
+    def replay_end(self) -> int:
+        """End the replay. Returns the number of records that sessions wait for and that no store has."""
 
     # Shared subscriptions. A group is identified by its queue, which is a session without a client.
 

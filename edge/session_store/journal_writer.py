@@ -154,7 +154,7 @@ class SessionJournal:
             raise
         end = place.ring.extremes().end_position
         self._engine.journal_open(place.writer, end, place.output_waits, place.in_log_bytes)
-        self._engine.journal_checkpointed(end, self._due_bytes())
+        self._engine.journal_snapshot_saved(end, self._due_bytes())
         self._call = call
 
     def stop(self) -> None:
@@ -351,7 +351,7 @@ class SessionJournal:
             log.error("session snapshot failed %s", details, exc_info=bug)
             self._retry_s = self._clock() + RETRY_S
             return
-        self._engine.journal_checkpointed(position, self._due_bytes())
+        self._engine.journal_snapshot_saved(position, self._due_bytes())
         self.on_snapshot(offset)
         if self._again:
             self.save_snapshot()

@@ -37,7 +37,7 @@ typedef struct client {
 typedef struct world {
     mq_engine *engine;
     rb_writer writers[RINGS + 1]; /* the last one is the journal's */
-    uint32_t sources[RINGS];
+    uint32_t rings[RINGS];
     uint64_t drained; /* offset */
     client clients[CLIENTS];
 } world;
@@ -225,27 +225,27 @@ static void drained(world *world, uint8_t count)
 {
     uint64_t end = world->writers[MQ_GATE_UPSTREAM].offset, to = world->drained + count;
     world->drained = to < end ? to : end;
-    mq_upstream_moved(world->engine, world->sources[MQ_GATE_UPSTREAM], world->drained);
+    mq_upstream_moved(world->engine, world->rings[MQ_GATE_UPSTREAM], world->drained);
 }
 
 static void lost(world *world, uint8_t from, uint8_t count)
 {
     uint64_t end = world->writers[MQ_GATE_UPSTREAM].offset, first = world->drained + from, to = first + count;
-    mq_upstream_lost(world->engine, world->sources[MQ_GATE_UPSTREAM], first, to < end ? to : end);
+    mq_upstream_lost(world->engine, world->rings[MQ_GATE_UPSTREAM], first, to < end ? to : end);
 }
 
-static void checkpoint(world *world)
+static void snapshot(world *world)
 {
     if (mq_journal_end(world->engine, false))
-        mq_journal_checkpointed(world->engine, world->writers[RINGS].tail, CAPACITY / 4);
+        mq_journal_snapshot_saved(world->engine, world->writers[RINGS].tail, CAPACITY / 4);
 }
 
 static void step(world *world, uint8_t ms)
 {
     world->engine->now_ms += ms;
     mq_event event;
-    uint32_t source = 0;
-    while (mq_event_take(world->engine, UINT64_MAX, &source, &event))
+    uint32_t ring = 0;
+    while (mq_event_take(world->engine, UINT64_MAX, &ring, &event))
         ;
     mq_events_resume(world->engine);
     mq_engine_step(world->engine);
@@ -293,10 +293,10 @@ static void play(world *world, const uint8_t *operation)
         lost(world, a % 8, b % 8);
         break;
     case 8:
-        mq_refuse_publishers(world->engine, world->sources[a % RINGS], b & 1 ? MQ_REASON_QUOTA_EXCEEDED : 0);
+        mq_refuse_publishers(world->engine, world->rings[a % RINGS], b & 1 ? MQ_REASON_QUOTA_EXCEEDED : 0);
         break;
     case 9:
-        checkpoint(world);
+        snapshot(world);
         break;
     case 10:
     case 11:
@@ -362,13 +362,13 @@ static void all_arrive(world *world)
 {
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
         for (uint32_t ring = 0; ring < RINGS; ring++) {
-            mq_refuse_publishers(world->engine, world->sources[ring], 0);
+            mq_refuse_publishers(world->engine, world->rings[ring], 0);
             durable(world, ring, 0);
         }
         durable(world, RINGS, 0);
         drained(world, 255);
         drained(world, 255);
-        checkpoint(world);
+        snapshot(world);
         step(world, 255);
         for (uint32_t j = 0; j < CLIENTS; j++)
             pull(world, &world->clients[j]);
@@ -428,13 +428,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     world.engine->now_ns = MADE_NS;
     for (uint32_t i = 0; i < RINGS; i++) {
         ring_open(&world, i);
-        mq_ring source = {.kind = MQ_SOURCE_OWN,
-                          .writer = &world.writers[i],
-                          .ack_gate = {.event = (uint8_t)i},
-                          .queue_timeout_ms = 100};
+        mq_ring ring = {.kind = MQ_RING_OWN,
+                        .writer = &world.writers[i],
+                        .ack_gate = {.event = (uint8_t)i},
+                        .queue_timeout_ms = 100};
         const char name[2] = {'t', (char)('0' + i)};
-        world.sources[i] = (uint32_t)mq_ring_add(world.engine, source);
-        must(mq_topic_add(world.engine, name, 2, (uint16_t)world.sources[i], false) != NULL,
+        world.rings[i] = (uint32_t)mq_ring_add(world.engine, ring);
+        must(mq_topic_add(world.engine, name, 2, (uint16_t)world.rings[i], false) != NULL,
              "the ring has a topic");
     }
     ring_open(&world, RINGS);

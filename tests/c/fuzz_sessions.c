@@ -287,23 +287,24 @@ static void step(world *world, uint64_t ms, int64_t ns)
 }
 
 /* Give a session a piece of the log that it waits for, or report that the log has removed it. */
-static void thaw(world *world, const client *client, uint8_t how)
+static void backfill(world *world, const client *client, uint8_t how)
 {
     uint64_t where, wanted;
-    if (!mq_cold_front(world->engine, client->session, &where)) {
-        mq_warm(world->engine, client->session);
+    if (!mq_next_log_position(world->engine, client->session, &where)) {
+        mq_resume_delivery(world->engine, client->session);
         return;
     }
-    must(mq_where_ring(where) == world->rings[LOGGED], "only what is logged is cold");
+    must(mq_where_ring(where) == world->rings[LOGGED],
+         "only a logged ring has records that are only in the log");
     wanted = mq_where_position(where);
     uint64_t end = (wanted & ~(uint64_t)(CAPACITY - 1)) + CAPACITY, length = (how | 1) * 256u;
     end = end < world->logged ? end : world->logged;
     length = wanted + length < end ? length : end - wanted;
     if (how & 1)
-        mq_thaw(world->engine, client->session, where, wanted, log_bytes + wanted, length);
+        mq_restore_records(world->engine, client->session, where, wanted, log_bytes + wanted, length);
     else
-        mq_thaw(world->engine, client->session, where, end, log_bytes + end, 0);
-    mq_warm(world->engine, client->session);
+        mq_restore_records(world->engine, client->session, where, end, log_bytes + end, 0);
+    mq_resume_delivery(world->engine, client->session);
 }
 
 static void purge(world *world, mq_session *session, uint8_t which)
@@ -365,7 +366,7 @@ static void play(world *world, const uint8_t *operation)
         step(world, a, b * (b & 1 ? INT64_C(100000000) : INT64_C(-10000000)));
         break;
     case 10:
-        thaw(world, client, b);
+        backfill(world, client, b);
         break;
     case 11:
         purge(world, a & 1 && world->groups[0] ? world->groups[0] : client->session, b);

@@ -22,7 +22,7 @@ enum {                      /* events from the parser or the loop for Python */
            5, /* a producer ring has an invalid record; reading has stopped: detail is the ring */
        MQ_EVENT_BACKFILL = 6, /* the next record for this connection's session is only in the log: the
                                handler calls restore_records() and resume_delivery() */
-       MQ_EVENT_JOURNAL = 7, /* request to save state; detail 0: a checkpoint of sessions; 1: retained
+       MQ_EVENT_JOURNAL = 7, /* request to save state; detail 0: a snapshot of sessions; 1: retained
                                 messages.  Repeated once per second until begun */
        MQ_EVENT_UPGRADE = 8, /* the HTTP request of a WebSocket client, answered with mq_engine_upgrade() */
        MQ_EVENT_PROXY = 9    /* the PROXY header of a connection, answered with mq_loop_proxied() */

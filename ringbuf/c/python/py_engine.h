@@ -102,7 +102,7 @@ PyObject *engine_journal_append(engine_object *self, PyObject *argument);
 PyObject *engine_journal_is_short(engine_object *self, PyObject *argument);
 PyObject *engine_journal_end(engine_object *self, PyObject *argument);
 PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_journal_snapshot_saved(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_begin_retained_save(engine_object *self, PyObject *argument);
 PyObject *engine_retained_changes(engine_object *self, PyObject *argument);
 PyObject *engine_add_ended_ring(engine_object *self, PyObject *argument);

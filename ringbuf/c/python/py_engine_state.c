@@ -26,7 +26,7 @@ PyObject *engine_state(engine_object *self, PyObject *Py_UNUSED(ignored))
         (unsigned long long)(engine->event_taken - engine->event_done), "journal_bytes", journal_ring,
         "journal_collected", journal->used, "waits_for_sync", engine->sync_waiters.count, "blocked_rings",
         engine->blocked_rings, "journal_full", PyBool_FromLong(journal->full), "journal_stalled",
-        PyBool_FromLong(journal->stalled), "journal_torn", PyBool_FromLong(journal->torn),
-        "checkpoint_needed", PyBool_FromLong(mq_journal_needs(engine)), "checkpoint_requested",
+        PyBool_FromLong(journal->stalled), "journal_torn", PyBool_FromLong(journal->torn), "snapshot_needed",
+        PyBool_FromLong(mq_journal_needs(engine)), "snapshot_requested",
         PyBool_FromLong(journal->request.made), "sweep_needed", PyBool_FromLong(engine->retained_due));
 }

@@ -62,7 +62,7 @@ PyObject *engine_journal_append(engine_object *self, PyObject *object)
     return PyBool_FromLong(written);
 }
 
-/* End position of the journal, for a checkpoint with all events so far; None: not now. */
+/* End position of the journal, for a snapshot with all events so far; None: not now. */
 PyObject *engine_journal_end(engine_object *self, PyObject *at_once)
 {
     const mq_journal *journal = &self->engine->journal;
@@ -89,13 +89,13 @@ PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t c
     return next == UINT32_MAX ? Py_BuildValue("(NO)", bytes, Py_None) : Py_BuildValue("(NI)", bytes, next);
 }
 
-PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_journal_snapshot_saved(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long from, due;
     if (take(count, 2) != 0 || unsigned_of(args[0], UINT64_MAX, &from) != 0 ||
         unsigned_of(args[1], UINT64_MAX, &due) != 0)
         return NULL;
-    mq_journal_checkpointed(self->engine, from, due);
+    mq_journal_snapshot_saved(self->engine, from, due);
     Py_RETURN_NONE;
 }
 

@@ -2,8 +2,8 @@
  *
  * Writing the journal (journal.h): entries are collected in memory and appended to its ring in pieces.
  *
- * The ring has a fixed size.  A restart needs the entries after the last checkpoint, so they must not be
- * overwritten before they are saved elsewhere: in the next checkpoint, which is requested early
+ * The ring has a fixed size.  A restart needs the entries after the last snapshot, so they must not be
+ * overwritten before they are saved elsewhere: in the next snapshot, which is requested early
  * (mq_journal_needs), or in the ring's log if it has one.  Without room, no output is sent and no client is
  * read until there is room.
  */
@@ -14,7 +14,7 @@
 
 #define ROOM_MIN 4096u
 #define NUMBER_MASK 0xffffffu
-#define LOG_PATIENCE_MS 5000u /* time without a sync after which a checkpoint must make room */
+#define LOG_PATIENCE_MS 5000u /* time without a sync after which a snapshot must make room */
 #define ROUTED_BYTES 12u
 #define ITEM_BYTES 12u /* where, options */
 #define IDENTIFIER_BYTES 16u /* of RECEIVED and RECEIPT */
@@ -28,7 +28,7 @@ static void tear(mq_journal *journal)
     journal->torn = journal->torn_since = true;
 }
 
-/* Reserve `bytes` for an entry.  NULL: no memory; a checkpoint must then contain the change. */
+/* Reserve `bytes` for an entry.  NULL: no memory; a snapshot must then contain the change. */
 static uint8_t *collect(mq_journal *journal, uint32_t bytes)
 {
     if (journal->writer == NULL)
@@ -262,7 +262,7 @@ uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left)
     return bytes <= left ? (uint32_t)bytes : 0;
 }
 
-/* True if the log, not a checkpoint, makes room first. */
+/* True if the log, not a snapshot, makes room first. */
 static bool by_log(const mq_journal *journal)
 {
     return journal->writer->tail - journal->keep_from < journal->in_log;
@@ -295,7 +295,7 @@ static int append(mq_engine *engine, const char *kind, const void *bytes, uint32
     return result;
 }
 
-/* True if room is expected soon without a checkpoint.  A checkpoint now would have to contain the entries
+/* True if room is expected soon without a snapshot.  A snapshot now would have to contain the entries
  * without room, and would block all output until it is written. */
 static bool is_soon(const mq_engine *engine)
 {
@@ -365,7 +365,7 @@ bool mq_journal_append_record(mq_engine *engine, const void *bytes, uint32_t len
     return written;
 }
 
-/* ---- checkpoints ---- */
+/* ---- snapshots ---- */
 
 static uint8_t *put_item(uint8_t *to, uint64_t where, uint32_t tag)
 {
@@ -538,13 +538,13 @@ void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool o
     engine->journal.writer = writer;
     engine->journal.output_waits = output_waits;
     engine->journal.in_log = in_log;
-    mq_journal_checkpointed(engine, from, writer->capacity / 4);
+    mq_journal_snapshot_saved(engine, from, writer->capacity / 4);
     for (uint32_t i = 1; i < engine->ring_count; i++)
         if (engine->rings[i] != NULL)
             engine->rings[i]->marked = UINT64_MAX; /* the next mark covers everything */
 }
 
-void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes)
+void mq_journal_snapshot_saved(mq_engine *engine, uint64_t from, uint64_t due_bytes)
 {
     mq_journal *journal = &engine->journal;
     if (journal->writer == NULL)

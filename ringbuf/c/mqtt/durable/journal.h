@@ -4,7 +4,7 @@
  *
  * The journal is a ring of its own with one writer, this engine.  A record with the key "h" has entries of
  * the hot path.  A record with the key "n" has a record of Python (edge/session_store/journal_records.py).
- * A checkpoint has the same format of entries.  Checkpoint and journal together give the waiting and
+ * A snapshot has the same format of entries.  Snapshot and journal together give the waiting and
  * in-flight messages of each kept session.
  *
  * Entry: words of 32 bits, little-endian, unaligned.  The first is kind << 24 | number.  The number is that
@@ -70,13 +70,13 @@ typedef struct mq_journal {
     uint64_t open_where;
     uint64_t keep_from;   /* a restart needs the ring from this position on */
     uint64_t in_log;      /* bytes of that which may be only in the ring's log; 0: no log */
-    uint64_t due_at;      /* position at which a checkpoint is needed */
+    uint64_t due_at;      /* position at which a snapshot is needed */
     uint64_t waits_since; /* ms: begin of the time without room; 0: there is room */
-    mq_request request;   /* request for a checkpoint: made, or one is being written */
-    bool full;            /* no room until a checkpoint or a sync of its log */
+    mq_request request;   /* request for a snapshot: made, or one is being written */
+    bool full;            /* no room until a snapshot or a sync of its log */
     bool stalled;         /* the last flush left entries outside the ring */
-    bool torn;            /* an event is missing: only a checkpoint repairs that */
-    bool torn_since;      /* likewise, since the begin of the checkpoint in progress */
+    bool torn;            /* an event is missing: only a snapshot repairs that */
+    bool torn_since;      /* likewise, since the begin of the snapshot in progress */
     bool replaying;       /* a restart repeats recorded events */
     bool output_waits;    /* a log syncs it, and dependent output waits for that: output_barrier.c */
 } mq_journal;
@@ -107,17 +107,17 @@ uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, u
 void mq_journal_section(mq_engine *engine, const mq_session *session); /* written to the journal itself */
 void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool output_waits, uint64_t in_log);
 void mq_journal_close(mq_engine *engine);
-/* Prepare for a checkpoint with all events so far, including collected entries outside the ring: these are
- * discarded, and no output is sent before the checkpoint is written.  False: not now (unless `at_once`); a
- * checkpoint is requested again. */
+/* Prepare for a snapshot with all events so far, including collected entries outside the ring: these are
+ * discarded, and no output is sent before the snapshot is written.  False: not now (unless `at_once`); a
+ * snapshot is requested again. */
 bool mq_journal_end(mq_engine *engine, bool at_once);
-/* true if a checkpoint is needed in the current state; called in each round */
+/* true if a snapshot is needed in the current state; called in each round */
 bool mq_journal_needs(const mq_engine *engine);
-/* True if half of the journal is in use and only a checkpoint makes room.  The other half is for
+/* True if half of the journal is in use and only a snapshot makes room.  The other half is for
  * acknowledgements and records; work of Python (edge/broker/deferred.py) waits.  No socket is read while the
  * journal is full. */
 bool mq_journal_is_short(const mq_engine *engine);
-void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes);
+void mq_journal_snapshot_saved(mq_engine *engine, uint64_t from, uint64_t due_bytes);
 
 /* journal_replay.c */
 typedef struct mq_journal_replay mq_journal_replay;
