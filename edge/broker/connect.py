@@ -209,7 +209,7 @@ class ConnectHandler:
         if self._may_warn():
             log.warning(
                 "client refused: identifier held by another user; end that session with "
-                "`brim sessions rm CLIENT_ID` if it is not needed %s",
+                "`brim clients forget CLIENT_ID` if it is not needed %s",
                 pairs(
                     client=client_info.client_id,
                     user=client_info.identity or "",

@@ -31,6 +31,8 @@ VERBS = {
     "pub": "publish messages",
     "sub": "show messages as they arrive",
     "status": "show the state of a running broker, and losses",
+    "topics": "show topics with rates, age and last value",
+    "retained": "list, print or clear retained messages",
     "clients": "list, show, disconnect or forget MQTT clients",
     "passwd": "add, change or delete a user of a password file",
     "bench": "measure an MQTT broker",

@@ -11,7 +11,16 @@ from pathlib import Path
 
 from edge.config.units import InvalidUnit, milliseconds_of, size_of
 
-__all__ = ["at_least_one", "directory", "port", "positive", "seconds", "size", "whole_seconds"]
+__all__ = [
+    "at_least_one",
+    "directory",
+    "port",
+    "positive",
+    "positive_seconds",
+    "seconds",
+    "size",
+    "whole_seconds",
+]
 
 PORT_MAX = 65_535
 
@@ -54,6 +63,13 @@ def seconds(text: str) -> float:
         return float(milliseconds_of(text) / 1000)
     except InvalidUnit as error:
         raise argparse.ArgumentTypeError(f"{error}, or a number of seconds") from error
+
+
+def positive_seconds(text: str) -> float:
+    """As seconds(), above 0."""
+    if (value := seconds(text)) <= 0:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a time above 0")
+    return value
 
 
 def whole_seconds(text: str) -> int:

@@ -56,12 +56,20 @@ def add_listing_arguments(parser: argparse.ArgumentParser, columns: Sequence[Col
     )
 
 
-def print_listing(rows: Iterable[Row], columns: Sequence[Column], arguments: argparse.Namespace) -> None:
-    """Print rows as --json, --sort and --limit require. JSON without a limit is not sorted."""
+def print_listing(
+    rows: Iterable[Row],
+    columns: Sequence[Column],
+    arguments: argparse.Namespace,
+    facts: Callable[[Row], Row] = lambda row: row,
+) -> None:
+    """Print rows as --json, --sort and --limit require. JSON without a limit is not sorted.
+
+    `facts`: the JSON object of a row.
+    """
     if arguments.json:
         some = rows if arguments.limit is None else ordered(rows, columns, arguments.sort, arguments.limit)
         for row in some:
-            print(msgspec.json.encode(row).decode())
+            print(msgspec.json.encode(facts(row)).decode())
         return
     seen = count()
     limit = arguments.limit or LIMIT

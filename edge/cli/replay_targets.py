@@ -14,16 +14,15 @@ from typing import IO, Protocol, Self
 from urllib.parse import urlsplit
 
 from edge.cli.mqtt_options import PORT, TLS_PORT, UsageError, client_of
+from edge.cli.payloads import properties_of, property_fields
 from edge.cli.sub import line_form
-from edge.cli.sub_sources import Arrival, property_fields
+from edge.cli.sub_sources import Arrival
 from edge.client import Client
 from edge.config.directories import default_runtime_dir
 from edge.config.listener import is_loopback
 from edge.local.filters import filters_meet
 from edge.log.offline_reader import LogRecord
-from edge.mqtt import Properties, Version
-from edge.mqtt.primitives import Body
-from edge.mqtt.properties import NO_PROPERTIES, In, decode_properties
+from edge.mqtt.properties import NO_PROPERTIES
 from edge.server.port_owner import port_owner_writes
 from ringbuf import FLAG_QOS, FLAG_RETAIN
 
@@ -66,12 +65,6 @@ async def target(arguments: argparse.Namespace, directory: Path) -> AsyncIterato
         raise UsageError(f"invalid --to {to!r}", hint=hint)
 
 
-def _properties_of(record: LogRecord) -> Properties:
-    if not record.properties:
-        return NO_PROPERTIES
-    return decode_properties(Body(record.properties, Version.V5), In.PUBLISH)
-
-
 class Lines:
     """Standard output: one line per record."""
 
@@ -88,7 +81,7 @@ class Lines:
             "epoch": record.epoch,
             "offset": record.offset,
             "timestamp_ns": record.timestamp_ns,
-            **property_fields(_properties_of(record)),
+            **property_fields(properties_of(record.properties)),
         }
         topic = record.topic.decode(errors="replace")
         self._out.write(self._form(Arrival(topic, bytes(record.payload), fields)) + b"\n")
@@ -114,7 +107,7 @@ class _Mqtt:
         topic = self._prefix + record.topic.decode()
         qos = record.flags & FLAG_QOS if self._qos is None else self._qos
         retain = self._retained and bool(record.flags & FLAG_RETAIN)
-        properties = _properties_of(record) if self._with_properties else NO_PROPERTIES
+        properties = properties_of(record.properties) if self._with_properties else NO_PROPERTIES
         sent = await self._client.submit(topic, bytes(record.payload), qos, retain, properties=properties)
         self._waiting.append(sent)
         while self._waiting and self._waiting[0].done():

@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import Any
 
 from edge.cli.argument_types import directory, seconds
 from edge.cli.exit_status import Exit
@@ -36,6 +34,7 @@ from edge.cli.mqtt_options import (
     run_verb,
     topic_of_url,
 )
+from edge.cli.payloads import payload_fields
 from edge.cli.sub_sources import Arrival, Arrivals, chosen, from_memory, from_mqtt, from_zeromq
 from edge.mqtt import check_filter
 from edge.terminal_escape import escaped, escaped_payload
@@ -268,10 +267,4 @@ def line_form(*, as_json: bool, verbose: bool, form: str | None = None) -> Calla
 
 
 def _as_json(message: Arrival) -> bytes:
-    line: dict[str, Any] = {"topic": message.topic}
-    try:
-        line["payload"] = message.payload.decode()
-    except UnicodeDecodeError:
-        line["payload"] = base64.b64encode(message.payload).decode()
-        line["encoding"] = "base64"
-    return json.dumps(line | message.fields).encode()
+    return json.dumps({"topic": message.topic} | payload_fields(message.payload) | message.fields).encode()

@@ -6,20 +6,19 @@ Each source is an asynchronous iterator of Arrivals, and closes everything that 
 from __future__ import annotations
 
 import argparse
-import base64
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edge.cli.mqtt_options import client_of, will_of
-from edge.mqtt import Properties, matches
-from edge.mqtt.properties import NO_PROPERTIES
+from edge.cli.payloads import property_fields, record_property_fields
+from edge.mqtt import matches
 
 if TYPE_CHECKING:
     from edge.local.shm_subscription import RingBatch
 
-__all__ = ["Arrival", "Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq", "property_fields"]
+__all__ = ["Arrival", "Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +74,6 @@ def _is_left_out(args: argparse.Namespace, topic: str) -> bool:
     return any(matches(it, topic) for it in args.filter_out)
 
 
-def property_fields(properties: Properties) -> dict[str, Any]:
-    """Properties of an MQTT 5 message, by name; absent ones are left out."""
-    if properties == NO_PROPERTIES:
-        return {}
-    values = {field.name: getattr(properties, field.name) for field in fields(properties)}
-    data = values["correlation_data"]
-    values["correlation_data"] = data if data is None else base64.b64encode(data).decode()
-    return {"properties": {name: value for name, value in values.items() if value not in {None, ()}}}
-
-
 async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
     """Read the rings of a broker on this machine."""
     from edge.local.shm_subscription_asyncio import ShmSubscription
@@ -109,6 +98,7 @@ def _of_batch(batch: RingBatch) -> Iterator[Arrival]:
         }
         try:
             payload = bytes(record)
+            fields |= record_property_fields(record.properties)
         except Overrun:  # overwritten while earlier records were shown; the next batch has the number
             continue
         yield Arrival(record.key.decode(errors="replace"), payload, fields)

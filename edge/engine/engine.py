@@ -472,8 +472,12 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         in publish().
         """
 
-    def retained(self, topic: int, /) -> bytes | None:
-        """Payload of the retained message."""
+    def retained_message(
+        self, topic: int, payload_max: int, /
+    ) -> tuple[int, int, bytes, int, bytes, bool] | None:
+        """Flags, time in ns, properties as in a record, length of the payload, the first `payload_max` bytes
+        of it, and True if the message is withheld. None: the topic retains nothing.
+        """
 
     def retained_route(self, topic: int, /) -> int:
         """Queue the retained message of `topic` for its subscribers, as if it had just been published.

@@ -16,9 +16,10 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from edge.broker.durability import Lost
+from edge.broker.retained_admin import PAGE_BYTES, RetainedAdmin
 from edge.broker.session_admin import SessionAdmin
 from edge.config.directories import control_socket
 from edge.config.schema import Config, Stream
@@ -29,6 +30,8 @@ from edge.local.protocol import (
     ANSWER_MAX_BYTES,
     PROTOCOL,
     Answer,
+    Cleared,
+    ClearRetained,
     Disconnect,
     Done,
     Drained,
@@ -37,6 +40,8 @@ from edge.local.protocol import (
     RemoveSession,
     Report,
     Request,
+    Retained,
+    RetainedList,
     RingAdded,
     RingInfo,
     RingList,
@@ -59,6 +64,8 @@ from ringbuf import Ring
 __all__ = ["LocalEndpoint"]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SESSIONS_PAGE = 256  # rows of one answer
 
@@ -87,6 +94,7 @@ class LocalEndpoint(Server[LocalPeer]):
         on_writer_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         moved: Callable[[str, str, int, int, Lost], object] = lambda *_: None,
         sessions: SessionAdmin | None = None,
+        retained: RetainedAdmin | None = None,
         connections_max: int | None = None,
     ) -> None:
         """Create the server. `moved` gets progress of bridges in other processes: Upstream.moved().
@@ -104,6 +112,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._on_writer_thread = on_writer_thread
         self._moved = moved
         self._sessions = sessions
+        self._retained = retained
 
     async def start(self) -> None:
         """Begin to listen. The runtime directory is locked, so an existing socket file is not in use."""
@@ -144,13 +153,14 @@ class LocalEndpoint(Server[LocalPeer]):
                 return await self._session_details(client_id)
             case Disconnect() | RemoveSession():
                 return await self._end_session(peer, request)
+            case Retained():
+                return await self._retained_page(request)
+            case ClearRetained():
+                return await self._clear_retained(peer, request)
 
     def _rings_for(self, filters: Iterable[str]) -> Iterable[RingInfo]:
         for topic_filter in filters:
-            try:
-                check_filter(topic_filter)
-            except ProtocolError as error:
-                raise Refused(error.detail) from error
+            _check_filter(topic_filter)
         for partition in self._partitions.values():
             stream = self._streams[partition.stream]
             if any(filters_meet(mine, theirs) for mine in stream.topics for theirs in filters):
@@ -192,7 +202,7 @@ class LocalEndpoint(Server[LocalPeer]):
 
     async def _session_page(self, first: int) -> Answer:
         """One page of sessions: as many as fit into an answer."""
-        admin = self._admin()
+        admin = self._of_clients(self._sessions)
         rows, more = await self._on_writer_thread(lambda: admin.page(max(first, 0), SESSIONS_PAGE))
         while len(encode(answer := SessionList(tuple(rows), more))) > ANSWER_MAX_BYTES and len(rows) > 1:
             rows, more = rows[: len(rows) // 2], True
@@ -200,7 +210,7 @@ class LocalEndpoint(Server[LocalPeer]):
 
     async def _session_details(self, client_id: str) -> Answer:
         """One session, with as many of its filters as fit into an answer."""
-        admin = self._admin()
+        admin = self._of_clients(self._sessions)
         session = await self._on_writer_thread(lambda: admin.show(client_id))
         if session is None:
             raise _no_session(client_id, "no session")
@@ -213,7 +223,7 @@ class LocalEndpoint(Server[LocalPeer]):
     async def _end_session(self, peer: LocalPeer, request: Disconnect | RemoveSession) -> Answer:
         """End the connection of a client, or also its session, and log who requested that."""
         self._check_privileged(peer, "disconnect clients or remove sessions")
-        admin, client_id = self._admin(), request.client_id
+        admin, client_id = self._of_clients(self._sessions), request.client_id
         end = admin.disconnect if isinstance(request, Disconnect) else admin.remove
         if not await self._on_writer_thread(lambda: end(client_id)):
             missing = "no connection" if isinstance(request, Disconnect) else "no session"
@@ -222,15 +232,36 @@ class LocalEndpoint(Server[LocalPeer]):
         log.info("%s by request %s", event, pairs(client=client_id, uid=peer.uid, pid=peer.pid))
         return Done()
 
+    async def _retained_page(self, request: Retained) -> Answer:
+        admin = self._of_clients(self._retained)
+        _check_filter(request.filter)
+        first, payload_max = max(request.first, 0), min(max(request.payload_max, 0), PAGE_BYTES)
+        rows, after = await self._on_writer_thread(lambda: admin.page(request.filter, first, payload_max))
+        return RetainedList(tuple(rows), after)
+
+    async def _clear_retained(self, peer: LocalPeer, request: ClearRetained) -> Answer:
+        self._check_privileged(peer, "clear retained messages")
+        admin = self._of_clients(self._retained)
+        _check_filter(request.filter)
+        count, after = await self._on_writer_thread(
+            lambda: admin.clear(request.filter, max(request.first, 0))
+        )
+        if count:
+            facts = pairs(filter=request.filter, count=count, uid=peer.uid, pid=peer.pid)
+            log.info("retained messages cleared by request %s", facts)
+        return Cleared(count, after)
+
     def _check_privileged(self, peer: LocalPeer, action: str) -> None:
         """Raise Refused unless the peer runs as the broker's own user or root."""
         if peer.uid not in self._peers.privileged:
             raise Refused(f"user {peer.uid} may not {action}", hint=f"run as user {os.geteuid()}")
 
-    def _admin(self) -> SessionAdmin:
-        if self._sessions is None:
+    @staticmethod
+    def _of_clients(part: T | None) -> T:
+        """A part of a broker that serves MQTT clients. Raises Refused in others."""
+        if part is None:
             raise Refused("this broker serves no MQTT clients")
-        return self._sessions
+        return part
 
     def _drained(self, peer: LocalPeer, request: Drained) -> Answer:
         """Apply the progress of a bridge.
@@ -262,6 +293,13 @@ class LocalEndpoint(Server[LocalPeer]):
             log.info("local producer left %s", pairs(name=name, pid=peer.pid))
         if (peer.gates or peer.follows) and self.listens:
             await self._on_writer_thread(free)
+
+
+def _check_filter(topic_filter: str) -> None:
+    try:
+        check_filter(topic_filter)
+    except ProtocolError as error:
+        raise Refused(error.detail) from error
 
 
 def _no_session(client_id: str, missing: str) -> Refused:

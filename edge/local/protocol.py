@@ -12,6 +12,8 @@ edge.rpc has the layer below: encoding, server and client. On a connection that 
     session          session_details  one session, with its subscriptions
     disconnect       done        end the connection of a client; only for the broker's own user, and root
     remove_session   done        end a session; only for the broker's own user, and root
+    retained         retained_list  a page of the retained messages of a topic filter
+    clear_retained   cleared     remove a page of them; only for the broker's own user, and root
     drained          done        a sink has records that publishers may wait for (durability = "upstream")
 
 Rule for change: see edge.rpc.protocol.
@@ -29,9 +31,10 @@ from edge.rpc.client import RpcClient
 from edge.rpc.protocol import Done, Failed, Message, Protocol
 
 __all__ = [
-    "ANSWER_MAX_BYTES", "PROTOCOL", "VERSION", "Answer", "Connection", "Disconnect", "Done", "Drained",
-    "Failed", "Gate", "Message", "Produce", "RemoveSession", "Report", "Request", "RingAdded", "RingInfo",
-    "RingList", "Rings", "Session", "SessionDetails", "SessionList", "Sessions", "Status",
+    "ANSWER_MAX_BYTES", "PROTOCOL", "VERSION", "Answer", "ClearRetained", "Cleared", "Connection",
+    "Disconnect", "Done", "Drained", "Failed", "Gate", "Message", "Produce", "RemoveSession", "Report",
+    "Request", "Retained", "RetainedList", "RingAdded", "RingInfo", "RingList", "Rings", "Session",
+    "SessionDetails", "SessionList", "Sessions", "Status",
 ]  # fmt: skip
 
 VERSION: Final = 1
@@ -148,6 +151,40 @@ class Disconnect(Message, frozen=True):
     version: int = VERSION
 
 
+class Retained(Message, frozen=True):
+    """Request a page of retained messages, with at most `payload_max` bytes of each payload.
+
+    `first`: 0, then `after` of the previous page.
+    """
+
+    filter: str
+    first: int = 0
+    payload_max: int = 256
+    version: int = VERSION
+
+
+class RetainedList(Message, frozen=True, tag="retained_list"):
+    """Retained messages (RetainedAdmin.page in edge.broker); `after`: None at the end."""
+
+    messages: tuple[dict[str, Any], ...]
+    after: int | None
+
+
+class ClearRetained(Message, frozen=True, tag="clear_retained"):
+    """Request the removal of a page of retained messages; subscribers get an empty message of each topic."""
+
+    filter: str
+    first: int = 0
+    version: int = VERSION
+
+
+class Cleared(Message, frozen=True):
+    """Number of removed messages; `after`: None at the end, otherwise the place to continue from."""
+
+    count: int
+    after: int | None
+
+
 class RemoveSession(Message, frozen=True, tag="remove_session"):
     """Request the end of the session of a client, and of its connection."""
 
@@ -155,8 +192,11 @@ class RemoveSession(Message, frozen=True, tag="remove_session"):
     version: int = VERSION
 
 
-Request = Status | Rings | Gate | Produce | Drained | Sessions | Session | Disconnect | RemoveSession
-Answer = RingList | Report | SessionList | SessionDetails | Done | Failed
+Request = (
+    Status | Rings | Gate | Produce | Drained | Sessions | Session | Disconnect | RemoveSession | Retained
+    | ClearRetained
+)  # fmt: skip
+Answer = RingList | Report | SessionList | SessionDetails | RetainedList | Cleared | Done | Failed
 
 PROTOCOL: Final = Protocol(
     "broker",

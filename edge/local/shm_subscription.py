@@ -149,6 +149,13 @@ class RingSubscription:
             name: Place(source.info.epoch, source.reader.offset) for name, source in self._sources.items()
         }
 
+    def ends(self) -> dict[str, Place]:
+        """Present end of each ring."""
+        return {
+            name: Place(source.info.epoch, source.reader.offset + source.reader.lag)
+            for name, source in self._sources.items()
+        }
+
     def _release(self) -> None:
         self._disconnect()
         self._poll.close()

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edge.broker.counters import Counters
+from edge.broker.retained_admin import RetainedAdmin
 from edge.broker.session_admin import SessionAdmin
 from edge.config.schema import Config
 from edge.consumers.append_log import has_records
@@ -263,6 +264,7 @@ class Services:
             on_writer_thread=on_writer_thread,
             moved=core.upstream.report_progress,
             sessions=SessionAdmin(core.listener.broker, reporter.stats),
+            retained=RetainedAdmin(core.listener.broker),
             connections_max=core.budget.local,
         )
         await local.start()

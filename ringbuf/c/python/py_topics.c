@@ -423,18 +423,24 @@ PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count)
     return PyBool_FromLong(topic->retained != NULL);
 }
 
-PyObject *engine_retained(engine_object *self, PyObject *index)
+PyObject *engine_retained_message(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_topic *topic;
-    if (topic_from(self, index, &topic) != 0)
-        return NULL;
-    if (topic->retained == NULL)
-        Py_RETURN_NONE;
-    const rb_record *record = &topic->retained->record;
+    unsigned long long payload_max;
     rb_parts parts;
-    if (rb_record_parts(record, (const uint8_t *)record, record->length, &parts) != RB_OK)
-        return PyErr_Format(PyExc_SystemError, "the retained message of topic %R is damaged", index);
-    return PyBytes_FromStringAndSize((const char *)record + parts.payload_position, parts.payload_length);
+    if (take(count, 2) != 0 || topic_from(self, args[0], &topic) != 0 ||
+        unsigned_of(args[1], UINT32_MAX, &payload_max) != 0)
+        return NULL;
+    const mq_blob *blob = topic->retained;
+    const uint8_t *bytes = blob == NULL ? NULL : (const uint8_t *)&blob->record;
+    if (blob == NULL || rb_record_parts(&blob->record, bytes, blob->record.length, &parts) != RB_OK)
+        Py_RETURN_NONE;
+    uint32_t shown = parts.payload_length < payload_max ? parts.payload_length : (uint32_t)payload_max;
+    return Py_BuildValue("(IKy#Iy#O)", (unsigned)blob->record.flags,
+                         (unsigned long long)blob->record.timestamp_ns,
+                         (const char *)bytes + parts.properties_position, (Py_ssize_t)parts.properties_length,
+                         parts.payload_length, (const char *)bytes + parts.payload_position,
+                         (Py_ssize_t)shown, blob->withheld ? Py_True : Py_False);
 }
 
 /* Route the retained message of a topic to the current subscribers, as a new message. */

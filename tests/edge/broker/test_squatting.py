@@ -124,7 +124,7 @@ def test_of_two_users_the_holder_stays_and_the_other_is_told_why(
         (line,) = (it.getMessage() for it in caplog.records)
         assert "holder=ann" in line
         assert "user=bob" in line
-        assert "brim sessions rm" in line
+        assert "brim clients forget" in line
         again = user(bench, "plc-1", "ann", present=True)
         assert list(bench.broker.sessions.get("plc-1").subscriptions) == ["t"]  # type: ignore[union-attr]
         again.drop()

@@ -31,6 +31,10 @@ BROKER: dict[str, Any] = {
     "answer report": of_broker.Report({"edge": "press", "rings": []}),
     "answer session_list": of_broker.SessionList(({"client_id": "plc-1"},), more=True),
     "answer session_details": of_broker.SessionDetails({"client_id": "plc-1"}, not_shown=2),
+    "request retained": of_broker.Retained("a/#", 4096, 64),
+    "request clear_retained": of_broker.ClearRetained("a/#", 4096),
+    "answer retained_list": of_broker.RetainedList(({"topic": "a/b", "payload": b"x"},), after=None),
+    "answer cleared": of_broker.Cleared(2, 8192),
     "answer done": Done(),
     "answer failed": Failed("why", "what to do"),
 }

@@ -1,0 +1,144 @@
+"""Show or clear retained messages of the broker of this machine.
+
+    brim retained [ls] [FILTER ...]     topics with a retained message, with size, age and the first bytes
+    brim retained get TOPIC ...         payload of a retained message
+    brim retained clear FILTER ...      remove retained messages
+
+FILTER is a topic filter (plant/+/temp); without one, ls shows all topics. Clearing publishes an empty
+retained message to each topic, as MQTT requires, so subscribers are notified. Only the broker's own user and
+root may clear. Topics of the broker ($SYS) are shown if the filter names them, and never cleared.
+
+Exit status: 0 done, 1 a topic has no retained message, or its payload is cut, 2 wrong arguments, 3 no broker
+is reachable, 4 refused, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from edge.cli.config_options import add_runtime_argument
+from edge.cli.exit_status import Exit
+from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
+from edge.cli.listing import Column, Row, add_listing_arguments, print_listing
+from edge.cli.payloads import payload_fields, record_property_fields, short_payload
+from edge.errors import EdgeError
+from edge.local.filters import checked_filters
+from edge.local.protocol import Cleared, ClearRetained, Connection, Retained, RetainedList
+from edge.terminal_escape import escaped, escaped_payload
+
+__all__ = ["add_arguments", "retained_messages", "run"]
+
+WHOLE_BYTES = 64 << 10  # longest payload of one answer
+
+
+def _age_s(row: Row) -> float:
+    return max(time.time() - float(row["timestamp_ns"]) / 1e9, 0)
+
+
+def _value(row: Row) -> str:
+    return ("(withheld) " if row["withheld"] else "") + short_payload(row["payload"])
+
+
+COLUMNS = (
+    Column("topic", lambda row: row["topic"], lambda row: row["topic"].replace("/", "\0")),
+    Column("qos", lambda row: str(row["qos"]), lambda row: row["qos"]),
+    Column("size", lambda row: bytes_in_words(row["size_bytes"]), lambda row: row["size_bytes"]),
+    Column("age", lambda row: seconds_in_words(_age_s(row)), lambda row: row["timestamp_ns"]),
+    Column("value", _value, lambda row: short_payload(row["payload"])),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `brim retained`."""
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("ls", "get", "clear"),
+        default="ls",
+        help="ls: list (default); get: print payloads; clear: remove",
+    )
+    parser.add_argument("filters", nargs="*", metavar="FILTER", help="topic filter; of get: topic")
+    add_listing_arguments(parser, COLUMNS, "messages")
+    add_runtime_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb and return its exit status."""
+    filters = arguments.filters or (["#"] if arguments.what == "ls" else [])
+    if not filters:
+        hint = f"brim retained {arguments.what} 'plant/#'"
+        raise EdgeError(f"{arguments.what} needs a topic filter", hint=hint)
+    checked_filters(filters)
+    with Connection(arguments.runtime_dir) as connection:
+        if arguments.what == "clear":
+            return _clear(connection, filters, as_json=arguments.json)
+        if arguments.what == "get":
+            return max(_get(connection, topic, as_json=arguments.json) for topic in filters)
+        messages = (row for it in filters for row in retained_messages(connection, it))
+        print_listing(messages, COLUMNS, arguments, _facts)
+    return 0
+
+
+def retained_messages(connection: Connection, topic_filter: str, payload_max: int = 256) -> Iterator[Row]:
+    """Retained messages that a filter matches, a page at a time."""
+    after: int | None = 0
+    while after is not None:
+        page = connection.request(Retained(topic_filter, after, payload_max), RetainedList)
+        yield from page.messages
+        after = page.after
+
+
+def _facts(row: Row) -> Row:
+    """The row for JSON, whose keys are those of `brim sub --json`."""
+    facts = {name: row[name] for name in ("topic", "qos", "timestamp_ns", "size_bytes", "withheld")}
+    return facts | payload_fields(row["payload"]) | record_property_fields(row["properties"])
+
+
+def _get(connection: Connection, topic: str, *, as_json: bool) -> int:
+    rows: Iterable[Row] = retained_messages(connection, topic, WHOLE_BYTES)
+    shown = cut = 0
+    for row in rows:
+        shown += 1
+        cut += row["size_bytes"] > len(row["payload"])
+        if as_json:
+            print(msgspec.json.encode(_facts(row)).decode())
+        elif sys.stdout.isatty():
+            print(escaped_payload(row["payload"]))
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(row["payload"] + b"\n")
+    if not shown:
+        print(f"brim retained: {escaped(topic)} has no retained message", file=sys.stderr)
+    if cut:
+        print(f"brim retained: payloads are cut at {bytes_in_words(WHOLE_BYTES)}", file=sys.stderr)
+        print("  use `brim sub -C 1` for a longer one", file=sys.stderr)
+    return Exit.OK if shown and not cut else Exit.INCOMPLETE
+
+
+def _clear_all(connection: Connection, topic_filter: str) -> int:
+    """Clear the messages of one filter, a page at a time. Returns their number."""
+    count = 0
+    after: int | None = 0
+    while after is not None:
+        answer = connection.request(ClearRetained(topic_filter, after), Cleared)
+        count += answer.count
+        if answer.count == 0 and answer.after == after:
+            text = f"only {count_in_words(count)} messages were cleared: the ring is full"
+            raise EdgeError(text, hint="see `brim status`, and clear again")
+        after = answer.after
+    return count
+
+
+def _clear(connection: Connection, filters: list[str], *, as_json: bool) -> int:
+    for topic_filter in filters:
+        count = _clear_all(connection, topic_filter)
+        if as_json:
+            print(msgspec.json.encode({"filter": topic_filter, "cleared": count}).decode())
+        else:
+            print(escaped(f"{count_in_words(count)} retained messages of {topic_filter} cleared"))
+    return 0
