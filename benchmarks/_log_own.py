@@ -26,7 +26,7 @@ from benchmarks._log_device import Device
 from benchmarks._log_stores import PATIENCE_S, RETAIN_BYTES, TOPIC, BrimLog
 from benchmarks._mqtt_process import Broker, Ports, free_port, process
 from benchmarks._mqtt_tests import RATES, rate
-from persistence import Log, LogReader, LogThread, OsFiles, Source, TooManyRings
+from persistence import Log, LoggedRing, LogReader, LogThread, OsFiles, TooManyRings
 from persistence.segment.format import segment_name
 from ringbuf import Ring
 
@@ -166,7 +166,7 @@ def rings_rate(directory: Path, count: int, payload_bytes: int, seconds: float) 
         stack.callback(os.close, told)
         log = stack.enter_context(Log(directory, retain_bytes=RETAIN_BYTES))
         log.recover()
-        thread = LogThread(log, [Source(ring, "disk") for ring in rings], wake_descriptor=told)
+        thread = LogThread(log, [LoggedRing(ring, "disk") for ring in rings], wake_descriptor=told)
         try:
             thread.start()
         except TooManyRings as error:
@@ -300,7 +300,7 @@ def one_topic(directory: Path, payload_bytes: int, records: int, looks: int = 20
         Log(place, retain_bytes=0) as log,
     ):
         log.recover()
-        thread = LogThread(log, [Source(ring, "interval", 100, 8 * MIB)])
+        thread = LogThread(log, [LoggedRing(ring, "interval", 100, 8 * MIB)])
         thread.start()
         writer, payload = ring.writer(), bytes(payload_bytes)
         begun, number = math.inf, 0
@@ -491,7 +491,7 @@ def _telemetry_log(place: Path, records: int) -> dict[int, int]:
         Log(place, retain_bytes=0, segment_bytes=8 * MIB) as log,
     ):
         log.recover()
-        thread = LogThread(log, [Source(ring, "interval", 100, MIB)])
+        thread = LogThread(log, [LoggedRing(ring, "interval", 100, MIB)])
         thread.start()
         writer = ring.writer()
         for topic, payload in telemetry(records):

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from persistence import Log, LogThread, LogWriter, Source
+from persistence import Log, LoggedRing, LogThread, LogWriter
 from ringbuf import Ring
 
 TOPIC = b"plant/press/0007"
@@ -53,7 +53,7 @@ class BrimLog:
         self.ring = self._stack.enter_context(ring)
         self.log = self._stack.enter_context(Log(directory, retain_bytes=RETAIN_BYTES, **options))
         self.log.recover()
-        self._thread = LogThread(self.log, [Source(self.ring, "disk")])
+        self._thread = LogThread(self.log, [LoggedRing(self.ring, "disk")])
         self._thread.start()
         self._stack.callback(self._thread.stop)
         self.writer = self.ring.writer()
@@ -118,7 +118,7 @@ class InlineLog:
         self.log = Log(directory, retain_bytes=RETAIN_BYTES)
         self.log.recover()
         self._writer = LogWriter(self.log)
-        self._writer.add(Source(self._ring, "disk"))
+        self._writer.add(LoggedRing(self._ring, "disk"))
         self._publish = self._ring.writer().publish_many
         self._payload = bytes(payload_bytes)
         self._payloads: dict[int, list[bytes]] = {}

@@ -52,7 +52,7 @@ from bridge.source.partition_source import RecordLog
 from edge.config.schema import Bridge
 from edge.load import Scenario
 from edge.server.bridge_settings import copied_settings
-from persistence import Log, LogWriter, Source
+from persistence import Log, LoggedRing, LogWriter
 from ringbuf import Ring
 
 LANES: dict[str, Callable[[Path], AbstractContextManager[Lane]]] = {
@@ -111,7 +111,7 @@ def cold(place: Path, mib: int) -> Iterator[tuple[Path, RecordLog | None, int]]:
     ):
         log.recover()
         writer = LogWriter(log)
-        writer.add(Source(ring, "interval"))
+        writer.add(LoggedRing(ring, "interval"))
         try:
             count = fill(ring, mib, writer.finish)
             writer.finish()

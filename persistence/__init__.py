@@ -2,7 +2,7 @@
 
     log = Log("/var/lib/brim/log")
     report = log.recover()                         # never refuses; report.rings: next offset of each ring
-    thread = LogThread(log, [Source(ring, "disk")], on_durable=listener.wake)
+    thread = LogThread(log, [LoggedRing(ring, "disk")], on_durable=listener.wake)
     thread.start()
     ...
     log.read("telemetry-0", epoch, offset, 1 << 20)
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from persistence.errors import EpochConflict, LogClosed, LogError, LogLocked, TooManyRings
     from persistence.files import Files, OsFiles
-    from persistence.log.group_commit import LogWriter, Source
+    from persistence.log.group_commit import LoggedRing, LogWriter
     from persistence.log.log import Log
     from persistence.log.log_thread import LogThread
     from persistence.log.recovery import RecoveryReport
@@ -44,17 +44,17 @@ __all__ = [
     "LogStats",
     "LogThread",
     "LogWriter",
+    "LoggedRing",
     "OsFiles",
     "RecoveryReport",
     "RingEnd",
-    "Source",
     "TooManyRings",
 ]
 
 _HOMES = {
     "errors": ("EpochConflict", "LogClosed", "LogError", "LogLocked", "TooManyRings"),
     "files": ("Files", "OsFiles"),
-    "log.group_commit": ("LogWriter", "Source"),
+    "log.group_commit": ("LogWriter", "LoggedRing"),
     "log.log": ("Log",),
     "log.recovery": ("RecoveryReport",),
     "log.log_thread": ("LogThread",),

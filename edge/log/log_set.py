@@ -24,7 +24,7 @@ from edge.config.schema import Stream
 from edge.errors import EdgeError
 from edge.log.log_status import TOTALS, read_status, sys_numbers, together
 from edge.logging_setup import pairs
-from persistence import Log, LogError, LogReader, LogThread, RingEnd, Source
+from persistence import Log, LogError, LoggedRing, LogReader, LogThread, RingEnd
 from persistence.files import OsFiles
 from persistence.free_disk_space import DiskRules, floors, segment_bytes_for
 from persistence.log.copied_rings import CopiedRing, CopiedRingsWriter
@@ -33,7 +33,7 @@ from persistence.read.merged_reader import MergedReader
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
-__all__ = ["LogSet", "Placing", "disk_rules", "log_source"]
+__all__ = ["LogSet", "Placing", "disk_rules", "logged_ring"]
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class LogSet:
 
     def start(
         self,
-        sources: Iterable[tuple[Source, bool]],
+        sources: Iterable[tuple[LoggedRing, bool]],
         on_durable: Callable[[], object],
         wake_descriptor: int = -1,
     ) -> None:
@@ -97,7 +97,7 @@ class LogSet:
         Python is not needed.
         """
         self._wake = os.dup(wake_descriptor) if wake_descriptor >= 0 else -1
-        by_home: dict[Path, list[Source]] = {}
+        by_home: dict[Path, list[LoggedRing]] = {}
         for source, isolated in sources:
             by_home.setdefault(self._home(source.ring.name, isolated=isolated), []).append(source)
         for directory, rings in by_home.items():
@@ -120,7 +120,7 @@ class LogSet:
             self._open(directory)
             if self.on_log is not None:
                 self.on_log(self._logs[directory])
-        source = CopiedRing(ring, gating=stream.when_full != "overwrite").source(log_source(ring, stream))
+        source = CopiedRing(ring, gating=stream.when_full != "overwrite").logged(logged_ring(ring, stream))
         try:
             thread = self._threads.get(directory)
             if thread is None:
@@ -284,6 +284,6 @@ def disk_rules(log: ConfigLog) -> DiskRules:
     return DiskRules(log.disk_warn_percent, log.disk_delete_percent, log.disk_read_only_percent)
 
 
-def log_source(ring: Ring, stream: Stream) -> Source:
+def logged_ring(ring: Ring, stream: Stream) -> LoggedRing:
     """A ring of `stream` as a source of the log."""
-    return Source(ring, stream.durability.sync_mode, stream.sync_interval_ms, stream.synced_after_bytes)
+    return LoggedRing(ring, stream.durability.sync_mode, stream.sync_interval_ms, stream.synced_after_bytes)

@@ -38,7 +38,7 @@ from ringbuf.ring import cursor_file, ring_file
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
     from edge.broker.router import PartitionLike
-    from persistence import Log, Source
+    from persistence import Log, LoggedRing
 
 __all__ = ["SESSIONS_RING", "StateFiles", "forget_state"]
 
@@ -107,11 +107,11 @@ class StateFiles:
         """The snapshot and its copy, in the directory that is in use."""
         return self._places[self.durability.is_logged]
 
-    def source(self) -> Source:
+    def source(self) -> LoggedRing:
         """The journal, as a source of the log."""
-        from persistence import Source
+        from persistence import LoggedRing
 
-        return Source(self.ring, self.durability.sync_mode, self._sync_interval_ms, self._sync_bytes)
+        return LoggedRing(self.ring, self.durability.sync_mode, self._sync_interval_ms, self._sync_bytes)
 
     def trim(self, journal_log: Log) -> None:
         """Remove segments that a snapshot has made superfluous, whenever a segment is sealed."""

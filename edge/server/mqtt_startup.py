@@ -294,13 +294,13 @@ class MqttServer:
     def _start_log(self, streams: Streams) -> None:
         if self.logs is None:
             return
-        from edge.log.log_set import log_source
+        from edge.log.log_set import logged_ring
 
         settings = {stream.name: stream for stream in self.config.stream}
         logged = [
             (entry.ring, settings[entry.stream]) for entry in streams.all() if entry.durability.is_logged
         ]
-        sources = [(log_source(ring, stream), stream.isolated) for ring, stream in logged]
+        sources = [(logged_ring(ring, stream), stream.isolated) for ring, stream in logged]
         if self._state is not None and self._state.durability.is_logged:
             sources.append((self._state.source(), True))
             self._state.trim(self.logs.log_of(SESSIONS_RING))

@@ -23,7 +23,7 @@ import logging
 from dataclasses import replace
 from typing import Any, cast
 
-from persistence.log.group_commit import EXTENT_BYTES, ROUND_BYTES, Joined, LogWriter, Source
+from persistence.log.group_commit import EXTENT_BYTES, ROUND_BYTES, Joined, LoggedRing, LogWriter
 from persistence.log.log import Log
 from ringbuf import Range, Reader, Ring, scan_records
 from ringbuf.errors import Corrupt, Evicted, OffsetGone, Overrun, RingError
@@ -76,9 +76,9 @@ class CopiedRing:
         """A reader from the oldest record on."""
         return CopyingReader(self)
 
-    def source(self, source: Source) -> Source:
-        """`source` with this object as its ring."""
-        return source._replace(ring=cast(Ring, self))
+    def logged(self, logged_ring: LoggedRing) -> LoggedRing:
+        """`logged_ring` with this object as its ring."""
+        return logged_ring._replace(ring=cast(Ring, self))
 
 
 class CopyingReader:
@@ -183,10 +183,10 @@ class CopiedRingsWriter(LogWriter):
         self._rings: dict[str, CopiedRing] = {}
         self._next: dict[str, int] = {}  # next expected offset, by ring
 
-    def add(self, source: Source) -> None:
+    def add(self, logged_ring: LoggedRing) -> None:
         """See LogWriter.add().  The ring is a CopiedRing; its writer may be active."""
-        ring = cast(CopiedRing, source.ring)
-        super().add(source)
+        ring = cast(CopiedRing, logged_ring.ring)
+        super().add(logged_ring)
         self._rings[ring.name] = ring
 
     def lost(self) -> dict[str, int]:

@@ -46,7 +46,7 @@ from ringbuf import Range, Reader, Ring, RingError
 from ringbuf.errors import Corrupt, Overrun
 from ringbuf.native import ffi, lib
 
-__all__ = ["RINGS_MAX", "Joined", "LogWriter", "Source"]
+__all__ = ["RINGS_MAX", "Joined", "LogWriter", "LoggedRing"]
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ _REASONS = {
 }
 
 
-class Source(NamedTuple):
+class LoggedRing(NamedTuple):
     """A ring to be logged, with its options."""
 
     ring: Ring
@@ -83,18 +83,20 @@ class Source(NamedTuple):
 class Joined:
     """A ring in the log: `c` is its rb_log_ring, with the positions up to which it is taken and durable."""
 
-    def __init__(self, source: Source, reader: Reader, ring_id: int, index: int, position: int) -> None:
-        self.ring = source.ring
+    def __init__(
+        self, logged_ring: LoggedRing, reader: Reader, ring_id: int, index: int, position: int
+    ) -> None:
+        self.ring = logged_ring.ring
         self.reader = reader
         self.ring_id = ring_id
-        self.told_lost = reader.lost
+        self.reported_lost = reader.lost
         c = self.c = ffi.new("rb_log_ring *")
         c.reader = ffi.cast("rb_reader *", reader.address)
-        c.memory, c.cursors, c.local_cursors = source.ring.pointers
-        c.ring_id, c.epoch, c.index = ring_id, source.ring.epoch, index
-        c.on_disk = source.durability == "disk"
-        c.interval_ns = source.sync_interval_ms * 1_000_000
-        c.sync_bytes = min(source.sync_bytes, source.ring.capacity_bytes // RING_SHARE)
+        c.memory, c.cursors, c.local_cursors = logged_ring.ring.pointers
+        c.ring_id, c.epoch, c.index = ring_id, logged_ring.ring.epoch, index
+        c.on_disk = logged_ring.durability == "disk"
+        c.interval_ns = logged_ring.sync_interval_ms * 1_000_000
+        c.sync_bytes = min(logged_ring.sync_bytes, logged_ring.ring.capacity_bytes // RING_SHARE)
         c.waits_since = -1
         c.taken = c.durable = position
 
@@ -142,19 +144,19 @@ class LogWriter:
         c.wake_descriptor, c.tells = wake_descriptor, on_durable is not None and wake_descriptor < 0
         c.active_at = clock_ns()
 
-    def add(self, source: Source) -> None:
+    def add(self, logged_ring: LoggedRing) -> None:
         """Log a ring from the log's end on: later records in the ring are appended.
 
         Only in the process that writes the ring, and before new records are published to a ring that was
         taken over.  Raises EpochConflict if the log has records that cannot be this ring's, TooManyRings.
         """
-        ring = source.ring
+        ring = logged_ring.ring
         if len(self._joined) >= RINGS_MAX:
             raise TooManyRings(f"ring {ring.name}: a log thread serves at most {RINGS_MAX} rings")
         reader, ahead = _behind(self.log, ring)
         offset, position = (ahead[0].offset, ahead[0].position) if ahead else (reader.offset, reader.cursor)
         ring_id = self.log.join(ring.name, ring.epoch, offset)
-        joined = self._joined[ring_id] = Joined(source, reader, ring_id, self._free_index(), position)
+        joined = self._joined[ring_id] = Joined(logged_ring, reader, ring_id, self._free_index(), position)
         self._commit.add(reader, joined.c, copied=self.copies)
         if ahead:
             self.log.append(ring_id, ahead, joined.c, self._clock_ns())
@@ -329,7 +331,7 @@ class LogWriter:
         reader, name = joined.reader, joined.ring.name
         if isinstance(error, Corrupt) and not reader.skip():
             raise error
-        lost, joined.told_lost = reader.lost - joined.told_lost, reader.lost
+        lost, joined.reported_lost = reader.lost - joined.reported_lost, reader.lost
         log.error(
             "records lost before they were logged ring=%s before=%d records=%d", name, reader.offset, lost
         )

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from persistence.errors import LogClosed
-from persistence.log.group_commit import LogWriter, Source
+from persistence.log.group_commit import LoggedRing, LogWriter
 from persistence.log.log import Log
 from ringbuf import Ring
 from ringbuf.native import lib
@@ -38,7 +38,7 @@ CALL_PATIENCE_S = 0.1  # interval of checks that the called thread still runs
 class LogThread:
     """Runs a LogWriter in one thread, and Log.run_maintenance() in another.
 
-    `sources`: Source, or plain tuples of the same fields; rings of durability "process" are skipped.
+    `logged_rings`: LoggedRing, or plain tuples of the same fields; rings of durability "process" are skipped.
     `on_durable`: called on the log thread; it must not block.  `wake_descriptor`: an eventfd, written instead
     if no Python is needed.  `writer`: replaces the usual writer of that log; its thread is not run ahead of
     others.  The caller recovers the log before and closes it after.
@@ -47,7 +47,7 @@ class LogThread:
     def __init__(
         self,
         log: Log,
-        sources: Sequence[tuple[Ring, str, int, int] | Source],
+        logged_rings: Sequence[tuple[Ring, str, int, int] | LoggedRing],
         on_durable: Callable[[], object] | None = None,
         wake_descriptor: int = -1,
         writer: LogWriter | None = None,
@@ -55,8 +55,8 @@ class LogThread:
         self.writer = writer or LogWriter(log, on_durable, wake_descriptor=wake_descriptor)
         self._may_hurry = writer is None
         self._hurries = False
-        self._sources = [
-            source for given_source in sources if (source := _source_of(given_source)) is not None
+        self._logged_rings = [
+            logged_ring for item in logged_rings if (logged_ring := _logged_ring_of(item)) is not None
         ]
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -71,8 +71,8 @@ class LogThread:
         Raises the errors of LogWriter.add(); then no thread was started.
         """
         try:
-            for source in self._sources:
-                self.writer.add(source)
+            for logged_ring in self._logged_rings:
+                self.writer.add(logged_ring)
         except BaseException:
             self.writer.close()
             raise
@@ -96,9 +96,9 @@ class LogThread:
         self._threads = []
         return self._finished
 
-    def add(self, source: Source) -> None:
+    def add(self, logged_ring: LoggedRing) -> None:
         """See LogWriter.add(); from any thread, while this runs."""
-        self._call(lambda: self.writer.add(source))
+        self._call(lambda: self.writer.add(logged_ring))
 
     def remove(self, name: str) -> bool:
         """See LogWriter.remove(); from any thread, while this runs."""
@@ -218,10 +218,10 @@ def _among_others() -> str:
     return "normal"
 
 
-def _source_of(ring_or_source: tuple[Ring, str, int, int] | Source) -> Source | None:
-    ring, durability, sync_interval_ms, sync_bytes = ring_or_source
+def _logged_ring_of(item: tuple[Ring, str, int, int] | LoggedRing) -> LoggedRing | None:
+    ring, durability, sync_interval_ms, sync_bytes = item
     if durability == "disk":
-        return Source(ring, "disk", sync_interval_ms, sync_bytes)
+        return LoggedRing(ring, "disk", sync_interval_ms, sync_bytes)
     if durability == "interval":
-        return Source(ring, "interval", sync_interval_ms, sync_bytes)
+        return LoggedRing(ring, "interval", sync_interval_ms, sync_bytes)
     return None

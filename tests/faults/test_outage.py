@@ -14,7 +14,7 @@ from bridge.errors import SinkUnavailable
 from bridge.format.drained_file import FileFooter
 from bridge.format.file_builder import DrainedFile
 from bridge.sinks.directory import DirectorySink
-from persistence import Log, LogWriter, Source
+from persistence import Log, LoggedRing, LogWriter
 from ringbuf import Ring
 from tests.support.bridges import EPOCH, SteppedDrain, drain, publish, ring, settings
 from tests.support.drained_files import footers, offsets_drained
@@ -65,7 +65,7 @@ def plant(runtime: Path, directory: Path, retain_bytes: int = LOG_BYTES) -> Iter
     with ring(runtime, capacity_bytes=1 << 18) as made, log:
         log.recover()
         writer = LogWriter(log)
-        writer.add(Source(made, "interval"))
+        writer.add(LoggedRing(made, "interval"))
         try:
             yield Plant(made, log, writer), log
         finally:

@@ -12,7 +12,7 @@ from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
 from edge.local.producers import Producers
 from edge.streams.epochs import Epochs
 from persistence import Log, LogWriter
-from persistence import Source as LogSource
+from persistence import LoggedRing as LogSource
 from ringbuf import Ring
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.errors import OffsetGone

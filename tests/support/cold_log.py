@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from persistence import Log, LogWriter, Source
+from persistence import Log, LoggedRing, LogWriter
 from tests.support.mqtt_bench import Bench, OwnPartition
 from tests.support.waiting import PATIENCE_S
 
@@ -24,7 +24,7 @@ class ColdLog:
         self._writer = LogWriter(log)
         self._arrived: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         for partition in partitions:
-            self._writer.add(Source(partition.ring, "interval"))
+            self._writer.add(LoggedRing(partition.ring, "interval"))
         bench.broker.backfill.read_at = log.reader.read_at
         self._broker_thread = threading.get_ident()
         bench.broker.call = self._call

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from persistence import LogWriter, Source
+from persistence import LoggedRing, LogWriter
 from ringbuf import Ring
 from tests.support.logs import make_log, read_all, recovered
 from tests.support.simfiles import SimFiles
@@ -36,7 +36,7 @@ class Desk:
         """A new ring that is logged."""
         ring = Ring.create(self.memory / (name or f"r-{len(self.rings)}"), capacity_bytes=65536, epoch=epoch)
         self.rings.append(ring)
-        self.writer.add(Source(ring, durability, **options))  # type: ignore[arg-type]
+        self.writer.add(LoggedRing(ring, durability, **options))  # type: ignore[arg-type]
         return ring
 
     def syncs(self) -> int:

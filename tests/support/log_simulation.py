@@ -27,7 +27,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from persistence import Log, LogWriter, Source
+from persistence import Log, LoggedRing, LogWriter
 from persistence.maintenance.background_process import InProcessWorker
 from persistence.maintenance.maintenance import Maintenance, MaintenanceRules
 from persistence.segment.clean_shutdown import CHECKPOINT_NAME
@@ -226,7 +226,7 @@ class Simulation:
                 continue
             self._check_end(model, ends.get(model.name))
             durability = "disk" if model.durability == "disk" else "interval"
-            writer.add(Source(model.ring, durability, sync_interval_ms=50))  # type: ignore[arg-type]
+            writer.add(LoggedRing(model.ring, durability, sync_interval_ms=50))  # type: ignore[arg-type]
         return writer
 
     def _check_end(self, model: RingModel, end: object) -> None:

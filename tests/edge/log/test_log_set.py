@@ -10,7 +10,7 @@ import pytest
 from bridge.source.partition_source import BrokerLog
 from edge.errors import EdgeError
 from edge.log.log_set import LogSet, Placing
-from persistence import Source
+from persistence import LoggedRing
 from persistence.read.directories import home, logs_in, worker_of
 from ringbuf import Range, Ring
 from ringbuf.record import decode
@@ -37,7 +37,7 @@ def logged(
     logs = LogSet(directory, Placing(workers, 1 << 20, 0))
     try:
         logs.open(dict.fromkeys(rings, isolated))
-        logs.start([(Source(ring, "disk"), isolated) for ring in rings.values()], Event().set)
+        logs.start([(LoggedRing(ring, "disk"), isolated) for ring in rings.values()], Event().set)
         yield logs
     finally:
         logs.stop()

@@ -28,7 +28,7 @@ from edge.mqtt import (
 )
 from edge.session_store import journal_writer
 from edge.session_store.snapshot_file import write_snapshot
-from persistence import Log, LogWriter, Source
+from persistence import Log, LoggedRing, LogWriter
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
 
@@ -199,7 +199,7 @@ def logged(lives: Lives, directory: Path) -> Iterator[LogWriter]:
     with Log(directory, retain_bytes=0, segment_bytes=1 << 20) as log:
         log.recover()
         writer = LogWriter(log)
-        writer.add(Source(lives.ring, "disk"))
+        writer.add(LoggedRing(lives.ring, "disk"))
         yield writer
         writer.close()
 

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from persistence import Log, LogThread, Source
+from persistence import Log, LoggedRing, LogThread
 from persistence.log.copied_rings import CopiedRing, CopiedRingsWriter, CopyingReader
 from ringbuf import Range, Reader, Ring
 from ringbuf.record import decode
@@ -37,7 +37,7 @@ def stepped(
     with Log(directory) as log:
         log.recover()
         writer, copied = CopiedRingsWriter(log), CopiedRing(attached, gating=gating)
-        writer.add(copied.source(Source(attached, "disk")))
+        writer.add(copied.logged(LoggedRing(attached, "disk")))
         try:
             yield log, writer, copied
         finally:
@@ -91,7 +91,7 @@ def test_what_the_disk_has_not_taken_is_still_in_the_ring(pair: tuple[Ring, Ring
     with Log(tmp_path, files=files) as log:
         log.recover()
         writer = CopiedRingsWriter(log)
-        writer.add(CopiedRing(attached, gating=True).source(Source(attached, "disk")))
+        writer.add(CopiedRing(attached, gating=True).logged(LoggedRing(attached, "disk")))
         sent = publish(ring, 100, when_full="reject")
         files.hook = fails
         writer.step()
@@ -183,7 +183,7 @@ def test_a_ring_with_garbage_is_left_alone_and_others_go_on(
     other = Ring.create(runtime_directory / "cam@two", capacity_bytes=RING_BYTES, epoch=7)
     try:
         with stepped(tmp_path, attached, gating=True) as (log, writer, _):
-            writer.add(CopiedRing(other, gating=False).source(Source(other, "disk")))
+            writer.add(CopiedRing(other, gating=False).logged(LoggedRing(other, "disk")))
             publish(ring, 3)
             with (runtime_directory / "cam@one.ring").open("r+b") as file:
                 file.seek(16384 + 60)
@@ -222,7 +222,7 @@ def test_the_thread_sleeps_on_rings_of_other_processes(pair: tuple[Ring, Ring], 
     ring, attached = pair
     with Log(tmp_path) as log:
         log.recover()
-        thread = LogThread(log, [CopiedRing(attached, gating=True).source(Source(attached, "disk"))],
+        thread = LogThread(log, [CopiedRing(attached, gating=True).logged(LoggedRing(attached, "disk"))],
                            writer=CopiedRingsWriter(log))  # fmt: skip
         thread.start()
         try:

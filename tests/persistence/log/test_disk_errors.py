@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from persistence import LogWriter, Source
+from persistence import LoggedRing, LogWriter
 from persistence.log.group_commit import PROVE_AFTER_NS
 from ringbuf import Ring
 from tests.support.log_desk import MS, Desk, count, durable, end
@@ -215,7 +215,7 @@ def test_a_stop_while_the_disk_fails_leaves_a_log_that_the_ring_continues(
     assert report.damage == ()
     ring = Ring.reattach(runtime_directory / "r-0")
     writer = LogWriter(log)
-    writer.add(Source(ring, "disk"))
+    writer.add(LoggedRing(ring, "disk"))
     assert writer.finish()
     assert sorted(read_all(log, "r-0", 7)) == [0, 1]
     assert durable(ring) == end(ring)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence import EpochConflict, LogWriter, Source, TooManyRings
+from persistence import EpochConflict, LoggedRing, LogWriter, TooManyRings
 from persistence.log import group_commit as writer_module
 from ringbuf import Ring
 from tests.support.log_desk import MS, Desk, count, durable, end
@@ -110,7 +110,7 @@ def test_a_taken_over_ring_is_appended_from_where_the_log_ends(desk: Desk, runti
     log, _ = recovered(desk.files.kill())
     ring = Ring.reattach(runtime_directory / "r-0")
     writer = LogWriter(log)
-    writer.add(Source(ring, "disk"))
+    writer.add(LoggedRing(ring, "disk"))
     ring.writer().publish(b"new")
     assert writer.finish()
     assert sorted(read_all(log, "r-0", 7)) == [0, 1, 2]
@@ -139,7 +139,7 @@ def test_a_ring_full_to_the_brim_is_appended_whole_when_it_is_taken_over(
     assert log.ends()["r-0"].end_offset == 100
     ring = Ring.reattach(runtime_directory / "r-0")
     writer = LogWriter(log)
-    writer.add(Source(ring, "disk"))
+    writer.add(LoggedRing(ring, "disk"))
     assert ring.writer().publish(b"x" * 300) is None
     assert writer.finish()
     assert sorted(read_all(log, "r-0", 7)) == list(range(published))
@@ -156,7 +156,7 @@ def test_a_new_ring_of_a_higher_epoch_goes_on_with_the_offsets(desk: Desk) -> No
     ring.unlink()
     epoch, offset = desk.log.ends()["a-0"]
     with Ring.create(ring.path, capacity_bytes=65536, epoch=epoch + 1, first_offset=offset) as after:
-        desk.writer.add(Source(after, "disk"))
+        desk.writer.add(LoggedRing(after, "disk"))
         after.writer().publish(b"y")
         desk.writer.step()
         assert desk.log.epochs("a-0") == [(7, 0, 1), (8, 1, 2)]
@@ -172,7 +172,7 @@ def test_a_ring_that_contradicts_the_log_is_refused(desk: Desk) -> None:
     for epoch in (7, 6):
         with Ring.create(ring.path, capacity_bytes=65536, epoch=epoch) as other:
             with pytest.raises(EpochConflict, match="first_offset=1") as caught:
-                desk.writer.add(Source(other, "disk"))
+                desk.writer.add(LoggedRing(other, "disk"))
             assert (caught.value.name, caught.value.epoch) == ("a-0", 7)
             assert other.slots() == []
             other.unlink()
@@ -185,7 +185,7 @@ def test_a_ring_that_has_moved_on_leaves_a_gap_that_can_be_seen(desk: Desk) -> N
     desk.writer.remove("a-0")
     for _ in range(200):
         ring.writer().publish(b"y" * 1000)
-    desk.writer.add(Source(ring, "disk"))
+    desk.writer.add(LoggedRing(ring, "disk"))
     assert desk.writer.finish()
     read = read_all(desk.log, "a-0", 7)
     assert read.keys() > {0, 200}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence import EpochConflict, Log, LogClosed, LogThread, OsFiles, Source
+from persistence import EpochConflict, Log, LogClosed, LoggedRing, LogThread, OsFiles
 from ringbuf import Ring
 from ringbuf.record import decode
 from tests.support.called_disk import CalledFiles
@@ -45,7 +45,7 @@ class Told:
 
 @contextmanager
 def running(
-    directory: Path, *sources: Source, files: OsFiles | None = None, segment_bytes: int = 1 << 20
+    directory: Path, *sources: LoggedRing, files: OsFiles | None = None, segment_bytes: int = 1 << 20
 ) -> Iterator[tuple[Log, LogThread, Told]]:
     """A log and its thread."""
     log, told = Log(directory, files, segment_bytes=segment_bytes), Told()
@@ -67,7 +67,7 @@ def ring(runtime_directory: Path) -> Iterator[Ring]:
 
 def test_records_become_durable_while_the_thread_sleeps_on_the_rings(ring: Ring, tmp_path: Path) -> None:
     writer = ring.writer()
-    with running(tmp_path, Source(ring, "disk")) as (log, _, told):
+    with running(tmp_path, LoggedRing(ring, "disk")) as (log, _, told):
         for i in range(300):
             writer.publish(b"%d" % i, key="t")
             if i % 10 == 0:
@@ -79,7 +79,7 @@ def test_records_become_durable_while_the_thread_sleeps_on_the_rings(ring: Ring,
 
 
 def test_stopping_syncs_what_waits_for_its_interval(ring: Ring, tmp_path: Path) -> None:
-    with running(tmp_path, Source(ring, "interval", sync_interval_ms=3_600_000)):
+    with running(tmp_path, LoggedRing(ring, "interval", sync_interval_ms=3_600_000)):
         for i in range(50):
             ring.writer().publish(b"%d" % i)
     with Log(tmp_path) as log:
@@ -99,20 +99,20 @@ def test_rings_of_durability_process_are_left_out(ring: Ring, tmp_path: Path) ->
 
 
 def test_rings_join_and_leave_while_it_runs(ring: Ring, runtime_directory: Path, tmp_path: Path) -> None:
-    with running(tmp_path, Source(ring, "disk")) as (log, thread, told):
+    with running(tmp_path, LoggedRing(ring, "disk")) as (log, thread, told):
         with Ring.create(runtime_directory / "b-0", capacity_bytes=1 << 20, epoch=9) as other:
             other.writer().publish(b"before it joined")
-            thread.add(Source(other, "disk"))
+            thread.add(LoggedRing(other, "disk"))
             told.until(other, other.writer().end_position)
             with pytest.raises(EpochConflict):
-                thread.add(Source(_older(other), "disk"))
+                thread.add(LoggedRing(_older(other), "disk"))
             thread.remove("b-0")
             assert other.slots() == []
         ring.writer().publish(b"the first one goes on")
         told.until(ring, ring.writer().end_position)
         assert log.ends() == {"a-0": (7, 1), "b-0": (9, 1)}
     with pytest.raises(LogClosed, match="does not run"):
-        thread.add(Source(ring, "disk"))
+        thread.add(LoggedRing(ring, "disk"))
 
 
 def _older(ring: Ring) -> Ring:
@@ -126,13 +126,13 @@ def test_it_runs_ahead_of_others_while_somebody_waits_for_its_syncs(
 ) -> None:
     with (
         Ring.create(runtime_directory / "b-0", capacity_bytes=1 << 20, epoch=7) as other,
-        running(tmp_path, Source(ring, "interval")) as (_, thread, _),
+        running(tmp_path, LoggedRing(ring, "interval")) as (_, thread, _),
     ):
         own = next(it.native_id for it in threading.enumerate() if it.name == "brim-log")
         assert own is not None
         policy = lambda: os.sched_getscheduler(own) & ~os.SCHED_RESET_ON_FORK  # noqa: E731
         assert policy() == os.SCHED_OTHER
-        thread.add(Source(other, "disk"))
+        thread.add(LoggedRing(other, "disk"))
         wait_until(lambda: thread.status()["scheduling"] != "normal")
         allowed = thread.status()["scheduling"] == "fifo"  # else the reason
         assert policy() == (os.SCHED_FIFO if allowed else os.SCHED_OTHER)
@@ -142,20 +142,20 @@ def test_it_runs_ahead_of_others_while_somebody_waits_for_its_syncs(
 
 
 def test_a_ring_that_cannot_join_stops_the_start_and_nothing_runs(ring: Ring, tmp_path: Path) -> None:
-    with running(tmp_path, Source(ring, "disk")):
+    with running(tmp_path, LoggedRing(ring, "disk")):
         ring.writer().publish(b"x")
     ring.epoch -= 1
     before = threading.active_count()
     with Log(tmp_path) as log:
         log.recover()
         with pytest.raises(EpochConflict):
-            LogThread(log, [Source(ring, "disk")]).start()
+            LogThread(log, [LoggedRing(ring, "disk")]).start()
     assert threading.active_count() == before
     assert ring.slots() == []
 
 
 def test_the_next_segment_is_made_ready_ahead(ring: Ring, tmp_path: Path) -> None:
-    with running(tmp_path, Source(ring, "disk"), segment_bytes=1 << 18) as (log, _, told):
+    with running(tmp_path, LoggedRing(ring, "disk"), segment_bytes=1 << 18) as (log, _, told):
         for _ in range(20):
             for _ in range(50):
                 assert ring.writer().publish(b"x" * 1000) is not None
@@ -172,7 +172,7 @@ def test_a_thousand_rings_share_one_thread(runtime_directory: Path, tmp_path: Pa
             stack.enter_context(Ring.create(runtime_directory / f"r-{i}", capacity_bytes=1 << 16, epoch=7))
             for i in range(1000)
         ]
-        sources = [Source(it, "disk" if i % 3 else "interval", 20) for i, it in enumerate(rings)]
+        sources = [LoggedRing(it, "disk" if i % 3 else "interval", 20) for i, it in enumerate(rings)]
         with running(tmp_path, *sources, segment_bytes=1 << 17) as (log, _, told):
             for turn in range(3):
                 for i, ring in enumerate(rings):
@@ -198,7 +198,7 @@ def test_an_eventfd_is_written_when_records_become_durable(ring: Ring, tmp_path:
     try:
         with Log(tmp_path) as log:
             log.recover()
-            thread = LogThread(log, [Source(ring, "disk")], wake_descriptor=descriptor)
+            thread = LogThread(log, [LoggedRing(ring, "disk")], wake_descriptor=descriptor)
             thread.start()
             for i in range(50):
                 ring.writer().publish(b"%d" % i)
@@ -221,7 +221,7 @@ def test_a_mistake_that_ends_the_thread_is_said_and_nothing_more_is_acknowledged
 
     log = Log(tmp_path / "log", segment_bytes=1 << 20)
     log.recover()
-    thread, changed = LogThread(log, [Source(ring, "disk")], on_durable), threading.Event()
+    thread, changed = LogThread(log, [LoggedRing(ring, "disk")], on_durable), threading.Event()
     thread.writer.state.on_change = changed.set
     thread.start()
     try:
@@ -244,7 +244,7 @@ def test_a_mistake_that_ends_the_thread_is_said_and_nothing_more_is_acknowledged
 
 
 def test_status_can_be_asked_from_anywhere(ring: Ring, tmp_path: Path) -> None:
-    with running(tmp_path, Source(ring, "disk")) as (_, thread, told):
+    with running(tmp_path, LoggedRing(ring, "disk")) as (_, thread, told):
         ring.writer().publish(b"x")
         told.until(ring, ring.writer().end_position)
         status = thread.status()
@@ -255,7 +255,7 @@ def test_a_file_size_limit_is_reported_and_survived(ring: Ring, tmp_path: Path) 
     """A real error of the operating system: EFBIG from pwritev, after a short write up to the limit."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     writer = ring.writer()
-    with running(tmp_path, Source(ring, "disk")) as (log, thread, told):
+    with running(tmp_path, LoggedRing(ring, "disk")) as (log, thread, told):
         writer.publish(b"before")
         told.until(ring, writer.end_position)
         try:
@@ -288,7 +288,7 @@ class BrokenOnce(CalledFiles):
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_a_sync_that_fails_is_survived_by_writing_again(ring: Ring, tmp_path: Path, times: int) -> None:
     files, writer = BrokenOnce(), ring.writer()
-    with running(tmp_path, Source(ring, "disk"), files=files) as (log, thread, told):
+    with running(tmp_path, LoggedRing(ring, "disk"), files=files) as (log, thread, told):
         for i in range(30):
             if i == 10:
                 files.broken = times
@@ -303,7 +303,7 @@ def test_a_sync_that_fails_is_survived_by_writing_again(ring: Ring, tmp_path: Pa
 FULL_DISK = """
 import os, sys, threading
 from pathlib import Path
-from persistence import Log, LogThread, Source
+from persistence import Log, LogThread, LoggedRing
 from ringbuf import Ring
 from tests.support.waiting import wait_until
 runtime, disk = map(Path, sys.argv[1:])
@@ -312,7 +312,7 @@ ballast.write_bytes(bytes(600_000))
 with Ring.create(runtime / "full-0", capacity_bytes=1 << 20, epoch=7) as ring, Log(disk / "log") as log:
     log.recover()
     came = threading.Event()
-    thread = LogThread(log, [Source(ring, "disk")], came.set)
+    thread = LogThread(log, [LoggedRing(ring, "disk")], came.set)
     thread.start()
     for i in range(600):
         assert ring.writer().publish(b"x" * 1000) is not None
@@ -345,7 +345,7 @@ def test_a_full_disk_is_reported_and_survived(runtime_directory: Path, tmp_path:
 BROKER = """
 import os, sys
 from pathlib import Path
-from persistence import Log, LogThread, Source
+from persistence import Log, LogThread, LoggedRing
 from ringbuf import Ring
 runtime, directory = map(Path, sys.argv[1:])
 path = runtime / "a-0"
@@ -365,7 +365,7 @@ def on_durable():
         del ends[offset]
         sys.stdout.write(f"{ring.epoch} {offset}\\n")
     sys.stdout.flush()
-thread = LogThread(log, [Source(ring, "disk")], on_durable)
+thread = LogThread(log, [LoggedRing(ring, "disk")], on_durable)
 thread.start()
 while True:
     offset = writer.end_offset
@@ -417,7 +417,7 @@ def test_a_log_past_the_page_cache_ends_its_rounds_at_blocks_of_the_device(
 ) -> None:
     log = Log(tmp_path, segment_bytes=1 << 20, direct=True)
     log.recover()
-    thread, writer = LogThread(log, [Source(ring, "disk")]), ring.writer()
+    thread, writer = LogThread(log, [LoggedRing(ring, "disk")]), ring.writer()
     try:
         thread.start()
         ends = set()
@@ -461,7 +461,7 @@ def test_what_is_larger_than_the_stage_goes_past_the_page_cache_whole(
         Log(tmp_path, segment_bytes=24 << 20, direct=True) as log,
     ):
         log.recover()
-        thread, writer, expected = LogThread(log, [Source(ring, "disk")]), ring.writer(), {}
+        thread, writer, expected = LogThread(log, [LoggedRing(ring, "disk")]), ring.writer(), {}
         thread.start()
         try:
             for number in range(60):
@@ -486,7 +486,7 @@ def test_who_reads_while_blocks_are_written_beside_the_cache_sees_what_was_writt
     """A reader brings pages into the cache that the log still writes: none may be stale."""
     with Log(tmp_path, segment_bytes=1 << 20) as log:
         log.recover()
-        thread, writer = LogThread(log, [Source(ring, "disk")]), ring.writer()
+        thread, writer = LogThread(log, [LoggedRing(ring, "disk")]), ring.writer()
         thread.start()
         done, wrong, looks, seen = threading.Event(), list[int](), 0, 0
 

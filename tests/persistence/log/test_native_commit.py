@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from persistence import Log, LogWriter, Source
+from persistence import Log, LoggedRing, LogWriter
 from persistence.log import native_commit
 from persistence.segment.format import (
     CATALOGUE_RING_ID,
@@ -48,7 +48,7 @@ class Side:
         name = f"r-{len(self.rings)}"
         ring = Ring.create(self._memory / name, capacity_bytes=65536, epoch=7)
         self.rings.append(ring)
-        self.writer.add(Source(ring, durability, **options))  # type: ignore[arg-type]
+        self.writer.add(LoggedRing(ring, durability, **options))  # type: ignore[arg-type]
         return ring
 
     def _tell(self) -> None:

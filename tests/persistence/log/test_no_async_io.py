@@ -18,7 +18,7 @@ from tests.support.without_async_io import NUMBERS
 WRITER = """
 import sys
 from pathlib import Path
-from persistence import Log, LogThread, Source
+from persistence import Log, LogThread, LoggedRing
 from ringbuf import Ring
 from tests.support.without_async_io import refuse_io_setup
 runtime, directory, refuses = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "refused"
@@ -27,7 +27,7 @@ if refuses:
 log = Log(directory, segment_bytes=1 << 22, direct=True)
 log.recover()
 ring = Ring.create(runtime / "a-0", capacity_bytes=1 << 22, epoch=7)
-writer, thread = ring.writer(), LogThread(log, [Source(ring, "disk")])
+writer, thread = ring.writer(), LogThread(log, [LoggedRing(ring, "disk")])
 thread.start()
 offset = 0
 while True:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from persistence import Log, LogThread, OsFiles, Source
+from persistence import Log, LoggedRing, LogThread, OsFiles
 from persistence.archive import archive_name, earlier_name
 from persistence.maintenance.background_process import BackgroundProcess, InProcessWorker, Job, TaskFailed
 from persistence.maintenance.maintenance import LET_GO_BYTES, Maintenance, MaintenanceRules, MaintenanceThread
@@ -424,7 +424,7 @@ def logged(runtime_directory: Path, directory: Path, level: Literal["interval", 
         Log(directory) as log,
     ):
         log.recover()
-        thread = LogThread(log, [Source(ring, level, 50_000)])
+        thread = LogThread(log, [LoggedRing(ring, level, 50_000)])
         thread.start()
         try:
             yield ring, log, thread
