@@ -64,7 +64,7 @@ def _prepared(out: Any, field: Field, rows: int, total: int) -> tuple[list[pa.Bu
     if not text:
         return [valid, values], path
     ends = pa.allocate_buffer(4 * rows + 4)
-    out.ends, out.room = ffi.cast("int32_t *", ends.address), total
+    out.ends, out.capacity = ffi.cast("int32_t *", ends.address), total
     return [valid, ends, values], path
 
 

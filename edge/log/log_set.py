@@ -120,17 +120,17 @@ class LogSet:
             self._open(directory)
             if self.on_log is not None:
                 self.on_log(self._logs[directory])
-        source = CopiedRing(ring, gating=stream.when_full != "overwrite").logged(logged_ring(ring, stream))
+        copied = CopiedRing(ring, gating=stream.when_full != "overwrite").logged(logged_ring(ring, stream))
         try:
             thread = self._threads.get(directory)
             if thread is None:
                 opened = self._logs[directory]
-                thread = LogThread(opened, [source], writer=CopiedRingsWriter(opened))
+                thread = LogThread(opened, [copied], writer=CopiedRingsWriter(opened))
                 thread.writer.state.on_change = self._changed
                 thread.start()
                 self._threads[directory] = thread
             else:
-                thread.add(source)
+                thread.add(copied)
         except (LogError, RingError) as error:
             raise EdgeError(f"log {directory}: {error}") from error
 
@@ -285,5 +285,5 @@ def disk_rules(log: ConfigLog) -> DiskRules:
 
 
 def logged_ring(ring: Ring, stream: Stream) -> LoggedRing:
-    """A ring of `stream` as a source of the log."""
+    """A ring of `stream`, with its options for the log."""
     return LoggedRing(ring, stream.durability.sync_mode, stream.sync_interval_ms, stream.synced_after_bytes)

@@ -107,8 +107,8 @@ class StateFiles:
         """The snapshot and its copy, in the directory that is in use."""
         return self._places[self.durability.is_logged]
 
-    def source(self) -> LoggedRing:
-        """The journal, as a source of the log."""
+    def logged_ring(self) -> LoggedRing:
+        """The ring of the journal, with its options for the log."""
         from persistence import LoggedRing
 
         return LoggedRing(self.ring, self.durability.sync_mode, self._sync_interval_ms, self._sync_bytes)

@@ -300,12 +300,12 @@ class MqttServer:
         logged = [
             (entry.ring, settings[entry.stream]) for entry in streams.all() if entry.durability.is_logged
         ]
-        sources = [(logged_ring(ring, stream), stream.isolated) for ring, stream in logged]
+        logged_rings = [(logged_ring(ring, stream), stream.isolated) for ring, stream in logged]
         if self._state is not None and self._state.durability.is_logged:
-            sources.append((self._state.source(), True))
+            logged_rings.append((self._state.logged_ring(), True))
             self._state.trim(self.logs.log_of(SESSIONS_RING))
         self.stop_on_thread(self.logs.stop)
-        self.logs.start(sources, self.listener.wake, self.listener.wake_descriptor)
+        self.logs.start(logged_rings, self.listener.wake, self.listener.wake_descriptor)
 
     def _wait_for_durable_rings(self, streams: Streams) -> None:
         """Wait until the log has synced the records of the last run, of rings with visible = "durable".

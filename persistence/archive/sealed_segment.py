@@ -92,7 +92,7 @@ class SegmentSource:
             self._memory = bytearray(group.length)
         state = ffi.new("rb_bodies *")
         runs = ffi.new("rb_run[]", group.end - group.first)
-        state.row, state.row_end, state.room, state.run = group.first, group.end, group.length, runs
+        state.row, state.row_end, state.capacity, state.run = group.first, group.end, group.length, runs
         state.out = memory = ffi.from_buffer("uint8_t[]", self._memory)
         while state.row < group.end:
             row, place = state.row, group.rows.place(state.row) - EXTENT_HEADER_BYTES

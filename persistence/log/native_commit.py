@@ -130,7 +130,7 @@ class NativeCommit:
         with self.lock:
             self._reader.begin(active.header.base_position, table, forget=in_bulk)
             self._pulled = int(c.extents_settled)
-            c.descriptor, c.seed, c.room = active.handle, active.header.seed, room
+            c.descriptor, c.seed, c.capacity = active.handle, active.header.seed, room
             c.base, c.end, c.first_place = active.header.base_position, active.end, active.first_place
             c.durable_position, c.proven = active.end_position, active.header.base_position
             lib.rb_log_enter(c)

@@ -53,7 +53,7 @@ class Columns:
     def __init__(self, rows: int, marks: int) -> None:
         self.rows = rows
         self.pointer = ffi.new("rb_rows *")
-        self.pointer.marks_room = marks
+        self.pointer.marks_capacity = marks
         self._memory = ffi.new("uint64_t[]", 5 * rows + 3 * marks)  # zeros
         at = self._memory
         for name in self.ROWS:

@@ -92,7 +92,7 @@ class Walk:
         self._data = data
         self._state = ffi.new("rb_walk *", {"place": place, "end": data.end, "seed": seed})
         self._extents = ffi.new("rb_extent[]", EXTENTS_FIRST)
-        self._state.extent, self._state.extents_room = self._extents, EXTENTS_FIRST
+        self._state.extent, self._state.extents_capacity = self._extents, EXTENTS_FIRST
         self._hashes = self._places = ffi.NULL
         if topics:
             self._make_room_for_records(RECORDS_FIRST)
@@ -238,14 +238,14 @@ class Walk:
 
     def _make_room(self) -> None:
         state = self._state
-        if state.extents == state.extents_room:
-            room = 2 * int(state.extents_room)
+        if state.extents == state.extents_capacity:
+            room = 2 * int(state.extents_capacity)
             extents = ffi.new("rb_extent[]", room)
             ffi.memmove(extents, self._extents, state.extents * ffi.sizeof("rb_extent"))
-            self._extents, state.extent, state.extents_room = extents, extents, room
+            self._extents, state.extent, state.extents_capacity = extents, extents, room
         else:
             needed = int(state.records) + int(state.wanted_bytes) // ALIGN_BYTES
-            self._make_room_for_records(max(2 * int(state.records_room), needed))
+            self._make_room_for_records(max(2 * int(state.records_capacity), needed))
 
     def _make_room_for_records(self, room: int) -> None:
         state = self._state
@@ -254,4 +254,4 @@ class Walk:
             ffi.memmove(hashes, self._hashes, 4 * state.records)
             ffi.memmove(places, self._places, 4 * state.records)
         self._hashes, self._places = hashes, places
-        state.key_hash, state.record_place, state.records_room = hashes, places, room
+        state.key_hash, state.record_place, state.records_capacity = hashes, places, room

@@ -123,12 +123,12 @@ static void session_end(world *world, client *client)
 
 static void feed_piece(world *world, const client *client, const uint8_t *bytes, uint32_t count)
 {
-    uint32_t room;
+    uint32_t capacity;
     if (client->connection == NULL || client->connection->stop != MQ_RUN || client->connection->is_ready)
         return;
-    uint8_t *to = mq_receive_room(world->engine, client->connection, &room);
+    uint8_t *to = mq_receive_buffer(world->engine, client->connection, &capacity);
     uint8_t *receive = world->engine->receive, *end = receive + MQ_CARRY_BYTES + MQ_READ_BYTES;
-    if (to == NULL || room < count)
+    if (to == NULL || capacity < count)
         return;
     memcpy(to, bytes, count);
     if (to >= receive && to < end)
@@ -325,7 +325,8 @@ static uint32_t receipts_of(const mq_session *session)
     if (receipts == NULL)
         return 0;
     must(receipts->session == session && *receipts->link == receipts, "receipts are in the list of all");
-    must(receipts->count > 0 && receipts->count <= receipts->room, "receipts that are none have no memory");
+    must(receipts->count > 0 && receipts->count <= receipts->capacity,
+         "receipts that are none have no memory");
     for (uint32_t i = 0; i < receipts->count; i++)
         marked += mq_received_has(session, receipts->at[i].identifier);
     must(marked == receipts->count, "a receipt is of an identifier in use");

@@ -141,11 +141,11 @@ static void settle(play *play)
 /* Puts `count` bytes where they are wanted, with nothing readable behind them. */
 static void feed(play *play, const uint8_t *bytes, uint32_t count)
 {
-    uint32_t room;
+    uint32_t capacity;
     mq_connection *sender = play->sender;
-    uint8_t *to = mq_receive_room(play->engine, sender, &room);
+    uint8_t *to = mq_receive_buffer(play->engine, sender, &capacity);
     must(to != NULL, "there is memory");
-    count = count < room ? count : room;
+    count = count < capacity ? count : capacity;
     uint8_t *receive = play->engine->receive, *receive_end = receive + MQ_CARRY_BYTES + MQ_READ_BYTES;
     bool shared = to >= receive && to < receive_end;
     memcpy(to, bytes, count);

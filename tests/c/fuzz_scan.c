@@ -69,7 +69,7 @@ static rb_rows rows_in(int n)
                      .mark_offset = columns[n][5],
                      .mark_place = columns[n][6],
                      .mark_time = columns[n][7],
-                     .marks_room = ROOM,
+                     .marks_capacity = ROOM,
                      .mark_bytes = 256};
 }
 
@@ -127,10 +127,10 @@ static void walk_over(const uint8_t *bytes, size_t size, uint64_t end)
     static uint32_t hashes[8192], record_places[8192];
     rb_walk walk = {.end = end,
                     .extent = extents,
-                    .extents_room = ROOM,
+                    .extents_capacity = ROOM,
                     .key_hash = hashes,
                     .record_place = record_places,
-                    .records_room = 8192,
+                    .records_capacity = 8192,
                     .seed = SEED};
     uint64_t last = 0;
     for (;;) {

@@ -181,11 +181,11 @@ static void session_end(world *world, client *client)
 
 static void feed(world *world, const client *client, const uint8_t *bytes, uint32_t count)
 {
-    uint32_t room;
+    uint32_t capacity;
     if (client->connection == NULL || client->connection->stop != MQ_RUN || client->connection->is_ready)
         return;
-    uint8_t *to = mq_receive_room(world->engine, client->connection, &room);
-    must(to != NULL && room >= count, "there is memory");
+    uint8_t *to = mq_receive_buffer(world->engine, client->connection, &capacity);
+    must(to != NULL && capacity >= count, "there is memory");
     memcpy(to, bytes, count);
     mq_received(world->engine, client->connection, count);
 }
@@ -391,7 +391,7 @@ static void count(const mq_session *session)
     uint32_t in_flight = 0, unsent = 0, queued = 0;
     mq_walk walk = {0};
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
-        const mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        const mq_entry *entry = &session->sent[n & (session->sent_capacity - 1)];
         bool is_open = entry->where != MQ_NOWHERE || entry->tag & MQ_TAG_RELEASED;
         must(is_open || n > session->sent_first, "a window begins with what is in flight");
         in_flight += is_open;

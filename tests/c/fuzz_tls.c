@@ -58,7 +58,7 @@ typedef struct wire { /* bytes on the way to one side */
 typedef struct play {
     mq_layer pipe; /* first: below the server's layer */
     wire to_server, to_client;
-    size_t piece, room; /* of a read, and for all writes of a call of the server */
+    size_t piece, capacity; /* of a read, and for all writes of a call of the server */
     mq_layer *server;
     SSL *client;
     BIO *client_in, *client_out;
@@ -78,13 +78,13 @@ static void must(bool condition, const char *what)
 
 /* ---- the pipe, as a layer ---- */
 
-static ssize_t pipe_read(mq_layer *layer, int fd, uint8_t *to, size_t room)
+static ssize_t pipe_read(mq_layer *layer, int fd, uint8_t *to, size_t capacity)
 {
     (void)fd;
     play *it = (play *)(void *)layer;
     wire *from = &it->to_server;
     size_t count = from->end - from->start;
-    count = count < room ? count : room;
+    count = count < capacity ? count : capacity;
     count = count < it->piece ? count : it->piece;
     if (count == 0 && !from->is_closed) {
         errno = EAGAIN;
@@ -99,7 +99,7 @@ static ssize_t pipe_write(mq_layer *layer, int fd, const uint8_t *from, size_t l
 {
     (void)fd;
     play *it = (play *)(void *)layer;
-    size_t left = WIRE_BYTES - it->to_client.end, count = length < it->room ? length : it->room;
+    size_t left = WIRE_BYTES - it->to_client.end, count = length < it->capacity ? length : it->capacity;
     count = count < left ? count : left;
     if (count == 0) {
         errno = EAGAIN;
@@ -107,7 +107,7 @@ static ssize_t pipe_write(mq_layer *layer, int fd, const uint8_t *from, size_t l
     }
     memcpy(it->to_client.bytes + it->to_client.end, from, count);
     it->to_client.end += count;
-    it->room -= count;
+    it->capacity -= count;
     return (ssize_t)count;
 }
 
@@ -135,14 +135,14 @@ static bool is_readable(const play *it)
     return from->start < from->end || from->is_closed || it->server->pending || it->server->wants_write;
 }
 
-static void server_reads(play *it, size_t room)
+static void server_reads(play *it, size_t capacity)
 {
-    uint8_t *to = malloc(room);
+    uint8_t *to = malloc(capacity);
     for (int turn = 0; turn < TURNS && is_readable(it); turn++) {
         if (it->server->wants_write)
             it->server->calls->flush(it->server, 0);
-        ssize_t count = mq_layer_read(it->server, 0, to, room);
-        must(count <= (ssize_t)room, "no more than there is room for");
+        ssize_t count = mq_layer_read(it->server, 0, to, capacity);
+        must(count <= (ssize_t)capacity, "no more than there is room for");
         for (ssize_t i = 0; i < count; i++)
             must(to[i] == (uint8_t)it->received++, "the server gets what was sent, from the beginning");
         must(it->received <= it->sent, "the server gets nothing that was not sent");
@@ -233,7 +233,7 @@ static void repeat(play *it)
 static void operate(play *it, uint8_t code, uint8_t argument)
 {
     static const uint16_t rooms[] = {1, 7, 300, 20000};
-    it->room = code & 0x80 ? argument : WIRE_BYTES;
+    it->capacity = code & 0x80 ? argument : WIRE_BYTES;
     it->piece = code & 0x40 ? 1u + argument : WIRE_BYTES;
     switch (code % 12) {
     case 0:
@@ -278,7 +278,7 @@ static void operate(play *it, uint8_t code, uint8_t argument)
 
 static void operations(play *it, const uint8_t *data, size_t size)
 {
-    it->room = it->piece = WIRE_BYTES;
+    it->capacity = it->piece = WIRE_BYTES;
     for (int turn = 0; turn < TURNS && !it->server->is_open; turn++) {
         client_reads(it);
         server_reads(it, 20000);
@@ -287,7 +287,7 @@ static void operations(play *it, const uint8_t *data, size_t size)
     client_reads(it);
     for (size_t i = 0; i + 1 < size; i += 2)
         operate(it, data[i], data[i + 1]);
-    it->room = it->piece = WIRE_BYTES;
+    it->capacity = it->piece = WIRE_BYTES;
     if (it->is_altered || it->is_over || it->to_server.is_closed)
         return;
     while (is_readable(it) && !it->is_over)
@@ -339,7 +339,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1)
         return 0;
-    play it = {.pipe = {.calls = &pipe_calls, .is_open = true}, .room = WIRE_BYTES, .piece = WIRE_BYTES};
+    play it = {.pipe = {.calls = &pipe_calls, .is_open = true}, .capacity = WIRE_BYTES, .piece = WIRE_BYTES};
     it.to_server.bytes = malloc(WIRE_BYTES);
     it.to_client.bytes = malloc(WIRE_BYTES);
     it.server = mq_tls_layer(&it.pipe, &context);

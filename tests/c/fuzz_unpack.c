@@ -37,14 +37,14 @@ static void check(const rb_unpack_field *field, uint64_t rows, const uint16_t *o
         must(there || field->ends[row] == field->ends[row + 1], "nothing has no bytes");
     }
     if (field->ends != NULL)
-        must((uint64_t)field->ends[rows] == field->filled && field->filled <= field->room, "ends end");
+        must((uint64_t)field->ends[rows] == field->filled && field->filled <= field->capacity, "ends end");
 }
 
-static uint32_t prepare(rb_unpack_field *fields, const uint8_t **at, const uint8_t *end, uint64_t room)
+static uint32_t prepare(rb_unpack_field *fields, const uint8_t **at, const uint8_t *end, uint64_t capacity)
 {
     uint32_t count = **at % FIELDS + 1, made = 0;
     for (++*at; made < count && *at < end; made++, ++*at) {
-        uint32_t type = **at % 5, bytes = type >= RB_STRING ? (uint32_t)room : 8 * ROWS;
+        uint32_t type = **at % 5, bytes = type >= RB_STRING ? (uint32_t)capacity : 8 * ROWS;
         const char *path = PATHS[**at / 5 % (sizeof PATHS / sizeof *PATHS)];
         uint32_t length = *path == 0 && **at & 128 ? 1 : (uint32_t)strlen(path);
         fields[made] = (rb_unpack_field){.path = (const uint8_t *)path, .path_length = length, .type = type};
@@ -52,7 +52,7 @@ static uint32_t prepare(rb_unpack_field *fields, const uint8_t **at, const uint8
         fields[made].valid = calloc(1, ROWS / 8);
         if (type >= RB_STRING) {
             fields[made].ends = calloc(ROWS + 1, sizeof(int32_t));
-            fields[made].room = room;
+            fields[made].capacity = capacity;
         }
     }
     return made;

@@ -59,8 +59,8 @@ static void connection(char *line)
 int main(void)
 {
     char *line = NULL;
-    size_t room = 0;
-    while (getline(&line, &room, stdin) > 0)
+    size_t capacity = 0;
+    while (getline(&line, &capacity, stdin) > 0)
         connection(line);
     free(line);
     return 0;

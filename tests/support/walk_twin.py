@@ -44,8 +44,8 @@ class WalkTwin:
             if length - at < walk.wanted_bytes:
                 return int(lib.RB_WALK_MORE)
             collects = walk.key_hash != ffi.NULL
-            if walk.extents == walk.extents_room or (
-                collects and walk.records_room - walk.records < header.length // 32
+            if walk.extents == walk.extents_capacity or (
+                collects and walk.records_capacity - walk.records < header.length // 32
             ):
                 return int(lib.RB_WALK_FULL)
             body = data[at + EXTENT_HEADER_BYTES : at + walk.wanted_bytes]

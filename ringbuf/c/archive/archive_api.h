@@ -16,7 +16,7 @@ typedef struct rb_run { /* records without a gap in their offsets and ring posit
 typedef struct rb_bodies {
     uint64_t row, row_end; /* the next row; the row after the last one */
     uint8_t *out;          /* bodies, without gaps between them */
-    uint64_t filled, room;
+    uint64_t filled, capacity;
     rb_run *run; /* room for row_end - row of them */
     uint64_t runs;
 } rb_bodies;

@@ -33,7 +33,7 @@ int rb_bodies_copy(const rb_rows *rows, const uint8_t *bytes, uint64_t length, u
             return RB_OK;
         memcpy(&stored_length, bytes + at, sizeof stored_length);
         memcpy(&crc, bytes + at + CRC_AT, sizeof crc);
-        if (stored_length != body || body > state->room - state->filled ||
+        if (stored_length != body || body > state->capacity - state->filled ||
             rb_crc32c(seed, bytes + at + COVERED_AT, HEADER_BYTES - COVERED_AT + body) != crc)
             return RB_CORRUPT;
         memcpy(state->out + state->filled, bytes + at + HEADER_BYTES, body);

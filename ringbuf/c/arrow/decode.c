@@ -48,12 +48,12 @@ static void set_bit(uint8_t *bitmap, uint64_t row, bool on)
     bitmap[row >> 3] = (uint8_t)(on ? bitmap[row >> 3] | mask : bitmap[row >> 3] & ~mask);
 }
 
-/* Append `length` bytes to a column with `room` bytes, of which *filled are used.  False if they do not
+/* Append `length` bytes to a column with `capacity` bytes, of which *filled are used.  False if they do not
  * fit. */
-static inline bool append(int32_t *ends, uint8_t *column, uint64_t row, uint64_t *filled, uint64_t room,
+static inline bool append(int32_t *ends, uint8_t *column, uint64_t row, uint64_t *filled, uint64_t capacity,
                           const uint8_t *bytes, uint32_t length)
 {
-    if (length > room - *filled)
+    if (length > capacity - *filled)
         return false;
     if (column != NULL) {
         memcpy(column + *filled, bytes, length);

@@ -176,7 +176,7 @@ static uint16_t append(rb_unpack_field *field, const item *value)
         return RB_UNPACK_TYPE;
     if (text && !mq_is_utf8(value->bytes, value->length))
         return RB_UNPACK_TEXT;
-    if (value->length > field->room - field->filled)
+    if (value->length > field->capacity - field->filled)
         return RB_UNPACK_CUT;
     memcpy((uint8_t *)field->values + field->filled, value->bytes, value->length);
     field->filled += value->length;

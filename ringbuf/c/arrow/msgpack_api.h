@@ -26,11 +26,11 @@ typedef struct rb_unpack_field {
     const uint8_t *path;  /* keys from the outside in, each preceded by its length in one byte */
     uint32_t path_length; /* 0: the payload is the value, and this is the only field */
     uint32_t type;        /* RB_LONG .. RB_BINARY */
-    void *values;         /* rows of int64_t or double; boolean: a bitmap; otherwise `room` bytes */
+    void *values;         /* rows of int64_t or double; boolean: a bitmap; otherwise `capacity` bytes */
     int32_t *ends;        /* string and binary: rows + 1 */
     uint8_t *valid;       /* bitmap */
-    uint64_t room;        /* string and binary: the payloads' total size is always enough */
-    uint64_t filled;      /* bytes of `room` that are used */
+    uint64_t capacity;        /* string and binary: the payloads' total size is always enough */
+    uint64_t filled;      /* bytes of `capacity` that are used */
 } rb_unpack_field;
 
 /* Unpack `rows` payloads: number i is payloads[ends[i] .. ends[i + 1]), and ends rise from 0 or above.  A

@@ -8,22 +8,22 @@
 #include <string.h>
 
 /* Length of the MQTT Variable Byte Integer at `bytes` plus the property bytes after it; 0 if they exceed
- * `room`. */
-static uint32_t properties_length(const uint8_t *bytes, uint64_t room)
+ * `bytes_left`. */
+static uint32_t properties_length(const uint8_t *bytes, uint64_t bytes_left)
 {
     uint32_t value = 0;
-    for (uint32_t i = 0; i < 4 && i < room; i++) {
+    for (uint32_t i = 0; i < 4 && i < bytes_left; i++) {
         value |= (uint32_t)(bytes[i] & 0x7f) << 7 * i;
         if (!(bytes[i] & 0x80))
-            return value <= room - (i + 1) ? value + i + 1 : 0;
+            return value <= bytes_left - (i + 1) ? value + i + 1 : 0;
     }
     return 0;
 }
 
-int rb_record_parts(const rb_record *header, const uint8_t *bytes, uint64_t room, rb_parts *out)
+int rb_record_parts(const rb_record *header, const uint8_t *bytes, uint64_t bytes_left, rb_parts *out)
 {
     uint64_t length = header->length, prefix = RB_RECORD_HEADER_BYTES + (uint64_t)header->key_length;
-    if (length > room || length < prefix || header->flags & RB_FLAGS_CRITICAL)
+    if (length > bytes_left || length < prefix || header->flags & RB_FLAGS_CRITICAL)
         return RB_CORRUPT;
     uint32_t properties = 0;
     if (header->flags & RB_FLAG_PROPERTIES) {
@@ -47,18 +47,18 @@ int rb_record_verifies(const rb_record *header, const rb_parts *parts, const uin
     return rb_record_crc(header, bytes, end, epoch) == header->crc;
 }
 
-uint64_t rb_record_at(const uint8_t *bytes, uint64_t room, rb_record *header, rb_parts *parts,
+uint64_t rb_record_at(const uint8_t *bytes, uint64_t bytes_left, rb_record *header, rb_parts *parts,
                       uint64_t *bad_length)
 {
     *bad_length = 0;
-    if (room < RB_RECORD_HEADER_BYTES)
+    if (bytes_left < RB_RECORD_HEADER_BYTES)
         return 0;
     memcpy(header, bytes, sizeof *header);
     uint64_t span = rb_span(header->length);
-    if (header->length < RB_RECORD_HEADER_BYTES || header->length & RB_PADDING_BIT || span > room)
+    if (header->length < RB_RECORD_HEADER_BYTES || header->length & RB_PADDING_BIT || span > bytes_left)
         return 0;
     *bad_length = span;
-    return rb_record_parts(header, bytes, room, parts) == RB_OK ? span : 0;
+    return rb_record_parts(header, bytes, bytes_left, parts) == RB_OK ? span : 0;
 }
 
 static uint32_t gap_crc(uint32_t epoch, const uint64_t words[3], uint32_t length)
@@ -77,11 +77,11 @@ void rb_gap_put(uint8_t *bytes, uint32_t epoch, rb_gap gap)
 
 #define COUNT_MAX (1u << 27) /* number of 32-byte records in the largest ring */
 
-int rb_gap_at(const uint8_t *bytes, uint32_t length, uint64_t room, uint32_t epoch, rb_gap *out)
+int rb_gap_at(const uint8_t *bytes, uint32_t length, uint64_t bytes_left, uint32_t epoch, rb_gap *out)
 {
     uint64_t words[3], span = rb_filler_span(length);
     uint32_t crc;
-    if (span < RB_RECORD_ALIGN || span % RB_RECORD_ALIGN != 0 || span > room)
+    if (span < RB_RECORD_ALIGN || span % RB_RECORD_ALIGN != 0 || span > bytes_left)
         return RB_CORRUPT;
     memcpy(words, bytes + 8, sizeof words);
     memcpy(&crc, bytes + 4, sizeof crc);

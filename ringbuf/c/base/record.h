@@ -71,9 +71,9 @@ typedef struct rb_gap {
 } rb_gap;
 
 void rb_gap_put(uint8_t *bytes, uint32_t epoch, rb_gap gap);
-/* Read the marker at `bytes`, whose length word is `length`, with `room` bytes left in the ring.  Returns
- * RB_OK or RB_CORRUPT. */
-int rb_gap_at(const uint8_t *bytes, uint32_t length, uint64_t room, uint32_t epoch, rb_gap *out);
+/* Read the marker at `bytes`, whose length word is `length`, with `bytes_left` bytes left in the ring.
+ * Returns RB_OK or RB_CORRUPT. */
+int rb_gap_at(const uint8_t *bytes, uint32_t length, uint64_t bytes_left, uint32_t epoch, rb_gap *out);
 
 /* Bytes that a padding record or a gap marker occupies. */
 static inline uint64_t rb_filler_span(uint32_t length)
@@ -98,17 +98,19 @@ uint32_t rb_crc32c(uint32_t seed, const void *data, size_t length);
 /* CRC-32C as above, of bytes that are also copied from `from` to `to`.  The two areas must not overlap. */
 uint32_t rb_crc32c_copy(uint32_t seed, void *to, const void *from, size_t length);
 
-/* Positions of the parts of a record at `bytes` with `room` bytes left.  `header` is a copy of its header.
- * Returns RB_OK, or RB_CORRUPT if a part exceeds `length` or `room`.  Never reads past `room`. */
+/* Positions of the parts of a record at `bytes` with `bytes_left` bytes left.  `header` is a copy of its
+ * header.  Returns RB_OK, or RB_CORRUPT if a part exceeds `length` or `bytes_left`.  Never reads past
+ * `bytes_left`. */
 typedef struct rb_parts {
     uint32_t properties_position, properties_length;
     uint32_t payload_position, payload_length;
 } rb_parts;
-int rb_record_parts(const rb_record *header, const uint8_t *bytes, uint64_t room, rb_parts *out);
+int rb_record_parts(const rb_record *header, const uint8_t *bytes, uint64_t bytes_left, rb_parts *out);
 
 /* Read the header and parts of the record at `bytes`, which is not padding.  Returns its span, or 0 if its
- * lengths exceed `room`.  With 0, *bad_length is the span in its header if that fits `room`, otherwise 0. */
-uint64_t rb_record_at(const uint8_t *bytes, uint64_t room, rb_record *header, rb_parts *parts,
+ * lengths exceed `bytes_left`.  With 0, *bad_length is the span in its header if that fits `bytes_left`,
+ * otherwise 0. */
+uint64_t rb_record_at(const uint8_t *bytes, uint64_t bytes_left, rb_record *header, rb_parts *parts,
                       uint64_t *bad_length);
 
 /* Checksum of the record at `bytes` up to `covered`, which is its length, or its payload position if flag

@@ -24,7 +24,7 @@ bool ld_room(ld_buffer *buffer, uint32_t more)
 {
     if (buffer->start == buffer->end)
         buffer->start = buffer->end = 0;
-    if (buffer->room - buffer->end >= more)
+    if (buffer->capacity - buffer->end >= more)
         return true;
     uint32_t used = buffer->end - buffer->start;
     if (buffer->start > 0) {
@@ -32,19 +32,19 @@ bool ld_room(ld_buffer *buffer, uint32_t more)
         buffer->start = 0;
         buffer->end = used;
     }
-    if (buffer->room - used >= more)
+    if (buffer->capacity - used >= more)
         return true;
-    uint32_t room = buffer->room ? buffer->room : 64;
-    while (room - used < more) {
-        if (room > UINT32_MAX / 2)
+    uint32_t capacity = buffer->capacity ? buffer->capacity : 64;
+    while (capacity - used < more) {
+        if (capacity > UINT32_MAX / 2)
             return false;
-        room *= 2;
+        capacity *= 2;
     }
-    uint8_t *at = realloc(buffer->at, room);
+    uint8_t *at = realloc(buffer->at, capacity);
     if (at == NULL)
         return false;
     buffer->at = at;
-    buffer->room = room;
+    buffer->capacity = capacity;
     return true;
 }
 
@@ -61,13 +61,13 @@ bool ld_put(ld_buffer *buffer, const void *bytes, uint32_t length)
 
 bool ld_list_add(ld_list *list, uint32_t number)
 {
-    if (list->count == list->room) {
-        uint32_t room = list->room ? 2 * list->room : 64;
-        uint32_t *at = realloc(list->at, room * sizeof *at);
+    if (list->count == list->capacity) {
+        uint32_t capacity = list->capacity ? 2 * list->capacity : 64;
+        uint32_t *at = realloc(list->at, capacity * sizeof *at);
         if (at == NULL)
             return false;
         list->at = at;
-        list->room = room;
+        list->capacity = capacity;
     }
     list->at[list->count++] = number;
     return true;
@@ -80,18 +80,18 @@ void ld_fail(ld_run *run, int kind, int64_t detail)
 }
 
 /* Make room for `more` bytes after `length` of an array that only grows. */
-static bool grow(uint8_t **at, uint64_t length, uint64_t *room, uint64_t more)
+static bool grow(uint8_t **at, uint64_t length, uint64_t *capacity, uint64_t more)
 {
-    uint64_t wanted = *room ? *room : 4096;
+    uint64_t wanted = *capacity ? *capacity : 4096;
     while (wanted < length + more)
         wanted *= 2;
-    if (wanted == *room)
+    if (wanted == *capacity)
         return true;
     uint8_t *grown = realloc(*at, wanted);
     if (grown == NULL)
         return false;
     *at = grown;
-    *room = wanted;
+    *capacity = wanted;
     return true;
 }
 
@@ -182,8 +182,8 @@ ld_run *ld_open(const ld_settings *settings, const char *address, uint16_t port)
     run->epoll = run->timer = -1;
     for (int i = 0; i < 3; i++)
         run->histograms[i][LD_BUCKETS] = UINT64_MAX;
-    run->receive_room = LD_RECEIVE_BYTES;
-    run->receive = malloc(run->receive_room);
+    run->receive_capacity = LD_RECEIVE_BYTES;
+    run->receive = malloc(run->receive_capacity);
     int error = run->receive == NULL                ? ENOMEM
                 : !address_make(run, address, port) ? EINVAL
                                                     : ld_loop_open(run);
@@ -241,15 +241,15 @@ int64_t ld_client_add(ld_run *run, const uint8_t *connect, uint32_t connect_leng
     uint64_t bytes = (uint64_t)connect_length + subscribe_length;
     if ((group != LD_NO_GROUP && group >= run->group_count) || connect_length == 0)
         return -EINVAL;
-    if (run->client_count == run->client_room) {
-        uint32_t room = run->client_room ? 2 * run->client_room : 64;
-        ld_client *clients = realloc(run->clients, room * sizeof *clients);
+    if (run->client_count == run->client_capacity) {
+        uint32_t capacity = run->client_capacity ? 2 * run->client_capacity : 64;
+        ld_client *clients = realloc(run->clients, capacity * sizeof *clients);
         if (clients == NULL)
             return -ENOMEM;
         run->clients = clients;
-        run->client_room = room;
+        run->client_capacity = capacity;
     }
-    if (!grow(&run->frames, run->frames_length, &run->frames_room, bytes))
+    if (!grow(&run->frames, run->frames_length, &run->frames_capacity, bytes))
         return -ENOMEM;
     ld_client *client = &run->clients[run->client_count];
     *client = (ld_client){.fd = -1, .group = group, .subacks = subacks};
@@ -293,7 +293,7 @@ int ld_topics_add(ld_run *run, uint32_t number, const uint8_t *names, const uint
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < count; i++)
         bytes += lengths[i];
-    if (!grow(&run->names, run->names_length, &run->names_room, bytes) ||
+    if (!grow(&run->names, run->names_length, &run->names_capacity, bytes) ||
         !ld_list_add(&run->publishers, number))
         return -ENOMEM;
     memcpy(run->names + run->names_length, names, bytes);

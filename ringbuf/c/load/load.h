@@ -47,11 +47,11 @@ _Static_assert(sizeof(ld_stamp) == LD_STAMP_BYTES, "a stamp has no padding");
 
 typedef struct ld_buffer { /* bytes from `start` to `end` are in use */
     uint8_t *at;
-    uint32_t start, end, room;
+    uint32_t start, end, capacity;
 } ld_buffer;
 
 typedef struct ld_list { /* of client numbers */
-    uint32_t *at, count, room;
+    uint32_t *at, count, capacity;
 } ld_list;
 
 typedef struct ld_topic {
@@ -105,10 +105,10 @@ struct ld_run {
     uint64_t sent_ns;          /* last message */
     uint64_t delivered_ns;     /* last delivery, or end of a stall */
     ld_client *clients;
-    uint32_t client_count, client_room, connect_next, connecting;
+    uint32_t client_count, client_capacity, connect_next, connecting;
     uint32_t settled, gone; /* clients that are connected and subscribed; that have ended */
     ld_topic *topics;
-    uint32_t topic_count, topic_room, topic_longest;
+    uint32_t topic_count, topic_capacity, topic_longest;
     ld_group *groups;
     uint32_t group_count;
     ld_list publishers, ready, working, starved;
@@ -118,8 +118,8 @@ struct ld_run {
     uint64_t random;
     uint64_t acked_in_all, sent_with_id;
     uint8_t *frames, *names, *receive;
-    uint64_t frames_length, frames_room, names_length, names_room;
-    uint32_t receive_room, out_chunk;
+    uint64_t frames_length, frames_capacity, names_length, names_capacity;
+    uint32_t receive_capacity, out_chunk;
     uint8_t address[128]; /* a sockaddr */
     uint32_t address_length;
     uint64_t histograms[3][LD_BUCKETS + 2];

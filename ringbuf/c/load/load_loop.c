@@ -150,14 +150,14 @@ static void feed_starved(ld_run *run)
 static void receive(ld_run *run, ld_client *client)
 {
     uint32_t kept = client->rest.end - client->rest.start;
-    if (run->receive_room - kept < LD_RECEIVE_BYTES) {
+    if (run->receive_capacity - kept < LD_RECEIVE_BYTES) {
         uint8_t *larger = realloc(run->receive, kept + 2 * LD_RECEIVE_BYTES);
         if (larger == NULL) {
             failed(run, client, LD_FAIL_MEMORY, 0);
             return;
         }
         run->receive = larger;
-        run->receive_room = kept + 2 * LD_RECEIVE_BYTES;
+        run->receive_capacity = kept + 2 * LD_RECEIVE_BYTES;
     }
     ssize_t count = recv(client->fd, run->receive + kept, LD_RECEIVE_BYTES, MSG_DONTWAIT);
     if (count <= 0) {

@@ -35,7 +35,7 @@ struct ld_sink {
     bool subscribers;          /* true after the first subscription */
     ld_buffer answers, copies; /* for the packets in work: answers to the sender, copies to subscribers */
     uint8_t *receive;
-    uint32_t receive_room;
+    uint32_t receive_capacity;
 };
 
 static void peer_close(peer *it)
@@ -161,14 +161,14 @@ static void copies_send(ld_sink *sink)
 static void receive(ld_sink *sink, peer *it)
 {
     uint32_t kept = it->rest.end;
-    if (sink->receive_room - kept < LD_RECEIVE_BYTES) {
+    if (sink->receive_capacity - kept < LD_RECEIVE_BYTES) {
         uint8_t *larger = realloc(sink->receive, kept + 2 * LD_RECEIVE_BYTES);
         if (larger == NULL) {
             peer_close(it);
             return;
         }
         sink->receive = larger;
-        sink->receive_room = kept + 2 * LD_RECEIVE_BYTES;
+        sink->receive_capacity = kept + 2 * LD_RECEIVE_BYTES;
     }
     ssize_t count = recv(it->fd, sink->receive + kept, LD_RECEIVE_BYTES, MSG_DONTWAIT);
     if (count <= 0) {
@@ -238,8 +238,8 @@ ld_sink *ld_sink_open(int listener)
     if (sink == NULL)
         return NULL;
     sink->listener = listener;
-    sink->receive_room = LD_RECEIVE_BYTES;
-    sink->receive = malloc(sink->receive_room);
+    sink->receive_capacity = LD_RECEIVE_BYTES;
+    sink->receive = malloc(sink->receive_capacity);
     sink->epoll = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = UINT32_MAX};
     if (sink->receive != NULL && sink->epoll >= 0 &&

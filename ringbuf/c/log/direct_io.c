@@ -264,7 +264,7 @@ int rb_direct_flush(rb_log *log)
     if (disk->descriptor < 0 || disk->begin == NOT_LOADED || disk->error != 0 || disk->flushed == disk->end)
         return failure(log);
     uint64_t block = disk->block_bytes, to = (disk->end + block - 1) / block * block;
-    if (to == disk->end && disk->end - disk->flushed >= MARKED_BYTES && to + block <= log->room) {
+    if (to == disk->end && disk->end - disk->flushed >= MARKED_BYTES && to + block <= log->capacity) {
         if (to % disk->chunk_bytes == 0)
             await(log, to);
         to += block;
@@ -333,8 +333,8 @@ static int probe_block(const rb_disk *disk, int descriptor)
 static void make_ready(const rb_log *log)
 {
     struct stat found;
-    if (fstat(log->descriptor, &found) == 0 && (uint64_t)found.st_size < log->room)
-        fallocate(log->descriptor, 0, 0, (off_t)log->room); /* if refused, the file grows */
+    if (fstat(log->descriptor, &found) == 0 && (uint64_t)found.st_size < log->capacity)
+        fallocate(log->descriptor, 0, 0, (off_t)log->capacity); /* if refused, the file grows */
     posix_fadvise(log->descriptor, 0, 0, POSIX_FADV_DONTNEED);
 }
 

@@ -81,7 +81,7 @@ struct rb_log_inside {
 
     pthread_mutex_t lock; /* protects the list, its numbers and settled_end */
     rb_log_extent *list;  /* from number `first` on */
-    uint64_t first, room;
+    uint64_t first, capacity;
     uint64_t settled_end; /* position after the last settled extent */
 
     rb_log_ring **moved; /* rings with a settled extent, in one settle_extents() */

@@ -65,7 +65,7 @@ typedef struct rb_log_piece { /* as struct iovec */
 typedef struct rb_log {
     rb_log_inside *inside;
     /* the segment */
-    uint64_t base, end, room, first_place; /* positions in the file, except base */
+    uint64_t base, end, capacity, first_place; /* positions in the file, except base */
     uint32_t seed;
     int32_t descriptor; /* -1: none */
     /* the water marks: log positions, and numbers of extents since the log was opened */
@@ -159,7 +159,7 @@ int rb_log_run(rb_log *log, int64_t timeout_ns);
 
 /* Copy the settled extents of this segment from number `first` on to `out`.  Returns their number.  *end is
  * the position after the last settled one.  From any thread. */
-int rb_log_settled(rb_log *log, uint64_t first, rb_log_extent *out, int room, uint64_t *end);
+int rb_log_settled(rb_log *log, uint64_t first, rb_log_extent *out, int capacity, uint64_t *end);
 
 /* ---- the disk (direct_io.c, buffered_io.c) --------------------------------------------------- */
 

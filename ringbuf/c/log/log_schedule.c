@@ -78,7 +78,7 @@ void rb_log_end(rb_log *log)
     rb_direct_close(log);
     log->descriptor = -1;
     log->base = log->proven = log->durable_position;
-    log->end = log->room = 0;
+    log->end = log->capacity = 0;
     log->inside->short_of_memory = false;
     rb_log_update_deadlines(log);
 }

@@ -103,13 +103,13 @@ int rb_log_sync(rb_log *log, int64_t now)
     return log->tells ? RB_LOG_MOVED : RB_LOG_DONE;
 }
 
-int rb_log_settled(rb_log *log, uint64_t first, rb_log_extent *out, int room, uint64_t *end)
+int rb_log_settled(rb_log *log, uint64_t first, rb_log_extent *out, int capacity, uint64_t *end)
 {
     rb_log_inside *in = log->inside;
     pthread_mutex_lock(&in->lock);
     uint64_t count = first < log->extents_settled ? log->extents_settled - first : 0;
-    if (count > (uint64_t)room)
-        count = (uint64_t)room;
+    if (count > (uint64_t)capacity)
+        count = (uint64_t)capacity;
     if (count > 0)
         memcpy(out, rb_log_extent_at(log, first), count * sizeof *out);
     *end = in->settled_end;

@@ -16,16 +16,16 @@ static const uint8_t zeros[RB_DISK_PAGE_BYTES + EXTENT_HEADER_BYTES];
 bool rb_log_reserve(rb_log *log, uint64_t count)
 {
     rb_log_inside *in = log->inside;
-    uint64_t needed = log->extents_queued - in->first + count, room = in->room;
-    if (needed <= room)
+    uint64_t needed = log->extents_queued - in->first + count, capacity = in->capacity;
+    if (needed <= capacity)
         return true;
-    while (room < needed)
-        room = room == 0 ? LIST_FIRST : 2 * room;
+    while (capacity < needed)
+        capacity = capacity == 0 ? LIST_FIRST : 2 * capacity;
     pthread_mutex_lock(&in->lock);
-    rb_log_extent *list = realloc(in->list, room * sizeof *list);
+    rb_log_extent *list = realloc(in->list, capacity * sizeof *list);
     if (list != NULL) {
         in->list = list;
-        in->room = room;
+        in->capacity = capacity;
     }
     pthread_mutex_unlock(&in->lock);
     in->short_of_memory = list == NULL;
@@ -129,7 +129,7 @@ static void header_of(const rb_log *log, const rb_log_extent *extent, extent_hea
 static int batch_of(const rb_log *log)
 {
     int count = 0;
-    uint64_t size = 0, left = log->room > log->end ? log->room - log->end : 0;
+    uint64_t size = 0, left = log->capacity > log->end ? log->capacity - log->end : 0;
     for (uint64_t i = log->extents_written; i < log->extents_queued && count < RB_LOG_EXTENTS_MAX; i++) {
         uint64_t next = extent_bytes(rb_log_extent_at(log, i));
         bool alone = count == 0 && log->end == log->first_place; /* an extent larger than any segment */
@@ -220,7 +220,7 @@ int rb_log_finish_block(rb_log *log)
     uint64_t fill = (align - log->end % align) % align;
     if (fill > 0 && fill < 2 * EXTENT_HEADER_BYTES)
         fill += align;
-    if (fill == 0 || log->end + fill > log->room)
+    if (fill == 0 || log->end + fill > log->capacity)
         return rb_direct_flush(log);
     const rb_log_extent filler = {.body = filler_body, .length = fill - EXTENT_HEADER_BYTES};
     int result = (int)put(log, &filler, 1, log->end + fill);

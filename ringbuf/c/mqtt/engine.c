@@ -17,24 +17,24 @@
 /* Without memory the handle, and with it a wake-up, is lost.  No better action is possible without memory. */
 void mq_list_add(mq_list *list, uint64_t handle)
 {
-    if (list->count == list->room) {
-        uint32_t room = list->room ? list->room * 2 : 64;
-        uint64_t *at = realloc(list->at, room * sizeof *at);
+    if (list->count == list->capacity) {
+        uint32_t capacity = list->capacity ? list->capacity * 2 : 64;
+        uint64_t *at = realloc(list->at, capacity * sizeof *at);
         if (at == NULL)
             return;
         list->at = at;
-        list->room = room;
+        list->capacity = capacity;
     }
     list->at[list->count++] = handle;
 }
 
 /* ---- buffers: those of two sizes are kept for reuse ---- */
 
-static uint8_t *spare_take(mq_spares *spares, uint32_t room)
+static uint8_t *spare_take(mq_spares *spares, uint32_t capacity)
 {
     uint8_t *at = spares->first;
     if (at == NULL)
-        return malloc(room);
+        return malloc(capacity);
     memcpy(&spares->first, at, sizeof spares->first);
     spares->count--;
     return at;
@@ -57,20 +57,20 @@ static void spares_free(mq_spares *spares)
         free(spare_take(spares, 0));
 }
 
-static uint8_t *bytes_take(mq_engine *engine, uint32_t room)
+static uint8_t *bytes_take(mq_engine *engine, uint32_t capacity)
 {
-    return room == MQ_SMALL_BYTES   ? spare_take(&engine->smalls, room)
-           : room == MQ_BLOCK_BYTES ? spare_take(&engine->blocks, room)
-                                    : malloc(room);
+    return capacity == MQ_SMALL_BYTES   ? spare_take(&engine->smalls, capacity)
+           : capacity == MQ_BLOCK_BYTES ? spare_take(&engine->blocks, capacity)
+                                        : malloc(capacity);
 }
 
 void mq_bytes_free(mq_engine *engine, mq_bytes *bytes)
 {
     if (bytes->at == NULL)
         return;
-    if (bytes->room == MQ_SMALL_BYTES)
+    if (bytes->capacity == MQ_SMALL_BYTES)
         spare_give(&engine->smalls, SPARE_SMALLS, bytes->at);
-    else if (bytes->room == MQ_BLOCK_BYTES)
+    else if (bytes->capacity == MQ_BLOCK_BYTES)
         spare_give(&engine->blocks, SPARE_BLOCKS, bytes->at);
     else
         free(bytes->at);
@@ -80,25 +80,25 @@ void mq_bytes_free(mq_engine *engine, mq_bytes *bytes)
 bool mq_bytes_reserve(mq_engine *engine, mq_bytes *bytes, uint32_t more)
 {
     uint32_t live = bytes->end - bytes->start;
-    if (bytes->room - bytes->end >= more)
+    if (bytes->capacity - bytes->end >= more)
         return true;
-    if (bytes->room - live >= more) {
+    if (bytes->capacity - live >= more) {
         memmove(bytes->at, bytes->at + bytes->start, live);
         bytes->start = 0;
         bytes->end = live;
         return true;
     }
     uint32_t wanted = live + more;
-    uint32_t room = wanted > MQ_BLOCK_BYTES   ? wanted + live / 2
-                    : wanted > MQ_SMALL_BYTES ? MQ_BLOCK_BYTES
-                                              : MQ_SMALL_BYTES;
-    uint8_t *at = bytes_take(engine, room);
+    uint32_t capacity = wanted > MQ_BLOCK_BYTES   ? wanted + live / 2
+                        : wanted > MQ_SMALL_BYTES ? MQ_BLOCK_BYTES
+                                                  : MQ_SMALL_BYTES;
+    uint8_t *at = bytes_take(engine, capacity);
     if (at == NULL)
         return false;
     if (live > 0)
         memcpy(at, bytes->at + bytes->start, live);
     mq_bytes_free(engine, bytes);
-    *bytes = (mq_bytes){.at = at, .end = live, .room = room};
+    *bytes = (mq_bytes){.at = at, .end = live, .capacity = capacity};
     return true;
 }
 
@@ -106,11 +106,11 @@ void mq_bytes_shrink(mq_engine *engine, mq_bytes *bytes)
 {
     uint32_t live = bytes->end - bytes->start;
     uint8_t *at;
-    if (live > bytes->room / 2 || (at = malloc(live)) == NULL)
+    if (live > bytes->capacity / 2 || (at = malloc(live)) == NULL)
         return;
     memcpy(at, bytes->at + bytes->start, live);
     mq_bytes_free(engine, bytes);
-    *bytes = (mq_bytes){.at = at, .end = live, .room = live};
+    *bytes = (mq_bytes){.at = at, .end = live, .capacity = live};
 }
 
 /* ---- the engine ---- */
@@ -147,8 +147,8 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
 static void connection_release(mq_engine *engine, mq_connection *connection)
 {
     engine->counters.acks_waiting -= connection->acks_count;
-    connection->acks_count = connection->acks_space = 0;
-    connection->acl_count = connection->acl_room = 0;
+    connection->acks_count = connection->acks_capacity = 0;
+    connection->acl_count = connection->acl_capacity = 0;
     free(connection->acks);
     free(connection->acl_cache);
     free(connection->acl_rules);

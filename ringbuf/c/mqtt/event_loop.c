@@ -334,14 +334,14 @@ static void store_violation(mq_engine *engine, const mq_connection *connection)
 static void receive(mq_loop *loop, mq_connection *connection)
 {
     mq_engine *engine = loop->engine;
-    uint32_t room;
-    uint8_t *to = mq_receive_room(engine, connection, &room);
+    uint32_t capacity;
+    uint8_t *to = mq_receive_buffer(engine, connection, &capacity);
     if (to == NULL) {
         if (connection->stop != MQ_STOP_INPUT)
             mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
         return;
     }
-    ssize_t count = mq_layer_read(connection->layer, connection->fd, to, room);
+    ssize_t count = mq_layer_read(connection->layer, connection->fd, to, capacity);
     if (count > 0) {
         mq_clock_read(engine);
         mq_received(engine, connection, (uint32_t)count);

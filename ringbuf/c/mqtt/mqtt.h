@@ -84,7 +84,7 @@
 #define MQ_CHUNK_MIN_BYTES 512u
 #define MQ_CHUNK_MAX_BYTES 4096u
 #define MQ_ALLOCATOR_BYTES 8u /* overhead of malloc() per chunk */
-#define MQ_CHUNK_ROOM(bytes) \
+#define MQ_CHUNK_CAPACITY(bytes) \
     (uint16_t)(((bytes)-MQ_ALLOCATOR_BYTES - offsetof(mq_chunk, entries) - 1) / MQ_ENTRY_BYTES)
 #define MQ_ACL_CACHE_MAX 65536 /* cached topics per connection; a full cache is cleared */
 #define MQ_ALIASES_OUT_MAX 128u /* topic aliases towards one client, even if it accepts more */
@@ -112,7 +112,7 @@ typedef struct mq_chunk mq_chunk;
 struct mq_chunk { /* part of a queue: queue.c */
     mq_chunk *next;
     uint32_t rings;       /* rings of its records: one bit each, modulo 32 */
-    uint16_t room, bytes; /* in entries; in units of MQ_CHUNK_MIN_BYTES, with overhead */
+    uint16_t capacity, bytes; /* in entries; in units of MQ_CHUNK_MIN_BYTES, with overhead */
     uint8_t entries[];
 };
 
@@ -167,7 +167,7 @@ typedef struct mq_member { /* of a group */
 
 typedef struct mq_group { /* of a shared subscription: shared_subscriptions.c */
     mq_member *members;
-    uint32_t count, room, next; /* next: index of the next member in turn */
+    uint32_t count, capacity, next; /* next: index of the next member in turn */
     mq_session *returned;       /* queue of records taken back from members, served first; NULL: none yet */
 } mq_group;
 
@@ -198,12 +198,12 @@ struct mq_session {
     uint8_t *queue_out;     /* in `front`: the oldest entry */
     mq_chunk *front, *back; /* NULL until an entry is queued */
     mq_chunk *hot;          /* first that may need records of a ring; earlier ones are done */
-    mq_entry *sent; /* in flight: number n is at n & (sent_room - 1), with identifier n % 65535 + 1 */
+    mq_entry *sent; /* in flight: number n is at n & (sent_capacity - 1), with identifier n % 65535 + 1 */
     uint64_t sent_first, sent_next,
         resend; /* numbers; resend..sent_next must be sent again after a reconnect */
     uint32_t *sent_bytes; /* sizes of entries in flight if in_flight_max_bytes is set, or NULL */
     uint64_t in_flight_bytes;
-    uint32_t sent_room, in_flight, window;
+    uint32_t sent_capacity, in_flight, window;
     uint32_t unsent;   /* entries in flight, from `resend` on, not yet sent on this connection */
     uint8_t *received; /* QoS 2 identifiers not yet freed by PUBREL: 8 KiB of bits; NULL: few */
     uint32_t received_count; /* number of these identifiers */
@@ -309,13 +309,13 @@ struct mq_connection {
     uint32_t out_chunk;                 /* bytes built at once: few for a client that reads slowly */
     uint64_t last_seen_ms, idle_max_ms; /* 0: no keep-alive */
     uint32_t policy;                    /* engine->policy of the answers in the cache */
-    uint32_t acl_count, acl_room;
+    uint32_t acl_count, acl_capacity;
     mq_acl_entry *acl_cache;
     struct mq_acl_rules *acl_rules; /* of `policy`; NULL: Python decides about each topic */
-    mq_ack *acks; /* that wait for a sync or a sink: circular buffer of acks_space */
-    uint32_t acks_first, acks_count, acks_space;
+    mq_ack *acks; /* that wait for a sync or a sink: circular buffer of acks_capacity */
+    uint32_t acks_first, acks_count, acks_capacity;
     uint32_t unfinished; /* unfinished QoS 1 and 2 exchanges that the client began */
-    uint32_t alias_room;
+    uint32_t alias_capacity;
     mq_alias *aliases;                  /* aliases set by the client: number n is at n - 1 */
     uint32_t publish_rate_max;          /* messages per second; 0: any */
     uint64_t rate_credit, rate_seen_ms; /* messages it may send at once, in thousandths, at that time */
@@ -405,10 +405,10 @@ struct mq_engine {
     uint32_t policy;
     mq_slab topics, sessions, connections, subscription_ids, owners;
     uint32_t *owner_table; /* owner index + 1, by hash; chained through mq_owner.next */
-    uint32_t owner_room;
+    uint32_t owner_capacity;
     uint64_t quota_refused_to[MQ_OWNED]; /* handle of the last owner that was refused */
     uint32_t *ids_table;                 /* number of subscription ids, by hash; chained by `next` */
-    uint32_t ids_room;
+    uint32_t ids_capacity;
     uint64_t retained_number;                   /* of the message that was retained last */
     uint64_t replaced_bytes; /* part of retained_bytes that only queue entries still reference */
     uint64_t promised_retained, promised_bytes; /* room for messages not shown yet */
@@ -422,12 +422,12 @@ struct mq_engine {
     uint32_t turn_work;    /* work of the connection that is being parsed: MQ_TURN_WORK */
     uint32_t matched;      /* number of subscribers of the last appended record */
     uint64_t *table;       /* topic index + 1 below, upper half of its hash above; open addressing */
-    uint32_t table_room, clock_hand;
+    uint32_t table_capacity, clock_hand;
     uint64_t seed[2];
     mq_trie trie;
     mq_slab subscriptions;
     uint32_t *subscription_table; /* number of a subscription, by filter and session; chained by `chain` */
-    uint32_t subscription_room;
+    uint32_t subscription_capacity;
     mq_match match; /* of the topic that the parser makes */
     uint64_t match_number;
     mq_stream *streams; /* in the order in which they are tried */
@@ -459,7 +459,7 @@ struct mq_engine {
     mq_chunk *spare_chunks;
     uint32_t spare_chunk_count;
     uint8_t *scratch; /* properties of one PUBLISH, as in a record */
-    uint32_t scratch_room;
+    uint32_t scratch_capacity;
     uint8_t *producer_properties; /* properties of a producer's record, MQ_READ_BYTES; NULL until needed */
     uint32_t read_bytes; /* bytes that may be read from each connection in this round */
     uint8_t *receive; /* MQ_CARRY_BYTES + MQ_READ_BYTES, for the connection being read */
@@ -535,7 +535,7 @@ void mq_pulse_beat(mq_engine *engine);
 void mq_pulse_waiting(mq_engine *engine, uint64_t connections);
 
 /* input.c */
-uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t *room);
+uint8_t *mq_receive_buffer(mq_engine *engine, mq_connection *connection, uint32_t *capacity);
 void mq_input_keep(mq_engine *engine, mq_connection *connection, const uint8_t *bytes, uint32_t length);
 void mq_input_free(mq_engine *engine, mq_connection *connection);
 /* Account for `bytes` received of the promised memory; UINT32_MAX ends the promise. */
@@ -572,7 +572,7 @@ void mq_acks_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to);
 #include "mqtt/route/topics.h"
 
 /* queue.c */
-bool mq_queue_make_room(mq_engine *engine, mq_session *session); /* false: the new entry is dropped */
+bool mq_queue_reserve(mq_engine *engine, mq_session *session); /* false: the new entry is dropped */
 mq_entry mq_queue_pop(mq_engine *engine, mq_session *session);   /* the caller takes over its reference */
 bool mq_queue_next(const mq_session *session, mq_walk *walk);    /* false: no further entry */
 /* Remove each entry, oldest first, for which `take` returns true; `take` takes over its reference and must

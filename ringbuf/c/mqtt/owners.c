@@ -24,27 +24,27 @@
 
 static bool table_grow(mq_engine *engine)
 {
-    uint32_t room = engine->owner_room ? engine->owner_room * 2 : TABLE_MIN;
-    uint32_t *table = calloc(room, sizeof *table);
+    uint32_t capacity = engine->owner_capacity ? engine->owner_capacity * 2 : TABLE_MIN;
+    uint32_t *table = calloc(capacity, sizeof *table);
     if (table == NULL)
         return false;
     for (uint32_t i = 0; i < engine->owners.made; i++) {
         mq_owner *owner = mq_slab_at(&engine->owners, i);
         if (!(owner->item.generation & 1))
             continue;
-        uint32_t *place = &table[owner->hash & (room - 1)];
+        uint32_t *place = &table[owner->hash & (capacity - 1)];
         owner->next = *place;
         *place = i + 1;
     }
     free(engine->owner_table);
     engine->owner_table = table;
-    engine->owner_room = room;
+    engine->owner_capacity = capacity;
     return true;
 }
 
 static mq_owner *owner_new(mq_engine *engine, const void *key, uint32_t length, uint64_t hash)
 {
-    if (engine->owners.live >= engine->owner_room && !table_grow(engine))
+    if (engine->owners.live >= engine->owner_capacity && !table_grow(engine))
         return NULL;
     uint8_t *copy = malloc(length);
     mq_owner *owner = copy == NULL ? NULL : mq_slab_take(&engine->owners);
@@ -53,7 +53,7 @@ static mq_owner *owner_new(mq_engine *engine, const void *key, uint32_t length, 
         return NULL;
     }
     memcpy(copy, key, length);
-    uint32_t *place = &engine->owner_table[hash & (engine->owner_room - 1)];
+    uint32_t *place = &engine->owner_table[hash & (engine->owner_capacity - 1)];
     owner->key = copy;
     owner->length = length;
     owner->hash = hash;
@@ -64,10 +64,10 @@ static mq_owner *owner_new(mq_engine *engine, const void *key, uint32_t length, 
 
 mq_owner *mq_owner_find(const mq_engine *engine, const void *key, uint32_t length)
 {
-    if (length == 0 || engine->owner_room == 0)
+    if (length == 0 || engine->owner_capacity == 0)
         return NULL;
     uint64_t hash = mq_hash(engine, key, length);
-    for (uint32_t at = engine->owner_table[hash & (engine->owner_room - 1)]; at != 0;) {
+    for (uint32_t at = engine->owner_table[hash & (engine->owner_capacity - 1)]; at != 0;) {
         mq_owner *owner = mq_slab_at(&engine->owners, at - 1);
         if (owner->hash == hash && owner->length == length && memcmp(owner->key, key, length) == 0)
             return owner;
@@ -95,7 +95,7 @@ void mq_owner_drop(mq_engine *engine, mq_owner *owner)
 {
     if (owner == NULL || --owner->references > 0)
         return;
-    uint32_t *place = &engine->owner_table[owner->hash & (engine->owner_room - 1)];
+    uint32_t *place = &engine->owner_table[owner->hash & (engine->owner_capacity - 1)];
     while (*place != owner->item.index + 1)
         place = &((mq_owner *)mq_slab_at(&engine->owners, *place - 1))->next;
     *place = owner->next;
@@ -220,7 +220,7 @@ static bool within(mq_engine *engine, const mq_owner *owner, uint32_t table, uin
            refused(engine, owner, table, is_full(engine, table, used));
 }
 
-bool mq_owner_has_room(const mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t more)
+bool mq_owner_has_quota(const mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t more)
 {
     uint64_t own = owner == NULL ? 0 : owner->used[table];
     return fits(engine, owner, table, own + more, used_of(engine, table) + more);

@@ -47,7 +47,7 @@ void mq_owners_free(mq_engine *engine);
 /* True if `owner` may use `more` of a table (MQ_OWNED_*).  A refusal is counted. */
 bool mq_owner_may(mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t more);
 /* The same; a refusal is not counted. */
-bool mq_owner_has_room(const mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t more);
+bool mq_owner_has_quota(const mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t more);
 /* True if an existing connection may be charged to the owner, in the table OPENING or CONNECTIONS. */
 bool mq_owner_may_attach(mq_engine *engine, const mq_owner *owner, uint32_t table);
 void mq_owner_use(mq_owner *owner, uint32_t table, int64_t more);

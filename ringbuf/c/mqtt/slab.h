@@ -10,7 +10,7 @@
 
 typedef struct mq_list { /* list of handles; a stale handle is identified by its generation */
     uint64_t *at;
-    uint32_t count, room;
+    uint32_t count, capacity;
 } mq_list;
 
 #define MQ_LINES 3
@@ -34,7 +34,7 @@ typedef struct mq_slab {
 
 typedef struct mq_bytes {
     uint8_t *at;
-    uint32_t start, end, room;
+    uint32_t start, end, capacity;
 } mq_bytes;
 
 typedef struct mq_spares { /* free buffers of one size, chained by their first word */

@@ -13,7 +13,7 @@ struct batch_object {
     PyObject_HEAD
     reader_object *reader; /* owned */
     uint64_t lease;
-    Py_ssize_t count, room;
+    Py_ssize_t count, capacity;
     /* one allocation with all columns */
     uint64_t *offsets, *timestamps_ns, *positions;
     uint32_t *payload_positions, *payload_lengths, *key_hashes, *lengths;
@@ -25,14 +25,14 @@ struct batch_object {
 static void batch_lay_out(batch_object *self, void *memory)
 {
     self->offsets = memory;
-    self->timestamps_ns = self->offsets + self->room;
-    self->positions = self->timestamps_ns + self->room;
-    self->payload_positions = (uint32_t *)(self->positions + self->room);
-    self->payload_lengths = self->payload_positions + self->room;
-    self->key_hashes = self->payload_lengths + self->room;
-    self->lengths = self->key_hashes + self->room;
-    self->key_lengths = (uint16_t *)(self->lengths + self->room);
-    self->flags = self->key_lengths + self->room;
+    self->timestamps_ns = self->offsets + self->capacity;
+    self->positions = self->timestamps_ns + self->capacity;
+    self->payload_positions = (uint32_t *)(self->positions + self->capacity);
+    self->payload_lengths = self->payload_positions + self->capacity;
+    self->key_hashes = self->payload_lengths + self->capacity;
+    self->lengths = self->key_hashes + self->capacity;
+    self->key_lengths = (uint16_t *)(self->lengths + self->capacity);
+    self->flags = self->key_lengths + self->capacity;
 }
 
 static void batch_put(batch_object *self, const rb_view *view)
@@ -75,16 +75,16 @@ static uint64_t gating_limit(const reader_object *reader)
     return reader->reader.gating ? reader->reader.cursor + reader->reader.capacity / 4 : UINT64_MAX;
 }
 
-/* An empty batch with room for `room` records. */
-static batch_object *batch_made(reader_object *reader, Py_ssize_t room)
+/* An empty batch with room for `capacity` records. */
+static batch_object *batch_made(reader_object *reader, Py_ssize_t capacity)
 {
-    void *memory = PyMem_Malloc((size_t)(room + 1) * BYTES_PER_RECORD);
+    void *memory = PyMem_Malloc((size_t)(capacity + 1) * BYTES_PER_RECORD);
     batch_object *self = memory == NULL ? NULL : PyObject_GC_New(batch_object, batch_type);
     if (self == NULL) {
         PyMem_Free(memory);
         return (batch_object *)PyErr_NoMemory();
     }
-    self->room = room;
+    self->capacity = capacity;
     self->reader = (reader_object *)Py_NewRef((PyObject *)reader);
     self->lease = NO_LEASE;
     self->count = 0;
@@ -117,9 +117,10 @@ static int batch_grow(batch_object *self, Py_ssize_t limit)
     uint64_t end, unused, most = (uint64_t)limit;
     rb_end_read(self->reader->reader.header, &unused, &end);
     uint64_t waiting = end > self->reader->reader.offset ? end - self->reader->reader.offset : 0;
-    uint64_t count = (uint64_t)self->count, room = count + (waiting > count ? waiting : count);
-    batch_object grown = {.room = (Py_ssize_t)(waiting > most - count || room > most ? most : room)};
-    void *memory = PyMem_Malloc((size_t)(grown.room + 1) * BYTES_PER_RECORD);
+    uint64_t count = (uint64_t)self->count, capacity = count + (waiting > count ? waiting : count);
+    batch_object grown = {
+        .capacity = (Py_ssize_t)(waiting > most - count || capacity > most ? most : capacity)};
+    void *memory = PyMem_Malloc((size_t)(grown.capacity + 1) * BYTES_PER_RECORD);
     if (memory == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -135,7 +136,7 @@ static int batch_grow(batch_object *self, Py_ssize_t limit)
     memcpy(grown.key_lengths, self->key_lengths, count * sizeof *self->key_lengths);
     memcpy(grown.flags, self->flags, count * sizeof *self->flags);
     PyMem_Free(self->offsets);
-    self->room = grown.room;
+    self->capacity = grown.capacity;
     batch_lay_out(self, memory);
     return 0;
 }
@@ -151,8 +152,8 @@ static int batch_read(reader_object *reader, batch_object *self, Py_ssize_t limi
     place begin = place_of_reader(reader), last = begin;
     while (self->count < limit && reader->reader.cursor < end) {
         last = place_of_reader(reader);
-        result = self->count == self->room && batch_grow(self, limit) != 0 ? RAISED
-                                                                           : reader_next(reader, &view);
+        result = self->count == self->capacity && batch_grow(self, limit) != 0 ? RAISED
+                                                                               : reader_next(reader, &view);
         if (result != RB_OK)
             break;
         batch_put(self, &view);
@@ -253,7 +254,7 @@ static int batch_fill(batch_object *self, uint64_t length, run expected, filter_
                                                       view.header.key_length);
         if (accepted < 0)
             return -1;
-        if (accepted && self->count < self->room)
+        if (accepted && self->count < self->capacity)
             batch_put(self, &view);
     }
     return 0;

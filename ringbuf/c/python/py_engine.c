@@ -119,14 +119,14 @@ static PyObject *feed(engine_object *self, args_t args, Py_ssize_t count)
         return NULL;
     while (connection != NULL && connection->stop == MQ_RUN && !connection->is_ready &&
            taken < (uint32_t)data.length) {
-        uint32_t room, left = (uint32_t)data.length - taken;
-        uint8_t *to = mq_receive_room(self->engine, connection, &room);
+        uint32_t capacity, left = (uint32_t)data.length - taken;
+        uint8_t *to = mq_receive_buffer(self->engine, connection, &capacity);
         if (to == NULL)
             break;
-        room = left < room ? left : room;
-        memcpy(to, (const uint8_t *)data.bytes + taken, room);
-        mq_received(self->engine, connection, room);
-        taken += room;
+        capacity = left < capacity ? left : capacity;
+        memcpy(to, (const uint8_t *)data.bytes + taken, capacity);
+        mq_received(self->engine, connection, capacity);
+        taken += capacity;
     }
     return PyLong_FromUnsignedLong(taken);
 }

@@ -167,7 +167,7 @@ static uint64_t lower_by(uint64_t *lowest, const mq_session *session)
 {
     mq_walk walk = {0};
     for (uint64_t n = session->sent_first; n < session->sent_next; n++)
-        lower(lowest, session->sent[n & (session->sent_room - 1)].where);
+        lower(lowest, session->sent[n & (session->sent_capacity - 1)].where);
     while (mq_queue_next(session, &walk))
         lower(lowest, mq_entry_at(walk.at).where);
     return session->queue_count + session->sent_next - session->sent_first;

@@ -12,22 +12,22 @@
 
 static lease *lease_at(reader_object *self, uint64_t number)
 {
-    return &self->leases[number & (self->lease_room - 1)];
+    return &self->leases[number & (self->lease_capacity - 1)];
 }
 
 int leases_grow(reader_object *self)
 {
-    uint64_t room = self->lease_room ? self->lease_room * 2 : LEASES_FIRST;
-    lease *bigger = PyMem_Malloc(room * sizeof(lease));
+    uint64_t capacity = self->lease_capacity ? self->lease_capacity * 2 : LEASES_FIRST;
+    lease *bigger = PyMem_Malloc(capacity * sizeof(lease));
     if (bigger == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (uint64_t i = self->lease_first; i < self->lease_next; i++)
-        bigger[i & (room - 1)] = *lease_at(self, i);
+        bigger[i & (capacity - 1)] = *lease_at(self, i);
     PyMem_Free(self->leases);
     self->leases = bigger;
-    self->lease_room = room;
+    self->lease_capacity = capacity;
     return 0;
 }
 

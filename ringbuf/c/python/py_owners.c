@@ -151,7 +151,7 @@ PyObject *engine_session_has_room(engine_object *self, args_t args, Py_ssize_t c
     unsigned long long more;
     if (more_from(args, count, &table, &more) != 0 || session_from(self, args[0], &session) != 0)
         return NULL;
-    return PyBool_FromLong(session == NULL || mq_owner_has_room(self->engine, session->owner, table, more));
+    return PyBool_FromLong(session == NULL || mq_owner_has_quota(self->engine, session->owner, table, more));
 }
 
 PyObject *engine_owner_may(engine_object *self, args_t args, Py_ssize_t count)
@@ -184,32 +184,32 @@ PyObject *engine_owner_refused(engine_object *self, PyObject *object)
     return Py_BuildValue("(NK)", key_of(owner), (unsigned long long)owner->used[table]);
 }
 
-/* Insert `owner` in the `room` top places, largest use first.  Returns the number of places in use. */
-static int rank(const mq_owner *top[], int found, int room, const mq_owner *owner, uint32_t table)
+/* Insert `owner` in the `capacity` top places, largest use first.  Returns the number of places in use. */
+static int rank(const mq_owner *top[], int found, int capacity, const mq_owner *owner, uint32_t table)
 {
-    int at = found < room ? found++ : room;
+    int at = found < capacity ? found++ : capacity;
     while (at > 0 && top[at - 1]->used[table] < owner->used[table]) {
-        if (at < room)
+        if (at < capacity)
             top[at] = top[at - 1];
         at--;
     }
-    if (at < room)
+    if (at < capacity)
         top[at] = owner;
     return found;
 }
 
 PyObject *engine_owners_top(engine_object *self, args_t args, Py_ssize_t count)
 {
-    unsigned long long table, room;
+    unsigned long long table, capacity;
     if (take(count, 2) != 0 || unsigned_of(args[0], MQ_OWNED - 1, &table) != 0 ||
-        unsigned_of(args[1], TOP_MAX, &room) != 0)
+        unsigned_of(args[1], TOP_MAX, &capacity) != 0)
         return NULL;
     const mq_owner *top[TOP_MAX + 1];
     int found = 0;
     for (uint32_t i = 0; i < self->engine->owners.made; i++) {
         const mq_owner *owner = mq_slab_at(&self->engine->owners, i);
         if (owner->item.generation & 1 && owner->used[table] > 0)
-            found = rank(top, found, (int)room, owner, (uint32_t)table);
+            found = rank(top, found, (int)capacity, owner, (uint32_t)table);
     }
     PyObject *rows = PyList_New(0);
     for (int i = 0; rows != NULL && i < found; i++) {

@@ -73,7 +73,7 @@ static int read_allowed(reader_object *self)
              (unsigned long long)(self->reader.capacity / 2));
         return -1;
     }
-    if (self->lease_next - self->lease_first == self->lease_room)
+    if (self->lease_next - self->lease_first == self->lease_capacity)
         return leases_grow(self);
     return 0;
 }

@@ -64,8 +64,8 @@ typedef struct reader_object {
     PyObject_HEAD
     rb_reader reader;
     Py_buffer ring, slots;
-    lease *leases;                        /* circular buffer of `lease_room`, oldest first, if gating */
-    uint64_t lease_first, lease_next, lease_room;
+    lease *leases;                        /* circular buffer of `lease_capacity`, oldest first, if gating */
+    uint64_t lease_first, lease_next, lease_capacity;
     filter_object *match;
     int64_t spin_ns;
     uint64_t told_lost;                   /* part of reader.lost that an Overrun has reported */

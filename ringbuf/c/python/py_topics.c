@@ -195,11 +195,11 @@ PyObject *engine_topics_scan(engine_object *self, args_t args, Py_ssize_t count)
         return NULL;
     uint32_t made = self->engine->topics.made, found = 0, at = first < made ? (uint32_t)first : made,
              end = places < made - at ? at + (uint32_t)places : made,
-             room = most < end - at ? (uint32_t)most : end - at;
-    uint32_t *topics = malloc((room + 1) * sizeof *topics);
+             capacity = most < end - at ? (uint32_t)most : end - at;
+    uint32_t *topics = malloc((capacity + 1) * sizeof *topics);
     if (topics == NULL)
         return PyErr_NoMemory();
-    for (; at < end && found < room; at++)
+    for (; at < end && found < capacity; at++)
         if (topic_matches(mq_slab_at(&self->engine->topics, at), &filter))
             topics[found++] = at;
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)topics, found * (Py_ssize_t)sizeof *topics);

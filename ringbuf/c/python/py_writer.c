@@ -170,16 +170,16 @@ static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_s
     bytes_view payload;
     rb_key key;
     uint16_t flags;
-    uint8_t *room;
+    uint8_t *to;
     if (writer_usable(self) != 0 || arguments(args, count, keywords, publish_names, 4, 1, given) != 0 ||
         flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3], &key) != 0 ||
         payload_of(given[0], &payload) != 0)
         return NULL;
     uint64_t now = rb_wall_ns(&self->clock);
-    int result = claim(self, &key, (uint64_t)payload.length, flags, now, &room);
+    int result = claim(self, &key, (uint64_t)payload.length, flags, now, &to);
     uint64_t offset = self->writer.offset;
     if (result == 0) {
-        memmove(room, payload.bytes, (size_t)payload.length); /* the payload may be in this ring */
+        memmove(to, payload.bytes, (size_t)payload.length); /* the payload may be in this ring */
         rb_commit(&self->writer, (uint64_t)payload.length, true);
         rb_announce_end(&self->writer);
     }
@@ -211,12 +211,12 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
         PyObject *item = list ? Py_XNewRef(PyList_GetItem(given[0], done))
                               : PySequence_GetItem(given[0], done);
         bytes_view payload;
-        uint8_t *room;
+        uint8_t *to;
         result = item == NULL ? -1 : payload_of(item, &payload);
         if (result == 0) {
-            result = claim(self, &key, (uint64_t)payload.length, flags, now, &room);
+            result = claim(self, &key, (uint64_t)payload.length, flags, now, &to);
             if (result == 0) {
-                memmove(room, payload.bytes, (size_t)payload.length);
+                memmove(to, payload.bytes, (size_t)payload.length);
                 rb_commit(&self->writer, (uint64_t)payload.length, true);
             }
             bytes_done(&payload);
@@ -248,27 +248,27 @@ static PyObject *writer_claim(writer_object *self, PyObject *const *args, Py_ssi
     PyObject *given[4] = {NULL};
     rb_key key;
     uint16_t flags;
-    uint8_t *room;
+    uint8_t *to;
     if (writer_usable(self) != 0 || arguments(args, count, keywords, claim_names, 4, 1, given) != 0 ||
         flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3], &key) != 0)
         return NULL;
     unsigned long long length = PyLong_AsUnsignedLongLong(given[0]);
     if (length == (unsigned long long)-1 && PyErr_Occurred())
         return NULL;
-    int result = claim(self, &key, length, flags, rb_wall_ns(&self->clock), &room);
+    int result = claim(self, &key, length, flags, rb_wall_ns(&self->clock), &to);
     if (result < 0)
         return NULL;
-    claim_object *made = PyObject_New(claim_object, claim_type);
-    if (made == NULL) {
+    claim_object *claim_made = PyObject_New(claim_object, claim_type);
+    if (claim_made == NULL) {
         if (result == 0)
             rb_abort(&self->writer);
         return NULL;
     }
-    made->writer = (writer_object *)Py_NewRef((PyObject *)self);
-    made->payload = result == 0 ? room : NULL;
-    made->length = length;
-    made->done = result != 0;
-    return (PyObject *)made;
+    claim_made->writer = (writer_object *)Py_NewRef((PyObject *)self);
+    claim_made->payload = result == 0 ? to : NULL;
+    claim_made->length = length;
+    claim_made->done = result != 0;
+    return (PyObject *)claim_made;
 }
 
 static int claim_usable(claim_object *self)

@@ -28,12 +28,12 @@ static void sort_by_digit(const uint64_t *from, uint64_t *to, uint64_t count, ui
 
 int64_t rb_topics_sort(const rb_extent *extents, const uint32_t *order, uint64_t count,
                        const uint32_t *key_hash, const uint32_t *record_place, uint64_t *sorted,
-                       uint64_t *scratch, uint64_t room)
+                       uint64_t *scratch, uint64_t capacity)
 {
     uint64_t made = 0;
     for (uint64_t i = 0; i < count; i++) {
         const rb_extent *extent = &extents[order[i]];
-        if (extent->count > room - made)
+        if (extent->count > capacity - made)
             return RB_FULL;
         for (uint64_t r = extent->record; r < extent->record + extent->count; r++)
             scratch[made++] = (uint64_t)key_hash[r] << 32 | record_place[r];
@@ -71,16 +71,16 @@ static bool block_has(const uint32_t *hashes, uint32_t hash)
 }
 
 static uint64_t find_in_extent(const rb_walk *walk, const rb_extent *extent, uint32_t hash, uint64_t behind,
-                               uint64_t *places, uint64_t room)
+                               uint64_t *places, uint64_t capacity)
 {
     uint64_t found = 0, record = extent->record, end = extent->record + extent->count;
-    while (record < end && found < room) {
+    while (record < end && found < capacity) {
         if (end - record >= BLOCK && !block_has(walk->key_hash + record, hash)) {
             record += BLOCK;
             continue;
         }
         uint64_t block_end = end - record >= BLOCK ? record + BLOCK : end;
-        for (; record < block_end && found < room; record++) {
+        for (; record < block_end && found < capacity; record++) {
             uint64_t place = (uint64_t)walk->record_place[record] * RB_RECORD_ALIGN;
             if (walk->key_hash[record] == hash && place > behind)
                 places[found++] = place;
@@ -90,15 +90,15 @@ static uint64_t find_in_extent(const rb_walk *walk, const rb_extent *extent, uin
 }
 
 uint64_t rb_walk_find(const rb_walk *walk, uint32_t ring_id, uint32_t epoch, uint32_t hash, uint64_t offset,
-                      uint64_t behind, uint64_t *places, uint64_t room)
+                      uint64_t behind, uint64_t *places, uint64_t capacity)
 {
     uint64_t found = 0;
-    for (uint64_t i = 0; i < walk->extents && found < room; i++) {
+    for (uint64_t i = 0; i < walk->extents && found < capacity; i++) {
         const rb_extent *it = &walk->extent[i];
         if (it->ring_id != ring_id || it->ring_epoch != epoch || !it->whole ||
             it->first_offset + it->count <= offset || it->place + it->length < behind)
             continue;
-        found += find_in_extent(walk, it, hash, behind, places + found, room - found);
+        found += find_in_extent(walk, it, hash, behind, places + found, capacity - found);
     }
     return found;
 }

@@ -73,7 +73,7 @@ static inline bool mark(rb_rows *rows, const rb_extent *extent)
         rows->since_mark += extent->length;
         return true;
     }
-    if (rows->marks == rows->marks_room)
+    if (rows->marks == rows->marks_capacity)
         return false;
     rows->since_mark = extent->length;
     rows->mark_offset[rows->marks] = extent->first_offset;

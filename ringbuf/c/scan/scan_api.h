@@ -23,11 +23,11 @@ typedef struct rb_walk {
     uint64_t end;              /* end of the file, or of the part to be scanned */
     uint64_t wanted_bytes;     /* at RB_WALK_MORE: bytes needed from `place` on */
     uint64_t durable_position; /* the highest seen */
-    rb_extent *extent;         /* output; `extents` of `extents_room` are filled */
-    uint64_t extents, extents_room;
+    rb_extent *extent;         /* output; `extents` of `extents_capacity` are filled */
+    uint64_t extents, extents_capacity;
     uint32_t *key_hash;        /* of each record of whole extents, and its position / 32; NULL: not needed */
     uint32_t *record_place;
-    uint64_t records, records_room;
+    uint64_t records, records_capacity;
     uint32_t seed;             /* of the segment */
 } rb_walk;
 
@@ -65,7 +65,7 @@ int64_t rb_extents_group(const rb_extent *extents, uint64_t count, uint32_t *ord
 typedef struct rb_rows {
     uint64_t *first_offset, *count, *place, *length, *ring_position;
     uint64_t *mark_offset, *mark_place, *mark_time;
-    uint64_t marks, marks_room;    /* in: number of marks already there */
+    uint64_t marks, marks_capacity;    /* in: number of marks already there */
     uint64_t mark_bytes;           /* of records between two of them */
     uint64_t since_mark;           /* in and out: bytes of records since the last mark */
     uint64_t end_offset;           /* in: lower limit of the rows; out: their end */
@@ -91,10 +91,10 @@ int rb_rows_unpack(const uint8_t *bytes, uint64_t length, uint64_t count, uint64
 /* ---- records by topic (by_topic.c) --------------------------------------------------------------- */
 
 /* Records of a group, sorted by the hash of their keys, then by position, as (hash << 32 | position / 32).
- * `sorted` and `scratch` have room for `room` each.  Returns the number of records, or RB_FULL. */
+ * `sorted` and `scratch` have room for `capacity` each.  Returns the number of records, or RB_FULL. */
 int64_t rb_topics_sort(const rb_extent *extents, const uint32_t *order, uint64_t count,
                        const uint32_t *key_hash, const uint32_t *record_place, uint64_t *sorted,
-                       uint64_t *scratch, uint64_t room);
+                       uint64_t *scratch, uint64_t capacity);
 
 /* Split the sorted records into `topics` (hash, and index of its first position) and `places`.  Both have
  * room for `count` (topics: two words each).  Returns the number of topics. */
@@ -102,6 +102,6 @@ uint64_t rb_topics_split(const uint64_t *sorted, uint64_t count, uint32_t *topic
 
 /* Find positions, rising, of records in a scan that collects them: of a ring and epoch, with that hash of
  * their key, after the position `behind`.  Extents that end at `offset` or before are skipped.  Returns the
- * number stored in `places`, at most `room`. */
+ * number stored in `places`, at most `capacity`. */
 uint64_t rb_walk_find(const rb_walk *walk, uint32_t ring_id, uint32_t epoch, uint32_t hash, uint64_t offset,
-                      uint64_t behind, uint64_t *places, uint64_t room);
+                      uint64_t behind, uint64_t *places, uint64_t capacity);

@@ -21,10 +21,10 @@ typedef struct extent_header { /* persistence/segment/format.py */
 _Static_assert(sizeof(extent_header) == HEADER_BYTES, "an extent's header is 32 bytes");
 _Static_assert(offsetof(extent_header, ring_id) == COVERED_AT, "what the checksum covers begins at 8");
 
-static inline bool could_be(const extent_header *header, uint64_t room)
+static inline bool could_be(const extent_header *header, uint64_t bytes_left)
 {
-    return header->length != 0 && header->length % RB_RECORD_ALIGN == 0 && room >= HEADER_BYTES &&
-           header->length <= room - HEADER_BYTES;
+    return header->length != 0 && header->length % RB_RECORD_ALIGN == 0 && bytes_left >= HEADER_BYTES &&
+           header->length <= bytes_left - HEADER_BYTES;
 }
 
 /* Verify the checksum of the copied header and of the body in place. */
@@ -64,23 +64,23 @@ static void walk_records(const uint8_t *body, uint64_t place, rb_extent *out, rb
 
 static bool full(const rb_walk *walk, uint64_t length)
 {
-    return walk->extents == walk->extents_room ||
-           (walk->key_hash != NULL && walk->records_room - walk->records < length / RB_RECORD_ALIGN);
+    return walk->extents == walk->extents_capacity ||
+           (walk->key_hash != NULL && walk->records_capacity - walk->records < length / RB_RECORD_ALIGN);
 }
 
 int rb_extents_walk(const uint8_t *bytes, uint64_t length, uint64_t begin, rb_walk *walk)
 {
     for (;;) {
         uint64_t at = walk->place - begin, left = at < length ? length - at : 0;
-        uint64_t room = walk->place < walk->end ? walk->end - walk->place : 0;
+        uint64_t bytes_left = walk->place < walk->end ? walk->end - walk->place : 0;
         extent_header header;
-        if (room < HEADER_BYTES)
+        if (bytes_left < HEADER_BYTES)
             return RB_WALK_END;
         walk->wanted_bytes = HEADER_BYTES;
         if (left < HEADER_BYTES)
             return RB_WALK_MORE;
         memcpy(&header, bytes + at, sizeof header);
-        if (!could_be(&header, room))
+        if (!could_be(&header, bytes_left))
             return RB_WALK_BAD;
         walk->wanted_bytes = HEADER_BYTES + (uint64_t)header.length;
         if (left < walk->wanted_bytes)

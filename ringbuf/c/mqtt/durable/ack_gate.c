@@ -90,13 +90,13 @@ void mq_upstream_lost(mq_engine *engine, uint32_t index, uint64_t from, uint64_t
 
 static mq_pending_record *pending_at(const mq_ack_gate *gate, uint32_t number)
 {
-    return &gate->pending_visibility[(gate->pending_first + number) & (gate->pending_room - 1)];
+    return &gate->pending_visibility[(gate->pending_first + number) & (gate->pending_capacity - 1)];
 }
 
 static bool pending_grow(mq_ack_gate *gate)
 {
-    uint32_t room = gate->pending_room ? gate->pending_room * 2 : PENDING_MIN;
-    mq_pending_record *bigger = malloc(room * sizeof *bigger);
+    uint32_t capacity = gate->pending_capacity ? gate->pending_capacity * 2 : PENDING_MIN;
+    mq_pending_record *bigger = malloc(capacity * sizeof *bigger);
     if (bigger == NULL)
         return false;
     for (uint32_t i = 0; i < gate->pending_count; i++)
@@ -104,7 +104,7 @@ static bool pending_grow(mq_ack_gate *gate)
     free(gate->pending_visibility);
     gate->pending_visibility = bigger;
     gate->pending_first = 0;
-    gate->pending_room = room;
+    gate->pending_capacity = capacity;
     return true;
 }
 
@@ -154,14 +154,14 @@ static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *ring)
             engine->visible_pending = true;
             return;
         }
-        gate->pending_first = (gate->pending_first + 1) & (gate->pending_room - 1);
+        gate->pending_first = (gate->pending_first + 1) & (gate->pending_capacity - 1);
         gate->pending_count--;
         make_visible(engine, index, ring, &it);
     }
-    if (gate->pending_room > PENDING_MIN) { /* after a burst, or a pause of the disk */
+    if (gate->pending_capacity > PENDING_MIN) { /* after a burst, or a pause of the disk */
         free(gate->pending_visibility);
         gate->pending_visibility = NULL;
-        gate->pending_room = gate->pending_first = 0;
+        gate->pending_capacity = gate->pending_first = 0;
     }
 }
 
@@ -175,17 +175,19 @@ void mq_make_durable_visible(mq_engine *engine)
     }
 }
 
-int mq_pending_reserve(mq_engine *engine, uint32_t index, uint64_t room)
+int mq_pending_reserve(mq_engine *engine, uint32_t index, uint64_t overwrite_bytes)
 {
     mq_ring *ring = engine->rings[index];
     mq_ack_gate *gate = &ring->ack_gate;
     const rb_writer *writer = ring->writer;
-    if (gate->pending_count > 0 && writer->tail + room > pending_at(gate, 0)->position + writer->capacity) {
+    if (gate->pending_count > 0 &&
+        writer->tail + overwrite_bytes > pending_at(gate, 0)->position + writer->capacity) {
         make_some_visible(engine, index, ring);
-        if (gate->pending_count > 0 && writer->tail + room > pending_at(gate, 0)->position + writer->capacity)
+        if (gate->pending_count > 0 &&
+            writer->tail + overwrite_bytes > pending_at(gate, 0)->position + writer->capacity)
             return RB_FULL;
     }
-    if (gate->pending_count == gate->pending_room && !pending_grow(gate))
+    if (gate->pending_count == gate->pending_capacity && !pending_grow(gate))
         return RB_FULL;
     return RB_OK;
 }

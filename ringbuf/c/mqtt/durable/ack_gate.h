@@ -24,8 +24,8 @@ typedef struct mq_ack_gate {
     bool visible_when_durable; /* records are routed when durable, not when committed */
     uint64_t refused_since_ms;
     uint64_t upstream; /* 1 + offset: sinks have, or reported as lost, all records below it; 0: no report */
-    mq_pending_record *pending_visibility; /* circular buffer of pending_room, a power of two; NULL: none */
-    uint32_t pending_first, pending_count, pending_room;
+    mq_pending_record *pending_visibility; /* circular buffer; NULL: none */
+    uint32_t pending_first, pending_count, pending_capacity; /* capacity: a power of two */
 } mq_ack_gate;
 
 typedef enum mq_ack_status { /* state of a record whose acknowledgement waits */
@@ -68,7 +68,7 @@ typedef struct mq_receipts mq_receipts; /* of one session */
 struct mq_receipts {
     struct mq_session *session;
     mq_receipts *next, **link; /* list of all sessions with receipts; `link` points here */
-    uint32_t count, room;
+    uint32_t count, capacity;
     mq_receipt at[]; /* in the order of their PUBLISHes */
 };
 
@@ -81,9 +81,9 @@ void mq_receipts_drop_stored(mq_engine *engine, uint32_t ring);
 /* Free the identifiers of lost records. */
 void mq_receipts_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to);
 
-/* Prepare the append of a record, which overwrites at most `room` bytes, to a ring that hides records.
+/* Prepare the append of a record, which overwrites at most `overwrite_bytes`, to a ring that hides records.
  * RB_OK: the record can be remembered, and no hidden record is overwritten; RB_FULL. */
-int mq_pending_reserve(mq_engine *engine, uint32_t index, uint64_t room);
+int mq_pending_reserve(mq_engine *engine, uint32_t index, uint64_t overwrite_bytes);
 void mq_pending_add(mq_engine *engine, struct mq_ring *ring, struct mq_topic *topic,
                     const struct mq_message *message);
 /* Position up to which an own ring's records have been routed. */

@@ -33,17 +33,17 @@ static uint8_t *collect(mq_journal *journal, uint32_t bytes)
 {
     if (journal->writer == NULL)
         return NULL;
-    if (journal->room - journal->used < bytes) {
-        uint64_t room = journal->room ? journal->room : ROOM_MIN;
-        while (room - journal->used < bytes)
-            room *= 2;
-        uint8_t *at = room > UINT32_MAX / 2 ? NULL : realloc(journal->at, room);
+    if (journal->capacity - journal->used < bytes) {
+        uint64_t capacity = journal->capacity ? journal->capacity : ROOM_MIN;
+        while (capacity - journal->used < bytes)
+            capacity *= 2;
+        uint8_t *at = capacity > UINT32_MAX / 2 ? NULL : realloc(journal->at, capacity);
         if (at == NULL) {
             tear(journal);
             return NULL;
         }
         journal->at = at;
-        journal->room = (uint32_t)room;
+        journal->capacity = (uint32_t)capacity;
     }
     uint8_t *to = journal->at + journal->used;
     journal->used += bytes;
@@ -400,7 +400,7 @@ static uint8_t *put_window(uint8_t *to, const mq_session *session)
     to = put_word(to, (uint32_t)(session->sent_next - session->sent_first));
     to = put_word(to, session->received_count);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
-        const mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        const mq_entry *entry = &session->sent[n & (session->sent_capacity - 1)];
         bool groups = entry->tag & MQ_TAG_SHARED && (entry->tag & MQ_TAG_QOS) == 1;
         to = groups ? put_item(to, MQ_NOWHERE, 0) : put_item(to, entry->where, entry->tag);
     }
@@ -476,7 +476,7 @@ static uint8_t *put_members(uint8_t *to, const mq_engine *engine, const mq_sessi
         if (member->item.generation != group->members[i].generation)
             continue;
         for (uint64_t n = member->sent_first; n < member->sent_next; n++) {
-            const mq_entry *entry = &member->sent[n & (member->sent_room - 1)];
+            const mq_entry *entry = &member->sent[n & (member->sent_capacity - 1)];
             if (is_of(engine, entry, queue) && (entry->tag & MQ_TAG_QOS) == 1)
                 to = put_one(to, queue, entry);
         }

@@ -65,7 +65,7 @@ enum {
 typedef struct mq_journal {
     rb_writer *writer; /* NULL: no journal */
     uint8_t *at;       /* entries that are collected, but not yet in the ring */
-    uint32_t used, room;
+    uint32_t used, capacity;
     uint32_t open; /* place + 1 in `at` of the ROUTED that may be extended; 0: none */
     uint64_t open_where;
     uint64_t keep_from;   /* a restart needs the ring from this position on */

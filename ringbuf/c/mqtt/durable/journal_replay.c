@@ -18,7 +18,7 @@
 
 struct mq_journal_replay {
     uint64_t *sessions; /* by their old number: handle; 0: none */
-    uint32_t sessions_room;
+    uint32_t sessions_capacity;
     bool topics_refused;              /* Python has no room for topics: no further requests */
     uint64_t resolving;               /* handle of the session being resolved */
     mq_walk walk;                     /* current place in its queue */
@@ -48,16 +48,17 @@ void mq_journal_replay_free(mq_journal_replay *replay)
 
 bool mq_journal_replay_session(mq_journal_replay *replay, uint32_t number, uint64_t handle)
 {
-    if (number >= replay->sessions_room) {
-        uint32_t room = replay->sessions_room ? replay->sessions_room : 1024;
-        while (room <= number)
-            room *= 2;
-        uint64_t *sessions = realloc(replay->sessions, room * sizeof *sessions);
+    if (number >= replay->sessions_capacity) {
+        uint32_t capacity = replay->sessions_capacity ? replay->sessions_capacity : 1024;
+        while (capacity <= number)
+            capacity *= 2;
+        uint64_t *sessions = realloc(replay->sessions, capacity * sizeof *sessions);
         if (sessions == NULL)
             return false;
-        memset(sessions + replay->sessions_room, 0, (room - replay->sessions_room) * sizeof *sessions);
+        memset(sessions + replay->sessions_capacity, 0,
+               (capacity - replay->sessions_capacity) * sizeof *sessions);
         replay->sessions = sessions;
-        replay->sessions_room = room;
+        replay->sessions_capacity = capacity;
     }
     replay->sessions[number] = handle;
     return true;
@@ -89,7 +90,8 @@ uint64_t mq_journal_replay_mark(const mq_journal_replay *replay, uint32_t number
 static mq_session *session_of(const mq_engine *engine, const mq_journal_replay *replay, uint32_t number)
 {
     number &= NUMBER_MASK;
-    return number < replay->sessions_room ? mq_slab_get(&engine->sessions, replay->sessions[number]) : NULL;
+    return number < replay->sessions_capacity ? mq_slab_get(&engine->sessions, replay->sessions[number])
+                                              : NULL;
 }
 
 static uint32_t word_at(const uint8_t *at, uint32_t index)
@@ -473,7 +475,7 @@ static bool resolve_window(mq_engine *engine, mq_journal_replay *replay, mq_sess
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
         if (n < session->sent_first) /* as in mq_session_forget_ring() */
             continue;
-        mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        mq_entry *entry = &session->sent[n & (session->sent_capacity - 1)];
         if (entry->where == MQ_NOWHERE)
             continue;
         if (!resolve_entry(engine, replay, session, entry, out))

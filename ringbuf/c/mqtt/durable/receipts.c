@@ -21,8 +21,8 @@
 static bool grow(mq_engine *engine, mq_session *session)
 {
     mq_receipts *old = session->receipts;
-    uint32_t room = old == NULL ? ROOM_MIN : 2 * old->room;
-    mq_receipts *receipts = realloc(old, sizeof *receipts + room * sizeof receipts->at[0]);
+    uint32_t capacity = old == NULL ? ROOM_MIN : 2 * old->capacity;
+    mq_receipts *receipts = realloc(old, sizeof *receipts + capacity * sizeof receipts->at[0]);
     if (receipts == NULL)
         return false;
     if (old == NULL) {
@@ -30,7 +30,7 @@ static bool grow(mq_engine *engine, mq_session *session)
         if (receipts->next != NULL)
             receipts->next->link = &receipts->next;
     }
-    receipts->room = room;
+    receipts->capacity = capacity;
     *receipts->link = receipts;
     if (receipts->next != NULL)
         receipts->next->link = &receipts->next;
@@ -50,7 +50,7 @@ static void receipts_free(mq_session *session)
 
 bool mq_receipt_add(mq_engine *engine, mq_session *session, mq_receipt receipt)
 {
-    if ((session->receipts == NULL || session->receipts->count == session->receipts->room) &&
+    if ((session->receipts == NULL || session->receipts->count == session->receipts->capacity) &&
         !grow(engine, session))
         return false;
     session->receipts->at[session->receipts->count++] = receipt;

@@ -32,13 +32,13 @@ static void put_ack(mq_engine *engine, mq_connection *connection, uint8_t first,
 /* The waiting acknowledgement `number`, from 0 on. */
 static mq_ack *ack_at(const mq_connection *connection, uint32_t number)
 {
-    return &connection->acks[(connection->acks_first + number) & (connection->acks_space - 1)];
+    return &connection->acks[(connection->acks_first + number) & (connection->acks_capacity - 1)];
 }
 
 static bool acks_grow(mq_connection *connection)
 {
-    uint32_t room = connection->acks_space ? connection->acks_space * 2 : 16;
-    mq_ack *acks = malloc(room * sizeof *acks);
+    uint32_t capacity = connection->acks_capacity ? connection->acks_capacity * 2 : 16;
+    mq_ack *acks = malloc(capacity * sizeof *acks);
     if (acks == NULL)
         return false;
     for (uint32_t i = 0; i < connection->acks_count; i++)
@@ -46,7 +46,7 @@ static bool acks_grow(mq_connection *connection)
     free(connection->acks);
     connection->acks = acks;
     connection->acks_first = 0;
-    connection->acks_space = room;
+    connection->acks_capacity = capacity;
     return true;
 }
 
@@ -79,11 +79,11 @@ void mq_acks_retry(mq_engine *engine, mq_connection *connection)
 
 static void queue_ack(mq_engine *engine, mq_connection *connection, mq_ack ack)
 {
-    if (connection->acks_count == connection->acks_space && !acks_grow(connection)) {
+    if (connection->acks_count == connection->acks_capacity && !acks_grow(connection)) {
         mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
         return;
     }
-    uint32_t at = (connection->acks_first + connection->acks_count++) & (connection->acks_space - 1);
+    uint32_t at = (connection->acks_first + connection->acks_count++) & (connection->acks_capacity - 1);
     connection->acks[at] = ack;
     connection->unfinished += ends(&ack);
     engine->counters.acks_waiting++;
@@ -121,7 +121,7 @@ static void release(mq_engine *engine, mq_connection *connection)
             mq_connection_close(engine, connection, MQ_CLOSE_FULL);
             return;
         }
-        connection->acks_first = (connection->acks_first + 1) & (connection->acks_space - 1);
+        connection->acks_first = (connection->acks_first + 1) & (connection->acks_capacity - 1);
         connection->acks_count--;
         connection->unfinished -= ended && connection->unfinished > 0;
         engine->counters.acks_waiting--;

@@ -18,7 +18,7 @@
 
 static mq_acl_entry *acl_place(const mq_engine *engine, const mq_connection *connection, uint32_t topic)
 {
-    uint32_t mask = connection->acl_room - 1,
+    uint32_t mask = connection->acl_capacity - 1,
              at = (uint32_t)rb_hash_mix(topic ^ engine->seed[0], engine->seed[1] | 1) & mask;
     while (connection->acl_cache[at].topic != 0 && connection->acl_cache[at].topic != topic + 1)
         at = (at + 1) & mask;
@@ -35,7 +35,7 @@ static void acl_cache_clear(mq_engine *engine, mq_connection *connection)
     }
     free(connection->acl_cache);
     connection->acl_cache = NULL;
-    connection->acl_count = connection->acl_room = 0;
+    connection->acl_count = connection->acl_capacity = 0;
     connection->policy = engine->policy;
     connection->last_topic = NULL;
 }
@@ -43,19 +43,19 @@ static void acl_cache_clear(mq_engine *engine, mq_connection *connection)
 static bool acl_cache_grow(mq_engine *engine, mq_connection *connection)
 {
     mq_acl_entry *old = connection->acl_cache;
-    uint32_t old_room = connection->acl_room;
-    if (old_room == MQ_ACL_CACHE_MAX) {
+    uint32_t old_capacity = connection->acl_capacity;
+    if (old_capacity == MQ_ACL_CACHE_MAX) {
         acl_cache_clear(engine, connection);
         old = NULL;
-        old_room = 0;
+        old_capacity = 0;
     }
-    uint32_t room = old_room ? old_room * 2 : 4;
-    mq_acl_entry *entries = calloc(room, sizeof *entries);
+    uint32_t capacity = old_capacity ? old_capacity * 2 : 4;
+    mq_acl_entry *entries = calloc(capacity, sizeof *entries);
     if (entries == NULL)
         return false;
     connection->acl_cache = entries;
-    connection->acl_room = room;
-    for (uint32_t i = 0; i < old_room; i++)
+    connection->acl_capacity = capacity;
+    for (uint32_t i = 0; i < old_capacity; i++)
         if (old[i].topic != 0)
             *acl_place(engine, connection, old[i].topic - 1) = old[i];
     free(old);
@@ -73,7 +73,7 @@ static mq_topic *last_set(mq_connection *connection, mq_topic *topic, bool allow
 /* Without memory the answer is only not cached. */
 static void cache(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed)
 {
-    if (connection->acl_count >= connection->acl_room / 4 * 3 && !acl_cache_grow(engine, connection))
+    if (connection->acl_count >= connection->acl_capacity / 4 * 3 && !acl_cache_grow(engine, connection))
         return;
     mq_acl_entry *place = acl_place(engine, connection, topic->item.index);
     connection->acl_count += place->topic == 0;
@@ -125,8 +125,8 @@ mq_topic *mq_topic_admit(mq_engine *engine, mq_connection *connection, mq_topic 
     follow_policy(engine, connection);
     if (connection->trusted)
         return last_set(connection, topic, true);
-    const mq_acl_entry *entry = connection->acl_room ? acl_place(engine, connection, topic->item.index)
-                                                     : NULL;
+    const mq_acl_entry *entry = connection->acl_capacity ? acl_place(engine, connection, topic->item.index)
+                                                         : NULL;
     if (entry == NULL || entry->topic == 0 || (entry->generation | 1) != topic->item.generation)
         return connection->acl_rules == NULL ? NULL : decide(engine, connection, topic);
     return last_set(connection, topic, entry->generation & 1);

@@ -83,10 +83,10 @@ void mq_input_begins(mq_engine *engine, mq_connection *connection)
  * them. */
 static void pages_give_back(const mq_engine *engine, const mq_bytes *in)
 {
-    if (engine->counters.unfinished_bytes < KEEP_BYTES || in->room < 2 * PAGE_BYTES)
+    if (engine->counters.unfinished_bytes < KEEP_BYTES || in->capacity < 2 * PAGE_BYTES)
         return;
     uintptr_t begin = ((uintptr_t)in->at + CHUNK_HEAD_BYTES + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
-    uintptr_t end = ((uintptr_t)in->at + in->room - CHUNK_HEAD_BYTES) & ~(PAGE_BYTES - 1);
+    uintptr_t end = ((uintptr_t)in->at + in->capacity - CHUNK_HEAD_BYTES) & ~(PAGE_BYTES - 1);
     if (begin < end)
         rb_memory_clear((void *)begin, end - begin);
 }
@@ -94,7 +94,7 @@ static void pages_give_back(const mq_engine *engine, const mq_bytes *in)
 static void bytes_free(mq_engine *engine, mq_bytes *in)
 {
     pages_give_back(engine, in);
-    engine->counters.unfinished_bytes -= in->room;
+    engine->counters.unfinished_bytes -= in->capacity;
     mq_bytes_free(engine, in);
 }
 
@@ -106,9 +106,9 @@ void mq_input_free(mq_engine *engine, mq_connection *connection)
 
 static bool reserve(mq_engine *engine, mq_connection *connection, uint32_t more)
 {
-    uint32_t before = connection->in.room;
+    uint32_t before = connection->in.capacity;
     bool done = mq_bytes_reserve(engine, &connection->in, more);
-    engine->counters.unfinished_bytes += (uint64_t)connection->in.room - before;
+    engine->counters.unfinished_bytes += (uint64_t)connection->in.capacity - before;
     return done;
 }
 
@@ -120,15 +120,15 @@ void mq_input_keep(mq_engine *engine, mq_connection *connection, const uint8_t *
         mq_input_free(engine, connection);
         return;
     }
-    if (in->room < length || in->room / 4 > length) {
+    if (in->capacity < length || in->capacity / 4 > length) {
         bytes_free(engine, in);
-        uint32_t room = (length + 63) & ~63u;
-        if ((in->at = malloc(room)) == NULL) {
+        uint32_t capacity = (length + 63) & ~63u;
+        if ((in->at = malloc(capacity)) == NULL) {
             mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
             return;
         }
-        in->room = room;
-        engine->counters.unfinished_bytes += room;
+        in->capacity = capacity;
+        engine->counters.unfinished_bytes += capacity;
     }
     memcpy(in->at, bytes, length);
     in->start = 0;
@@ -169,7 +169,7 @@ static uint32_t read_bytes(const mq_engine *engine, uint32_t least)
 /* Place for the next input: in the shared buffer after the unconsumed input, or, for a packet too long to be
  * carried over, in the connection's own buffer, which grows with received bytes.  NULL: the connection waits
  * for memory (MQ_STOP_INPUT), or no memory. */
-uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t *room)
+uint8_t *mq_receive_buffer(mq_engine *engine, mq_connection *connection, uint32_t *capacity)
 {
     const mq_bytes *in = &connection->in;
     uint32_t have = carried(connection);
@@ -179,13 +179,13 @@ uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t 
     if (have <= MQ_CARRY_BYTES) {
         if (have > 0)
             memcpy(engine->receive, in->at + in->start, have);
-        *room = scarce ? MQ_INPUT_MIN - have : read_bytes(engine, READ_MIN_BYTES);
+        *capacity = scarce ? MQ_INPUT_MIN - have : read_bytes(engine, READ_MIN_BYTES);
         return engine->receive + have;
     }
     uint32_t wanted = connection->need > have ? connection->need - have : 1;
     uint32_t part = read_bytes(engine, MQ_INPUT_MIN);
-    *room = wanted < part ? wanted : part;
-    return reserve(engine, connection, *room) ? in->at + in->end : NULL;
+    *capacity = wanted < part ? wanted : part;
+    return reserve(engine, connection, *capacity) ? in->at + in->end : NULL;
 }
 
 /* ---- connections in line ---- */
@@ -269,14 +269,14 @@ static void let_continue(mq_engine *engine)
 /* True if the connection waits only for its own client. */
 static bool may_be_closed(const mq_connection *connection)
 {
-    return connection->item.generation & 1 && connection->in.room >= MQ_INPUT_MIN &&
+    return connection->item.generation & 1 && connection->in.capacity >= MQ_INPUT_MIN &&
            (connection->stop == MQ_RUN || connection->stop == MQ_STOP_INPUT ||
             connection->stop == MQ_STOP_OUT);
 }
 
 static uint64_t held_by(const mq_connection *connection)
 {
-    return (uint64_t)connection->in.room + connection->in_promised;
+    return (uint64_t)connection->in.capacity + connection->in_promised;
 }
 
 /* Average memory of the connections that may be closed; at least one of them has that much. */

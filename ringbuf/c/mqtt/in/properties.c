@@ -142,15 +142,15 @@ static uint32_t value_take(const property *property, mq_properties *out)
 
 static bool scratch_reserve(mq_engine *engine, uint32_t bytes)
 {
-    if (engine->scratch_room >= bytes)
+    if (engine->scratch_capacity >= bytes)
         return true;
-    uint32_t room = bytes < SCRATCH_MIN_BYTES ? SCRATCH_MIN_BYTES : bytes;
-    uint8_t *scratch = malloc(room);
+    uint32_t capacity = bytes < SCRATCH_MIN_BYTES ? SCRATCH_MIN_BYTES : bytes;
+    uint8_t *scratch = malloc(capacity);
     if (scratch == NULL)
         return false;
     free(engine->scratch);
     engine->scratch = scratch;
-    engine->scratch_room = room;
+    engine->scratch_capacity = capacity;
     return true;
 }
 

@@ -210,12 +210,12 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
         connection->stop = MQ_STOP_ACKS;
         return false;
     }
-    int result = mq_append_room(engine, topic, &publish->message);
+    int result = mq_append_check(engine, topic, &publish->message);
     if (result != RB_OK)
         return append_failed(engine, connection, topic, publish, result);
     if (!mark_once(engine, connection->session, topic, publish))
         return pause_for_room(engine, connection);
-    uint64_t waits_for = mq_append_in_room(engine, topic, &publish->message);
+    uint64_t waits_for = mq_append_checked(engine, topic, &publish->message);
     connection->unfinished++;
     answer(engine, connection, publish, topic->ring, waits_for, MQ_REASON_SUCCESS);
     return true;

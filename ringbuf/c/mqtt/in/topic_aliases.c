@@ -13,7 +13,7 @@
 
 mq_alias *mq_alias_find(const mq_connection *connection, uint32_t alias)
 {
-    if (alias > connection->alias_room)
+    if (alias > connection->alias_capacity)
         return NULL;
     mq_alias *found = &connection->aliases[alias - 1];
     return found->name == NULL && found->reason == 0 ? NULL : found;
@@ -35,22 +35,23 @@ mq_topic *mq_alias_topic(mq_engine *engine, mq_connection *connection, mq_alias 
 
 static bool aliases_grow(mq_connection *connection, uint32_t alias)
 {
-    uint32_t room = connection->alias_room ? connection->alias_room : 4;
-    while (room < alias)
-        room *= 2;
-    mq_alias *aliases = realloc(connection->aliases, room * sizeof *aliases);
+    uint32_t capacity = connection->alias_capacity ? connection->alias_capacity : 4;
+    while (capacity < alias)
+        capacity *= 2;
+    mq_alias *aliases = realloc(connection->aliases, capacity * sizeof *aliases);
     if (aliases == NULL)
         return false;
-    memset(aliases + connection->alias_room, 0, (room - connection->alias_room) * sizeof *aliases);
+    memset(aliases + connection->alias_capacity, 0,
+           (capacity - connection->alias_capacity) * sizeof *aliases);
     connection->aliases = aliases;
-    connection->alias_room = room;
+    connection->alias_capacity = capacity;
     return true;
 }
 
 /* Clients repeat the same alias and name: no change then. */
 bool mq_alias_set(mq_connection *connection, uint32_t alias, const uint8_t *name, uint32_t length)
 {
-    if (alias > connection->alias_room && !aliases_grow(connection, alias))
+    if (alias > connection->alias_capacity && !aliases_grow(connection, alias))
         return false;
     mq_alias *entry = &connection->aliases[alias - 1];
     if (entry->name != NULL && entry->length == length && memcmp(entry->name, name, length) == 0)
@@ -72,9 +73,9 @@ void mq_alias_refuse(mq_alias *alias, uint8_t reason)
 
 void mq_aliases_free(mq_connection *connection)
 {
-    for (uint32_t i = 0; i < connection->alias_room; i++)
+    for (uint32_t i = 0; i < connection->alias_capacity; i++)
         free(connection->aliases[i].name);
     free(connection->aliases);
     connection->aliases = NULL;
-    connection->alias_room = 0;
+    connection->alias_capacity = 0;
 }

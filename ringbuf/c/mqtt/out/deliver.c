@@ -9,13 +9,13 @@
 
 #define RETAINED_SHARE 1024u /* retained messages sent before the queue gets its turn */
 
-/* Reserve room in the output for `length` bytes.  MQ_NO_ROOM: the existing output must be sent first. */
-static mq_built room(mq_engine *engine, mq_connection *connection, uint32_t length)
+/* Reserve room in the output for `length` bytes.  MQ_OUTPUT_FULL: the existing output must be sent first. */
+static mq_built reserve_output(mq_engine *engine, mq_connection *connection, uint32_t length)
 {
     mq_bytes *out = &connection->out;
     uint32_t waiting = out->end - out->start;
     if (waiting > 0 && waiting + length > connection->out_chunk)
-        return MQ_NO_ROOM;
+        return MQ_OUTPUT_FULL;
     return mq_bytes_reserve(engine, out, length) ? MQ_BUILT : MQ_NO_MEMORY;
 }
 
@@ -23,7 +23,7 @@ static mq_built prepare(mq_engine *engine, mq_connection *connection, const mq_e
                         mq_frame *frame)
 {
     mq_built found = mq_frame_plan(engine, connection, entry, again, frame);
-    return found == MQ_BUILT ? room(engine, connection, mq_frame_bytes(frame)) : found;
+    return found == MQ_BUILT ? reserve_output(engine, connection, mq_frame_bytes(frame)) : found;
 }
 
 /* Cause under which an undelivered message is counted: no memory, overwritten, expired, or too large for the
@@ -53,7 +53,7 @@ static void count_drop(mq_engine *engine, mq_session *session, mq_built result)
 /* True if the entry was left unchanged and is tried again later. */
 static bool stops(mq_built result)
 {
-    return result == MQ_NO_ROOM || result == MQ_NO_MEMORY || result == MQ_ONLY_IN_LOG;
+    return result == MQ_OUTPUT_FULL || result == MQ_NO_MEMORY || result == MQ_ONLY_IN_LOG;
 }
 
 /* Send `entry`, whose references this function takes over, and add it to the window if needed.  `result`: of
@@ -103,7 +103,7 @@ static bool deliver_plain(mq_engine *engine, mq_connection *connection, const mq
     const rb_record *record = rb_writer_record(ring->writer, position);
     uint32_t at = rb_payload_position(record->key_length, 0), payload_length = record->length - at,
              length = 2 + record->key_length + is_v5 + payload_length, waiting = out->end - out->start;
-    if (record->flags & RB_FLAG_PROPERTIES || out->room - out->end < MQ_FRAME_HEAD_MAX + length ||
+    if (record->flags & RB_FLAG_PROPERTIES || out->capacity - out->end < MQ_FRAME_HEAD_MAX + length ||
         (waiting > 0 && waiting + MQ_FRAME_HEAD_MAX + length > connection->out_chunk))
         return false;
     uint8_t *to = out->at + out->end;
@@ -143,12 +143,12 @@ static mq_built deliver_next(mq_engine *engine, mq_connection *connection, mq_se
 static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_session *session)
 {
     mq_frame frame;
-    mq_entry *entry = &session->sent[session->resend & (session->sent_room - 1)];
+    mq_entry *entry = &session->sent[session->resend & (session->sent_capacity - 1)];
     uint16_t identifier = (uint16_t)(session->resend % 65535 + 1);
     mq_built result = MQ_BUILT;
     if (entry->tag & MQ_TAG_RELEASED) {
         uint8_t pubrel[4] = {MQ_PUBREL << 4 | 2, 2, (uint8_t)(identifier >> 8), (uint8_t)identifier};
-        if ((result = room(engine, connection, sizeof pubrel)) != MQ_BUILT)
+        if ((result = reserve_output(engine, connection, sizeof pubrel)) != MQ_BUILT)
             return result;
         memcpy(connection->out.at + connection->out.end, pubrel, sizeof pubrel);
         connection->out.end += sizeof pubrel;
@@ -177,7 +177,7 @@ static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_s
  * Maximum [MQTT-3.3.4-9].  PUBREL needs no room in the window [4.9]. */
 static bool may_resend(const mq_session *session)
 {
-    const mq_entry *entry = &session->sent[session->resend & (session->sent_room - 1)];
+    const mq_entry *entry = &session->sent[session->resend & (session->sent_capacity - 1)];
     return entry->where == MQ_NOWHERE || session->in_flight - session->unsent < session->window;
 }
 
@@ -252,7 +252,7 @@ bool mq_fill_output(mq_engine *engine, mq_connection *connection)
     if (result == MQ_ONLY_IN_LOG)
         mq_wait_for_log(engine, session);
     if (stops(result) || result == MQ_LATER)
-        return result == MQ_NO_ROOM || result == MQ_LATER;
+        return result == MQ_OUTPUT_FULL || result == MQ_LATER;
     if (result != MQ_FULL_WINDOW)
         session->needs_delivery = false;
     return false; /* with a full window the delivery waits until an acknowledgement */

@@ -11,7 +11,7 @@ typedef enum mq_built {
     MQ_BUILT,
     MQ_FULL_WINDOW, /* the in-flight window is full */
     MQ_LATER,       /* the next message is not found yet: other connections are served first */
-    MQ_NO_ROOM,     /* the output must be sent first */
+    MQ_OUTPUT_FULL,     /* the output must be sent first */
     MQ_NO_MEMORY,
     MQ_ONLY_IN_LOG, /* only the log has the record; this session waits for it */
     MQ_OVERRUN,   /* the record was overwritten */

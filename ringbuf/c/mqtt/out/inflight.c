@@ -34,37 +34,37 @@ void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry
 
 static bool sent_grow(const mq_engine *engine, mq_session *session)
 {
-    uint32_t room = session->sent_room ? session->sent_room * 2 : MQ_WINDOW_MIN;
-    mq_entry *sent = malloc(room * sizeof *sent);
-    uint32_t *bytes = engine->limits.in_flight_max_bytes ? calloc(room, sizeof *bytes) : NULL;
+    uint32_t capacity = session->sent_capacity ? session->sent_capacity * 2 : MQ_WINDOW_MIN;
+    mq_entry *sent = malloc(capacity * sizeof *sent);
+    uint32_t *bytes = engine->limits.in_flight_max_bytes ? calloc(capacity, sizeof *bytes) : NULL;
     if (sent == NULL || (bytes == NULL && engine->limits.in_flight_max_bytes)) {
         free(sent);
         free(bytes);
         return false;
     }
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
-        sent[n & (room - 1)] = session->sent[n & (session->sent_room - 1)];
+        sent[n & (capacity - 1)] = session->sent[n & (session->sent_capacity - 1)];
         if (bytes != NULL)
-            bytes[n & (room - 1)] = session->sent_bytes[n & (session->sent_room - 1)];
+            bytes[n & (capacity - 1)] = session->sent_bytes[n & (session->sent_capacity - 1)];
     }
     free(session->sent);
     free(session->sent_bytes);
     session->sent_bytes = bytes;
     session->sent = sent;
-    session->sent_room = room;
+    session->sent_capacity = capacity;
     return true;
 }
 
 mq_entry *mq_sent_add(mq_engine *engine, mq_session *session, uint16_t *identifier)
 {
-    if (session->sent_next - session->sent_first == session->sent_room && !sent_grow(engine, session))
+    if (session->sent_next - session->sent_first == session->sent_capacity && !sent_grow(engine, session))
         return NULL;
     if (session->sent_bytes != NULL)
-        session->sent_bytes[session->sent_next & (session->sent_room - 1)] = 0;
+        session->sent_bytes[session->sent_next & (session->sent_capacity - 1)] = 0;
     *identifier = (uint16_t)(session->sent_next % IDENTIFIERS + 1);
     session->in_flight++;
     session->resend = session->sent_next + 1;
-    return &session->sent[session->sent_next++ & (session->sent_room - 1)];
+    return &session->sent[session->sent_next++ & (session->sent_capacity - 1)];
 }
 
 void mq_sent_measured(mq_session *session, const mq_entry *entry, uint32_t bytes)
@@ -81,14 +81,14 @@ mq_entry *mq_sent_find(mq_session *session, uint16_t identifier)
     uint64_t ahead = (identifier - 1u + IDENTIFIERS - session->sent_first % IDENTIFIERS) % IDENTIFIERS;
     if (identifier == 0 || ahead >= session->sent_next - session->sent_first)
         return NULL;
-    mq_entry *entry = &session->sent[(session->sent_first + ahead) & (session->sent_room - 1)];
+    mq_entry *entry = &session->sent[(session->sent_first + ahead) & (session->sent_capacity - 1)];
     return entry->where == MQ_NOWHERE && !(entry->tag & MQ_TAG_RELEASED) ? NULL : entry;
 }
 
 void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
 {
     uint64_t place = (uint64_t)(entry - session->sent);
-    uint64_t number = session->sent_first + ((place - session->sent_first) & (session->sent_room - 1));
+    uint64_t number = session->sent_first + ((place - session->sent_first) & (session->sent_capacity - 1));
     session->unsent -= number >= session->resend;
     if (session->kept)
         mq_journal_word(engine, MQ_J_ACKED, session, (uint32_t)(number % IDENTIFIERS + 1));
@@ -100,19 +100,19 @@ void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
         session->sent_bytes[place] = 0;
     }
     while (session->sent_first < session->sent_next) {
-        const mq_entry *first = &session->sent[session->sent_first & (session->sent_room - 1)];
+        const mq_entry *first = &session->sent[session->sent_first & (session->sent_capacity - 1)];
         if (first->where != MQ_NOWHERE || first->tag & MQ_TAG_RELEASED)
             return;
         session->sent_first++;
         if (session->resend < session->sent_first)
             session->resend = session->sent_first;
     }
-    if (session->sent_room > MQ_WINDOW_MIN) {
+    if (session->sent_capacity > MQ_WINDOW_MIN) {
         free(session->sent);
         free(session->sent_bytes);
         session->sent_bytes = NULL;
         session->sent = NULL;
-        session->sent_room = 0;
+        session->sent_capacity = 0;
     }
 }
 
@@ -138,7 +138,7 @@ void mq_session_forget_ring(mq_engine *engine, mq_session *session, uint32_t rin
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
         if (n < session->sent_first) /* a gap that was removed with earlier entries, perhaps with the array */
             continue;
-        mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        mq_entry *entry = &session->sent[n & (session->sent_capacity - 1)];
         if (entry->where != MQ_NOWHERE && mq_where_ring(entry->where) == ring)
             mq_sent_done(engine, session, entry);
     }
@@ -151,7 +151,7 @@ void mq_session_clear(mq_engine *engine, mq_session *session)
     mq_retained_deliveries_clear(engine, session);
     mq_queue_clear(engine, session);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++)
-        mq_entry_done(engine, &session->sent[n & (session->sent_room - 1)]);
+        mq_entry_done(engine, &session->sent[n & (session->sent_capacity - 1)]);
     mq_session_lasts(engine, session, false);
     mq_session_filters(engine, session, 0);
     mq_session_owned(engine, session, NULL);

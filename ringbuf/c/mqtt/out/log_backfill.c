@@ -23,7 +23,7 @@ typedef struct run { /* a run of records from the log */
     uint64_t position; /* position of the first byte in the ring */
     const uint8_t *bytes;
     uint64_t length, at; /* at: byte position of the last record found */
-    uint64_t room;       /* bytes that may still be copied */
+    uint64_t bytes_left; /* bytes that may still be copied */
 } run;
 
 typedef enum fate {
@@ -58,7 +58,7 @@ bool mq_next_log_position(const mq_engine *engine, const mq_session *session, ui
 {
     mq_entry next = {.where = MQ_NOWHERE};
     for (uint64_t n = session->resend; n < session->sent_next && next.where == MQ_NOWHERE; n++)
-        next = session->sent[n & (session->sent_room - 1)];
+        next = session->sent[n & (session->sent_capacity - 1)];
     if (next.where == MQ_NOWHERE && session->queue_count > 0)
         next = mq_queue_front(session);
     *where = next.where;
@@ -96,7 +96,7 @@ static fate fate_of(mq_engine *engine, run *run, const mq_entry *entry, mq_blob 
         return FATE_BEYOND;
     if (position < run->position)
         return FATE_LOST;
-    if (position >= run->position + run->length || run->room == 0)
+    if (position >= run->position + run->length || run->bytes_left == 0)
         return FATE_BEYOND;
     if (!run_seek(run, position) ||
         rb_record_at(run->bytes + run->at, run->length - run->at, &header, &parts, &bad) == 0)
@@ -106,7 +106,7 @@ static fate fate_of(mq_engine *engine, run *run, const mq_entry *entry, mq_blob 
         return FATE_BEYOND;
     (*blob)->references = 1;
     (*blob)->origin = entry->where;
-    run->room -= run->room < header.length ? run->room : header.length;
+    run->bytes_left -= run->bytes_left < header.length ? run->bytes_left : header.length;
     engine->counters.restored++;
     return FATE_RESTORED;
 }
@@ -117,11 +117,11 @@ static bool restore_window(mq_engine *engine, mq_session *session, run *run)
     for (uint64_t n = session->resend; n < session->sent_next; n++) {
         if (n < session->sent_first) /* dropped entries have closed the gap */
             continue;
-        mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        mq_entry *entry = &session->sent[n & (session->sent_capacity - 1)];
         mq_blob *blob = NULL;
         fate fate = fate_of(engine, run, entry, &blob);
         if (fate == FATE_BEYOND && !session->disordered)
-            return run->room > 0;
+            return run->bytes_left > 0;
         if (fate == FATE_RESTORED)
             entry->where = (uint64_t)(uintptr_t)blob;
         if (fate == FATE_LOST) {
@@ -130,7 +130,7 @@ static bool restore_window(mq_engine *engine, mq_session *session, run *run)
             mq_sent_done(engine, session, entry);
         }
     }
-    return run->room > 0;
+    return run->bytes_left > 0;
 }
 
 static void restore_queue(mq_engine *engine, mq_session *session, run *run)
@@ -153,15 +153,15 @@ void mq_restore_records(mq_engine *engine, mq_session *session, uint64_t wanted,
                         const uint8_t *bytes, uint64_t length)
 {
     uint64_t used = engine->counters.spilled_bytes, most = engine->limits.spill_max_bytes;
-    uint64_t room = (most > used ? most - used : 0) / 16;
+    uint64_t bytes_left = (most > used ? most - used : 0) / 16;
     run run = {.ring = mq_where_ring(wanted),
                .wanted = mq_where_position(wanted),
                .position = position,
                .bytes = bytes,
                .length = length,
-               .room = room < RESTORE_MIN_BYTES   ? RESTORE_MIN_BYTES
-                       : room > RESTORE_MAX_BYTES ? RESTORE_MAX_BYTES
-                                                  : room};
+               .bytes_left = bytes_left < RESTORE_MIN_BYTES   ? RESTORE_MIN_BYTES
+                             : bytes_left > RESTORE_MAX_BYTES ? RESTORE_MAX_BYTES
+                                                              : bytes_left};
     if (restore_window(engine, session, &run))
         restore_queue(engine, session, &run);
 }

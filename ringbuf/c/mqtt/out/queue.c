@@ -37,7 +37,8 @@ static mq_chunk *chunk_take(mq_engine *engine, mq_session *session, uint32_t byt
     }
     if (chunk == NULL)
         return NULL;
-    *chunk = (mq_chunk){.room = MQ_CHUNK_ROOM(bytes), .bytes = (uint16_t)(bytes / MQ_CHUNK_MIN_BYTES)};
+    *chunk = (mq_chunk){.capacity = MQ_CHUNK_CAPACITY(bytes),
+                        .bytes = (uint16_t)(bytes / MQ_CHUNK_MIN_BYTES)};
     chunk->rings = UINT32_MAX;
     engine->counters.queues_bytes += bytes;
     session->queue_bytes += bytes;
@@ -83,12 +84,12 @@ static uint32_t queue_max(const mq_engine *engine, const mq_session *session)
 /* Compute the number of entries that may be pushed before the next check of the limits. */
 static void left_refresh(const mq_engine *engine, mq_session *session)
 {
-    uint32_t room = session->back == NULL
-                        ? 0
-                        : (uint32_t)(mq_chunk_end(session->back) - session->queue_in) / MQ_ENTRY_BYTES;
+    uint32_t capacity = session->back == NULL
+                            ? 0
+                            : (uint32_t)(mq_chunk_end(session->back) - session->queue_in) / MQ_ENTRY_BYTES;
     uint32_t most = queue_max(engine, session),
              allowed = session->queue_count < most ? most - session->queue_count : 0;
-    session->queue_left = room < allowed ? room : allowed;
+    session->queue_left = capacity < allowed ? capacity : allowed;
 }
 
 /* ---- removal of entries ---- */
@@ -185,7 +186,7 @@ static void room_from_oldest(mq_engine *engine, mq_session *session)
     session->queue_in = session->queue_out + bytes;
 }
 
-bool mq_queue_make_room(mq_engine *engine, mq_session *session)
+bool mq_queue_reserve(mq_engine *engine, mq_session *session)
 {
     uint32_t cause = MQ_DROP_QUEUE;
     uint32_t most = queue_max(engine, session);

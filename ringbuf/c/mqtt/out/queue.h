@@ -79,7 +79,7 @@ static inline mq_subscription_ids *mq_subscription_ids_at(const mq_engine *engin
 
 static inline uint8_t *mq_chunk_end(mq_chunk *chunk)
 {
-    return chunk->entries + chunk->room * MQ_ENTRY_BYTES;
+    return chunk->entries + chunk->capacity * MQ_ENTRY_BYTES;
 }
 
 static inline mq_entry mq_entry_at(const uint8_t *at)
@@ -123,7 +123,7 @@ static inline bool mq_journal_written(mq_engine *engine)
 /* Queue `entry`.  Inline here because fan-out calls it most often. */
 static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entry)
 {
-    if (session->queue_left == 0 && !mq_queue_make_room(engine, session))
+    if (session->queue_left == 0 && !mq_queue_reserve(engine, session))
         return;
     uint64_t rest = entry.tag | (uint64_t)entry.topic << 32;
     memcpy(session->queue_in, &entry.where, sizeof entry.where);

@@ -107,7 +107,7 @@ static bool copy_allowed(const mq_engine *engine, uint32_t length)
 
 /* Allocate a copy: in the file if it has room, otherwise on the heap.  NULL: no memory, or no room in the
  * file for a copy that `outlives` the broker. */
-static mq_blob *copy_room(sweep *sweep, uint64_t position, uint32_t length, bool outlives)
+static mq_blob *allocate_copy(sweep *sweep, uint64_t position, uint32_t length, bool outlives)
 {
     mq_engine *engine = sweep->engine;
     if (!copy_allowed(engine, length)) {
@@ -137,7 +137,7 @@ static void copy_abort(mq_engine *engine, mq_blob *blob)
 static mq_blob *copy_own(sweep *sweep, uint64_t position, bool outlives)
 {
     const rb_record *record = rb_writer_record(sweep->ring->writer, position);
-    mq_blob *blob = copy_room(sweep, position, record->length, outlives);
+    mq_blob *blob = allocate_copy(sweep, position, record->length, outlives);
     if (blob == NULL)
         return NULL;
     memcpy(&blob->record, record, record->length);
@@ -180,7 +180,7 @@ static mq_blob *copy_from_producer(sweep *sweep, uint64_t position, uint32_t top
     if (header.length < RB_RECORD_HEADER_BYTES ||
         header.length > reader->capacity - (position & reader->mask))
         return NULL;
-    mq_blob *blob = copy_room(sweep, position, header.length, false);
+    mq_blob *blob = allocate_copy(sweep, position, header.length, false);
     if (blob == NULL)
         return NULL;
     memcpy(&blob->record, bytes, header.length);
@@ -248,7 +248,7 @@ static bool sweep_window(sweep *sweep, mq_session *session)
 {
     bool needs = false;
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
-        mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        mq_entry *entry = &session->sent[n & (session->sent_capacity - 1)];
         need need = need_of(sweep, entry);
         needs |= need == NEEDS_OTHER || need == NEEDS_LATER;
         if (need == NEEDS_LATER && !session->disordered)
@@ -338,14 +338,14 @@ static uint64_t step_bytes(uint64_t capacity)
     return capacity / SHARE < STEP_MAX_BYTES ? capacity / SHARE : STEP_MAX_BYTES;
 }
 
-bool mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room)
+bool mq_spill_own(mq_engine *engine, uint32_t index, uint64_t overwrite_bytes)
 {
     mq_ring *ring = engine->rings[index];
     const rb_writer *writer = ring->writer;
-    uint64_t ahead = writer->tail + room + step_bytes(writer->capacity);
+    uint64_t ahead = writer->tail + overwrite_bytes + step_bytes(writer->capacity);
     uint64_t to = ahead > writer->capacity ? ahead - writer->capacity : 0;
     /* exceeds a record: the append will be refused */
-    if (room > writer->capacity || to > writer->tail)
+    if (overwrite_bytes > writer->capacity || to > writer->tail)
         return true;
     if (engine->now_ms < ring->refused_until_ms)
         return false;

@@ -103,7 +103,7 @@ static void move_session(mq_engine *engine, mq_session *session)
 {
     mq_walk walk = {0};
     for (uint64_t n = session->sent_first; n < session->sent_next; n++)
-        move(engine, &session->sent[n & (session->sent_room - 1)].where);
+        move(engine, &session->sent[n & (session->sent_capacity - 1)].where);
     while (mq_queue_next(session, &walk)) {
         uint64_t where = mq_entry_at(walk.at).where;
         if (move(engine, &where))

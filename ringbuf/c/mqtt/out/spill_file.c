@@ -101,17 +101,17 @@ static bool header_write(mq_engine *engine)
 
 static bool table_grow(mq_spill *spill, uint32_t top)
 {
-    if (top <= spill->extents_room)
+    if (top <= spill->extents_capacity)
         return true;
-    uint32_t room = spill->extents_room ? spill->extents_room : 64;
-    while (room < top)
-        room *= 2;
-    mq_extent *extents = realloc(spill->extents, room * sizeof *extents);
+    uint32_t capacity = spill->extents_capacity ? spill->extents_capacity : 64;
+    while (capacity < top)
+        capacity *= 2;
+    mq_extent *extents = realloc(spill->extents, capacity * sizeof *extents);
     if (extents == NULL)
         return false;
-    memset(extents + spill->extents_room, 0, (room - spill->extents_room) * sizeof *extents);
+    memset(extents + spill->extents_capacity, 0, (capacity - spill->extents_capacity) * sizeof *extents);
     spill->extents = extents;
-    spill->extents_room = room;
+    spill->extents_capacity = capacity;
     return true;
 }
 
@@ -246,7 +246,7 @@ bool mq_spill_stuck(const mq_engine *engine)
 }
 
 /* Reserve `span` bytes for a copy.  NULL: no room. */
-static mq_spilled *room(mq_engine *engine, uint32_t span, bool moves)
+static mq_spilled *find_space(mq_engine *engine, uint32_t span, bool moves)
 {
     mq_spill *spill = &engine->spill;
     if (!spill->headed && (!memory_take(engine, 0, MQ_UNIT_BYTES) || !header_write(engine)))
@@ -276,7 +276,7 @@ mq_blob *mq_spill_reserve(mq_engine *engine, const mq_ring *ring, uint64_t posit
     if (!engine->spill.open || ring->ring_name_length == 0 || mq_spill_stuck(engine))
         return NULL;
     uint32_t span = span_of(length, ring->ring_name_length);
-    mq_spilled *copy = room(engine, span, false);
+    mq_spilled *copy = find_space(engine, span, false);
     if (copy == NULL)
         return NULL;
     copy->position = position;
@@ -333,7 +333,7 @@ void mq_spill_abort(mq_engine *engine, mq_blob *blob)
 
 mq_blob *mq_spill_copy(mq_engine *engine, mq_blob *blob)
 {
-    mq_spilled *copy = room(engine, blob->bytes, true);
+    mq_spilled *copy = find_space(engine, blob->bytes, true);
     if (copy == NULL)
         return NULL;
     memcpy(&copy->position, &mq_spilled_of(blob)->position, blob->bytes - offsetof(mq_spilled, position));

@@ -91,7 +91,7 @@ typedef struct mq_spill {
     bool headed; /* the header is written */
     uint32_t seed, epoch;
     mq_extent *extents;
-    uint32_t extents_room, top; /* units in the file */
+    uint32_t extents_capacity, top; /* units in the file */
     uint32_t filling;           /* extent in use for small copies; 0: none */
     uint32_t first_free;        /* no lower unit is free */
     mq_list spares, retired;    /* extents */
@@ -102,7 +102,7 @@ typedef struct mq_spill {
     uint32_t cursor;       /* position of compaction in the sessions */
     uint64_t begun, tried; /* `dead` at the begin of compaction, and at the end of one without effect */
     uint64_t *index; /* restart: file positions of copies, by record; open addressing; 0: free */
-    uint32_t index_room, index_count;
+    uint32_t index_capacity, index_count;
 } mq_spill;
 
 static inline bool mq_spill_has(const mq_spill *spill, const mq_blob *blob)
@@ -164,9 +164,9 @@ bool mq_spill_compacts(const mq_engine *engine); /* true if compaction is due or
 void mq_spill_compact(mq_engine *engine);        /* runs one slice */
 
 /* spill.c */
-/* Prepare the append of at most `room` more bytes to an own ring.  False: no room for copies of the records
- * that would be overwritten, so the append must not happen. */
-bool mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room);
+/* Prepare the append of at most `overwrite_bytes` more bytes to an own ring.  False: no room for copies of
+ * the records that would be overwritten, so the append must not happen. */
+bool mq_spill_own(mq_engine *engine, uint32_t index, uint64_t overwrite_bytes);
 /* Check the copies after records were read from a producer ring. */
 void mq_spill_producer(mq_engine *engine, uint32_t index);
 void mq_spill_add_session(mq_engine *engine, mq_session *session);

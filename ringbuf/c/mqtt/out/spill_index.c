@@ -16,7 +16,7 @@
 
 typedef struct extent_bytes { /* bytes of one extent, read into private memory */
     uint8_t *at;
-    uint64_t room, length;
+    uint64_t capacity, length;
 } extent_bytes;
 
 /* ---- index ---- */
@@ -39,31 +39,31 @@ static const uint8_t *name_of(const mq_spilled *copy)
     return (const uint8_t *)&copy->blob.record + copy->blob.record.length;
 }
 
-static void index_put(const mq_engine *engine, uint64_t *index, uint32_t room, uint64_t place)
+static void index_put(const mq_engine *engine, uint64_t *index, uint32_t capacity, uint64_t place)
 {
     const mq_spilled *copy = copy_at(&engine->spill, place);
     uint64_t at = hash_of(engine, copy->position, copy->epoch, name_of(copy), copy->name_length);
-    while (index[at & (room - 1)] != 0)
+    while (index[at & (capacity - 1)] != 0)
         at++;
-    index[at & (room - 1)] = place;
+    index[at & (capacity - 1)] = place;
 }
 
 static bool index_add(mq_engine *engine, uint64_t place)
 {
     mq_spill *spill = &engine->spill;
-    if (spill->index_count >= spill->index_room / 2) {
-        uint32_t room = spill->index_room ? spill->index_room * 2 : INDEX_MIN;
-        uint64_t *index = calloc(room, sizeof *index);
+    if (spill->index_count >= spill->index_capacity / 2) {
+        uint32_t capacity = spill->index_capacity ? spill->index_capacity * 2 : INDEX_MIN;
+        uint64_t *index = calloc(capacity, sizeof *index);
         if (index == NULL)
             return false;
-        for (uint32_t i = 0; i < spill->index_room; i++)
+        for (uint32_t i = 0; i < spill->index_capacity; i++)
             if (spill->index[i] != 0)
-                index_put(engine, index, room, spill->index[i]);
+                index_put(engine, index, capacity, spill->index[i]);
         free(spill->index);
         spill->index = index;
-        spill->index_room = room;
+        spill->index_capacity = capacity;
     }
-    index_put(engine, spill->index, spill->index_room, place);
+    index_put(engine, spill->index, spill->index_capacity, place);
     spill->index_count++;
     return true;
 }
@@ -74,7 +74,7 @@ mq_blob *mq_spill_find(const mq_engine *engine, const mq_ring *ring, uint64_t po
     if (spill->index_count == 0)
         return NULL;
     uint64_t at = hash_of(engine, position, ring->epoch, ring->ring_name, ring->ring_name_length);
-    for (uint64_t place; (place = spill->index[at & (spill->index_room - 1)]) != 0; at++) {
+    for (uint64_t place; (place = spill->index[at & (spill->index_capacity - 1)]) != 0; at++) {
         mq_spilled *copy = copy_at(spill, place);
         if (copy->position == position && copy->epoch == ring->epoch &&
             copy->name_length == ring->ring_name_length &&
@@ -177,12 +177,12 @@ static bool extent_adopt(mq_engine *engine, uint32_t unit, uint32_t units, const
 static bool extent_read(const mq_spill *spill, uint32_t unit, uint32_t units, extent_bytes *out)
 {
     out->length = (uint64_t)units * MQ_UNIT_BYTES;
-    if (out->length > out->room) {
+    if (out->length > out->capacity) {
         uint8_t *at = realloc(out->at, out->length);
         if (at == NULL)
             return false;
         out->at = at;
-        out->room = out->length;
+        out->capacity = out->length;
     }
     return mq_spill_read(spill, (uint64_t)unit * MQ_UNIT_BYTES, out->at, out->length) == 0;
 }
@@ -234,7 +234,7 @@ void mq_spill_drop_unused(mq_engine *engine)
     mq_spill *spill = &engine->spill;
     free(spill->index);
     spill->index = NULL;
-    spill->index_room = spill->index_count = 0;
+    spill->index_capacity = spill->index_count = 0;
     uint32_t emptiest = 0; /* takes new copies, so that restarts leave no half-empty extents */
     for (uint32_t unit = 1; spill->open && unit < spill->top; unit++) {
         const mq_extent *extent = &spill->extents[unit];

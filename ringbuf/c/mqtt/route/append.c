@@ -22,21 +22,21 @@ static int append_full(mq_engine *engine, mq_ring *ring, uint32_t prefix, const 
 
 /* Upper limit of the bytes behind the tail that the append of one record may overwrite: the span of the
  * record, as much again to fill the end of the ring, and one chunk that the writer takes in advance. */
-static uint64_t append_room(const rb_writer *writer, uint64_t prefix, uint64_t payload)
+static uint64_t overwrite_max(const rb_writer *writer, uint64_t prefix, uint64_t payload)
 {
     return 2 * rb_span(RB_RECORD_HEADER_BYTES + prefix + 7 + payload) + RB_RECORD_ALIGN + writer->chunk;
 }
 
 /* Before the ring overwrites records: copy those that sessions need, and journal their routes.  A restart
  * then finds every session that waits for a copy.  RB_FULL: wait; RB_TIMEOUT: refuse. */
-static int save_before_overwrite(mq_engine *engine, uint32_t index, uint64_t room)
+static int save_before_overwrite(mq_engine *engine, uint32_t index, uint64_t overwrite_bytes)
 {
     mq_ring *ring = engine->rings[index];
     mq_journal_mark(engine, index);
     mq_retained_due(engine, ring);
     if (!mq_journal_written(engine))
         return RB_FULL;
-    if (mq_spill_own(engine, index, room))
+    if (mq_spill_own(engine, index, overwrite_bytes))
         return RB_OK;
     engine->counters.spill_refused++;
     if (ring->full_since_ms == 0)
@@ -45,19 +45,20 @@ static int save_before_overwrite(mq_engine *engine, uint32_t index, uint64_t roo
     return waits ? RB_FULL : RB_TIMEOUT;
 }
 
-int mq_append_room(mq_engine *engine, const mq_topic *topic, const mq_message *message)
+int mq_append_check(mq_engine *engine, const mq_topic *topic, const mq_message *message)
 {
     mq_ring *ring = engine->rings[topic->ring];
     uint32_t prefix = topic->length + message->properties_length;
-    uint64_t room = append_room(ring->writer, prefix, message->payload_length);
+    uint64_t overwrite_bytes = overwrite_max(ring->writer, prefix, message->payload_length);
     if (mq_refusal(engine, ring) != 0)
         return RB_TIMEOUT;
-    int saved = ring->writer->tail + room > ring->copy_at ? save_before_overwrite(engine, topic->ring, room)
-                                                          : RB_OK;
+    int saved = ring->writer->tail + overwrite_bytes > ring->copy_at
+                    ? save_before_overwrite(engine, topic->ring, overwrite_bytes)
+                    : RB_OK;
     if (saved != RB_OK)
         return saved;
     bool hidden = ring->ack_gate.visible_when_durable &&
-                  mq_pending_reserve(engine, topic->ring, room) != RB_OK;
+                  mq_pending_reserve(engine, topic->ring, overwrite_bytes) != RB_OK;
     int result = hidden ? RB_FULL : rb_can_claim(ring->writer, message->payload_length, prefix);
     return result == RB_FULL ? append_full(engine, ring, prefix, message, hidden) : result;
 }
@@ -98,7 +99,7 @@ static uint64_t append(mq_engine *engine, mq_topic *topic, const mq_message *mes
 
 /* A message that cannot be retained is stored without RETAIN: current subscribers get it, and a restart does
  * not retain it from the ring. */
-uint64_t mq_append_in_room(mq_engine *engine, mq_topic *topic, const mq_message *message)
+uint64_t mq_append_checked(mq_engine *engine, mq_topic *topic, const mq_message *message)
 {
     if (!(message->flags & RB_FLAG_RETAIN) || mq_retained_fits(engine, topic, message))
         return append(engine, topic, message);
@@ -110,8 +111,8 @@ uint64_t mq_append_in_room(mq_engine *engine, mq_topic *topic, const mq_message 
 
 int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *waits_for)
 {
-    int result = mq_append_room(engine, topic, message);
+    int result = mq_append_check(engine, topic, message);
     if (result == RB_OK)
-        *waits_for = mq_append_in_room(engine, topic, message);
+        *waits_for = mq_append_checked(engine, topic, message);
     return result;
 }

@@ -10,19 +10,19 @@
 
 #include <stdlib.h>
 
-static void *grown(void *at, uint32_t *room, size_t item_bytes)
+static void *grown(void *at, uint32_t *capacity, size_t item_bytes)
 {
-    uint32_t more = *room ? *room * 2 : 16;
+    uint32_t more = *capacity ? *capacity * 2 : 16;
     void *larger = realloc(at, more * item_bytes);
     if (larger != NULL)
-        *room = more;
+        *capacity = more;
     return larger;
 }
 
 static void hold(mq_match *match, mq_nodes *nodes, mq_node *node)
 {
-    if (nodes->count == nodes->room) {
-        mq_node **at = grown(nodes->at, &nodes->room, sizeof(mq_node *));
+    if (nodes->count == nodes->capacity) {
+        mq_node **at = grown(nodes->at, &nodes->capacity, sizeof(mq_node *));
         if (at == NULL) {
             match->failed = true;
             return;
@@ -110,8 +110,8 @@ static void found(const mq_engine *engine, mq_match *match, const mq_subscriptio
 {
     if (its == NULL || mq_slab_get(&engine->sessions, its->session) == NULL)
         return;
-    if (match->found_count == match->found_room) {
-        mq_match_entry *at = grown(match->found, &match->found_room, sizeof *at);
+    if (match->found_count == match->found_capacity) {
+        mq_match_entry *at = grown(match->found, &match->found_capacity, sizeof *at);
         if (at == NULL) {
             match->failed = true;
             return;

@@ -16,7 +16,7 @@ typedef struct mq_match_entry {
 
 typedef struct mq_nodes {
     mq_node **at;
-    uint32_t count, room;
+    uint32_t count, capacity;
 } mq_nodes;
 
 /* Walk over the filters that match one name.  Zeros to begin. */
@@ -30,7 +30,7 @@ typedef struct mq_match {
     bool ended;       /* the levels are done */
     bool failed;      /* no memory */
     mq_match_entry *found;
-    uint32_t found_count, found_room;
+    uint32_t found_count, found_capacity;
 } mq_match;
 
 void mq_match_begin(mq_engine *engine, mq_match *match, const char *name, uint32_t length);

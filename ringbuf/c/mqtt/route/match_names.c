@@ -11,12 +11,12 @@
 
 typedef struct branches {
     mq_node **at;
-    uint32_t count, room;
+    uint32_t count, capacity;
 } branches;
 
 typedef struct search {
     branches level, below;
-    uint32_t *topics, count, room;
+    uint32_t *topics, count, capacity;
     uint64_t left; /* branches that may still be examined */
     bool failed;   /* no memory */
 } search;
@@ -24,15 +24,15 @@ typedef struct search {
 static void add_branch(search *search, mq_node *node)
 {
     branches *to = &search->below;
-    if (to->count == to->room) {
-        uint32_t room = to->room ? to->room * 2 : 16;
-        mq_node **at = realloc(to->at, room * sizeof(mq_node *));
+    if (to->count == to->capacity) {
+        uint32_t capacity = to->capacity ? to->capacity * 2 : 16;
+        mq_node **at = realloc(to->at, capacity * sizeof(mq_node *));
         if (at == NULL) {
             search->failed = true;
             return;
         }
         to->at = at;
-        to->room = room;
+        to->capacity = capacity;
     }
     to->at[to->count++] = node;
 }
@@ -41,15 +41,15 @@ static void add_topic(search *search, const mq_node *node)
 {
     if (node->value == 0)
         return;
-    if (search->count == search->room) {
-        uint32_t room = search->room ? search->room * 2 : 16;
-        uint32_t *topics = realloc(search->topics, room * sizeof *topics);
+    if (search->count == search->capacity) {
+        uint32_t capacity = search->capacity ? search->capacity * 2 : 16;
+        uint32_t *topics = realloc(search->topics, capacity * sizeof *topics);
         if (topics == NULL) {
             search->failed = true;
             return;
         }
         search->topics = topics;
-        search->room = room;
+        search->capacity = capacity;
     }
     search->topics[search->count++] = node->value - 1;
 }

@@ -51,20 +51,20 @@ static bool grow(mq_engine *engine, mq_topic *topic)
             i++;
         else
             take_out(engine, topic, i);
-    if (topic->route_count < topic->route_room)
+    if (topic->route_count < topic->route_capacity)
         return true;
-    uint32_t room = topic->route_room ? topic->route_room * 2 : 1;
-    mq_route *routes = realloc(topic->routes, room * sizeof *routes);
+    uint32_t capacity = topic->route_capacity ? topic->route_capacity * 2 : 1;
+    mq_route *routes = realloc(topic->routes, capacity * sizeof *routes);
     if (routes == NULL)
         return false;
     topic->routes = routes;
-    topic->route_room = room;
+    topic->route_capacity = capacity;
     return true;
 }
 
 bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
 {
-    if (topic->route_count == topic->route_room && !grow(engine, topic))
+    if (topic->route_count == topic->route_capacity && !grow(engine, topic))
         return false;
     topic->routes[topic->route_count++] = (mq_route){
         .session = session, .generation = session->item.generation, .tag = tag};
@@ -109,7 +109,7 @@ void mq_routes_free(mq_engine *engine, mq_topic *topic)
         uncount(engine, topic->routes[i].tag);
     free(topic->routes);
     topic->routes = NULL;
-    topic->route_count = topic->route_room = 0;
+    topic->route_count = topic->route_capacity = 0;
 }
 
 /* True if a message of `publisher` uses this route, which distinguishes its session from others. */

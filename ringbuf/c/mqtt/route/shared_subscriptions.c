@@ -52,7 +52,7 @@ static void member_remove(mq_engine *engine, mq_group *group, uint32_t at)
 
 /* ---- distribution to members ---- */
 
-static bool has_room(const mq_member *member, uint32_t qos)
+static bool can_take(const mq_member *member, uint32_t qos)
 {
     const mq_session *session = member->session;
     if (session->connection == NULL || session->queue_count >= session->queue_max)
@@ -71,7 +71,7 @@ static mq_member *next_with_room(mq_engine *engine, mq_group *group, uint32_t qo
         }
         group->next = at + 1;
         tried++;
-        if (has_room(&group->members[at], qos))
+        if (can_take(&group->members[at], qos))
             return &group->members[at];
     }
     return NULL;
@@ -164,7 +164,7 @@ bool mq_share_pull(mq_engine *engine, mq_session *session)
         mq_session *queue = mq_slab_get(&engine->sessions, session->shares.at[at]);
         const mq_member *member = queue == NULL ? NULL : member_of(group_of(queue), session);
         while (member != NULL && waiting(queue)->queue_count > 0 &&
-               has_room(member, mq_queue_front(waiting(queue)).tag & MQ_TAG_QOS)) {
+               can_take(member, mq_queue_front(waiting(queue)).tag & MQ_TAG_QOS)) {
             hand_waiting(engine, queue, member);
             took = true;
         }
@@ -219,7 +219,7 @@ static bool queued_goes_back(mq_engine *engine, const mq_entry *entry)
 void mq_share_return(mq_engine *engine, mq_session *session)
 {
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
-        mq_entry *entry = n < session->sent_first ? NULL : &session->sent[n & (session->sent_room - 1)];
+        mq_entry *entry = n < session->sent_first ? NULL : &session->sent[n & (session->sent_capacity - 1)];
         if (entry == NULL || !goes_back(entry))
             continue;
         take_back(engine, entry);
@@ -247,13 +247,13 @@ mq_session *mq_share_open(mq_engine *engine, uint32_t queue_max, bool drop_newes
 
 static mq_member *member_add(mq_group *group, mq_session *session)
 {
-    if (group->count == group->room) {
-        uint32_t room = group->room ? group->room * 2 : 4;
-        mq_member *members = realloc(group->members, room * sizeof *members);
+    if (group->count == group->capacity) {
+        uint32_t capacity = group->capacity ? group->capacity * 2 : 4;
+        mq_member *members = realloc(group->members, capacity * sizeof *members);
         if (members == NULL)
             return NULL;
         group->members = members;
-        group->room = room;
+        group->capacity = capacity;
     }
     group->members[group->count] = (mq_member){.session = session, .generation = session->item.generation};
     return &group->members[group->count++];

@@ -17,18 +17,18 @@
 
 static uint32_t *place(const mq_engine *engine, uint64_t hash)
 {
-    return &engine->ids_table[hash & (engine->ids_room - 1)];
+    return &engine->ids_table[hash & (engine->ids_capacity - 1)];
 }
 
 static bool table_grow(mq_engine *engine)
 {
-    uint32_t room = engine->ids_room ? engine->ids_room * 2 : TABLE_MIN;
-    uint32_t *table = calloc(room, sizeof *table);
+    uint32_t capacity = engine->ids_capacity ? engine->ids_capacity * 2 : TABLE_MIN;
+    uint32_t *table = calloc(capacity, sizeof *table);
     if (table == NULL)
         return false;
     free(engine->ids_table);
     engine->ids_table = table;
-    engine->ids_room = room;
+    engine->ids_capacity = capacity;
     for (uint32_t i = 0; i < engine->subscription_ids.made; i++) {
         mq_subscription_ids *ids = mq_slab_at(&engine->subscription_ids, i);
         if (!(ids->item.generation & 1))
@@ -43,7 +43,7 @@ static bool table_grow(mq_engine *engine)
 static mq_subscription_ids *make(mq_engine *engine, uint64_t hash, const void *identifiers, uint32_t length)
 {
     if (engine->subscription_ids.live == MQ_SUBSCRIPTION_IDS_MAX ||
-        (engine->subscription_ids.live >= engine->ids_room && !table_grow(engine)))
+        (engine->subscription_ids.live >= engine->ids_capacity && !table_grow(engine)))
         return NULL;
     uint8_t *copy = malloc(length ? length : 1);
     mq_subscription_ids *ids = copy == NULL ? NULL : mq_slab_take(&engine->subscription_ids);
@@ -65,7 +65,7 @@ uint32_t mq_subscription_ids_take(mq_engine *engine, uint64_t group, const void 
 {
     uint64_t hash = mq_hash(engine, identifiers, length) ^ group;
     mq_subscription_ids *ids = NULL;
-    for (uint32_t at = engine->ids_room ? *place(engine, hash) : 0; at != 0; at = ids->next) {
+    for (uint32_t at = engine->ids_capacity ? *place(engine, hash) : 0; at != 0; at = ids->next) {
         ids = mq_slab_at(&engine->subscription_ids, at - 1);
         if (ids->hash == hash && ids->group == group && ids->length == length &&
             memcmp(ids->identifiers, identifiers, length) == 0) {

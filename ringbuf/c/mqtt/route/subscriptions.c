@@ -20,7 +20,7 @@
 static uint32_t *place(const mq_engine *engine, const mq_node *filter, uint64_t session)
 {
     uint64_t hash = rb_hash_mix((uint64_t)(uintptr_t)filter ^ engine->seed[0], session ^ engine->seed[1]);
-    return &engine->subscription_table[(hash >> 8) & (engine->subscription_room - 1)];
+    return &engine->subscription_table[(hash >> 8) & (engine->subscription_capacity - 1)];
 }
 
 static mq_subscription *at_number(const mq_engine *engine, uint32_t number)
@@ -30,13 +30,13 @@ static mq_subscription *at_number(const mq_engine *engine, uint32_t number)
 
 static bool table_grow(mq_engine *engine)
 {
-    uint32_t room = engine->subscription_room ? engine->subscription_room * 2 : TABLE_MIN;
-    uint32_t *table = calloc(room, sizeof *table);
+    uint32_t capacity = engine->subscription_capacity ? engine->subscription_capacity * 2 : TABLE_MIN;
+    uint32_t *table = calloc(capacity, sizeof *table);
     if (table == NULL)
         return false;
     free(engine->subscription_table);
     engine->subscription_table = table;
-    engine->subscription_room = room;
+    engine->subscription_capacity = capacity;
     for (uint32_t i = 0; i < engine->subscriptions.made; i++) {
         mq_subscription *its = mq_slab_at(&engine->subscriptions, i);
         if (!(its->item.generation & 1))
@@ -50,7 +50,7 @@ static bool table_grow(mq_engine *engine)
 
 mq_subscription *mq_subscription_find(const mq_engine *engine, const mq_node *filter, uint64_t session)
 {
-    if (engine->subscription_room == 0)
+    if (engine->subscription_capacity == 0)
         return NULL;
     for (uint32_t number = *place(engine, filter, session); number != 0;) {
         mq_subscription *its = at_number(engine, number);
@@ -79,7 +79,7 @@ static mq_node *filter_node(mq_engine *engine, const char *filter, uint32_t leng
 static mq_subscription *make(mq_engine *engine, mq_node *filter, uint64_t session)
 {
     mq_slab *slab = &engine->subscriptions;
-    if (slab->live >= engine->subscription_room && !table_grow(engine))
+    if (slab->live >= engine->subscription_capacity && !table_grow(engine))
         return NULL;
     mq_subscription *its = mq_slab_take(slab);
     if (its == NULL)

@@ -39,7 +39,7 @@ struct mq_topic {
     uint64_t hash;
     uint8_t *name;
     mq_route *routes;
-    uint32_t route_count, route_room;
+    uint32_t route_count, route_capacity;
     mq_blob *retained;
     mq_owner *owner;  /* owner whose message created the topic; NULL: none */
     mq_node *node;    /* of its name in the trie */

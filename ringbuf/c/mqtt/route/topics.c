@@ -33,26 +33,26 @@ static uint64_t table_word(const mq_topic *topic)
  * memory. */
 static uint32_t table_home(const mq_engine *engine, uint64_t word)
 {
-    return (uint32_t)(word >> 32) & (engine->table_room - 1);
+    return (uint32_t)(word >> 32) & (engine->table_capacity - 1);
 }
 
 static void table_put(mq_engine *engine, uint64_t word)
 {
-    uint32_t mask = engine->table_room - 1, at = table_home(engine, word);
+    uint32_t mask = engine->table_capacity - 1, at = table_home(engine, word);
     while (engine->table[at] != 0)
         at = (at + 1) & mask;
     engine->table[at] = word;
 }
 
-static bool table_resize(mq_engine *engine, uint32_t room)
+static bool table_resize(mq_engine *engine, uint32_t capacity)
 {
-    uint64_t *table = calloc(room, sizeof *table), *old = engine->table;
+    uint64_t *table = calloc(capacity, sizeof *table), *old = engine->table;
     if (table == NULL)
         return false;
-    uint32_t old_room = engine->table_room;
+    uint32_t old_capacity = engine->table_capacity;
     engine->table = table;
-    engine->table_room = room;
-    for (uint32_t i = 0; i < old_room; i++)
+    engine->table_capacity = capacity;
+    for (uint32_t i = 0; i < old_capacity; i++)
         if (old[i] != 0)
             table_put(engine, old[i]);
     free(old);
@@ -61,7 +61,7 @@ static bool table_resize(mq_engine *engine, uint32_t room)
 
 static void table_remove(mq_engine *engine, const mq_topic *topic)
 {
-    uint32_t mask = engine->table_room - 1, hole = table_home(engine, topic->hash);
+    uint32_t mask = engine->table_capacity - 1, hole = table_home(engine, topic->hash);
     while (engine->table[hole] != table_word(topic))
         hole = (hole + 1) & mask;
     for (uint32_t at = (hole + 1) & mask; engine->table[at] != 0; at = (at + 1) & mask) {
@@ -77,10 +77,10 @@ static void table_remove(mq_engine *engine, const mq_topic *topic)
 
 mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length)
 {
-    if (engine->table_room == 0)
+    if (engine->table_capacity == 0)
         return NULL;
     uint64_t hash = mq_hash(engine, name, length);
-    uint32_t mask = engine->table_room - 1;
+    uint32_t mask = engine->table_capacity - 1;
     for (uint32_t at = table_home(engine, hash); engine->table[at] != 0; at = (at + 1) & mask) {
         if ((engine->table[at] ^ hash) >> 32 != 0)
             continue;
@@ -105,8 +105,8 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     uint64_t bytes = name_bytes(name, length);
     if (engine->topics.live >= engine->limits.topics_max ||
         engine->counters.topics_bytes + bytes > engine->limits.topics_max_bytes ||
-        (engine->topics.live >= engine->table_room / 4 * 3 &&
-         !table_resize(engine, engine->table_room ? engine->table_room * 2 : TABLE_MIN)))
+        (engine->topics.live >= engine->table_capacity / 4 * 3 &&
+         !table_resize(engine, engine->table_capacity ? engine->table_capacity * 2 : TABLE_MIN)))
         return NULL;
     uint8_t *copy = malloc(length ? length : 1);
     mq_node *node = copy == NULL
@@ -184,10 +184,10 @@ mq_topic *mq_topic_recyclable(mq_engine *engine)
 /* Free memory of removed topics.  Without memory for a smaller table, the table stays as it is. */
 void mq_topics_trim(mq_engine *engine)
 {
-    uint32_t room = engine->table_room;
-    while (room > TABLE_MIN && engine->topics.live < room / 8)
-        room /= 2;
-    if (room < engine->table_room)
-        table_resize(engine, room);
+    uint32_t capacity = engine->table_capacity;
+    while (capacity > TABLE_MIN && engine->topics.live < capacity / 8)
+        capacity /= 2;
+    if (capacity < engine->table_capacity)
+        table_resize(engine, capacity);
     mq_slab_trim(&engine->topics);
 }

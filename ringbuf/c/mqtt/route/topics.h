@@ -63,8 +63,8 @@ mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name,
 int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *waits_for);
 /* The two parts of mq_append(): find room, with its results; append where RB_OK has found it.  Between the
  * two, nothing may be appended. */
-int mq_append_room(mq_engine *engine, const mq_topic *topic, const mq_message *message);
-uint64_t mq_append_in_room(mq_engine *engine, mq_topic *topic, const mq_message *message);
+int mq_append_check(mq_engine *engine, const mq_topic *topic, const mq_message *message);
+uint64_t mq_append_checked(mq_engine *engine, mq_topic *topic, const mq_message *message);
 
 /* producer_rings.c */
 void mq_producers_read(mq_engine *engine);

@@ -24,21 +24,21 @@ static uint32_t hash_of(const mq_engine *engine, const mq_node *parent, const ch
 
 static void put(mq_trie *trie, mq_edge edge)
 {
-    uint32_t mask = trie->room - 1, at = edge.hash & mask;
+    uint32_t mask = trie->capacity - 1, at = edge.hash & mask;
     while (trie->table[at].node != NULL)
         at = (at + 1) & mask;
     trie->table[at] = edge;
 }
 
-static bool resize(mq_trie *trie, uint32_t room)
+static bool resize(mq_trie *trie, uint32_t capacity)
 {
-    mq_edge *table = calloc(room, sizeof *table), *old = trie->table;
+    mq_edge *table = calloc(capacity, sizeof *table), *old = trie->table;
     if (table == NULL)
         return false;
-    uint32_t old_room = trie->room;
+    uint32_t old_capacity = trie->capacity;
     trie->table = table;
-    trie->room = room;
-    for (uint32_t i = 0; i < old_room; i++)
+    trie->capacity = capacity;
+    for (uint32_t i = 0; i < old_capacity; i++)
         if (old[i].node != NULL)
             put(trie, old[i]);
     free(old);
@@ -47,7 +47,7 @@ static bool resize(mq_trie *trie, uint32_t room)
 
 static void take_out(mq_trie *trie, const mq_node *node)
 {
-    uint32_t mask = trie->room - 1, hole = node->hash & mask;
+    uint32_t mask = trie->capacity - 1, hole = node->hash & mask;
     while (trie->table[hole].node != node)
         hole = (hole + 1) & mask;
     for (uint32_t at = (hole + 1) & mask; trie->table[at].node != NULL; at = (at + 1) & mask) {
@@ -65,7 +65,7 @@ static mq_node *find(const mq_engine *engine, const mq_node *parent, const char 
                      uint32_t hash)
 {
     const mq_trie *trie = &engine->trie;
-    uint32_t mask = trie->room - 1;
+    uint32_t mask = trie->capacity - 1;
     for (uint32_t at = hash & mask; trie->table[at].node != NULL; at = (at + 1) & mask) {
         mq_node *node = trie->table[at].node;
         if (trie->table[at].hash == hash && node->parent == parent && node->length == length &&
@@ -101,7 +101,7 @@ mq_node *mq_trie_make(mq_engine *engine, mq_node *parent, const char *text, uint
     mq_node *node = find(engine, parent, text, length, hash);
     if (node != NULL)
         return node;
-    if (trie->count >= trie->room / 4 * 3 && !resize(trie, trie->room * 2))
+    if (trie->count >= trie->capacity / 4 * 3 && !resize(trie, trie->capacity * 2))
         return NULL;
     if ((node = malloc(sizeof *node + length)) == NULL)
         return NULL;
@@ -152,8 +152,8 @@ void mq_trie_prune(mq_engine *engine, mq_node *node)
             free(node);
         node = parent;
     }
-    if (trie->room > TABLE_MIN && trie->count < trie->room / 8)
-        resize(trie, trie->room / 2); /* without memory the table stays as it is */
+    if (trie->capacity > TABLE_MIN && trie->count < trie->capacity / 8)
+        resize(trie, trie->capacity / 2); /* without memory the table stays as it is */
 }
 
 void mq_trie_release(mq_node *node)
@@ -172,7 +172,7 @@ bool mq_trie_open(mq_trie *trie)
 
 void mq_trie_free(mq_trie *trie)
 {
-    for (uint32_t i = 0; i < trie->room; i++)
+    for (uint32_t i = 0; i < trie->capacity; i++)
         free(trie->table[i].node);
     for (uint32_t i = 0; i < MQ_ROOTS; i++)
         free(trie->roots[i]);

@@ -38,7 +38,7 @@ typedef struct mq_edge { /* place in the table of nodes by parent and text */
 typedef struct mq_trie {
     mq_node *roots[MQ_ROOTS];
     mq_edge *table;
-    uint32_t room, count;
+    uint32_t capacity, count;
 } mq_trie;
 
 bool mq_trie_open(mq_trie *trie); /* false: no memory */

@@ -6,7 +6,7 @@
  * read and written as a socket is, by mq_layer_read() and mq_layer_write(), and uses the layer below in the
  * same way.  A plain connection has no layer, and costs one branch for each system call.
  *
- *   - A layer never returns more than `room` bytes.  If plain bytes or the end are ready inside, it sets
+ *   - A layer never returns more than `capacity` bytes.  If plain bytes or the end are ready inside, it sets
  *     `pending`, and the loop reads again without a readable socket.
  *   - Bytes that `write` has taken are the layer's.  If the layer could not send them, or if it must send to
  *     continue, it sets `wants_write`, and the loop calls `flush` when the socket is writable.
@@ -28,7 +28,7 @@ typedef struct mq_layer mq_layer;
 typedef struct mq_layer_calls {
     /* As recv(): plain bytes; 0: the end; -1 with errno.  EAGAIN: nothing yet.  EPROTO: the peer has broken
      * the rules of the layer, and `reason` names the rule.  EMSGSIZE: the peer sends more than it may. */
-    ssize_t (*read)(mq_layer *layer, int fd, uint8_t *to, size_t room);
+    ssize_t (*read)(mq_layer *layer, int fd, uint8_t *to, size_t capacity);
     /* As send(): number of bytes taken; -1 with errno.  EAGAIN: none were taken, and the call is repeated
      * with at least the same bytes when the socket is writable. */
     ssize_t (*write)(mq_layer *layer, int fd, const uint8_t *from, size_t length);
@@ -48,11 +48,11 @@ struct mq_layer {
     const char *reason; /* of EPROTO, for the log; valid as long as the layer.  NULL: not known */
 };
 
-static inline ssize_t mq_layer_read(mq_layer *layer, int fd, uint8_t *to, size_t room)
+static inline ssize_t mq_layer_read(mq_layer *layer, int fd, uint8_t *to, size_t capacity)
 {
     if (layer != NULL)
-        return layer->calls->read(layer, fd, to, room);
-    return recv(fd, to, room, MSG_DONTWAIT);
+        return layer->calls->read(layer, fd, to, capacity);
+    return recv(fd, to, capacity, MSG_DONTWAIT);
 }
 
 static inline ssize_t mq_layer_write(mq_layer *layer, int fd, const uint8_t *from, size_t length)

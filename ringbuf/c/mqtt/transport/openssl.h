@@ -21,7 +21,7 @@ typedef struct X509_name_st X509_NAME;
 typedef struct X509_name_entry_st X509_NAME_ENTRY;
 typedef struct asn1_string_st ASN1_STRING;
 typedef struct stack_st GENERAL_NAMES;
-typedef int (*mq_passphrase)(char *to, int room, int writing, void *user);
+typedef int (*mq_passphrase)(char *to, int capacity, int writing, void *user);
 typedef int (*mq_verify)(int ok, void *store);
 
 /* Macros of OpenSSL's headers. */

@@ -53,7 +53,7 @@ static ssize_t check(proxy_layer *self, const uint8_t *bytes, size_t count)
     return (ssize_t)count;
 }
 
-static ssize_t layer_read(mq_layer *layer, int fd, uint8_t *to, size_t room)
+static ssize_t layer_read(mq_layer *layer, int fd, uint8_t *to, size_t capacity)
 {
     proxy_layer *self = of(layer);
     size_t left = self->wanted - self->got;
@@ -61,7 +61,7 @@ static ssize_t layer_read(mq_layer *layer, int fd, uint8_t *to, size_t room)
         errno = EAGAIN;
         return -1;
     }
-    ssize_t count = mq_layer_read(NULL, fd, to, left < room ? left : room);
+    ssize_t count = mq_layer_read(NULL, fd, to, left < capacity ? left : capacity);
     if (count <= 0)
         return count;
     if (self->got < FIXED_BYTES && check(self, to, (size_t)count) < 0)

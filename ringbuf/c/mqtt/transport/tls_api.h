@@ -29,10 +29,10 @@ mq_tls_context *mq_tls_context_new(const mq_tls_files *files, char reason[MQ_TLS
 /* Free a context.  Connections that it has begun stay. */
 void mq_tls_context_free(mq_tls_context *context);
 
-/* Write the certificate of connection `handle` in DER to `to`, if it fits in `room`.  Returns its length; 0:
- * the client has shown none.  On the polling thread. */
-uint32_t mq_engine_certificate(const mq_engine *engine, uint64_t handle, uint8_t *to, uint32_t room);
+/* Write the certificate of connection `handle` in DER to `to`, if it fits in `capacity`.  Returns its length;
+ * 0: the client has shown none.  On the polling thread. */
+uint32_t mq_engine_certificate(const mq_engine *engine, uint64_t handle, uint8_t *to, uint32_t capacity);
 
 /* Likewise the name in that certificate, in UTF-8 without a zero byte: its common name, otherwise the first
  * alternative name that is a DNS name, an e-mail address or a URI. */
-uint32_t mq_engine_certificate_name(const mq_engine *engine, uint64_t handle, uint8_t *to, uint32_t room);
+uint32_t mq_engine_certificate_name(const mq_engine *engine, uint64_t handle, uint8_t *to, uint32_t capacity);

@@ -14,29 +14,29 @@ static X509 *certificate_of(const mq_engine *engine, uint64_t handle)
     return ssl == NULL ? NULL : mq_ssl.SSL_get1_peer_certificate(ssl);
 }
 
-uint32_t mq_engine_certificate(const mq_engine *engine, uint64_t handle, uint8_t *to, uint32_t room)
+uint32_t mq_engine_certificate(const mq_engine *engine, uint64_t handle, uint8_t *to, uint32_t capacity)
 {
     X509 *certificate = certificate_of(engine, handle);
     if (certificate == NULL)
         return 0;
     int length = mq_ssl.i2d_X509(certificate, NULL);
-    if (length > 0 && (uint32_t)length <= room)
+    if (length > 0 && (uint32_t)length <= capacity)
         mq_ssl.i2d_X509(certificate, &to);
     mq_ssl.X509_free(certificate);
     return length > 0 ? (uint32_t)length : 0;
 }
 
 /* Write a name to `to` if it fits.  Returns its length; 0: it is empty or has a zero byte. */
-static uint32_t write_name(const uint8_t *name, int length, uint8_t *to, uint32_t room)
+static uint32_t write_name(const uint8_t *name, int length, uint8_t *to, uint32_t capacity)
 {
     if (name == NULL || length <= 0 || memchr(name, 0, (size_t)length) != NULL)
         return 0;
-    if ((uint32_t)length <= room)
+    if ((uint32_t)length <= capacity)
         memcpy(to, name, (size_t)length);
     return (uint32_t)length;
 }
 
-static uint32_t common_name(const X509 *certificate, uint8_t *to, uint32_t room)
+static uint32_t common_name(const X509 *certificate, uint8_t *to, uint32_t capacity)
 {
     X509_NAME *subject = mq_ssl.X509_get_subject_name(certificate);
     uint32_t found = 0;
@@ -47,7 +47,7 @@ static uint32_t common_name(const X509 *certificate, uint8_t *to, uint32_t room)
         uint8_t *name = NULL;
         int length = mq_ssl.ASN1_STRING_to_UTF8(
             &name, mq_ssl.X509_NAME_ENTRY_get_data(mq_ssl.X509_NAME_get_entry(subject, i)));
-        found = write_name(name, length, to, room);
+        found = write_name(name, length, to, capacity);
         mq_ssl.CRYPTO_free(name, __FILE__, __LINE__);
     }
     return found;
@@ -61,7 +61,7 @@ static bool is_ascii(const uint8_t *name, int length)
     return true;
 }
 
-static uint32_t alternative_name(const X509 *certificate, uint8_t *to, uint32_t room)
+static uint32_t alternative_name(const X509 *certificate, uint8_t *to, uint32_t capacity)
 {
     GENERAL_NAMES *names = mq_ssl.X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
     if (names == NULL)
@@ -75,20 +75,20 @@ static uint32_t alternative_name(const X509 *certificate, uint8_t *to, uint32_t 
         const uint8_t *bytes = mq_ssl.ASN1_STRING_get0_data(name);
         int length = mq_ssl.ASN1_STRING_length(name);
         if (is_ascii(bytes, length))
-            found = write_name(bytes, length, to, room);
+            found = write_name(bytes, length, to, capacity);
     }
     mq_ssl.GENERAL_NAMES_free(names);
     return found;
 }
 
-uint32_t mq_engine_certificate_name(const mq_engine *engine, uint64_t handle, uint8_t *to, uint32_t room)
+uint32_t mq_engine_certificate_name(const mq_engine *engine, uint64_t handle, uint8_t *to, uint32_t capacity)
 {
     X509 *certificate = certificate_of(engine, handle);
     if (certificate == NULL)
         return 0;
-    uint32_t found = common_name(certificate, to, room);
+    uint32_t found = common_name(certificate, to, capacity);
     if (found == 0)
-        found = alternative_name(certificate, to, room);
+        found = alternative_name(certificate, to, capacity);
     mq_ssl.X509_free(certificate);
     return found;
 }

@@ -15,9 +15,9 @@
 #define CIPHERS_1_2 "@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
 
 /* OpenSSL would ask the terminal for the passphrase of an encrypted key. */
-static int no_passphrase(char *to, int room, int writing, void *user)
+static int no_passphrase(char *to, int capacity, int writing, void *user)
 {
-    (void)to, (void)room, (void)writing, (void)user;
+    (void)to, (void)capacity, (void)writing, (void)user;
     return 0;
 }
 

@@ -44,15 +44,15 @@ static int retry(BIO *bio, int direction)
     return -1;
 }
 
-static int bio_read(BIO *bio, char *to, int room)
+static int bio_read(BIO *bio, char *to, int capacity)
 {
     tls_layer *self = mq_ssl.BIO_get_data(bio);
     mq_ssl.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
     if (self->drained)
         return retry(bio, BIO_FLAGS_READ);
-    ssize_t count = mq_layer_read(self->layer.below, self->fd, (uint8_t *)to, (size_t)room);
+    ssize_t count = mq_layer_read(self->layer.below, self->fd, (uint8_t *)to, (size_t)capacity);
     self->at_end = count == 0;
-    self->drained = count > 0 && count < room && self->layer.below == NULL;
+    self->drained = count > 0 && count < capacity && self->layer.below == NULL;
     if (count < 0 && (errno == EAGAIN || errno == EINTR))
         return retry(bio, BIO_FLAGS_READ);
     return (int)count;
@@ -167,12 +167,12 @@ static void call_begins(tls_layer *self, int fd)
 }
 
 /* Decrypt into `to` until it is full, or all input is used.  Returns the number of bytes. */
-static size_t decrypt(tls_layer *self, uint8_t *to, size_t room)
+static size_t decrypt(tls_layer *self, uint8_t *to, size_t capacity)
 {
     size_t count = 0;
-    room = room < INT_MAX ? room : INT_MAX;
-    while (count < room) {
-        int result = mq_ssl.SSL_read(self->ssl, to + count, (int)(room - count));
+    capacity = capacity < INT_MAX ? capacity : INT_MAX;
+    while (count < capacity) {
+        int result = mq_ssl.SSL_read(self->ssl, to + count, (int)(capacity - count));
         if (result <= 0) {
             failed(self, result);
             return count;
@@ -185,14 +185,14 @@ static size_t decrypt(tls_layer *self, uint8_t *to, size_t room)
     return count;
 }
 
-static ssize_t layer_read(mq_layer *layer, int fd, uint8_t *to, size_t room)
+static ssize_t layer_read(mq_layer *layer, int fd, uint8_t *to, size_t capacity)
 {
     tls_layer *self = of(layer);
     layer->pending = false;
     if (self->has_ended)
         return read_end(self);
     call_begins(self, fd);
-    size_t count = handshake(self) ? decrypt(self, to, room) : 0;
+    size_t count = handshake(self) ? decrypt(self, to, capacity) : 0;
     if (count > 0) {
         layer->pending |= self->has_ended; /* the next read reports the end */
         return (ssize_t)count;

@@ -149,12 +149,12 @@ static ssize_t read_end(const websocket_layer *self)
     return -1;
 }
 
-static ssize_t layer_read(mq_layer *layer, int fd, uint8_t *to, size_t room)
+static ssize_t layer_read(mq_layer *layer, int fd, uint8_t *to, size_t capacity)
 {
     websocket_layer *self = of(layer);
     if (self->ws.close_code != 0)
         return read_end(self);
-    ssize_t count = mq_layer_read(layer->below, fd, to, room);
+    ssize_t count = mq_layer_read(layer->below, fd, to, capacity);
     int error = errno;
     if (count > 0 && self->is_upgraded) {
         count = mq_websocket_decode(&self->ws, to, (uint32_t)count);
