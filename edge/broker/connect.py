@@ -324,7 +324,7 @@ class ConnectHandler:
         """CONNACK with each property that differs from the client's request or from the default of MQTT 5."""
         if packet.version != _V5:
             return _ACCEPTED[present]
-        terms = (
+        answer = (
             present,
             _unless(session.expiry_s, _expiry_wanted_s(packet)),
             _unless(self._engine_limits.receive_max, RECEIVE_MAXIMUM),
@@ -336,8 +336,8 @@ class ConnectHandler:
         )
         method = packet.properties.authentication_method
         if packet.client_id and method is None:
-            return _accepted_bytes(*terms)
-        usual = _accepted(*terms)
+            return _accepted_bytes(*answer)
+        usual = _accepted(*answer)
         properties = replace(
             usual.properties,
             assigned_client_identifier=None if packet.client_id else client_info.client_id,
@@ -389,9 +389,9 @@ def _accepted(
 
 
 @lru_cache(ANSWERS_KEPT)
-def _accepted_bytes(*terms: Any) -> bytes:
+def _accepted_bytes(*values: Any) -> bytes:
     """Encode CONNACK. Cached, because most clients of a fleet get the same one."""
-    return encode(_accepted(*terms), Version.V5)
+    return encode(_accepted(*values), Version.V5)
 
 
 def _expiry_wanted_s(packet: Connect) -> int:

@@ -82,9 +82,9 @@ class Retained:
             return
         routes = self._router.routes
         topics = yield from routes.retaining(session, topic_filter)  # in the order of the table of topics
-        terms = session.subscriptions.get(topic_filter)
-        if terms is not None and (topics is None or len(topics) > 0):
-            with routes.tags_of(terms) as (tag,):
+        options = session.subscriptions.get(topic_filter)
+        if options is not None and (topics is None or len(topics) > 0):
+            with routes.tags_of(options) as (tag,):
                 self._engine.send_retained(session.handle, tag, topic_filter.encode(), topics)
 
     def report_refused(self) -> None:

@@ -93,7 +93,7 @@ class TopicLimits:
 
 @dataclass(slots=True, eq=False)
 class SharedGroup:
-    """One shared subscription: its queue, and its members with their terms."""
+    """One shared subscription: its queue, and its members with their options."""
 
     handle: int  # the engine's session that is its queue
     members: dict[Session, int]
@@ -209,19 +209,19 @@ class Router:
         `identifier` 0 stands for no Subscription Identifier. Retained messages are not sent here:
         Retained.send() does that after the SUBACK.
         """
-        topic_filter, terms = subscription.topic_filter, options_of(subscription, identifier)
+        topic_filter, options = subscription.topic_filter, options_of(subscription, identifier)
         known = session.subscriptions.get(topic_filter)
-        session.subscriptions[topic_filter] = terms
+        session.subscriptions[topic_filter] = options
         if known is None:
             self._count_filters(session, 1, filter_bytes(topic_filter))
         self._targets[session.handle] = session
         self._journal.subscribed(session, topic_filter)
         if is_share(topic_filter):
-            yield from self._join(session, topic_filter, terms)
+            yield from self._join(session, topic_filter, options)
             return known is None
-        session.marked += _marks(terms) - _marks(known)
-        self._tree.add(topic_filter, session.handle, terms)
-        yield from self._add(session, topic_filter, terms, only_adds=_only_adds(known, terms))
+        session.marked += _marks(options) - _marks(known)
+        self._tree.add(topic_filter, session.handle, options)
+        yield from self._add(session, topic_filter, options, only_adds=_only_adds(known, options))
         return known is None
 
     def subscribe_plain(self, session: Session, filters: list[str], qos: bytes, more_bytes: int) -> list[str]:
@@ -238,14 +238,14 @@ class Router:
                 self._journal.subscribed(session, topic_filter)
         return retaining
 
-    def _add(self, session: Session, topic_filter: str, terms: int, *, only_adds: bool) -> Steps[None]:
+    def _add(self, session: Session, topic_filter: str, options: int, *, only_adds: bool) -> Steps[None]:
         """Make the routes of a subscription of `session`. `only_adds`: True if it takes no route away."""
         if (
             session.marked == 0
             and only_adds
             and self.routes.allowed_filters_of(session, topic_filter).certain
         ):
-            yield from self.routes.add_routes(session, topic_filter, terms)
+            yield from self.routes.add_routes(session, topic_filter, options)
         else:
             yield from self.routes.recompute_routes(session, topic_filter, self._tree.matching)
 
@@ -278,14 +278,14 @@ class Router:
         return [*map(bool, done), *rest]
 
     def _remove(self, session: Session, topic_filter: str) -> Steps[None]:
-        terms = session.subscriptions.pop(topic_filter)
+        options = session.subscriptions.pop(topic_filter)
         self._count_filters(session, -1, -filter_bytes(topic_filter))
         self._journal.unsubscribed(session, [topic_filter])
         if is_share(topic_filter):
             yield from self._leave(session, topic_filter)
             return
         self._engine.stop_retained(session.handle, topic_filter.encode())
-        session.marked -= _marks(terms)
+        session.marked -= _marks(options)
         self._tree.remove(topic_filter, session.handle)
         yield from self.routes.recompute_routes(session, topic_filter, self._tree.matching)
 
@@ -343,21 +343,21 @@ class Router:
             if any(member.kept for member in group.members)
         ]
 
-    def _join(self, session: Session, shared_filter: str, terms: int) -> Steps[None]:
+    def _join(self, session: Session, shared_filter: str, options: int) -> Steps[None]:
         group = self._groups.get(shared_filter)
         is_new = group is None
         if group is None:
             handle = self._engine.share_open(self._queues.queued_records_max, self._queues.drop_newest)
             group = self._groups[shared_filter] = self._targets[handle] = SharedGroup(handle, {})
             self._tree.add(split_share(shared_filter)[1], handle, OF_GROUP)
-        group.members[session] = terms
+        group.members[session] = options
         if self.may_receive is not None and not is_new:
             yield from self._route_group(group, shared_filter)
             self._purge(group)
             if session.ended:
                 return
-        ((options, identifiers),) = tags(terms)
-        self._engine.share_join(group.handle, session.handle, options, identifiers)
+        ((option_bits, identifiers),) = tags(options)
+        self._engine.share_join(group.handle, session.handle, option_bits, identifiers)
         if session.kept:
             self._journal.group(group.handle, shared_filter, is_kept=True)
         if is_new:
@@ -414,9 +414,9 @@ class Router:
             at_once(self._route_group(group, shared_filter))
             self._purge(group)
         for session in sessions:
-            for topic_filter, terms in session.subscriptions.items():
+            for topic_filter, options in session.subscriptions.items():
                 if not is_share(topic_filter):
-                    at_once(self._add(session, topic_filter, terms, only_adds=True))
+                    at_once(self._add(session, topic_filter, options, only_adds=True))
             self._purge(session)
         self._journal.acl_changed()
 
@@ -524,13 +524,13 @@ def plain_bytes(filters: list[str]) -> int:
     return len(text.encode()) + 1 + text.count("/") * LEVEL_BYTES + len(filters) * (LEVEL_BYTES - 1)
 
 
-def _marks(terms: int | None) -> int:
+def _marks(options: int | None) -> int:
     """1 for a subscription that does more than raise a QoS: the routes of its session must be computed."""
-    return 0 if terms is None or is_plain(terms) else 1
+    return 0 if options is None or is_plain(options) else 1
 
 
-def _only_adds(known: int | None, terms: int) -> bool:
-    """True if the new terms include all that the old terms of the same filter granted."""
+def _only_adds(known: int | None, options: int) -> bool:
+    """True if the new options include all that the old options of the same filter granted."""
     return known is None or (
-        is_plain(known) and known & QOS <= terms & QOS and not known & RETAIN_AS_PUBLISHED & ~terms
+        is_plain(known) and known & QOS <= options & QOS and not known & RETAIN_AS_PUBLISHED & ~options
     )

@@ -83,8 +83,8 @@ def _columns(row: ClientRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in ClientRow.__slots__}  # asdict() takes ten times as long
 
 
-def _subscription_row(topic_filter: str, terms: int) -> dict[str, Any]:
-    subscription, identifier = subscription_of(topic_filter, terms)
+def _subscription_row(topic_filter: str, options: int) -> dict[str, Any]:
+    subscription, identifier = subscription_of(topic_filter, options)
     row: dict[str, Any] = {"filter": topic_filter, "qos": subscription.qos}
     row |= {name: True for name in ("no_local", "retain_as_published") if getattr(subscription, name)}
     return row | ({"identifier": identifier} if identifier else {})

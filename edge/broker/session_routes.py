@@ -37,9 +37,9 @@ Matching: TypeAlias = "Callable[[str, int], Steps[Match]]"  # SubscriptionTree.m
 FILTERS = 128  # filters of a session that are compared between two yields
 
 
-def is_tag(terms: SubscriptionOptions) -> TypeGuard[int]:
-    """True for terms that are their tag: without a Subscription Identifier."""
-    return isinstance(terms, int) and terms <= TAG_OPTIONS
+def is_tag(options: SubscriptionOptions) -> TypeGuard[int]:
+    """True for options that are their tag: without a Subscription Identifier."""
+    return isinstance(options, int) and options <= TAG_OPTIONS
 
 
 class SessionRoutes:
@@ -112,12 +112,12 @@ class SessionRoutes:
 
     # ---- subscriptions that come and go ----
 
-    def add_routes(self, session: Session, topic_filter: str, terms: int) -> Steps[None]:
+    def add_routes(self, session: Session, topic_filter: str, options: int) -> Steps[None]:
         """Add the routes of a subscription that changes no other route of the session; see Router._add()."""
         rules = self.rules
         for allowed_filter in self.allowed_filters_of(session, topic_filter).filters:
             for topics in self.pieces(allowed_filter, few=False):
-                self._engine.routes_merge(topics, session.handle, terms)
+                self._engine.routes_merge(topics, session.handle, options)
                 yield
                 if session.ended or self.rules != rules:
                     return
@@ -171,7 +171,7 @@ class SessionRoutes:
             elif alone:
                 self._assign(session, topics, session.subscriptions[topic_filter])
             else:
-                self._assign_all(session, self._terms_by_filter(session, topics, others, places))
+                self._assign_all(session, self._options_by_filter(session, topics, others, places))
             yield
             if session.ended or self.rules != rules:
                 return
@@ -188,19 +188,19 @@ class SessionRoutes:
                 yield
         return filters
 
-    def _terms_by_filter(
+    def _options_by_filter(
         self, session: Session, topics: array[int], others: list[str], places: tuple[int, int]
     ) -> Iterable[tuple[int, SubscriptionOptions | None]]:
         options_by_topic: dict[int, SubscriptionOptions | None] = dict.fromkeys(topics)
         for topic_filter in others:
-            terms = session.subscriptions.get(topic_filter)
-            if terms is None:  # the session has ended
+            options = session.subscriptions.get(topic_filter)
+            if options is None:  # the session has ended
                 continue
             matching, _ = self._engine.topics_scan(topic_filter.encode(), *places, places[1])
             for topic in array("I", matching):
                 if topic in options_by_topic:
                     previous = options_by_topic[topic]
-                    options_by_topic[topic] = terms if previous is None else combined(previous, terms)
+                    options_by_topic[topic] = options if previous is None else combined(previous, options)
         return options_by_topic.items()
 
     def _assign_all(
@@ -208,17 +208,17 @@ class SessionRoutes:
     ) -> None:
         removed: array[int] = array("I")
         alike: dict[SubscriptionOptions, array[int]] = {}
-        for topic, terms in options_by_topic:
-            if terms is None:
+        for topic, options in options_by_topic:
+            if options is None:
                 removed.append(topic)
             else:
-                alike.setdefault(terms, array("I")).append(topic)
+                alike.setdefault(options, array("I")).append(topic)
         self._engine.routes_drop(removed, session.handle, 0)
-        for terms, same in alike.items():
-            self._assign(session, same, terms)
+        for options, same in alike.items():
+            self._assign(session, same, options)
 
-    def _assign(self, session: Session, topics: array[int], terms: SubscriptionOptions) -> None:
-        with self.tags_of(terms) as (first, *second):
+    def _assign(self, session: Session, topics: array[int], options: SubscriptionOptions) -> None:
+        with self.tags_of(options) as (first, *second):
             self._engine.routes_set(topics, session.handle, first)
             for tag in second:
                 self._engine.routes_add(topics, session.handle, tag)
@@ -259,18 +259,18 @@ class SessionRoutes:
     # ---- tags ----
 
     @contextmanager
-    def tags_of(self, terms: SubscriptionOptions) -> Iterator[list[int]]:
+    def tags_of(self, options: SubscriptionOptions) -> Iterator[list[int]]:
         """Tags of the one or two routes, valid while the context lasts: routes hold their own references."""
-        if is_tag(terms):
-            yield [terms]
+        if is_tag(options):
+            yield [options]
             return
         words, taken = [], []
         try:
-            for options, identifiers in tags(terms):
+            for option_bits, identifiers in tags(options):
                 number = self._engine.subscription_ids_take(identifiers) if identifiers else 0
                 if number:
                     taken.append(number)
-                words.append(options | number << TAG_IDS_SHIFT)
+                words.append(option_bits | number << TAG_IDS_SHIFT)
             yield words
         finally:
             for number in taken:

@@ -42,7 +42,7 @@ class SessionLimits:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """State of one client. `subscriptions` maps filter to terms (edge.engine.subscription_options) and
+    """State of one client. `subscriptions` maps filter to options (edge.engine.subscription_options) and
     belongs to the router.
 
     `connection` is 0 while the client is away.

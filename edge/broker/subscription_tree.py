@@ -48,17 +48,17 @@ def overlap(one: str, other: str) -> bool:
 
 
 class SubscriptionTree:
-    """Filters, with handles of the sessions that subscribe to them and their terms."""
+    """Filters, with handles of the sessions that subscribe to them and their options."""
 
     def __init__(self, engine: Engine) -> None:
         self.changes = 0  # number of filters that were added or removed since the start
         self._changed: deque[str] = deque(maxlen=CHANGES_KEPT)
         self._engine = engine
 
-    def add(self, topic_filter: str, session: int, terms: int) -> None:
-        """Add a subscription, or replace its terms."""
+    def add(self, topic_filter: str, session: int, options: int) -> None:
+        """Add a subscription, or replace its options."""
         self.note((topic_filter,))
-        self._engine.filter_add(topic_filter.encode(), session, terms)
+        self._engine.filter_add(topic_filter.encode(), session, options)
 
     def remove(self, topic_filter: str, session: int) -> bool:
         """Remove a subscription. True if it was there."""

@@ -84,8 +84,9 @@ class Durability(StrEnum):
     def sync_mode(self) -> Literal["interval", "disk"]:
         """disk: the log syncs after each write; interval: at least every sync_interval_ms.
 
-        Publishers of UPSTREAM wait for the sink, not for the log.
+        Publishers of UPSTREAM wait for the sink, not for the log. PROCESS has no log, so it has no mode.
         """
+        assert self.is_logged
         return "disk" if self is Durability.DISK else "interval"
 
     @property

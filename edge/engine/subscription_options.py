@@ -52,38 +52,38 @@ def options_of(subscription: Subscription, identifier: int = 0) -> int:
     return options | identifier << IDENTIFIER_SHIFT
 
 
-def subscription_of(topic_filter: str, terms: int) -> tuple[Subscription, int]:
+def subscription_of(topic_filter: str, options: int) -> tuple[Subscription, int]:
     """Subscription and identifier of an int: the inverse of options_of()."""
     subscription = Subscription(
         topic_filter,
-        terms & QOS,
-        no_local=bool(terms & NO_LOCAL),
-        retain_as_published=bool(terms & RETAIN_AS_PUBLISHED),
+        options & QOS,
+        no_local=bool(options & NO_LOCAL),
+        retain_as_published=bool(options & RETAIN_AS_PUBLISHED),
     )
-    return subscription, terms >> IDENTIFIER_SHIFT
+    return subscription, options >> IDENTIFIER_SHIFT
 
 
-def is_plain(terms: int) -> bool:
+def is_plain(options: int) -> bool:
     """True if the options have no identifier and are not no-local: such options combine to an int."""
-    return not terms & ~_PLAIN
+    return not options & ~_PLAIN
 
 
-def combined(options: SubscriptionOptions, more: int) -> SubscriptionOptions:
+def combined(options: SubscriptionOptions, added: int) -> SubscriptionOptions:
     """Subscription options combined with one more subscription."""
     if isinstance(options, int):
-        if (options | more) & ~_PLAIN == 0:
-            return (options | more) & RETAIN_AS_PUBLISHED | max(options & QOS, more & QOS)
-        return options, more
-    return (*options, more)
+        if (options | added) & ~_PLAIN == 0:
+            return (options | added) & RETAIN_AS_PUBLISHED | max(options & QOS, added & QOS)
+        return options, added
+    return (*options, added)
 
 
-def tags(terms: SubscriptionOptions) -> list[tuple[int, bytes]]:
-    """(options, Subscription Identifier properties) of the one or two routes for these terms.
+def tags(options: SubscriptionOptions) -> list[tuple[int, bytes]]:
+    """(options, Subscription Identifier properties) of the one or two routes for these options.
 
     Two routes are needed when some subscriptions are no-local and some are not: messages that the session
-    itself publishes then have separate terms.
+    itself publishes then have separate options.
     """
-    every = (terms,) if isinstance(terms, int) else terms
+    every = (options,) if isinstance(options, int) else options
     own = tuple(one for one in every if not one & NO_LOCAL)
     if len(own) == len(every):
         return [_together(every, 0)]
@@ -92,10 +92,12 @@ def tags(terms: SubscriptionOptions) -> list[tuple[int, bytes]]:
 
 
 def _together(every: tuple[int, ...], mark: int) -> tuple[int, bytes]:
-    options = max(one & QOS for one in every) | mark
+    option_bits = max(one & QOS for one in every) | mark
     if any(one & RETAIN_AS_PUBLISHED for one in every):
-        options |= RETAIN_AS_PUBLISHED
-    return options, b"".join(_property(one >> IDENTIFIER_SHIFT) for one in every if one >> IDENTIFIER_SHIFT)
+        option_bits |= RETAIN_AS_PUBLISHED
+    return option_bits, b"".join(
+        _property(one >> IDENTIFIER_SHIFT) for one in every if one >> IDENTIFIER_SHIFT
+    )
 
 
 def _property(identifier: int) -> bytes:

@@ -168,7 +168,7 @@ class _Restart:
 
     def _subscribed(self, note: Subscribed) -> None:
         if (session := self._sessions.get(note.number)) is not None:
-            subscription, identifier = subscription_of(note.topic_filter, note.terms)
+            subscription, identifier = subscription_of(note.topic_filter, note.options)
             self._broker.router.subscribe(session, subscription, identifier)
 
     def _unsubscribed(self, note: Unsubscribed) -> None:

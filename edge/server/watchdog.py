@@ -74,9 +74,9 @@ class Watchdog:
         self._reports = 0  # in the current stall
         self._thread: threading.Thread | None = None
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        terms = {"serve_ticks": ticks.serve, "report_ticks": ticks.report, "exit_ticks": ticks.exit}
+        limits = {"serve_ticks": ticks.serve, "report_ticks": ticks.report, "exit_ticks": ticks.exit}
         process = {"signal": int(signal.SIGUSR2), "status": EXIT_STALLED, "over_fd": self._over}
-        self._dog: Any = ffi.new("mq_watchdog *", {"tick_ms": ticks.tick_ms, **terms, **process})
+        self._dog: Any = ffi.new("mq_watchdog *", {"tick_ms": ticks.tick_ms, **limits, **process})
 
     def start(self) -> None:
         """Start the watching thread."""

@@ -210,10 +210,10 @@ class SessionJournal:
         self._record(SessionClosed(_number(session.handle)))
 
     def subscribed(self, session: SessionView, topic_filter: str) -> None:
-        """Record a subscription, with the terms that the session has for it."""
+        """Record a subscription, with the options that the session has for it."""
         if session.kept:
-            terms = session.subscriptions[topic_filter]
-            self._record(Subscribed(_number(session.handle), topic_filter, terms))
+            options = session.subscriptions[topic_filter]
+            self._record(Subscribed(_number(session.handle), topic_filter, options))
 
     def unsubscribed(self, session: SessionView, topic_filters: Iterable[str]) -> None:
         """Record that subscriptions were removed."""

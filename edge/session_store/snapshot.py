@@ -37,7 +37,7 @@ class KeptSession(NamedTuple):
     number: int
     client_info: ClientInfo
     expiry_s: int
-    subscriptions: dict[str, int]  # filter -> terms; a copy for this snapshot
+    subscriptions: dict[str, int]  # filter -> options; a copy for this snapshot
     left_ns: int | None  # of the wall clock; None: its client is connected
 
 
@@ -77,8 +77,8 @@ class Snapshot(NamedTuple):
 
 def _records_of(session: KeptSession) -> Iterable[JournalRecord]:
     yield SessionOpened(session.number, session.client_info, session.expiry_s)
-    for topic_filter, terms in session.subscriptions.items():
-        yield Subscribed(session.number, topic_filter, terms)
+    for topic_filter, options in session.subscriptions.items():
+        yield Subscribed(session.number, topic_filter, options)
     if session.left_ns is not None:
         yield Disconnected(session.number, session.expiry_s, session.left_ns)
 

@@ -147,8 +147,8 @@ def growth_of(samples: Sequence[Sample]) -> float:
 class Soak:
     """One broker, its load and its ledger.  A context manager: all processes are gone at the end."""
 
-    def __init__(self, memory: Path, disk: Path, terms: Terms, seed: int) -> None:
-        self.terms = terms
+    def __init__(self, memory: Path, disk: Path, options: Terms, seed: int) -> None:
+        self.terms = options
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.samples: list[Sample] = []
@@ -157,9 +157,9 @@ class Soak:
         self._disk = disk
         settings = SETTINGS.replace("$SINK", (disk / "lake").as_uri())
         self.broker = BrimProcess(
-            memory / "run", disk, settings, bridge=False, log_level="warning", module=terms.module
+            memory / "run", disk, settings, bridge=False, log_level="warning", module=options.module
         )
-        self.publishers = [PacedPublisher(topic, qos, terms.rate * share) for topic, qos, share, _ in LOAD]
+        self.publishers = [PacedPublisher(topic, qos, options.rate * share) for topic, qos, share, _ in LOAD]
         self.subscribers = [SteadySubscriber(topic, qos) for topic, qos, _, taken in LOAD if taken]
         self._slow = [
             SlowSubscriber("interval/a", 1, acknowledges=True),
@@ -407,13 +407,13 @@ class Soak:
         self._compare("lake/a", publisher.acked, wanted, "lake")
 
 
-def run_soak(terms: Terms, seed: int) -> Outcome:
+def run_soak(options: Terms, seed: int) -> Outcome:
     """One soak."""
     wrong: list[str] = []
     with (
         memory_directory() as memory,
         TemporaryDirectory() as disk,
-        Soak(memory, Path(disk), terms, seed) as soak,
+        Soak(memory, Path(disk), options, seed) as soak,
     ):
         try:
             soak.run()
@@ -425,8 +425,8 @@ def run_soak(terms: Terms, seed: int) -> Outcome:
 
 def soak_for(minutes: float, rate: float) -> Campaign:
     """The campaign of that length."""
-    terms = Terms(seconds=minutes * 60, rate=rate)
-    return SOAK._replace(run_seed=partial(run_soak, terms))
+    options = Terms(seconds=minutes * 60, rate=rate)
+    return SOAK._replace(run_seed=partial(run_soak, options))
 
 
 SOAK = Campaign(

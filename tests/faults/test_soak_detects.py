@@ -21,11 +21,11 @@ FOUND = {
 }
 
 
-def found_of(monkeypatch: pytest.MonkeyPatch, mistakes: str, leak_kib_per_s: int, terms: Terms) -> set[str]:
+def found_of(monkeypatch: pytest.MonkeyPatch, mistakes: str, leak_kib_per_s: int, options: Terms) -> set[str]:
     """The mistakes of which the soak reports the consequences."""
     monkeypatch.setenv("MISTAKES", mistakes)
     monkeypatch.setenv("LEAK_KIB_PER_S", str(leak_kib_per_s))
-    _, wrong = run_soak(terms, seed=1)
+    _, wrong = run_soak(options, seed=1)
     print(wrong)  # shown when a test fails
     return {name for name, text in FOUND.items() if any(text in it for it in wrong)}
 
@@ -37,5 +37,5 @@ def test_a_lost_message_a_leak_and_a_pause_are_found(monkeypatch: pytest.MonkeyP
 @pytest.mark.campaign
 @pytest.mark.parametrize("mistake", sorted(FOUND))
 def test_each_mistake_is_found_without_the_others(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
-    terms = TERMS._replace(seconds=30, noise_kib=16 << 10)
-    assert found_of(monkeypatch, mistake, 4_000, terms) == {mistake}
+    options = TERMS._replace(seconds=30, noise_kib=16 << 10)
+    assert found_of(monkeypatch, mistake, 4_000, options) == {mistake}

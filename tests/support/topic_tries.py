@@ -38,10 +38,10 @@ class SubscriptionTree(Generic[S]):
         self._exact: dict[str, dict[S, int]] = {}
         self._root: _FilterNode[S] = _FilterNode()
 
-    def add(self, topic_filter: str, subscriber: S, terms: int) -> None:
+    def add(self, topic_filter: str, subscriber: S, options: int) -> None:
         """Add a subscription, or replace its terms."""
         if not has_wildcard(topic_filter):
-            self._exact.setdefault(topic_filter, {})[subscriber] = terms
+            self._exact.setdefault(topic_filter, {})[subscriber] = options
             return
         node = self._root
         for level in topic_filter.split("/"):
@@ -53,7 +53,7 @@ class SubscriptionTree(Generic[S]):
             node = found
         if node.subscribers is None:
             node.subscribers = {}
-        node.subscribers[subscriber] = terms
+        node.subscribers[subscriber] = options
 
     def remove(self, topic_filter: str, subscriber: S) -> bool:
         """Remove a subscription and the nodes that only it needed. True if it was there."""
@@ -81,9 +81,9 @@ class SubscriptionTree(Generic[S]):
         """Subscribers whose filters match `topic`: each once, with the combined terms of all its filters."""
         found: dict[S, SubscriptionOptions] = {**self._exact.get(topic, {})}
         for subscribers in self._matching(topic):
-            for subscriber, terms in subscribers.items():
+            for subscriber, options in subscribers.items():
                 held = found.get(subscriber)
-                found[subscriber] = terms if held is None else combined(held, terms)
+                found[subscriber] = options if held is None else combined(held, options)
         return found
 
     def _matching(self, topic: str) -> list[dict[S, int]]:

@@ -153,8 +153,8 @@ def test_the_newest_session_of_a_user_over_its_share_is_refused_and_no_other_end
         codes = [code_of(bench, "mallory", f"m{n}") for n in range(74)]
         assert set(codes) == {ReasonCode.SUCCESS}
         wire = bench.wire(version)
-        terms: dict[str, Any] = {"clean_start": False, "version": version, "properties": KEPT[version]}
-        wire.send(Connect("one-more", username="mallory", **terms))
+        options: dict[str, Any] = {"clean_start": False, "version": version, "properties": KEPT[version]}
+        wire.send(Connect("one-more", username="mallory", **options))
         (answer,) = wire.received()
         assert isinstance(answer, ConnAck)
         assert answer.reason_code is sent

@@ -72,8 +72,8 @@ def test_clients_are_listed_and_forgotten(broker: BrimProcess, capsys: pytest.Ca
 
 
 def test_a_client_is_shown_and_kicked(broker: BrimProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    terms = Properties(session_expiry_interval_s=3600)
-    fields = {"properties": terms, "will": Will("gone/plc", b"x", 1), "username": "u"}
+    options = Properties(session_expiry_interval_s=3600)
+    fields = {"properties": options, "will": Will("gone/plc", b"x", 1), "username": "u"}
     with connected(broker.port, "plc", V5, **fields) as client:
         wanted = (Subscription("a/#", 1, no_local=True), Subscription("$share/g/b", 2))
         client.sendall(encode(Subscribe(1, wanted), V5))
