@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN
@@ -58,9 +58,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sanitized_or_skip(tmp_path_factory.mktemp("ws"), "websocket", *ADDRESS, sources=SOURCES)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def decoder(program: Path) -> Iterator[Decoder]:
     decoder = Decoder(program)
+    assert decoder(b"") == Outcome()  # it runs, and has the name that it keeps
     yield decoder
     assert decoder.process.stdin is not None
     decoder.process.stdin.close()
@@ -235,9 +236,6 @@ def test_of_many_pings_the_last_is_answered(decoder: Decoder) -> None:
     assert answers.endswith(pong(numbers[-1]))
 
 
-shared_decoder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
 def oracle(data: bytes) -> Outcome:
     """The outcome by the library `websockets`, with MQTT's rule for text."""
     protocol = ServerProtocol(max_size=MESSAGE_MAX, state=OPEN)
@@ -283,7 +281,6 @@ CLOSES = st.one_of(
 )
 
 
-@shared_decoder
 @given(STREAMS, CLOSES, st.data())
 def test_another_implementation_understands_the_same(
     decoder: Decoder, parts: list[bytes], end: bytes, data: st.DataObject
@@ -294,7 +291,6 @@ def test_another_implementation_understands_the_same(
     assert decoder(*pieces) == oracle(stream)
 
 
-@shared_decoder
 @given(STREAMS, st.data())
 def test_another_implementation_refuses_the_same(
     decoder: Decoder, parts: list[bytes], data: st.DataObject
