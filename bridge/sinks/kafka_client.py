@@ -202,7 +202,7 @@ class KafkaClient:
                             ("error", "event_error"), ("text", "event_error_string"),
                             ("destroy", "event_destroy")):  # fmt: skip
             setattr(self._events, field, self._library.address(f"rd_kafka_{name}"))
-        self._said = ffi.new("rb_kafka_said *")
+        self._error = ffi.new("rb_kafka_error *")
         self._polling = threading.Lock()
         self._naming = threading.Lock()
         self._topics: dict[str, Any] = {}
@@ -280,7 +280,7 @@ class KafkaClient:
     def poll(self, timeout_s: float) -> None:
         """Take the present acknowledgements. Wait for the first up to `timeout_s`, or until wake()."""
         with self._polling:
-            lib.rb_kafka_poll(self._events, int(timeout_s * 1000), self._said)
+            lib.rb_kafka_poll(self._events, int(timeout_s * 1000), self._error)
 
     def wake(self) -> None:
         """End a poll(), or the next one."""
@@ -288,9 +288,9 @@ class KafkaClient:
 
     def last_error(self) -> Failure | None:
         """Its last error that concerns no message: the reason for a missing connection, if known."""
-        code = int(self._said.error)
+        code = int(self._error.error)
         return (
-            Failure(Failure.of(code).name, ffi.string(self._said.text).decode(errors="replace"))
+            Failure(Failure.of(code).name, ffi.string(self._error.text).decode(errors="replace"))
             if code
             else None
         )

@@ -309,7 +309,7 @@ static void backfill(world *world, const client *client, uint8_t how)
 
 static void purge(world *world, mq_session *session, uint8_t which)
 {
-    uint8_t *bits = calloc(1, world->engine->topics.made / 8 + 1);
+    uint8_t *bits = calloc(1, world->engine->topics.created / 8 + 1);
     must(bits != NULL, "there is memory");
     bits[0] = which;
     mq_denied denied = {.bits = bits, .unknown = which & 1};
@@ -459,7 +459,7 @@ static void all_go(world *world)
     must(engine->share_queues == 0 && engine->connections.live == 0, "groups and connections are gone");
     must(engine->spill.live == 0, "and none is needed in the file");
     uint64_t retained = 0, bytes = 0;
-    for (uint32_t i = 0; i < engine->topics.made; i++) {
+    for (uint32_t i = 0; i < engine->topics.created; i++) {
         const mq_topic *topic = mq_slab_at(&engine->topics, i);
         bool retains = topic->item.generation & 1 && topic->retained != NULL;
         retained += retains;

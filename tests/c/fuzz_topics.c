@@ -174,7 +174,7 @@ static void tree_agrees(mq_engine *engine, const tree_model *model, uint8_t numb
         return;
     mq_match_begin(engine, &match, name, length);
     must(mq_match_step(engine, &match, &work) && !match.failed, "a match ends");
-    must(match.found_count == tree_count(model, name, length), "a match finds what matches");
+    must(match.entry_count == tree_count(model, name, length), "a match finds what matches");
     mq_match_free(&match);
 }
 

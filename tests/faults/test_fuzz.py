@@ -153,7 +153,7 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
         (
             "tls",
             "mqtt/transport/tls_layer",
-            "room - count));\n        if (result",
+            "capacity - count));\n        if (result",
             "room));\n        if (result",
         ),
     ],

@@ -264,7 +264,7 @@ class EventsMachine(RuleBasedStateMachine):
     def nothing_is_owed(self) -> None:
         state = self.engine.state()
         stuck = ("python", "deferred", "events", "events_taken", "journal_full", "journal_stalled")
-        needs = ("snapshot_needed", "sweep_needed", "journal_torn", "journal_collected")
+        needs = ("snapshot_needed", "retained_save_needed", "journal_torn", "journal_collected")
         assert not {name: state[name] for name in (*stuck, *needs) if state[name]}
         closed = self.bench.stats.closed()
         assert not {cause: count for cause, count in closed.items() if count and cause not in CLOSED_BY_MODEL}

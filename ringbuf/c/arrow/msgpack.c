@@ -228,13 +228,13 @@ static uint16_t read_value(unpacker *from, uint32_t field)
 /* The subset of the `wanted` fields that have this key at that depth. */
 static inline uint64_t having(const unpacker *from, uint64_t wanted, uint32_t depth, const item *name)
 {
-    uint64_t found = 0;
+    uint64_t matching = 0;
     for (; wanted != 0; wanted &= wanted - 1) {
         const key *one = &from->keys[__builtin_ctzll(wanted)][depth];
         if (one->length == name->length && memcmp(one->name, name->bytes, name->length) == 0)
-            found |= wanted & -wanted;
+            matching |= wanted & -wanted;
     }
-    return found;
+    return matching;
 }
 
 /* Read a map that may have the `wanted` fields; recursion ends with their paths. */
@@ -251,15 +251,15 @@ static uint16_t read_map(unpacker *from, uint64_t wanted, uint32_t depth)
         if (!next(from, &name))
             return RB_UNPACK_CUT;
         uint64_t inside = name.kind == ARRAY ? name.length : name.kind == MAP ? 2 * (uint64_t)name.length : 0;
-        uint64_t found = name.kind == STRING ? having(from, wanted, depth, &name) : 0;
-        if (found == 0) {
+        uint64_t matching = name.kind == STRING ? having(from, wanted, depth, &name) : 0;
+        if (matching == 0) {
             if (!skip(from, inside + 1))
                 return RB_UNPACK_CUT;
             continue;
         }
-        uint32_t field = (uint32_t)__builtin_ctzll(found);
+        uint32_t field = (uint32_t)__builtin_ctzll(matching);
         bool last = from->keys[field][depth].last;
-        uint16_t outcome = last ? read_value(from, field) : read_map(from, found, depth + 1);
+        uint16_t outcome = last ? read_value(from, field) : read_map(from, matching, depth + 1);
         if (outcome != RB_UNPACKED)
             return outcome;
     }

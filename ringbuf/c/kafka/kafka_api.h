@@ -49,11 +49,11 @@ typedef struct rb_kafka_events {
 } rb_kafka_events;
 
 /* Error of the client that belongs to no message.  Of several, the first one other than a lost connection. */
-typedef struct rb_kafka_said {
+typedef struct rb_kafka_error {
     int error;
     char text[512];
-} rb_kafka_said;
+} rb_kafka_error;
 
 /* Take events of the client: wait at most `timeout_ms` for the first one, then take all pending
  * ones.  Returns their number.  One thread at a time. */
-uint64_t rb_kafka_poll(const rb_kafka_events *events, int timeout_ms, rb_kafka_said *said);
+uint64_t rb_kafka_poll(const rb_kafka_events *events, int timeout_ms, rb_kafka_error *reply);

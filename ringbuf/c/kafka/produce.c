@@ -13,17 +13,17 @@
 #define DIGITS_MAX 20 /* digits of a 64-bit number */
 
 int rb_kafka_produce(const rb_kafka_to *to, rb_kafka_flight *flight, rb_kafka_mark *mark,
-                     const rb_kafka_message *it)
+                     const rb_kafka_message *message)
 {
     mark->flight = flight;
     kafka_producev *producev = (kafka_producev *)to->producev;
-    int last = it->properties_length > 0 ? KAFKA_HEADER : KAFKA_END;
-    return producev(to->client, KAFKA_TOPIC, to->topic, KAFKA_FLAGS, KAFKA_COPY, KAFKA_VALUE, it->value,
-                    (size_t)it->value_length, KAFKA_KEY, it->key, (size_t)it->key_length, KAFKA_TIMESTAMP,
-                    it->timestamp_ms, KAFKA_OPAQUE, mark, KAFKA_HEADER, "brim-source", to->source,
-                    (ssize_t)to->source_length, KAFKA_HEADER, "brim-record", it->identity,
-                    (ssize_t)it->identity_length, last, "mqtt-properties", it->properties,
-                    (ssize_t)it->properties_length, KAFKA_END);
+    int last = message->properties_length > 0 ? KAFKA_HEADER : KAFKA_END;
+    return producev(to->client, KAFKA_TOPIC, to->topic, KAFKA_FLAGS, KAFKA_COPY, KAFKA_VALUE, message->value,
+                    (size_t)message->value_length, KAFKA_KEY, message->key, (size_t)message->key_length,
+                    KAFKA_TIMESTAMP, message->timestamp_ms, KAFKA_OPAQUE, mark, KAFKA_HEADER, "brim-source",
+                    to->source, (ssize_t)to->source_length, KAFKA_HEADER, "brim-record", message->identity,
+                    (ssize_t)message->identity_length, last, "mqtt-properties", message->properties,
+                    (ssize_t)message->properties_length, KAFKA_END);
 }
 
 /* Write `number` as text, followed by `after`.  Returns the end. */
@@ -99,18 +99,18 @@ static void take_deliveries(const rb_kafka_events *events, void *event)
     }
 }
 
-static void take_error(const rb_kafka_events *events, void *event, rb_kafka_said *said)
+static void take_error(const rb_kafka_events *events, void *event, rb_kafka_error *reply)
 {
     int error = ((kafka_event_number *)events->error)(event);
-    bool telling = error != KAFKA_NO_CONNECTION && error != KAFKA_NO_BROKERS;
-    if (said->error != 0 && !telling)
+    bool is_specific = error != KAFKA_NO_CONNECTION && error != KAFKA_NO_BROKERS;
+    if (reply->error != 0 && !is_specific)
         return;
-    said->error = error;
+    reply->error = error;
     const char *text = ((kafka_event_text *)events->text)(event);
-    snprintf(said->text, sizeof said->text, "%s", text == NULL ? "" : text);
+    snprintf(reply->text, sizeof reply->text, "%s", text == NULL ? "" : text);
 }
 
-uint64_t rb_kafka_poll(const rb_kafka_events *events, int timeout_ms, rb_kafka_said *said)
+uint64_t rb_kafka_poll(const rb_kafka_events *events, int timeout_ms, rb_kafka_error *reply)
 {
     kafka_poll *poll = (kafka_poll *)events->poll;
     uint64_t count = 0;
@@ -120,7 +120,7 @@ uint64_t rb_kafka_poll(const rb_kafka_events *events, int timeout_ms, rb_kafka_s
         if (type == KAFKA_DELIVERIES)
             take_deliveries(events, event);
         else if (type == KAFKA_ERROR)
-            take_error(events, event, said);
+            take_error(events, event, reply);
         ((kafka_event_destroy *)events->destroy)(event);
         count++;
     }

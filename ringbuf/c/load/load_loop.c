@@ -124,7 +124,7 @@ static void serve_ready(ld_run *run)
 static void feed_starved(ld_run *run)
 {
     bool forgive = run->now_ns - run->delivered_ns >= LD_STALL_NS;
-    uint32_t kept = 0;
+    uint32_t kept_count = 0;
     if (run->starved.count == 0)
         return;
     for (uint32_t i = 0; i < run->starved.count; i++) {
@@ -135,10 +135,10 @@ static void feed_starved(ld_run *run)
         ld_ready(run, client);
         if (!client->is_ready && client->state == LD_READY) {
             client->is_starved = true;
-            run->starved.at[kept++] = run->starved.at[i];
+            run->starved.at[kept_count++] = run->starved.at[i];
         }
     }
-    run->starved.count = kept;
+    run->starved.count = kept_count;
     if (forgive) {
         run->counters.stalls++;
         run->delivered_ns = run->now_ns;
@@ -149,17 +149,17 @@ static void feed_starved(ld_run *run)
 
 static void receive(ld_run *run, ld_client *client)
 {
-    uint32_t kept = client->rest.end - client->rest.start;
-    if (run->receive_capacity - kept < LD_RECEIVE_BYTES) {
-        uint8_t *larger = realloc(run->receive, kept + 2 * LD_RECEIVE_BYTES);
+    uint32_t length_kept = client->rest.end - client->rest.start;
+    if (run->receive_capacity - length_kept < LD_RECEIVE_BYTES) {
+        uint8_t *larger = realloc(run->receive, length_kept + 2 * LD_RECEIVE_BYTES);
         if (larger == NULL) {
             failed(run, client, LD_FAIL_MEMORY, 0);
             return;
         }
         run->receive = larger;
-        run->receive_capacity = kept + 2 * LD_RECEIVE_BYTES;
+        run->receive_capacity = length_kept + 2 * LD_RECEIVE_BYTES;
     }
-    ssize_t count = recv(client->fd, run->receive + kept, LD_RECEIVE_BYTES, MSG_DONTWAIT);
+    ssize_t count = recv(client->fd, run->receive + length_kept, LD_RECEIVE_BYTES, MSG_DONTWAIT);
     if (count <= 0) {
         if (count == 0)
             failed(run, client, LD_FAIL_CLOSED, 0);
@@ -167,11 +167,11 @@ static void receive(ld_run *run, ld_client *client)
             failed(run, client, LD_FAIL_RESET, errno);
         return;
     }
-    if (kept > 0)
-        memcpy(run->receive, client->rest.at + client->rest.start, kept);
+    if (length_kept > 0)
+        memcpy(run->receive, client->rest.at + client->rest.start, length_kept);
     run->now_ns = (uint64_t)rb_now_ns();
     run->counters.bytes_in += (uint64_t)count;
-    uint32_t length = kept + (uint32_t)count;
+    uint32_t length = length_kept + (uint32_t)count;
     int64_t used = ld_packets(run, client, run->receive, length);
     if (used < 0) {
         gone(run, client);

@@ -38,23 +38,23 @@ struct ld_sink {
     uint32_t receive_capacity;
 };
 
-static void peer_close(peer *it)
+static void peer_close(peer *client)
 {
-    close(it->fd);
-    free(it->rest.at);
-    *it = (peer){.fd = -1};
+    close(client->fd);
+    free(client->rest.at);
+    *client = (peer){.fd = -1};
 }
 
-static bool send_all(const peer *it, const ld_buffer *bytes)
+static bool send_all(const peer *client, const ld_buffer *bytes)
 {
     uint32_t at = bytes->start;
     while (at < bytes->end) {
-        ssize_t sent = send(it->fd, bytes->at + at, bytes->end - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t sent = send(client->fd, bytes->at + at, bytes->end - at, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent >= 0) {
             at += (uint32_t)sent;
             continue;
         }
-        struct pollfd writable = {.fd = it->fd, .events = POLLOUT};
+        struct pollfd writable = {.fd = client->fd, .events = POLLOUT};
         if (errno == EINTR)
             continue;
         if (errno != EAGAIN || poll(&writable, 1, PATIENCE_MS) <= 0)
@@ -85,10 +85,10 @@ static bool on_publish(ld_sink *sink, uint8_t head, const uint8_t *body, uint32_
 }
 
 /* Answer with one code per filter, all QoS 0. */
-static bool on_subscribe(ld_sink *sink, peer *it, const uint8_t *body, uint32_t length)
+static bool on_subscribe(ld_sink *sink, peer *client, const uint8_t *body, uint32_t length)
 {
     static const uint8_t none[1] = {0};
-    uint32_t properties = it->version == 5, filters = 0;
+    uint32_t properties = client->version == 5, filters = 0;
     if (length < 3)
         return false;
     uint32_t at = 2;
@@ -98,7 +98,7 @@ static bool on_subscribe(ld_sink *sink, peer *it, const uint8_t *body, uint32_t 
         filters++;
     uint8_t start[5] = {0x90};
     uint32_t start_length = (uint32_t)(ld_varint_put(start + 1, 2 + properties + filters) - start);
-    it->subscribed = sink->subscribers = true;
+    client->subscribed = sink->subscribers = true;
     bool put = ld_put(&sink->answers, start, start_length) && ld_put(&sink->answers, body, 2) &&
                ld_put(&sink->answers, none, properties);
     for (uint32_t i = 0; put && i < filters; i++)
@@ -107,15 +107,15 @@ static bool on_subscribe(ld_sink *sink, peer *it, const uint8_t *body, uint32_t 
 }
 
 /* Handle a packet.  False: the connection ends. */
-static bool packet(ld_sink *sink, peer *it, uint8_t head, const uint8_t *body, uint32_t length)
+static bool packet(ld_sink *sink, peer *client, uint8_t head, const uint8_t *body, uint32_t length)
 {
     switch (head & 0xf0) {
     case 0x10:
         if (length < 7)
             return false;
-        it->version = body[6];
-        return it->version == 5 ? ld_put(&sink->answers, "\x20\x03\x00\x00\x00", 5)
-                                : ld_put(&sink->answers, "\x20\x02\x00\x00", 4);
+        client->version = body[6];
+        return client->version == 5 ? ld_put(&sink->answers, "\x20\x03\x00\x00\x00", 5)
+                                    : ld_put(&sink->answers, "\x20\x02\x00\x00", 4);
     case 0x30:
         return on_publish(sink, head, body, length);
     case 0x60: {
@@ -123,7 +123,7 @@ static bool packet(ld_sink *sink, peer *it, uint8_t head, const uint8_t *body, u
         return length >= 2 && ld_put(&sink->answers, answer, sizeof answer);
     }
     case 0x80:
-        return on_subscribe(sink, it, body, length);
+        return on_subscribe(sink, client, body, length);
     case 0xc0:
         return ld_put(&sink->answers, "\xd0\x00", 2);
     default:
@@ -132,7 +132,7 @@ static bool packet(ld_sink *sink, peer *it, uint8_t head, const uint8_t *body, u
 }
 
 /* Handle all complete packets.  Returns the bytes used; -1: the connection ends. */
-static int64_t packets(ld_sink *sink, peer *it, const uint8_t *bytes, uint32_t length)
+static int64_t packets(ld_sink *sink, peer *client, const uint8_t *bytes, uint32_t length)
 {
     uint32_t at = 0, of_it;
     while (length - at >= 2) {
@@ -141,7 +141,7 @@ static int64_t packets(ld_sink *sink, peer *it, const uint8_t *bytes, uint32_t l
             return -1;
         if (taken == 0 || length - at - 1 - (uint32_t)taken < of_it)
             break;
-        if (!packet(sink, it, bytes[at], bytes + at + 1 + taken, of_it))
+        if (!packet(sink, client, bytes[at], bytes + at + 1 + taken, of_it))
             return -1;
         at += 1 + (uint32_t)taken + of_it;
     }
@@ -158,33 +158,33 @@ static void copies_send(ld_sink *sink)
     sink->copies.start = sink->copies.end = 0;
 }
 
-static void receive(ld_sink *sink, peer *it)
+static void receive(ld_sink *sink, peer *client)
 {
-    uint32_t kept = it->rest.end;
-    if (sink->receive_capacity - kept < LD_RECEIVE_BYTES) {
-        uint8_t *larger = realloc(sink->receive, kept + 2 * LD_RECEIVE_BYTES);
+    uint32_t length_kept = client->rest.end;
+    if (sink->receive_capacity - length_kept < LD_RECEIVE_BYTES) {
+        uint8_t *larger = realloc(sink->receive, length_kept + 2 * LD_RECEIVE_BYTES);
         if (larger == NULL) {
-            peer_close(it);
+            peer_close(client);
             return;
         }
         sink->receive = larger;
-        sink->receive_capacity = kept + 2 * LD_RECEIVE_BYTES;
+        sink->receive_capacity = length_kept + 2 * LD_RECEIVE_BYTES;
     }
-    ssize_t count = recv(it->fd, sink->receive + kept, LD_RECEIVE_BYTES, MSG_DONTWAIT);
+    ssize_t count = recv(client->fd, sink->receive + length_kept, LD_RECEIVE_BYTES, MSG_DONTWAIT);
     if (count <= 0) {
         if (count == 0 || (errno != EAGAIN && errno != EINTR))
-            peer_close(it);
+            peer_close(client);
         return;
     }
-    if (kept > 0)
-        memcpy(sink->receive, it->rest.at, kept);
-    uint32_t length = kept + (uint32_t)count;
+    if (length_kept > 0)
+        memcpy(sink->receive, client->rest.at, length_kept);
+    uint32_t length = length_kept + (uint32_t)count;
     sink->answers.start = sink->answers.end = 0;
-    int64_t used = packets(sink, it, sink->receive, length);
-    it->rest.end = 0;
-    if (used < 0 || !ld_put(&it->rest, sink->receive + used, length - (uint32_t)used) ||
-        !send_all(it, &sink->answers))
-        peer_close(it);
+    int64_t used = packets(sink, client, sink->receive, length);
+    client->rest.end = 0;
+    if (used < 0 || !ld_put(&client->rest, sink->receive + used, length - (uint32_t)used) ||
+        !send_all(client, &sink->answers))
+        peer_close(client);
     if (sink->copies.end >= COPY_BYTES)
         copies_send(sink);
 }

@@ -82,7 +82,7 @@ void rb_log_update_taken(rb_log *log, rb_log_ring *ring, int64_t now)
 /* Take records of a ring.  Returns the bytes; *more: the ring may have more. */
 static uint64_t take_from(rb_log *log, rb_log_ring *ring, int64_t now, bool *more)
 {
-    rb_range found[RB_LOG_RANGES_MAX];
+    rb_range ranges[RB_LOG_RANGES_MAX];
     uint64_t length = 0;
     *more = false;
     if (ring->leaving)
@@ -91,7 +91,7 @@ static uint64_t take_from(rb_log *log, rb_log_ring *ring, int64_t now, bool *mor
         *more = true;
         return 0;
     }
-    int count = rb_reader_ranges(ring->reader, log->extent_bytes, found, RB_LOG_RANGES_MAX);
+    int count = rb_reader_ranges(ring->reader, log->extent_bytes, ranges, RB_LOG_RANGES_MAX);
     if (count == 0 && rb_reader_is_stuck(ring->reader))
         count = RB_CORRUPT;
     if (count < 0) {
@@ -101,8 +101,8 @@ static uint64_t take_from(rb_log *log, rb_log_ring *ring, int64_t now, bool *mor
         return 0;
     }
     for (int i = 0; i < count; i++) {
-        rb_log_push(log, ring, &found[i]);
-        length += found[i].length;
+        rb_log_push(log, ring, &ranges[i]);
+        length += ranges[i].length;
     }
     if (count > 0)
         rb_log_update_taken(log, ring, now);

@@ -197,12 +197,12 @@ static int load(rb_log *log)
     memset(at(disk, block), 0, disk->block_bytes);
     if (block == log->end)
         return 0;
-    int64_t found = in->calls.read != NULL
-                        ? in->calls.read(in->calls.context, at(disk, block), disk->block_bytes, block)
-                        : pread(disk->descriptor, at(disk, block), disk->block_bytes, (off_t)block);
-    if (found < 0)
-        disk->error = in->calls.read != NULL ? (int)found : -errno;
-    else if (block + (uint64_t)found < log->end)
+    int64_t result = in->calls.read != NULL
+                         ? in->calls.read(in->calls.context, at(disk, block), disk->block_bytes, block)
+                         : pread(disk->descriptor, at(disk, block), disk->block_bytes, (off_t)block);
+    if (result < 0)
+        disk->error = in->calls.read != NULL ? (int)result : -errno;
+    else if (block + (uint64_t)result < log->end)
         disk->error = -EIO;
     return disk->error;
 }
@@ -332,8 +332,8 @@ static int probe_block(const rb_disk *disk, int descriptor)
  * are of no use. */
 static void make_ready(const rb_log *log)
 {
-    struct stat found;
-    if (fstat(log->descriptor, &found) == 0 && (uint64_t)found.st_size < log->capacity)
+    struct stat status;
+    if (fstat(log->descriptor, &status) == 0 && (uint64_t)status.st_size < log->capacity)
         fallocate(log->descriptor, 0, 0, (off_t)log->capacity); /* if refused, the file grows */
     posix_fadvise(log->descriptor, 0, 0, POSIX_FADV_DONTNEED);
 }

@@ -103,8 +103,8 @@ int rb_log_round(rb_log *log, int64_t now, int take, int sync)
     } while (result == RB_LOG_DONE && taken >= log->step_bytes && total < log->round_bytes);
     if (result == RB_LOG_FAILED)
         return result;
-    bool asked = sync && log->extents_settled < log->extents_queued;
-    if (result == RB_LOG_FULL || asked || log->due_ns <= now) {
+    bool sync_requested = sync && log->extents_settled < log->extents_queued;
+    if (result == RB_LOG_FULL || sync_requested || log->due_ns <= now) {
         int synced = rb_log_sync(log, now);
         if (result != RB_LOG_FULL || synced == RB_LOG_FAILED)
             result = synced;

@@ -163,19 +163,19 @@ static void connection_release(mq_engine *engine, mq_connection *connection)
 
 void mq_engine_free(mq_engine *engine)
 {
-    for (uint32_t i = 0; i < engine->connections.made; i++) {
+    for (uint32_t i = 0; i < engine->connections.created; i++) {
         mq_connection *connection = mq_slab_at(&engine->connections, i);
         if (connection->item.generation & 1) {
             connection_release(engine, connection);
             mq_bytes_free(engine, &connection->out);
         }
     }
-    for (uint32_t i = 0; i < engine->sessions.made; i++) {
+    for (uint32_t i = 0; i < engine->sessions.created; i++) {
         mq_session *session = mq_slab_at(&engine->sessions, i);
         if (session->item.generation & 1)
             mq_session_clear(engine, session);
     }
-    for (uint32_t i = 0; i < engine->topics.made; i++) {
+    for (uint32_t i = 0; i < engine->topics.created; i++) {
         mq_topic *topic = mq_slab_at(&engine->topics, i);
         if (topic->item.generation & 1)
             mq_topic_free(engine, topic);
@@ -243,7 +243,7 @@ void mq_ring_remove(mq_engine *engine, uint32_t index)
     mq_ring *ring = index < engine->ring_count ? engine->rings[index] : NULL;
     if (ring == NULL || ring->kind == MQ_RING_NONE)
         return;
-    for (uint32_t i = 0; i < engine->sessions.made; i++) {
+    for (uint32_t i = 0; i < engine->sessions.created; i++) {
         mq_session *session = mq_slab_at(&engine->sessions, i);
         if (!(session->item.generation & 1))
             continue;
@@ -347,11 +347,12 @@ void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t 
 
 bool mq_connection_over(mq_engine *engine, mq_connection *connection)
 {
-    bool told = !connection->known || connection->cause == MQ_CLOSE_SERVER ||
-                mq_event_add(engine, MQ_EVENT_CLOSED, connection->cause, mq_handle(&connection->item), 0, 0);
-    if (told)
+    bool not_reported = !connection->known || connection->cause == MQ_CLOSE_SERVER ||
+                        mq_event_add(engine, MQ_EVENT_CLOSED, connection->cause, mq_handle(&connection->item),
+                                     0, 0);
+    if (not_reported)
         connection_release(engine, connection);
-    return told;
+    return not_reported;
 }
 
 void mq_connection_forget(mq_engine *engine, mq_connection *connection)

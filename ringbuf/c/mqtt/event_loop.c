@@ -551,7 +551,7 @@ void mq_loop_close(mq_loop *loop)
 {
     mq_engine *engine = loop->engine;
     mq_loop_close_listeners(loop);
-    for (uint32_t i = 0; i < engine->connections.made; i++) {
+    for (uint32_t i = 0; i < engine->connections.created; i++) {
         mq_connection *connection = mq_slab_at(&engine->connections, i);
         if (connection->item.generation & 1 && connection->fd >= 0) {
             socket_close(engine, connection->fd, MQ_CLOSE_SERVER);

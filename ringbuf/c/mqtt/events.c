@@ -24,7 +24,7 @@
 
 static uint64_t request_due_ms(const mq_request *request)
 {
-    return request->made ? request->made_ms + REMIND_MS : 0;
+    return request->sent ? request->sent_ms + REMIND_MS : 0;
 }
 
 static bool is_due(const mq_engine *engine, bool needed, const mq_request *request)
@@ -32,9 +32,9 @@ static bool is_due(const mq_engine *engine, bool needed, const mq_request *reque
     return needed && engine->now_ms >= request_due_ms(request);
 }
 
-void mq_request_made(const mq_engine *engine, mq_request *request)
+void mq_request_sent(const mq_engine *engine, mq_request *request)
 {
-    *request = (mq_request){.made = true, .made_ms = engine->now_ms};
+    *request = (mq_request){.sent = true, .sent_ms = engine->now_ms};
 }
 
 uint64_t mq_requests_due_ms(const mq_engine *engine)
@@ -97,7 +97,7 @@ static bool request_take(mq_engine *engine, bool needed, mq_request *request, ui
 {
     if (!is_due(engine, needed, request))
         return false;
-    mq_request_made(engine, request);
+    mq_request_sent(engine, request);
     *out = (mq_event){.kind = MQ_EVENT_JOURNAL, .detail = detail};
     return true;
 }

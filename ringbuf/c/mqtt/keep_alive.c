@@ -41,7 +41,7 @@ void mq_input_was_read(mq_engine *engine, uint64_t began_ms, bool all)
 void mq_keep_alive_expire(mq_engine *engine)
 {
     uint64_t next = MQ_NEVER;
-    for (uint32_t i = 0; i < engine->connections.made; i++) {
+    for (uint32_t i = 0; i < engine->connections.created; i++) {
         mq_connection *connection = mq_slab_at(&engine->connections, i);
         if (!(connection->item.generation & 1) || connection->stop == MQ_STOP_CLOSING ||
             connection->idle_max_ms == 0)

@@ -328,8 +328,8 @@ struct mq_connection {
 };
 
 typedef struct mq_request { /* request to Python for work that the engine needs: events.c */
-    bool made;
-    uint64_t made_ms;
+    bool sent;
+    uint64_t sent_ms;
 } mq_request;
 
 #include "mqtt/durable/journal.h"
@@ -471,7 +471,7 @@ void mq_engine_free(mq_engine *engine);
 void mq_list_add(mq_list *list, uint64_t handle);
 void *mq_slab_take(mq_slab *slab);
 void mq_slab_give(mq_slab *slab, mq_item *item);
-void *mq_slab_at(const mq_slab *slab, uint32_t index);   /* NULL: never made */
+void *mq_slab_at(const mq_slab *slab, uint32_t index);   /* NULL: never created */
 void *mq_slab_get(const mq_slab *slab, uint64_t handle); /* NULL: stale */
 void mq_slab_trim(mq_slab *slab); /* frees the memory of unused chunks */
 void mq_slab_free(mq_slab *slab);
@@ -523,8 +523,8 @@ bool mq_event_take(mq_engine *engine, uint64_t end, uint32_t *ring, mq_event *ou
 /* approximate number of events that mq_event_take() gives now */
 uint32_t mq_events_waiting(const mq_engine *engine);
 void mq_events_resume(mq_engine *engine);            /* resume the connections of taken events only */
-void mq_request_made(const mq_engine *engine, mq_request *request);
-uint64_t mq_requests_due_ms(const mq_engine *engine); /* time at which a request must be made or repeated */
+void mq_request_sent(const mq_engine *engine, mq_request *request);
+uint64_t mq_requests_due_ms(const mq_engine *engine); /* time at which a request must be sent or repeated */
 static inline bool mq_events_full(const mq_engine *engine)
 {
     return engine->event_next - engine->event_done == MQ_EVENTS;

@@ -28,7 +28,7 @@ static bool table_grow(mq_engine *engine)
     uint32_t *table = calloc(capacity, sizeof *table);
     if (table == NULL)
         return false;
-    for (uint32_t i = 0; i < engine->owners.made; i++) {
+    for (uint32_t i = 0; i < engine->owners.created; i++) {
         mq_owner *owner = mq_slab_at(&engine->owners, i);
         if (!(owner->item.generation & 1))
             continue;
@@ -105,7 +105,7 @@ void mq_owner_drop(mq_engine *engine, mq_owner *owner)
 
 void mq_owners_free(mq_engine *engine)
 {
-    for (uint32_t i = 0; i < engine->owners.made; i++) {
+    for (uint32_t i = 0; i < engine->owners.created; i++) {
         mq_owner *owner = mq_slab_at(&engine->owners, i);
         if (owner->item.generation & 1)
             free(owner->key);

@@ -10,19 +10,19 @@
 
 mq_peer mq_peer_of(const struct sockaddr_storage *address)
 {
-    mq_peer found = {.family = (uint8_t)address->ss_family};
+    mq_peer peer = {.family = (uint8_t)address->ss_family};
     if (address->ss_family == AF_INET) {
         const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)address;
-        found.port = ntohs(ip->sin_port);
-        memcpy(found.address, &ip->sin_addr, sizeof ip->sin_addr);
+        peer.port = ntohs(ip->sin_port);
+        memcpy(peer.address, &ip->sin_addr, sizeof ip->sin_addr);
     } else if (address->ss_family == AF_INET6) {
         const struct sockaddr_in6 *ip = (const struct sockaddr_in6 *)(const void *)address;
         bool mapped = IN6_IS_ADDR_V4MAPPED(&ip->sin6_addr);
-        found.port = ntohs(ip->sin6_port);
-        found.family = mapped ? AF_INET : AF_INET6;
-        memcpy(found.address, ip->sin6_addr.s6_addr + (mapped ? 12 : 0), mapped ? 4 : 16);
+        peer.port = ntohs(ip->sin6_port);
+        peer.family = mapped ? AF_INET : AF_INET6;
+        memcpy(peer.address, ip->sin6_addr.s6_addr + (mapped ? 12 : 0), mapped ? 4 : 16);
     }
-    return found;
+    return peer;
 }
 
 void mq_peer_text(const mq_connection *connection, char to[MQ_PEER_BYTES])

@@ -54,7 +54,7 @@ static void chunk_fill(mq_slab *slab, uint32_t chunk)
 
 static bool refill(mq_slab *slab)
 {
-    for (uint32_t chunk = 0; slab->bare > 0 && chunk < slab->made / SLAB_ITEMS; chunk++)
+    for (uint32_t chunk = 0; slab->bare > 0 && chunk < slab->created / SLAB_ITEMS; chunk++)
         if (slab->chunks[chunk].bare) {
             slab->bare--;
             chunk_fill(slab, chunk);
@@ -65,7 +65,7 @@ static bool refill(mq_slab *slab)
 
 static bool slab_grow(mq_slab *slab)
 {
-    uint32_t chunks = slab->made / SLAB_ITEMS;
+    uint32_t chunks = slab->created / SLAB_ITEMS;
     mq_slab_chunk *list = realloc(slab->chunks, (chunks + 1) * sizeof *list);
     if (list == NULL)
         return false;
@@ -74,7 +74,7 @@ static bool slab_grow(mq_slab *slab)
     if (list[chunks].at == NULL)
         return false;
     memset(list[chunks].at, 0, chunk_bytes(slab));
-    slab->made += SLAB_ITEMS;
+    slab->created += SLAB_ITEMS;
     chunk_fill(slab, chunks);
     return true;
 }
@@ -102,24 +102,24 @@ void mq_slab_give(mq_slab *slab, mq_item *item)
 
 static void chunk_bare(mq_slab *slab, uint32_t chunk)
 {
-    mq_slab_chunk *it = &slab->chunks[chunk];
+    mq_slab_chunk *slab_chunk = &slab->chunks[chunk];
     for (uint32_t i = 0; i < SLAB_ITEMS; i++) {
         uint32_t generation = item_at(slab, chunk * SLAB_ITEMS + i)->generation;
-        it->floor = generation > it->floor ? generation : it->floor;
+        slab_chunk->floor = generation > slab_chunk->floor ? generation : slab_chunk->floor;
     }
-    it->bare = true;
+    slab_chunk->bare = true;
     slab->bare++;
-    rb_memory_clear(it->at, chunk_bytes(slab));
+    rb_memory_clear(slab_chunk->at, chunk_bytes(slab));
 }
 
 void mq_slab_trim(mq_slab *slab)
 {
     slab->free = 0;
-    for (uint32_t chunk = slab->made / SLAB_ITEMS; chunk-- > 0;) {
-        const mq_slab_chunk *it = &slab->chunks[chunk];
-        if (it->live == 0 && !it->bare)
+    for (uint32_t chunk = slab->created / SLAB_ITEMS; chunk-- > 0;) {
+        const mq_slab_chunk *slab_chunk = &slab->chunks[chunk];
+        if (slab_chunk->live == 0 && !slab_chunk->bare)
             chunk_bare(slab, chunk);
-        for (uint32_t i = SLAB_ITEMS; !it->bare && it->live < SLAB_ITEMS && i-- > 0;) {
+        for (uint32_t i = SLAB_ITEMS; !slab_chunk->bare && slab_chunk->live < SLAB_ITEMS && i-- > 0;) {
             mq_item *item = item_at(slab, chunk * SLAB_ITEMS + i);
             if (!(item->generation & 1))
                 chain(slab, item);
@@ -129,7 +129,7 @@ void mq_slab_trim(mq_slab *slab)
 
 void *mq_slab_at(const mq_slab *slab, uint32_t index)
 {
-    return index < slab->made ? item_at(slab, index) : NULL;
+    return index < slab->created ? item_at(slab, index) : NULL;
 }
 
 void *mq_slab_get(const mq_slab *slab, uint64_t handle)
@@ -141,7 +141,7 @@ void *mq_slab_get(const mq_slab *slab, uint64_t handle)
 
 void mq_slab_free(mq_slab *slab)
 {
-    for (uint32_t i = 0; i < slab->made / SLAB_ITEMS; i++)
+    for (uint32_t i = 0; i < slab->created / SLAB_ITEMS; i++)
         free(slab->chunks[i].at);
     free(slab->chunks);
 }

@@ -28,7 +28,7 @@ typedef struct mq_slab_chunk mq_slab_chunk;
 
 typedef struct mq_slab {
     mq_slab_chunk *chunks;
-    uint32_t item_bytes, made, live, free; /* free: index + 1 of the first free item */
+    uint32_t item_bytes, created, live, free; /* free: index + 1 of the first free item */
     uint32_t bare;                         /* chunks without memory */
 } mq_slab;
 

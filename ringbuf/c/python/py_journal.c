@@ -183,7 +183,7 @@ PyObject *engine_lowest_positions(engine_object *self, args_t args, Py_ssize_t c
         unsigned_of(args[1], UINT32_MAX, &most) != 0)
         return NULL;
     memset(lowest, 0xff, sizeof lowest);
-    uint32_t next = (uint32_t)first, made = self->engine->sessions.made;
+    uint32_t next = (uint32_t)first, made = self->engine->sessions.created;
     for (; next < made && seen < most; next++) {
         const mq_session *session = mq_slab_at(&self->engine->sessions, next);
         seen += 1 + (session->item.generation & 1 ? lower_by(lowest, session) : 0);

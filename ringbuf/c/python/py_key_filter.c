@@ -35,10 +35,10 @@ struct filter_object {
 static known_key *place_of(known_key *known, uint64_t places, const void *key, uint32_t length, uint64_t hash)
 {
     for (uint64_t i = hash;; i++) {
-        known_key *it = &known[i & (places - 1)];
-        if (it->bytes == NULL ||
-            (it->hash == hash && it->length == length && memcmp(it->bytes, key, length) == 0))
-            return it;
+        known_key *entry = &known[i & (places - 1)];
+        if (entry->bytes == NULL ||
+            (entry->hash == hash && entry->length == length && memcmp(entry->bytes, key, length) == 0))
+            return entry;
     }
 }
 
@@ -49,9 +49,9 @@ static int grow(filter_object *self)
     if (bigger == NULL)
         return -1;
     for (uint64_t i = 0; i < self->places; i++) {
-        known_key *it = &self->known[i];
-        if (it->bytes != NULL)
-            *place_of(bigger, places, it->bytes, it->length, it->hash) = *it;
+        known_key *entry = &self->known[i];
+        if (entry->bytes != NULL)
+            *place_of(bigger, places, entry->bytes, entry->length, entry->hash) = *entry;
     }
     PyMem_Free(self->known);
     self->known = bigger;
@@ -79,9 +79,9 @@ static void remember(filter_object *self, const char *key, uint32_t length, uint
  * may also change while Python runs. */
 int filter_matches(filter_object *self, const void *key, uint32_t length)
 {
-    known_key *it = place_of(self->known, self->places, key, length, rb_hash(self->seed, key, length));
-    if (it->bytes != NULL)
-        return it->accepted;
+    known_key *entry = place_of(self->known, self->places, key, length, rb_hash(self->seed, key, length));
+    if (entry->bytes != NULL)
+        return entry->accepted;
     PyObject *copy = PyBytes_FromStringAndSize(key, (Py_ssize_t)length);
     if (copy == NULL)
         return -1;

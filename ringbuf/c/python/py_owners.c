@@ -48,8 +48,10 @@ PyObject *engine_retained_authors(engine_object *self, args_t args, Py_ssize_t c
     if (take(count, 2) != 0 || unsigned_of(args[0], UINT32_MAX, &from) != 0 ||
         unsigned_of(args[1], UINT32_MAX, &most) != 0)
         return NULL;
-    uint32_t at = (uint32_t)from < self->engine->topics.made ? (uint32_t)from : self->engine->topics.made,
-             end = self->engine->topics.made - at < PLACES_MAX ? self->engine->topics.made : at + PLACES_MAX;
+    uint32_t at = (uint32_t)from < self->engine->topics.created ? (uint32_t)from
+                                                                : self->engine->topics.created,
+             end = self->engine->topics.created - at < PLACES_MAX ? self->engine->topics.created
+                                                                  : at + PLACES_MAX;
     PyObject *rows = PyList_New(0);
     while (rows != NULL && at < end && PyList_Size(rows) < (Py_ssize_t)most) {
         mq_author *author;
@@ -63,8 +65,8 @@ PyObject *engine_retained_authors(engine_object *self, args_t args, Py_ssize_t c
     }
     if (rows == NULL)
         return NULL;
-    return at < self->engine->topics.made ? Py_BuildValue("(NI)", rows, at)
-                                          : Py_BuildValue("(NO)", rows, Py_None);
+    return at < self->engine->topics.created ? Py_BuildValue("(NI)", rows, at)
+                                             : Py_BuildValue("(NO)", rows, Py_None);
 }
 
 PyObject *engine_retained_withhold(engine_object *self, args_t args, Py_ssize_t count)
@@ -185,9 +187,9 @@ PyObject *engine_owner_refused(engine_object *self, PyObject *object)
 }
 
 /* Insert `owner` in the `capacity` top places, largest use first.  Returns the number of places in use. */
-static int rank(const mq_owner *top[], int found, int capacity, const mq_owner *owner, uint32_t table)
+static int rank(const mq_owner *top[], int ranked, int capacity, const mq_owner *owner, uint32_t table)
 {
-    int at = found < capacity ? found++ : capacity;
+    int at = ranked < capacity ? ranked++ : capacity;
     while (at > 0 && top[at - 1]->used[table] < owner->used[table]) {
         if (at < capacity)
             top[at] = top[at - 1];
@@ -195,7 +197,7 @@ static int rank(const mq_owner *top[], int found, int capacity, const mq_owner *
     }
     if (at < capacity)
         top[at] = owner;
-    return found;
+    return ranked;
 }
 
 PyObject *engine_owners_top(engine_object *self, args_t args, Py_ssize_t count)
@@ -205,14 +207,14 @@ PyObject *engine_owners_top(engine_object *self, args_t args, Py_ssize_t count)
         unsigned_of(args[1], TOP_MAX, &capacity) != 0)
         return NULL;
     const mq_owner *top[TOP_MAX + 1];
-    int found = 0;
-    for (uint32_t i = 0; i < self->engine->owners.made; i++) {
+    int ranked = 0;
+    for (uint32_t i = 0; i < self->engine->owners.created; i++) {
         const mq_owner *owner = mq_slab_at(&self->engine->owners, i);
         if (owner->item.generation & 1 && owner->used[table] > 0)
-            found = rank(top, found, (int)capacity, owner, (uint32_t)table);
+            ranked = rank(top, ranked, (int)capacity, owner, (uint32_t)table);
     }
     PyObject *rows = PyList_New(0);
-    for (int i = 0; rows != NULL && i < found; i++) {
+    for (int i = 0; rows != NULL && i < ranked; i++) {
         PyObject *row = Py_BuildValue("(NK)", key_of(top[i]), (unsigned long long)top[i]->used[table]);
         if (row == NULL || PyList_Append(rows, row) != 0)
             Py_CLEAR(rows);

@@ -46,14 +46,14 @@ PyObject *engine_stop_retained(engine_object *self, args_t args, Py_ssize_t coun
 
 static size_t topics_of_queue(mq_engine *engine, const mq_session *session, uint32_t *out)
 {
-    size_t found = 0;
+    size_t topic_count = 0;
     mq_walk walk = {0};
     while (session->queue_count > 0 && mq_queue_next(session, &walk)) {
         mq_entry entry = mq_entry_at(walk.at);
         if (entry.where != MQ_NOWHERE)
-            out[found++] = mq_entry_topic(engine, &entry);
+            out[topic_count++] = mq_entry_topic(engine, &entry);
     }
-    return found;
+    return topic_count;
 }
 
 PyObject *engine_queue_topics(engine_object *self, PyObject *handle)
@@ -65,21 +65,22 @@ PyObject *engine_queue_topics(engine_object *self, PyObject *handle)
         return PyBytes_FromStringAndSize("", 0);
     mq_session *again = session->group == NULL ? NULL : session->group->returned;
     mq_retained_deliveries_list(self->engine, session);
-    size_t count = session->queue_count + (again == NULL ? 0 : again->queue_count), found = 0;
+    size_t count = session->queue_count + (again == NULL ? 0 : again->queue_count), topic_count = 0;
     for (const mq_retained_delivery *delivery = session->retained_deliveries; delivery != NULL;
          delivery = delivery->next)
         count += delivery->count - delivery->at;
     uint32_t *topics = malloc((count + 1) * sizeof *topics);
     if (topics == NULL)
         return PyErr_NoMemory();
-    found += topics_of_queue(self->engine, session, topics);
+    topic_count += topics_of_queue(self->engine, session, topics);
     if (again != NULL)
-        found += topics_of_queue(self->engine, again, topics + found);
+        topic_count += topics_of_queue(self->engine, again, topics + topic_count);
     for (const mq_retained_delivery *delivery = session->retained_deliveries; delivery != NULL;
          delivery = delivery->next)
         for (uint32_t i = delivery->at; i < delivery->count; i++)
-            topics[found++] = delivery->topics[i];
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)topics, (Py_ssize_t)(found * sizeof *topics));
+            topics[topic_count++] = delivery->topics[i];
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)topics,
+                                                (Py_ssize_t)(topic_count * sizeof *topics));
     free(topics);
     return bytes;
 }
@@ -90,12 +91,12 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
     HELD_VIEW topics = {0};
     if (take(count, 2) != 0 || view_of(args[1], &topics) != 0 || session_from(self, args[0], &session) != 0)
         return NULL;
-    uint32_t made = self->engine->topics.made, purged = 0;
-    uint8_t *bits = calloc(1, made / 8 + 1);
+    uint32_t topic_slots = self->engine->topics.created, purged = 0;
+    uint8_t *bits = calloc(1, topic_slots / 8 + 1);
     mq_denied denied = {.bits = bits};
     for (Py_ssize_t i = 0; bits != NULL && i < topics.length / 4; i++) {
         uint32_t index = index_at(&topics, i);
-        if (index < made)
+        if (index < topic_slots)
             bits[index / 8] |= (uint8_t)(1u << index % 8);
         else
             denied.unknown = true;
@@ -114,18 +115,19 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
 PyObject *engine_topics_retaining(engine_object *self, PyObject *object)
 {
     HELD_VIEW topics = {0};
-    uint32_t found = 0;
+    uint32_t topic_count = 0;
     if (view_of(object, &topics) != 0)
         return NULL;
-    uint32_t *kept = malloc((size_t)topics.length + 4);
-    for (Py_ssize_t i = 0; kept != NULL && i < topics.length / 4; i++) {
+    uint32_t *remaining = malloc((size_t)topics.length + 4);
+    for (Py_ssize_t i = 0; remaining != NULL && i < topics.length / 4; i++) {
         const mq_topic *topic = mq_slab_at(&self->engine->topics, index_at(&topics, i));
         if (topic != NULL && topic->item.generation & 1 && topic->retained != NULL)
-            kept[found++] = topic->item.index;
+            remaining[topic_count++] = topic->item.index;
     }
-    PyObject *bytes = kept == NULL
+    PyObject *bytes = remaining == NULL
                           ? PyErr_NoMemory()
-                          : PyBytes_FromStringAndSize((const char *)kept, found * (Py_ssize_t)sizeof *kept);
-    free(kept);
+                          : PyBytes_FromStringAndSize((const char *)remaining,
+                                                      topic_count * (Py_ssize_t)sizeof *remaining);
+    free(remaining);
     return bytes;
 }

@@ -52,12 +52,12 @@ PyObject *engine_topics_match(engine_object *self, args_t args, Py_ssize_t count
 {
     HELD_VIEW filter = {0};
     unsigned long long most;
-    uint32_t *topics, found;
+    uint32_t *topics, topic_count;
     if (take(count, 2) != 0 || filter_of(args[0], &filter) != 0 ||
         unsigned_of(args[1], UINT64_MAX, &most) != 0)
         return NULL;
     switch (
-        mq_names_match(self->engine, filter.bytes, (uint32_t)filter.length, most, &topics, &found)) {
+        mq_names_match(self->engine, filter.bytes, (uint32_t)filter.length, most, &topics, &topic_count)) {
     case MQ_NAMES_NO_MEMORY:
         return PyErr_NoMemory();
     case MQ_NAMES_MANY:
@@ -65,7 +65,8 @@ PyObject *engine_topics_match(engine_object *self, args_t args, Py_ssize_t count
     default:
         break;
     }
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)topics, found * (Py_ssize_t)sizeof *topics);
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)topics,
+                                                topic_count * (Py_ssize_t)sizeof *topics);
     free(topics);
     return bytes;
 }
@@ -138,13 +139,13 @@ PyObject *engine_match_sessions(engine_object *self, PyObject *capsule)
     const mq_match *match = match_of(self, capsule);
     if (match == NULL)
         return NULL;
-    uint64_t *sessions = malloc((match->found_count + 1) * sizeof *sessions);
+    uint64_t *sessions = malloc((match->entry_count + 1) * sizeof *sessions);
     if (sessions == NULL)
         return PyErr_NoMemory();
-    for (uint32_t i = 0; i < match->found_count; i++)
-        sessions[i] = match->found[i].session;
+    for (uint32_t i = 0; i < match->entry_count; i++)
+        sessions[i] = match->entries[i].session;
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)sessions,
-                                                match->found_count * (Py_ssize_t)sizeof *sessions);
+                                                match->entry_count * (Py_ssize_t)sizeof *sessions);
     free(sessions);
     return bytes;
 }

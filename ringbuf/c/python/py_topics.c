@@ -193,8 +193,9 @@ PyObject *engine_topics_scan(engine_object *self, args_t args, Py_ssize_t count)
         unsigned_of(args[1], UINT32_MAX, &first) != 0 ||
         unsigned_of(args[2], UINT32_MAX, &places) != 0 || unsigned_of(args[3], UINT32_MAX, &most) != 0)
         return NULL;
-    uint32_t made = self->engine->topics.made, found = 0, at = first < made ? (uint32_t)first : made,
-             end = places < made - at ? at + (uint32_t)places : made,
+    uint32_t topic_slots = self->engine->topics.created, found = 0,
+             at = first < topic_slots ? (uint32_t)first : topic_slots,
+             end = places < topic_slots - at ? at + (uint32_t)places : topic_slots,
              capacity = most < end - at ? (uint32_t)most : end - at;
     uint32_t *topics = malloc((capacity + 1) * sizeof *topics);
     if (topics == NULL)
@@ -206,7 +207,7 @@ PyObject *engine_topics_scan(engine_object *self, args_t args, Py_ssize_t count)
     free(topics);
     if (bytes == NULL)
         return NULL;
-    return at < made ? Py_BuildValue("(NI)", bytes, at) : Py_BuildValue("(NO)", bytes, Py_None);
+    return at < topic_slots ? Py_BuildValue("(NI)", bytes, at) : Py_BuildValue("(NO)", bytes, Py_None);
 }
 
 PyObject *engine_topics(engine_object *self, PyObject *Py_UNUSED(ignored))
@@ -214,7 +215,7 @@ PyObject *engine_topics(engine_object *self, PyObject *Py_UNUSED(ignored))
     uint32_t count = 0, *found = malloc((self->engine->topics.live + 1) * sizeof *found);
     if (found == NULL)
         return PyErr_NoMemory();
-    for (uint32_t i = 0; i < self->engine->topics.made; i++) {
+    for (uint32_t i = 0; i < self->engine->topics.created; i++) {
         const mq_topic *topic = mq_slab_at(&self->engine->topics, i);
         if (topic->item.generation & 1)
             found[count++] = i;
@@ -248,7 +249,7 @@ PyObject *engine_topics_age(engine_object *self, PyObject *places)
     if (unsigned_of(places, UINT32_MAX, &limit) != 0)
         return NULL;
     uint32_t hand = engine->clock_hand,
-             steps = limit < engine->topics.made ? (uint32_t)limit : engine->topics.made;
+             steps = limit < engine->topics.created ? (uint32_t)limit : engine->topics.created;
     for (mq_topic *topic; (topic = mq_topic_idle(engine, &steps)) != NULL; forgotten++)
         topic_forget(engine, topic);
     if (limit > 0 && engine->clock_hand <= hand) /* one full round */

@@ -346,10 +346,10 @@ static PyObject *claim_exit(claim_object *self, PyObject *const *args, Py_ssize_
 
 static int claim_buffer(PyObject *self, Py_buffer *view, int flags)
 {
-    claim_object *it = (claim_object *)self;
-    if (claim_usable(it) != 0)
+    claim_object *open_claim = (claim_object *)self;
+    if (claim_usable(open_claim) != 0)
         return -1;
-    return PyBuffer_FillInfo(view, self, it->payload, (Py_ssize_t)it->length, 0, flags);
+    return PyBuffer_FillInfo(view, self, open_claim->payload, (Py_ssize_t)open_claim->length, 0, flags);
 }
 
 static Py_ssize_t claim_length(PyObject *self)
@@ -359,17 +359,17 @@ static Py_ssize_t claim_length(PyObject *self)
 
 static int claim_put(PyObject *self, Py_ssize_t i, PyObject *value)
 {
-    claim_object *it = (claim_object *)self;
+    claim_object *open_claim = (claim_object *)self;
     long byte = value == NULL ? -1 : PyLong_AsLong(value);
-    if (claim_usable(it) != 0 || PyErr_Occurred())
+    if (claim_usable(open_claim) != 0 || PyErr_Occurred())
         return -1;
-    if (i < 0 || (uint64_t)i >= it->length || byte < 0 || byte > 255) {
-        bool outside = i < 0 || (uint64_t)i >= it->length;
+    if (i < 0 || (uint64_t)i >= open_claim->length || byte < 0 || byte > 255) {
+        bool outside = i < 0 || (uint64_t)i >= open_claim->length;
         PyErr_SetString(outside ? PyExc_IndexError : PyExc_ValueError,
                         outside ? "claim index out of range" : "a byte must be in range(0, 256)");
         return -1;
     }
-    it->payload[i] = (uint8_t)byte;
+    open_claim->payload[i] = (uint8_t)byte;
     return 0;
 }
 
@@ -377,11 +377,11 @@ static int claim_put(PyObject *self, Py_ssize_t i, PyObject *value)
  * have no references to objects that keep claims. */
 static void claim_dealloc(PyObject *self)
 {
-    claim_object *it = (claim_object *)self;
+    claim_object *open_claim = (claim_object *)self;
     PyTypeObject *type = Py_TYPE(self);
-    if (!it->done && is_live(it->writer))
-        rb_abort(&it->writer->writer);
-    Py_DECREF((PyObject *)it->writer);
+    if (!open_claim->done && is_live(open_claim->writer))
+        rb_abort(&open_claim->writer->writer);
+    Py_DECREF((PyObject *)open_claim->writer);
     PyObject_Free(self);
     Py_DECREF(type);
 }
@@ -450,33 +450,33 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 
 static int writer_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    writer_object *it = (writer_object *)self;
+    writer_object *writer = (writer_object *)self;
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(it->on_full);
-    Py_VISIT(it->last_key);
+    Py_VISIT(writer->on_full);
+    Py_VISIT(writer->last_key);
     return 0;
 }
 
 /* Break the reference cycle: on_full references the ring, which references this writer. */
 static int writer_clear(PyObject *self)
 {
-    writer_object *it = (writer_object *)self;
-    it->open = false;
-    it->last = (rb_key){.bytes = ""};
-    Py_CLEAR(it->last_key);
-    Py_CLEAR(it->on_full);
+    writer_object *writer = (writer_object *)self;
+    writer->open = false;
+    writer->last = (rb_key){.bytes = ""};
+    Py_CLEAR(writer->last_key);
+    Py_CLEAR(writer->on_full);
     return 0;
 }
 
 static void writer_dealloc(PyObject *self)
 {
-    writer_object *it = (writer_object *)self;
+    writer_object *writer = (writer_object *)self;
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     writer_clear(self);
-    PyBuffer_Release(&it->ring);
-    PyBuffer_Release(&it->cursors);
-    PyBuffer_Release(&it->local_cursors);
+    PyBuffer_Release(&writer->ring);
+    PyBuffer_Release(&writer->cursors);
+    PyBuffer_Release(&writer->local_cursors);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);

@@ -262,32 +262,32 @@ rb_slot *rb_slot_of(void *cursors, int slot)
 
 int rb_slot_read(const void *cursors, int slot, rb_slot_info *out)
 {
-    const rb_slot *it = rb_slot_of((void *)cursors, slot);
-    if (it == NULL)
+    const rb_slot *slot_words = rb_slot_of((void *)cursors, slot);
+    if (slot_words == NULL)
         return RB_INVALID;
-    out->state = atomic_load_explicit(&it->state, memory_order_acquire); /* rb_reader_open() */
-    out->cursor = atomic_load_explicit(&it->cursor, memory_order_relaxed);
-    out->offset = atomic_load_explicit(&it->offset, memory_order_relaxed);
-    out->lost = atomic_load_explicit(&it->lost, memory_order_relaxed);
-    out->pid = it->pid;
-    memcpy(out->name, it->name, sizeof out->name);
+    out->state = atomic_load_explicit(&slot_words->state, memory_order_acquire); /* rb_reader_open() */
+    out->cursor = atomic_load_explicit(&slot_words->cursor, memory_order_relaxed);
+    out->offset = atomic_load_explicit(&slot_words->offset, memory_order_relaxed);
+    out->lost = atomic_load_explicit(&slot_words->lost, memory_order_relaxed);
+    out->pid = slot_words->pid;
+    memcpy(out->name, slot_words->name, sizeof out->name);
     out->name[sizeof out->name - 1] = '\0';
     return RB_OK;
 }
 
 void rb_slot_name(void *cursors, int slot, const char *name, uint32_t pid)
 {
-    rb_slot *it = rb_slot_of(cursors, slot);
-    if (it == NULL)
+    rb_slot *slot_words = rb_slot_of(cursors, slot);
+    if (slot_words == NULL)
         return;
-    it->pid = pid;
-    memset(it->name, 0, sizeof it->name);
-    strncpy(it->name, name, sizeof it->name - 1);
+    slot_words->pid = pid;
+    memset(slot_words->name, 0, sizeof slot_words->name);
+    strncpy(slot_words->name, name, sizeof slot_words->name - 1);
 }
 
 void rb_slot_free(void *cursors, int slot)
 {
-    rb_slot *it = rb_slot_of(cursors, slot);
-    if (it != NULL) /* pairs with the acquire in slot_limit(): a freed slot blocks no writer */
-        atomic_store_explicit(&it->state, RB_SLOT_FREE, memory_order_release);
+    rb_slot *slot_words = rb_slot_of(cursors, slot);
+    if (slot_words != NULL) /* pairs with the acquire in slot_limit(): a freed slot blocks no writer */
+        atomic_store_explicit(&slot_words->state, RB_SLOT_FREE, memory_order_release);
 }

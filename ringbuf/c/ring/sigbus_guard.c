@@ -43,26 +43,28 @@ static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before;
 static _Atomic bool passing_on;
 
-static bool restore(guard *it)
+static bool restore(guard *entry)
 {
-    int descriptor = atomic_load_explicit(&it->descriptor, memory_order_acquire); /* see rb_guard_patch() */
+    int descriptor = atomic_load_explicit(&entry->descriptor,
+                                          memory_order_acquire); /* see rb_guard_patch() */
     return descriptor >= 0 &&
-           atomic_fetch_add_explicit(&it->restored, 1, memory_order_relaxed) < RESTORES_MAX &&
-           fallocate(descriptor, 0, 0, (off_t)it->bytes) == 0 && /* never shortens */
-           pwrite(descriptor, it->patch, it->patch_bytes, (off_t)it->patch_at) == (ssize_t)it->patch_bytes;
+           atomic_fetch_add_explicit(&entry->restored, 1, memory_order_relaxed) < RESTORES_MAX &&
+           fallocate(descriptor, 0, 0, (off_t)entry->bytes) == 0 && /* never shortens */
+           pwrite(descriptor, entry->patch, entry->patch_bytes, (off_t)entry->patch_at) ==
+               (ssize_t)entry->patch_bytes;
 }
 
 /* Another thread that faults meanwhile returns, and faults again until the replacement is done. */
-static bool replace(guard *it, void *begin)
+static bool replace(guard *entry, void *begin)
 {
     uint32_t whole = WHOLE;
-    if (!atomic_compare_exchange_strong(&it->state, &whole, REPLACING))
+    if (!atomic_compare_exchange_strong(&entry->state, &whole, REPLACING))
         return true;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
-    if (mmap(begin, it->bytes, PROT_READ | PROT_WRITE, flags, -1, 0) != begin)
+    if (mmap(begin, entry->bytes, PROT_READ | PROT_WRITE, flags, -1, 0) != begin)
         return false;
-    memcpy((uint8_t *)begin + it->patch_at, it->patch, it->patch_bytes);
-    atomic_store(&it->state, LOST);
+    memcpy((uint8_t *)begin + entry->patch_at, entry->patch, entry->patch_bytes);
+    atomic_store(&entry->state, LOST);
     return true;
 }
 
@@ -100,9 +102,9 @@ static void pass_on(int number, siginfo_t *info, void *context)
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     int saved = errno;
-    guard *it = info->si_code == BUS_ADRERR ? guard_of((uintptr_t)info->si_addr) : NULL;
-    if (it == NULL ||
-        !(restore(it) || replace(it, (void *)atomic_load_explicit(&it->begin, memory_order_relaxed))))
+    guard *entry = info->si_code == BUS_ADRERR ? guard_of((uintptr_t)info->si_addr) : NULL;
+    if (entry == NULL || !(restore(entry) ||
+                           replace(entry, (void *)atomic_load_explicit(&entry->begin, memory_order_relaxed))))
         pass_on(number, info, context);
     errno = saved;
 }
@@ -121,28 +123,28 @@ static int install(void)
 
 int rb_guard(void *begin, uint64_t bytes)
 {
-    int found = RB_FULL;
+    int number = RB_FULL;
     pthread_mutex_lock(&changing);
-    for (int i = 0; i < RB_GUARDS && found == RB_FULL; i++)
+    for (int i = 0; i < RB_GUARDS && number == RB_FULL; i++)
         if (atomic_load_explicit(&guards[i].begin, memory_order_relaxed) == 0)
-            found = i;
-    if (found >= 0 && install() != RB_OK)
-        found = RB_INVALID;
-    if (found >= 0) {
-        guard *it = &guards[found];
-        it->bytes = bytes;
-        it->patch_bytes = 0;
-        it->patch_at = 0;
-        atomic_store(&it->descriptor, -1);
-        atomic_store(&it->state, WHOLE);
-        atomic_store(&it->restored, 0);
+            number = i;
+    if (number >= 0 && install() != RB_OK)
+        number = RB_INVALID;
+    if (number >= 0) {
+        guard *entry = &guards[number];
+        entry->bytes = bytes;
+        entry->patch_bytes = 0;
+        entry->patch_at = 0;
+        atomic_store(&entry->descriptor, -1);
+        atomic_store(&entry->state, WHOLE);
+        atomic_store(&entry->restored, 0);
         /* pairs with the acquire in guard_of() */
-        atomic_store_explicit(&it->begin, (uintptr_t)begin, memory_order_release);
-        if (found >= atomic_load(&used))
-            atomic_store_explicit(&used, found + 1, memory_order_release);
+        atomic_store_explicit(&entry->begin, (uintptr_t)begin, memory_order_release);
+        if (number >= atomic_load(&used))
+            atomic_store_explicit(&used, number + 1, memory_order_release);
     }
     pthread_mutex_unlock(&changing);
-    return found;
+    return number;
 }
 
 int rb_guard_patch(int number, int descriptor, uint64_t at, const void *patch, uint32_t bytes)
@@ -150,12 +152,12 @@ int rb_guard_patch(int number, int descriptor, uint64_t at, const void *patch, u
     if (number < 0 || number >= RB_GUARDS || bytes > RB_GUARD_PATCH_BYTES ||
         at + bytes > guards[number].bytes)
         return RB_INVALID;
-    guard *it = &guards[number];
-    memcpy(it->patch, patch, bytes);
-    it->patch_at = at;
-    it->patch_bytes = bytes;
+    guard *entry = &guards[number];
+    memcpy(entry->patch, patch, bytes);
+    entry->patch_at = at;
+    entry->patch_bytes = bytes;
     /* pairs with the acquire in restore() */
-    atomic_store_explicit(&it->descriptor, descriptor, memory_order_release);
+    atomic_store_explicit(&entry->descriptor, descriptor, memory_order_release);
     return RB_OK;
 }
 

@@ -30,33 +30,33 @@ int64_t rb_topics_sort(const rb_extent *extents, const uint32_t *order, uint64_t
                        const uint32_t *key_hash, const uint32_t *record_place, uint64_t *sorted,
                        uint64_t *scratch, uint64_t capacity)
 {
-    uint64_t made = 0;
+    uint64_t filled = 0;
     for (uint64_t i = 0; i < count; i++) {
         const rb_extent *extent = &extents[order[i]];
-        if (extent->count > capacity - made)
+        if (extent->count > capacity - filled)
             return RB_FULL;
         for (uint64_t r = extent->record; r < extent->record + extent->count; r++)
-            scratch[made++] = (uint64_t)key_hash[r] << 32 | record_place[r];
+            scratch[filled++] = (uint64_t)key_hash[r] << 32 | record_place[r];
     }
-    sort_by_digit(scratch, sorted, made, 32);
-    sort_by_digit(sorted, scratch, made, 32 + DIGIT_BITS);
-    sort_by_digit(scratch, sorted, made, 32 + 2 * DIGIT_BITS);
-    return (int64_t)made;
+    sort_by_digit(scratch, sorted, filled, 32);
+    sort_by_digit(sorted, scratch, filled, 32 + DIGIT_BITS);
+    sort_by_digit(scratch, sorted, filled, 32 + 2 * DIGIT_BITS);
+    return (int64_t)filled;
 }
 
 uint64_t rb_topics_split(const uint64_t *sorted, uint64_t count, uint32_t *topics, uint32_t *places)
 {
-    uint64_t made = 0;
+    uint64_t filled = 0;
     for (uint64_t i = 0; i < count; i++) {
         uint32_t hash = (uint32_t)(sorted[i] >> 32);
         if (i == 0 || hash != (uint32_t)(sorted[i - 1] >> 32)) {
-            topics[2 * made] = hash;
-            topics[2 * made + 1] = (uint32_t)i;
-            made++;
+            topics[2 * filled] = hash;
+            topics[2 * filled + 1] = (uint32_t)i;
+            filled++;
         }
         places[i] = (uint32_t)sorted[i];
     }
-    return made;
+    return filled;
 }
 
 /* Hashes compared at once, by the processor's vector instructions.  Most blocks have no match. */
@@ -73,32 +73,33 @@ static bool block_has(const uint32_t *hashes, uint32_t hash)
 static uint64_t find_in_extent(const rb_walk *walk, const rb_extent *extent, uint32_t hash, uint64_t behind,
                                uint64_t *places, uint64_t capacity)
 {
-    uint64_t found = 0, record = extent->record, end = extent->record + extent->count;
-    while (record < end && found < capacity) {
+    uint64_t place_count = 0, record = extent->record, end = extent->record + extent->count;
+    while (record < end && place_count < capacity) {
         if (end - record >= BLOCK && !block_has(walk->key_hash + record, hash)) {
             record += BLOCK;
             continue;
         }
         uint64_t block_end = end - record >= BLOCK ? record + BLOCK : end;
-        for (; record < block_end && found < capacity; record++) {
+        for (; record < block_end && place_count < capacity; record++) {
             uint64_t place = (uint64_t)walk->record_place[record] * RB_RECORD_ALIGN;
             if (walk->key_hash[record] == hash && place > behind)
-                places[found++] = place;
+                places[place_count++] = place;
         }
     }
-    return found;
+    return place_count;
 }
 
 uint64_t rb_walk_find(const rb_walk *walk, uint32_t ring_id, uint32_t epoch, uint32_t hash, uint64_t offset,
                       uint64_t behind, uint64_t *places, uint64_t capacity)
 {
-    uint64_t found = 0;
-    for (uint64_t i = 0; i < walk->extents && found < capacity; i++) {
-        const rb_extent *it = &walk->extent[i];
-        if (it->ring_id != ring_id || it->ring_epoch != epoch || !it->whole ||
-            it->first_offset + it->count <= offset || it->place + it->length < behind)
+    uint64_t place_count = 0;
+    for (uint64_t i = 0; i < walk->extents && place_count < capacity; i++) {
+        const rb_extent *extent = &walk->extent[i];
+        if (extent->ring_id != ring_id || extent->ring_epoch != epoch || !extent->whole ||
+            extent->first_offset + extent->count <= offset || extent->place + extent->length < behind)
             continue;
-        found += find_in_extent(walk, it, hash, behind, places + found, capacity - found);
+        place_count += find_in_extent(walk, extent, hash, behind, places + place_count,
+                                      capacity - place_count);
     }
-    return found;
+    return place_count;
 }

@@ -20,8 +20,8 @@ static uint64_t slot_of(const rb_extent *extent, const uint32_t *slots, uint64_t
 {
     uint64_t at = (extent->ring_id * 0x9e3779b97f4a7c15u ^ extent->ring_epoch * 0xc2b2ae3d27d4eb4fu) >> 20;
     for (;; at++) {
-        uint32_t found = slots[at & mask];
-        if (found == NO_GROUP || is_of(&groups[found], extent))
+        uint32_t group = slots[at & mask];
+        if (group == NO_GROUP || is_of(&groups[group], extent))
             return at & mask;
     }
 }
@@ -29,18 +29,19 @@ static uint64_t slot_of(const rb_extent *extent, const uint32_t *slots, uint64_t
 int64_t rb_extents_group(const rb_extent *extents, uint64_t count, uint32_t *order, uint32_t *scratch,
                          uint32_t *slots, uint64_t slots_room, rb_group *groups, uint64_t groups_room)
 {
-    uint32_t made = 0, last = 0;
+    uint32_t group_count = 0, last = 0;
     memset(slots, 0xff, slots_room * sizeof *slots);
     for (uint64_t i = 0; i < count; i++) {
         if (!extents[i].whole)
             continue;
-        if (made == 0 || !is_of(&groups[last], &extents[i])) {
+        if (group_count == 0 || !is_of(&groups[last], &extents[i])) {
             uint64_t slot = slot_of(&extents[i], slots, slots_room - 1, groups);
             if (slots[slot] == NO_GROUP) {
-                if (made == groups_room)
+                if (group_count == groups_room)
                     return RB_FULL;
-                groups[made] = (rb_group){.ring_id = extents[i].ring_id, .ring_epoch = extents[i].ring_epoch};
-                slots[slot] = made++;
+                groups[group_count] = (rb_group){.ring_id = extents[i].ring_id,
+                                                 .ring_epoch = extents[i].ring_epoch};
+                slots[slot] = group_count++;
             }
             last = slots[slot];
         }
@@ -48,7 +49,7 @@ int64_t rb_extents_group(const rb_extent *extents, uint64_t count, uint32_t *ord
         scratch[i] = last;
     }
     uint64_t first = 0;
-    for (uint32_t g = 0; g < made; g++) {
+    for (uint32_t g = 0; g < group_count; g++) {
         groups[g].first = first;
         first += groups[g].count;
         groups[g].count = 0;
@@ -59,7 +60,7 @@ int64_t rb_extents_group(const rb_extent *extents, uint64_t count, uint32_t *ord
         rb_group *group = &groups[scratch[i]];
         order[group->first + group->count++] = (uint32_t)i;
     }
-    return made;
+    return group_count;
 }
 
 /* Add a mark, or raise the last one.  False: no room. */

@@ -114,11 +114,12 @@ uint64_t mq_visible_position(const mq_ring *ring)
 }
 
 /* Route one hidden record.  It is unchanged in the ring: only this thread writes the ring. */
-static void make_visible(mq_engine *engine, uint32_t index, const mq_ring *ring, const mq_pending_record *it)
+static void make_visible(mq_engine *engine, uint32_t index, const mq_ring *ring,
+                         const mq_pending_record *hidden)
 {
-    const rb_record *record = rb_writer_record(ring->writer, it->position);
+    const rb_record *record = rb_writer_record(ring->writer, hidden->position);
     const uint8_t *bytes = (const uint8_t *)record;
-    mq_topic *topic = mq_slab_get(&engine->topics, it->topic);
+    mq_topic *topic = mq_slab_get(&engine->topics, hidden->topic);
     rb_parts parts;
     if (topic == NULL || rb_record_parts(record, bytes, record->length, &parts) != RB_OK)
         return; /* both impossible: a topic with hidden records is kept */
@@ -129,17 +130,17 @@ static void make_visible(mq_engine *engine, uint32_t index, const mq_ring *ring,
                           .properties_length = parts.properties_length,
                           .flags = record->flags,
                           .timestamp_ns = record->timestamp_ns,
-                          .publisher = mq_slab_get(&engine->sessions, it->publisher),
-                          .owner = it->owner,
-                          .author = it->author};
+                          .publisher = mq_slab_get(&engine->sessions, hidden->publisher),
+                          .owner = hidden->owner,
+                          .author = hidden->author};
     if (message.flags & RB_FLAG_RETAIN) {
         mq_retained_promise(engine, topic, &message, -1);
-        mq_retain(engine, topic, &message, mq_where(index, it->position));
+        mq_retain(engine, topic, &message, mq_where(index, hidden->position));
     }
-    mq_owner_drop(engine, it->owner);
-    mq_author_drop(engine, it->author);
+    mq_owner_drop(engine, hidden->owner);
+    mq_author_drop(engine, hidden->author);
     if (topic->route_count > 0)
-        mq_route_record(engine, topic, mq_where(index, it->position), &message);
+        mq_route_record(engine, topic, mq_where(index, hidden->position), &message);
 }
 
 static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *ring)
@@ -147,8 +148,8 @@ static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *ring)
     mq_ack_gate *gate = &ring->ack_gate;
     uint64_t durable = durable_of(ring);
     for (uint32_t i = 0; gate->pending_count > 0; i++) {
-        mq_pending_record it = *pending_at(gate, 0);
-        if (it.position >= durable)
+        mq_pending_record hidden = *pending_at(gate, 0);
+        if (hidden.position >= durable)
             return;
         if (i == SHOW_MAX) {
             engine->visible_pending = true;
@@ -156,7 +157,7 @@ static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *ring)
         }
         gate->pending_first = (gate->pending_first + 1) & (gate->pending_capacity - 1);
         gate->pending_count--;
-        make_visible(engine, index, ring, &it);
+        make_visible(engine, index, ring, &hidden);
     }
     if (gate->pending_capacity > PENDING_MIN) { /* after a burst, or a pause of the disk */
         free(gate->pending_visibility);

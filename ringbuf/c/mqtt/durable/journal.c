@@ -506,7 +506,7 @@ uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, u
 {
     uint64_t bytes = 0;
     uint32_t from = *next, end = from;
-    for (; end < engine->sessions.made && bytes < most; end++) {
+    for (; end < engine->sessions.created && bytes < most; end++) {
         const mq_session *session = mq_slab_at(&engine->sessions, end);
         if (session->item.generation & 1 && session->kept)
             bytes += section_bytes(session);
@@ -517,7 +517,7 @@ uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, u
         if (session->item.generation & 1 && session->kept)
             to = put_section(to, engine, session);
     }
-    *next = end < engine->sessions.made ? end : UINT32_MAX;
+    *next = end < engine->sessions.created ? end : UINT32_MAX;
     *length = at == NULL ? 0 : (uint64_t)(to - at);
     return at;
 }
@@ -566,7 +566,7 @@ bool mq_journal_end(mq_engine *engine, bool at_once)
         journal->request = (mq_request){0};
         return false;
     }
-    mq_request_made(engine, &journal->request);
+    mq_request_sent(engine, &journal->request);
     journal->torn |= journal->used > 0;
     journal->torn_since = false;
     journal->used = journal->open = 0;

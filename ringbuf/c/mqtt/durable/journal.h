@@ -72,7 +72,7 @@ typedef struct mq_journal {
     uint64_t in_log;      /* bytes of that which may be only in the ring's log; 0: no log */
     uint64_t due_at;      /* position at which a snapshot is needed */
     uint64_t waits_since; /* ms: begin of the time without room; 0: there is room */
-    mq_request request;   /* request for a snapshot: made, or one is being written */
+    mq_request request;   /* request for a snapshot: sent, or one is being written */
     bool full;            /* no room until a snapshot or a sync of its log */
     bool stalled;         /* the last flush left entries outside the ring */
     bool torn;            /* an event is missing: only a snapshot repairs that */

@@ -145,16 +145,16 @@ static void on_routed(mq_engine *engine, mq_journal_replay *replay, const uint8_
  * too. */
 static bool take_first(mq_engine *engine, mq_session *session, uint32_t word, mq_entry *out)
 {
-    bool found = false;
+    bool is_queued = false;
     mq_walk walk = {0};
     uint32_t before = 0;
-    while (word != MQ_JOURNAL_NO_WORD && !found && mq_queue_next(session, &walk)) {
-        found = (uint32_t)mq_entry_at(walk.at).where == word;
-        before += !found;
+    while (word != MQ_JOURNAL_NO_WORD && !is_queued && mq_queue_next(session, &walk)) {
+        is_queued = (uint32_t)mq_entry_at(walk.at).where == word;
+        before += !is_queued;
     }
-    if (!found && (word != MQ_JOURNAL_NO_WORD || session->queue_count == 0))
+    if (!is_queued && (word != MQ_JOURNAL_NO_WORD || session->queue_count == 0))
         return false;
-    for (uint32_t i = 0; found && i < before; i++)
+    for (uint32_t i = 0; is_queued && i < before; i++)
         mq_queue_pop(engine, session);
     *out = mq_queue_pop(engine, session);
     out->topic = MQ_NO_TOPIC; /* a queue has three bytes for the topic */
@@ -178,9 +178,9 @@ static void send(mq_engine *engine, mq_session *session, mq_entry entry)
 static void on_sent(mq_engine *engine, mq_session *session, uint32_t word, bool with_identifier)
 {
     mq_entry entry = {.where = MQ_NOWHERE};
-    bool found = take_first(engine, session, word, &entry);
+    bool is_queued = take_first(engine, session, word, &entry);
     if (with_identifier)
-        send(engine, session, found ? entry : (mq_entry){.where = MQ_NOWHERE});
+        send(engine, session, is_queued ? entry : (mq_entry){.where = MQ_NOWHERE});
 }
 
 static void on_sent_else(mq_engine *engine, const mq_journal_replay *replay, mq_session *session,
@@ -359,9 +359,9 @@ static bool topic_named(const mq_engine *engine, const mq_journal_replay *replay
 /* Subscription ids of the current route to `session`, with the identifiers of its subscription. */
 static uint32_t ids_of(mq_engine *engine, uint32_t topic, const mq_session *session)
 {
-    const mq_topic *its = topic == MQ_NO_TOPIC ? NULL : mq_slab_at(&engine->topics, topic);
-    for (uint32_t i = 0; its != NULL && session->group == NULL && i < its->route_count; i++) {
-        const mq_route *route = &its->routes[i];
+    const mq_topic *known = topic == MQ_NO_TOPIC ? NULL : mq_slab_at(&engine->topics, topic);
+    for (uint32_t i = 0; known != NULL && session->group == NULL && i < known->route_count; i++) {
+        const mq_route *route = &known->routes[i];
         if (route->session != session || route->generation != session->item.generation)
             continue;
         uint32_t ids = route->tag >> MQ_TAG_IDS_SHIFT;

@@ -283,7 +283,7 @@ static uint64_t held_by(const mq_connection *connection)
 static uint64_t equal_share(const mq_engine *engine)
 {
     uint64_t bytes = 0, holders = 0;
-    for (uint32_t i = 0; i < engine->connections.made; i++) {
+    for (uint32_t i = 0; i < engine->connections.created; i++) {
         const mq_connection *connection = mq_slab_at(&engine->connections, i);
         if (may_be_closed(connection)) {
             bytes += held_by(connection);
@@ -303,7 +303,7 @@ static uint64_t age_ms(const mq_engine *engine, const mq_connection *connection)
 static uint64_t close_some(mq_engine *engine, bool accepted, uint64_t share, uint32_t min_ms, uint64_t wanted)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < engine->connections.made && bytes < wanted; i++) {
+    for (uint32_t i = 0; i < engine->connections.created && bytes < wanted; i++) {
         mq_connection *connection = mq_slab_at(&engine->connections, i);
         if (!may_be_closed(connection) || (connection->version != 0) != accepted ||
             held_by(connection) < share || age_ms(engine, connection) < min_ms)

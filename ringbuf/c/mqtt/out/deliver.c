@@ -22,8 +22,8 @@ static mq_built reserve_output(mq_engine *engine, mq_connection *connection, uin
 static mq_built prepare(mq_engine *engine, mq_connection *connection, const mq_entry *entry, bool again,
                         mq_frame *frame)
 {
-    mq_built found = mq_frame_plan(engine, connection, entry, again, frame);
-    return found == MQ_BUILT ? reserve_output(engine, connection, mq_frame_bytes(frame)) : found;
+    mq_built planned = mq_frame_plan(engine, connection, entry, again, frame);
+    return planned == MQ_BUILT ? reserve_output(engine, connection, mq_frame_bytes(frame)) : planned;
 }
 
 /* Cause under which an undelivered message is counted: no memory, overwritten, expired, or too large for the
@@ -185,26 +185,26 @@ static bool may_resend(const mq_session *session)
  * message must not keep the gaps of all later ones in memory. */
 static bool window_open(const mq_engine *engine, const mq_session *session, uint32_t tag)
 {
-    uint64_t most = engine->limits.in_flight_max_bytes;
-    if (tag & MQ_TAG_QOS && most != 0 && session->in_flight_bytes >= most)
+    uint64_t limit = engine->limits.in_flight_max_bytes;
+    if (tag & MQ_TAG_QOS && limit != 0 && session->in_flight_bytes >= limit)
         return false;
     uint64_t span = session->sent_next - session->sent_first, span_max = 4ull * session->window;
     return !(tag & MQ_TAG_QOS) ||
            (session->in_flight < session->window && span < (span_max < 65535 ? span_max : 65535));
 }
 
-/* Send at most `most` retained messages.  MQ_FULL_WINDOW: an acknowledgement will touch the connection;
+/* Send at most `limit` retained messages.  MQ_FULL_WINDOW: an acknowledgement will touch the connection;
  * MQ_LATER: the search must continue. */
 static mq_built deliver_retained(mq_engine *engine, mq_connection *connection, mq_session *session,
-                                 uint32_t most)
+                                 uint32_t limit)
 {
     mq_built result = MQ_BUILT;
-    for (uint32_t i = 0; session->retained_deliveries != NULL && i < most && !stops(result); i++) {
+    for (uint32_t i = 0; session->retained_deliveries != NULL && i < limit && !stops(result); i++) {
         mq_entry entry;
         mq_frame frame;
-        mq_found found = mq_retained_delivery_find(engine, session, &entry);
-        if (found != MQ_FOUND)
-            return found == MQ_FOUND_LATER ? MQ_LATER : MQ_BUILT;
+        mq_found planned = mq_retained_delivery_find(engine, session, &entry);
+        if (planned != MQ_FOUND)
+            return planned == MQ_FOUND_LATER ? MQ_LATER : MQ_BUILT;
         if (!window_open(engine, session, entry.tag))
             return MQ_FULL_WINDOW;
         result = prepare(engine, connection, &entry, false, &frame);

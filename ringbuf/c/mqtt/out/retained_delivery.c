@@ -50,7 +50,7 @@ bool mq_retained_delivery_begin(mq_engine *engine, mq_session *session, uint32_t
         memcpy(topics, scope->topics, scope->count * sizeof *topics);
     *delivery = (mq_retained_delivery){.tag = tag,
                                        .topics = topics,
-                                       .count = topics != NULL ? scope->count : engine->topics.made,
+                                       .count = topics != NULL ? scope->count : engine->topics.created,
                                        .until = engine->retained_number,
                                        .filter_length = scope->filter_length};
     memcpy(delivery->filter, scope->filter, scope->filter_length);

@@ -35,7 +35,7 @@ typedef struct sweep {
     mq_ring *ring;
     uint32_t index;
     uint64_t from, to; /* range of positions to be copied */
-    mq_blob **made;    /* by (position - from) / RB_RECORD_ALIGN; allocated for the first copy */
+    mq_blob **copies;  /* by (position - from) / RB_RECORD_ALIGN; allocated for the first copy */
     bool refused;      /* no room for a copy that must outlive the broker */
 } sweep;
 
@@ -207,18 +207,18 @@ static mq_blob *copy_of(sweep *sweep, const mq_session *session, const mq_entry 
 {
     bool own = sweep->ring->kind == MQ_RING_OWN, outlives = own && session->kept;
     uint64_t position = mq_where_position(entry->where);
-    mq_blob **made = NULL;
-    if (sweep->made == NULL)
-        sweep->made = calloc((sweep->to - sweep->from) / RB_RECORD_ALIGN, sizeof *sweep->made);
-    if (sweep->made != NULL && position >= sweep->from)
-        made = &sweep->made[(position - sweep->from) / RB_RECORD_ALIGN];
-    if (made != NULL && suffices(sweep, *made, outlives))
-        return *made;
+    mq_blob **copies = NULL;
+    if (sweep->copies == NULL)
+        sweep->copies = calloc((sweep->to - sweep->from) / RB_RECORD_ALIGN, sizeof *sweep->copies);
+    if (sweep->copies != NULL && position >= sweep->from)
+        copies = &sweep->copies[(position - sweep->from) / RB_RECORD_ALIGN];
+    if (copies != NULL && suffices(sweep, *copies, outlives))
+        return *copies;
     mq_blob *blob = own ? copy_own(sweep, position, outlives)
                         : copy_from_producer(sweep, position, entry->topic);
     sweep->engine->counters.spilled += blob != NULL;
-    if (made != NULL && blob != NULL)
-        *made = blob;
+    if (copies != NULL && blob != NULL)
+        *copies = blob;
     return blob;
 }
 
@@ -327,7 +327,7 @@ static bool sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t c
             engine->copy_sessions.at[kept++] = handle;
     }
     engine->copy_sessions.count = kept;
-    free(sweep.made);
+    free(sweep.copies);
     if (!sweep.refused)
         ring->copied = to;
     return !sweep.refused;

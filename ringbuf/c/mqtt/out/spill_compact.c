@@ -134,7 +134,7 @@ void mq_spill_compact(mq_engine *engine)
     uint64_t seen = 0;
     if (!spill->compacting)
         begin(spill);
-    while (spill->cursor < engine->sessions.made && seen < SLICE_ENTRIES) {
+    while (spill->cursor < engine->sessions.created && seen < SLICE_ENTRIES) {
         mq_session *session = mq_slab_at(&engine->sessions, spill->cursor++);
         seen++;
         if (!(session->item.generation & 1))
@@ -142,6 +142,6 @@ void mq_spill_compact(mq_engine *engine)
         seen += session->queue_count + session->sent_next - session->sent_first;
         move_session(engine, session);
     }
-    if (spill->cursor >= engine->sessions.made)
+    if (spill->cursor >= engine->sessions.created)
         end(spill);
 }

@@ -119,16 +119,17 @@ static uint64_t used_of(const mq_spill *spill, const extent_bytes *extent)
     return good ? header.used : extent->length;
 }
 
-/* Find the copies of the extent that was read.  `found` gets their positions and *count their number.
+/* Find the copies of the extent that was read.  `copy_offsets` gets their positions and *count their number.
  * Returns the position after the last one. */
-static uint32_t copies_in(const mq_spill *spill, const extent_bytes *extent, uint32_t *found, uint32_t *count)
+static uint32_t copies_in(const mq_spill *spill, const extent_bytes *extent, uint32_t *copy_offsets,
+                          uint32_t *count)
 {
     uint64_t at = sizeof(mq_extent_header), end = at, used = used_of(spill, extent);
     *count = 0;
     while (at + sizeof(mq_spilled) <= extent->length) {
         uint32_t length = copy_length(spill, extent->at + at, extent->length - at);
         if (length > 0) {
-            found[(*count)++] = (uint32_t)at;
+            copy_offsets[(*count)++] = (uint32_t)at;
             end = at += length;
         } else if (at >= used || extent->length > MQ_UNIT_BYTES) { /* a longer extent has one copy */
             break;
@@ -155,12 +156,12 @@ static bool copy_adopt(mq_engine *engine, uint64_t place)
 static bool extent_adopt(mq_engine *engine, uint32_t unit, uint32_t units, const extent_bytes *bytes)
 {
     mq_spill *spill = &engine->spill;
-    uint64_t most = bytes->length / sizeof(mq_spilled) + 1;
-    uint32_t *found = malloc(most * sizeof *found), count = 0;
-    if (found == NULL)
+    uint64_t units_max = bytes->length / sizeof(mq_spilled) + 1;
+    uint32_t *copy_offsets = malloc(units_max * sizeof *copy_offsets), count = 0;
+    if (copy_offsets == NULL)
         return false;
     mq_extent extent = {.units = units, .state = MQ_EXTENT_USED};
-    extent.used = copies_in(spill, bytes, found, &count);
+    extent.used = copies_in(spill, bytes, copy_offsets, &count);
     extent.small = units == 1 && (count > 1 || extent.used - sizeof(mq_extent_header) <= MQ_LARGE_BYTES);
     bool adopted = true;
     if (count == 0)
@@ -168,9 +169,9 @@ static bool extent_adopt(mq_engine *engine, uint32_t unit, uint32_t units, const
     else
         adopted = mq_spill_adopt(engine, unit, extent);
     for (uint32_t i = 0; i < count && adopted; i++)
-        adopted = copy_adopt(engine, (uint64_t)unit * MQ_UNIT_BYTES + found[i]);
+        adopted = copy_adopt(engine, (uint64_t)unit * MQ_UNIT_BYTES + copy_offsets[i]);
     spill->dead += adopted && count > 0 ? extent.used - sizeof(mq_extent_header) : 0;
-    free(found);
+    free(copy_offsets);
     return adopted;
 }
 
@@ -190,8 +191,8 @@ static bool extent_read(const mq_spill *spill, uint32_t unit, uint32_t units, ex
 /* Units of the extent that begins at `unit`; 0: free.  An extent with a damaged header may have copies. */
 static uint32_t units_of(const mq_spill *spill, uint32_t unit, const mq_extent_header *header)
 {
-    uint64_t most = spill->bytes / MQ_UNIT_BYTES - unit;
-    return header_holds(spill, header) && header->units <= most ? header->units : 1;
+    uint64_t units_max = spill->bytes / MQ_UNIT_BYTES - unit;
+    return header_holds(spill, header) && header->units <= units_max ? header->units : 1;
 }
 
 bool mq_spill_scan(mq_engine *engine)
@@ -199,8 +200,8 @@ bool mq_spill_scan(mq_engine *engine)
     mq_spill *spill = &engine->spill;
     extent_bytes bytes = {0};
     bool done = true;
-    uint64_t most = spill->bytes / MQ_UNIT_BYTES;
-    for (uint32_t unit = 1; done && (unit = mq_spill_next_memory(spill, unit)) < most;) {
+    uint64_t units_max = spill->bytes / MQ_UNIT_BYTES;
+    for (uint32_t unit = 1; done && (unit = mq_spill_next_memory(spill, unit)) < units_max;) {
         mq_extent_header header;
         done = mq_spill_read(spill, (uint64_t)unit * MQ_UNIT_BYTES, &header, sizeof header) == 0;
         uint32_t units = done ? units_of(spill, unit, &header) : 0;

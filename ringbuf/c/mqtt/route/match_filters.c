@@ -106,19 +106,20 @@ static bool walk_levels(mq_engine *engine, mq_match *match, uint32_t *work)
     return true;
 }
 
-static void found(const mq_engine *engine, mq_match *match, const mq_subscription *its)
+static void add_entry(const mq_engine *engine, mq_match *match, const mq_subscription *subscription)
 {
-    if (its == NULL || mq_slab_get(&engine->sessions, its->session) == NULL)
+    if (subscription == NULL || mq_slab_get(&engine->sessions, subscription->session) == NULL)
         return;
-    if (match->found_count == match->found_capacity) {
-        mq_match_entry *at = grown(match->found, &match->found_capacity, sizeof *at);
+    if (match->entry_count == match->entry_capacity) {
+        mq_match_entry *at = grown(match->entries, &match->entry_capacity, sizeof *at);
         if (at == NULL) {
             match->failed = true;
             return;
         }
-        match->found = at;
+        match->entries = at;
     }
-    match->found[match->found_count++] = (mq_match_entry){.session = its->session, .options = its->options};
+    match->entries[match->entry_count++] = (mq_match_entry){.session = subscription->session,
+                                                            .options = subscription->options};
 }
 
 /* All subscriptions of a filter at once.  False: there are more filters. */
@@ -130,13 +131,13 @@ static bool read_subscriptions(mq_engine *engine, mq_match *match, uint32_t *wor
         const mq_node *filter = match->matched.at[match->matched_at];
         if (match->session != 0) {
             --*work;
-            found(engine, match, mq_subscription_find(engine, filter, match->session));
+            add_entry(engine, match, mq_subscription_find(engine, filter, match->session));
             continue;
         }
         for (uint32_t number = filter->value; number != 0;) {
-            const mq_subscription *its = mq_slab_at(&engine->subscriptions, number - 1);
-            found(engine, match, its);
-            number = its->next;
+            const mq_subscription *subscription = mq_slab_at(&engine->subscriptions, number - 1);
+            add_entry(engine, match, subscription);
+            number = subscription->next;
             *work -= *work > 0;
         }
     }
@@ -153,7 +154,7 @@ void mq_match_reset(mq_match *match)
     release(&match->level);
     release(&match->below);
     release(&match->matched);
-    match->level_at = match->matched_at = match->at = match->found_count = 0;
+    match->level_at = match->matched_at = match->at = match->entry_count = 0;
     match->session = 0;
     match->ended = match->failed = false;
 }
@@ -164,5 +165,5 @@ void mq_match_free(mq_match *match)
     free(match->level.at);
     free(match->below.at);
     free(match->matched.at);
-    free(match->found);
+    free(match->entries);
 }

@@ -29,8 +29,8 @@ typedef struct mq_match {
     uint64_t session; /* only its subscriptions are found; 0: of all */
     bool ended;       /* the levels are done */
     bool failed;      /* no memory */
-    mq_match_entry *found;
-    uint32_t found_count, found_capacity;
+    mq_match_entry *entries;
+    uint32_t entry_count, entry_capacity;
 } mq_match;
 
 void mq_match_begin(mq_engine *engine, mq_match *match, const char *name, uint32_t length);

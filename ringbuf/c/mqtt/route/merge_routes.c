@@ -31,15 +31,15 @@ static bool route_of(mq_engine *engine, const mq_match *match, mq_topic *topic, 
                      uint32_t mark)
 {
     uint32_t merged = mark, qos = 0, count = 0;
-    for (uint32_t i = first + 1; i != 0; i = match->found[i - 1].next)
+    for (uint32_t i = first + 1; i != 0; i = match->entries[i - 1].next)
         count++;
     uint8_t few[8 * PROPERTY_MAX_BYTES], *bytes = count <= 8 ? few
                                                              : malloc((size_t)count * PROPERTY_MAX_BYTES);
     if (bytes == NULL)
         return false;
     uint8_t *end = bytes;
-    for (uint32_t i = first + 1; i != 0; i = match->found[i - 1].next) {
-        uint64_t options = match->found[i - 1].options;
+    for (uint32_t i = first + 1; i != 0; i = match->entries[i - 1].next) {
+        uint64_t options = match->entries[i - 1].options;
         if (own && options & MQ_TAG_NO_LOCAL)
             continue;
         qos = (options & MQ_TAG_QOS) > qos ? options & MQ_TAG_QOS : qos;
@@ -47,7 +47,7 @@ static bool route_of(mq_engine *engine, const mq_match *match, mq_topic *topic, 
         end = property(end, options >> MQ_TAG_IDS_SHIFT);
     }
     uint32_t number = end == bytes ? 0 : mq_subscription_ids_take(engine, 0, bytes, (uint32_t)(end - bytes));
-    mq_session *session = mq_slab_get(&engine->sessions, match->found[first].session);
+    mq_session *session = mq_slab_get(&engine->sessions, match->entries[first].session);
     bool added = (number != 0 || end == bytes) && session != NULL &&
                  mq_route_add(engine, topic, session, merged | qos | number << MQ_TAG_IDS_SHIFT);
     if (number != 0)
@@ -60,8 +60,8 @@ static bool route_of(mq_engine *engine, const mq_match *match, mq_topic *topic, 
 static bool routes_of(mq_engine *engine, const mq_match *match, mq_topic *topic, uint32_t first)
 {
     bool others = false, own = false; /* some are no-local; some are not */
-    for (uint32_t i = first + 1; i != 0; i = match->found[i - 1].next)
-        *(match->found[i - 1].options & MQ_TAG_NO_LOCAL ? &others : &own) = true;
+    for (uint32_t i = first + 1; i != 0; i = match->entries[i - 1].next)
+        *(match->entries[i - 1].options & MQ_TAG_NO_LOCAL ? &others : &own) = true;
     if (!others)
         return route_of(engine, match, topic, first, false, 0);
     return route_of(engine, match, topic, first, false, MQ_TAG_NO_LOCAL) &&
@@ -72,19 +72,19 @@ static bool routes_of(mq_engine *engine, const mq_match *match, mq_topic *topic,
 static void link_sessions(mq_engine *engine, const mq_match *match)
 {
     engine->match_number++;
-    for (uint32_t i = 0; i < match->found_count; i++) {
-        mq_match_entry *its = &match->found[i];
-        mq_session *session = mq_slab_get(&engine->sessions, its->session);
-        its->next = its->last = 0;
+    for (uint32_t i = 0; i < match->entry_count; i++) {
+        mq_match_entry *entry = &match->entries[i];
+        mq_session *session = mq_slab_get(&engine->sessions, entry->session);
+        entry->next = entry->last = 0;
         if (session == NULL)
             continue;
         if (session->match_number != engine->match_number) {
             session->match_number = engine->match_number;
             session->matched = i;
-            its->last = i + 1;
+            entry->last = i + 1;
         } else {
-            mq_match_entry *first = &match->found[session->matched];
-            match->found[first->last - 1].next = i + 1;
+            mq_match_entry *first = &match->entries[session->matched];
+            match->entries[first->last - 1].next = i + 1;
             first->last = i + 1;
         }
     }
@@ -103,19 +103,19 @@ void mq_match_without(mq_engine *engine, mq_match *match, const void *sessions, 
             session->match_number = engine->match_number;
     }
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < match->found_count; i++) {
-        const mq_session *session = mq_slab_get(&engine->sessions, match->found[i].session);
+    for (uint32_t i = 0; i < match->entry_count; i++) {
+        const mq_session *session = mq_slab_get(&engine->sessions, match->entries[i].session);
         if (session != NULL && session->match_number != engine->match_number)
-            match->found[kept++] = match->found[i];
+            match->entries[kept++] = match->entries[i];
     }
-    match->found_count = kept;
+    match->entry_count = kept;
 }
 
 bool mq_match_routes(mq_engine *engine, const mq_match *match, mq_topic *topic)
 {
     link_sessions(engine, match);
-    for (uint32_t i = 0; i < match->found_count; i++)
-        if (match->found[i].last != 0 && !routes_of(engine, match, topic, i))
+    for (uint32_t i = 0; i < match->entry_count; i++)
+        if (match->entries[i].last != 0 && !routes_of(engine, match, topic, i))
             return false;
     return true;
 }

@@ -36,8 +36,8 @@ static bool receives(const mq_engine *engine, const mq_match *match)
 {
     if (!engine->receivers_checked)
         return true;
-    for (uint32_t i = 0; i < match->found_count; i++) {
-        const mq_session *session = mq_slab_get(&engine->sessions, match->found[i].session);
+    for (uint32_t i = 0; i < match->entry_count; i++) {
+        const mq_session *session = mq_slab_get(&engine->sessions, match->entries[i].session);
         if (session != NULL && !session->receives_all)
             return false;
     }

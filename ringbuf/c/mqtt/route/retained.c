@@ -157,7 +157,7 @@ void mq_retained_due(mq_engine *engine, const mq_ring *ring)
 
 void mq_retained_save_begin(mq_engine *engine, bool all)
 {
-    for (uint32_t i = 0; all && i < engine->topics.made; i++) {
+    for (uint32_t i = 0; all && i < engine->topics.created; i++) {
         mq_topic *topic = mq_slab_at(&engine->topics, i);
         if (topic->item.generation & 1 && topic->retained != NULL && !topic->changed && !topic->reserved)
             change(engine, topic);
@@ -213,7 +213,7 @@ static mq_author *author_of(mq_engine *engine, uint32_t index)
 
 uint32_t mq_retained_author_next(mq_engine *engine, uint32_t from, uint32_t places, mq_author **author)
 {
-    uint32_t end = engine->topics.made - from < places ? engine->topics.made : from + places;
+    uint32_t end = engine->topics.created - from < places ? engine->topics.created : from + places;
     for (*author = NULL; from < end; from++)
         if ((*author = author_of(engine, from)) != NULL)
             return from;

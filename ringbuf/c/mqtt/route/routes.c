@@ -87,8 +87,8 @@ bool mq_route_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uin
         mq_route *route = &topic->routes[i];
         if (!is_to(route, session))
             continue;
-        uint32_t qos = tag & MQ_TAG_QOS, its = route->tag & MQ_TAG_QOS;
-        route->tag = ((route->tag | tag) & ~(uint32_t)MQ_TAG_QOS) | (qos > its ? qos : its);
+        uint32_t qos = tag & MQ_TAG_QOS, route_qos = route->tag & MQ_TAG_QOS;
+        route->tag = ((route->tag | tag) & ~(uint32_t)MQ_TAG_QOS) | (qos > route_qos ? qos : route_qos);
         return true;
     }
     return mq_route_add(engine, topic, session, tag);

@@ -29,7 +29,7 @@ static bool table_grow(mq_engine *engine)
     free(engine->ids_table);
     engine->ids_table = table;
     engine->ids_capacity = capacity;
-    for (uint32_t i = 0; i < engine->subscription_ids.made; i++) {
+    for (uint32_t i = 0; i < engine->subscription_ids.created; i++) {
         mq_subscription_ids *ids = mq_slab_at(&engine->subscription_ids, i);
         if (!(ids->item.generation & 1))
             continue;

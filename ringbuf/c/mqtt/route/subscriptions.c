@@ -37,12 +37,12 @@ static bool table_grow(mq_engine *engine)
     free(engine->subscription_table);
     engine->subscription_table = table;
     engine->subscription_capacity = capacity;
-    for (uint32_t i = 0; i < engine->subscriptions.made; i++) {
-        mq_subscription *its = mq_slab_at(&engine->subscriptions, i);
-        if (!(its->item.generation & 1))
+    for (uint32_t i = 0; i < engine->subscriptions.created; i++) {
+        mq_subscription *subscription = mq_slab_at(&engine->subscriptions, i);
+        if (!(subscription->item.generation & 1))
             continue;
-        uint32_t *first = place(engine, its->filter, its->session);
-        its->chain = *first;
+        uint32_t *first = place(engine, subscription->filter, subscription->session);
+        subscription->chain = *first;
         *first = i + 1;
     }
     return true;
@@ -53,10 +53,10 @@ mq_subscription *mq_subscription_find(const mq_engine *engine, const mq_node *fi
     if (engine->subscription_capacity == 0)
         return NULL;
     for (uint32_t number = *place(engine, filter, session); number != 0;) {
-        mq_subscription *its = at_number(engine, number);
-        if (its->filter == filter && its->session == session)
-            return its;
-        number = its->chain;
+        mq_subscription *subscription = at_number(engine, number);
+        if (subscription->filter == filter && subscription->session == session)
+            return subscription;
+        number = subscription->chain;
     }
     return NULL;
 }
@@ -81,20 +81,20 @@ static mq_subscription *make(mq_engine *engine, mq_node *filter, uint64_t sessio
     mq_slab *slab = &engine->subscriptions;
     if (slab->live >= engine->subscription_capacity && !table_grow(engine))
         return NULL;
-    mq_subscription *its = mq_slab_take(slab);
-    if (its == NULL)
+    mq_subscription *subscription = mq_slab_take(slab);
+    if (subscription == NULL)
         return NULL;
-    uint32_t number = its->item.index + 1;
-    its->filter = filter;
-    its->session = session;
-    its->next = filter->value;
-    if (its->next != 0)
-        at_number(engine, its->next)->previous = number;
+    uint32_t number = subscription->item.index + 1;
+    subscription->filter = filter;
+    subscription->session = session;
+    subscription->next = filter->value;
+    if (subscription->next != 0)
+        at_number(engine, subscription->next)->previous = number;
     filter->value = number;
     uint32_t *first = place(engine, filter, session);
-    its->chain = *first;
+    subscription->chain = *first;
     *first = number;
-    return its;
+    return subscription;
 }
 
 bool mq_subscription_add(mq_engine *engine, const char *filter, uint32_t length, uint64_t session,
@@ -103,29 +103,30 @@ bool mq_subscription_add(mq_engine *engine, const char *filter, uint32_t length,
     mq_node *node = filter_node(engine, filter, length, true);
     if (node == NULL)
         return false;
-    mq_subscription *its = mq_subscription_find(engine, node, session);
-    if (its == NULL && (its = make(engine, node, session)) == NULL) {
+    mq_subscription *subscription = mq_subscription_find(engine, node, session);
+    if (subscription == NULL && (subscription = make(engine, node, session)) == NULL) {
         mq_trie_prune(engine, node);
         return false;
     }
-    its->options = options;
+    subscription->options = options;
     return true;
 }
 
 bool mq_subscription_remove(mq_engine *engine, const char *filter, uint32_t length, uint64_t session)
 {
     mq_node *node = filter_node(engine, filter, length, false);
-    mq_subscription *its = node == NULL ? NULL : mq_subscription_find(engine, node, session);
-    if (its == NULL)
+    mq_subscription *subscription = node == NULL ? NULL : mq_subscription_find(engine, node, session);
+    if (subscription == NULL)
         return false;
-    uint32_t number = its->item.index + 1, *link = place(engine, node, session);
+    uint32_t number = subscription->item.index + 1, *link = place(engine, node, session);
     while (*link != number)
         link = &at_number(engine, *link)->chain;
-    *link = its->chain;
-    *(its->previous != 0 ? &at_number(engine, its->previous)->next : &node->value) = its->next;
-    if (its->next != 0)
-        at_number(engine, its->next)->previous = its->previous;
-    mq_slab_give(&engine->subscriptions, &its->item);
+    *link = subscription->chain;
+    *(subscription->previous != 0 ? &at_number(engine, subscription->previous)->next
+                                  : &node->value) = subscription->next;
+    if (subscription->next != 0)
+        at_number(engine, subscription->next)->previous = subscription->previous;
+    mq_slab_give(&engine->subscriptions, &subscription->item);
     mq_trie_prune(engine, node);
     return true;
 }

@@ -160,9 +160,9 @@ void mq_topic_free(mq_engine *engine, mq_topic *topic)
 /* Advance the clock hand by at most `steps`.  A topic used since its last visit is spared once. */
 mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
 {
-    while (*steps > 0 && engine->topics.made > 0) {
+    while (*steps > 0 && engine->topics.created > 0) {
         mq_topic *topic = mq_slab_at(&engine->topics, engine->clock_hand);
-        engine->clock_hand = (engine->clock_hand + 1) % engine->topics.made;
+        engine->clock_hand = (engine->clock_hand + 1) % engine->topics.created;
         --*steps;
         if (!(topic->item.generation & 1) || topic->retained != NULL || topic->changed ||
             topic->pending_visibility > 0)
@@ -177,7 +177,7 @@ mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
 /* Two rounds: a topic spared in the first round may be found in the second. */
 mq_topic *mq_topic_recyclable(mq_engine *engine)
 {
-    uint32_t steps = 2 * engine->topics.made;
+    uint32_t steps = 2 * engine->topics.created;
     return mq_topic_idle(engine, &steps);
 }
 

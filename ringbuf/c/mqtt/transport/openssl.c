@@ -23,23 +23,23 @@ static const wanted_function functions[] = {MQ_OPENSSL_FUNCTIONS(WANTED)};
 
 static void *find(void *library, const char *name)
 {
-    void *found = dlsym(library, name);
-    if (found == NULL && strcmp(name, "SSL_get1_peer_certificate") == 0)
-        found = dlsym(library, "SSL_get_peer_certificate"); /* its name in 1.1.1 */
-    return found;
+    void *loaded = dlsym(library, name);
+    if (loaded == NULL && strcmp(name, "SSL_get1_peer_certificate") == 0)
+        loaded = dlsym(library, "SSL_get_peer_certificate"); /* its name in 1.1.1 */
+    return loaded;
 }
 
 /* Name of a function that the library does not have; NULL: all are found. */
 static const char *resolve(void *library)
 {
-    mq_openssl found;
+    mq_openssl loaded;
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *function = find(library, functions[i].name);
         if (function == NULL)
             return functions[i].name;
-        memcpy((uint8_t *)&found + functions[i].offset, &function, sizeof function);
+        memcpy((uint8_t *)&loaded + functions[i].offset, &function, sizeof function);
     }
-    mq_ssl = found;
+    mq_ssl = loaded;
     return NULL;
 }
 

@@ -39,18 +39,18 @@ static uint32_t write_name(const uint8_t *name, int length, uint8_t *to, uint32_
 static uint32_t common_name(const X509 *certificate, uint8_t *to, uint32_t capacity)
 {
     X509_NAME *subject = mq_ssl.X509_get_subject_name(certificate);
-    uint32_t found = 0;
-    for (int i = -1; found == 0;) {
+    uint32_t written = 0;
+    for (int i = -1; written == 0;) {
         i = mq_ssl.X509_NAME_get_index_by_NID(subject, NID_commonName, i);
         if (i < 0)
             return 0;
         uint8_t *name = NULL;
         int length = mq_ssl.ASN1_STRING_to_UTF8(
             &name, mq_ssl.X509_NAME_ENTRY_get_data(mq_ssl.X509_NAME_get_entry(subject, i)));
-        found = write_name(name, length, to, capacity);
+        written = write_name(name, length, to, capacity);
         mq_ssl.CRYPTO_free(name, __FILE__, __LINE__);
     }
-    return found;
+    return written;
 }
 
 static bool is_ascii(const uint8_t *name, int length)
@@ -66,8 +66,8 @@ static uint32_t alternative_name(const X509 *certificate, uint8_t *to, uint32_t 
     GENERAL_NAMES *names = mq_ssl.X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
     if (names == NULL)
         return 0;
-    uint32_t found = 0;
-    for (int i = 0; found == 0 && i < mq_ssl.OPENSSL_sk_num(names); i++) {
+    uint32_t written = 0;
+    for (int i = 0; written == 0 && i < mq_ssl.OPENSSL_sk_num(names); i++) {
         int kind = -1;
         const ASN1_STRING *name = mq_ssl.GENERAL_NAME_get0_value(mq_ssl.OPENSSL_sk_value(names, i), &kind);
         if (kind != GEN_DNS && kind != GEN_EMAIL && kind != GEN_URI)
@@ -75,10 +75,10 @@ static uint32_t alternative_name(const X509 *certificate, uint8_t *to, uint32_t 
         const uint8_t *bytes = mq_ssl.ASN1_STRING_get0_data(name);
         int length = mq_ssl.ASN1_STRING_length(name);
         if (is_ascii(bytes, length))
-            found = write_name(bytes, length, to, capacity);
+            written = write_name(bytes, length, to, capacity);
     }
     mq_ssl.GENERAL_NAMES_free(names);
-    return found;
+    return written;
 }
 
 uint32_t mq_engine_certificate_name(const mq_engine *engine, uint64_t handle, uint8_t *to, uint32_t capacity)
@@ -86,9 +86,9 @@ uint32_t mq_engine_certificate_name(const mq_engine *engine, uint64_t handle, ui
     X509 *certificate = certificate_of(engine, handle);
     if (certificate == NULL)
         return 0;
-    uint32_t found = common_name(certificate, to, capacity);
-    if (found == 0)
-        found = alternative_name(certificate, to, capacity);
+    uint32_t written = common_name(certificate, to, capacity);
+    if (written == 0)
+        written = alternative_name(certificate, to, capacity);
     mq_ssl.X509_free(certificate);
-    return found;
+    return written;
 }
