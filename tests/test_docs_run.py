@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -264,9 +265,41 @@ def test_two_instances_run_next_to_each_other(newcomer: Newcomer, tmp_path: Path
         assert (status, "is in use by another broker (pid" in error) == (2, True)
 
 
-def test_the_command_of_the_unit_for_systemd_is_accepted() -> None:
-    unit = block_of("docs/how-to/service.md", "ini")
+def test_the_command_of_the_unit_for_systemd_is_accepted(newcomer: Newcomer) -> None:
+    [words] = [it for it in lines_of("docs/how-to/service.md", "service", "install") if "--print" in it]
+    unit = newcomer.run(*words)
     [command] = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
-    parse(shlex.split(command)[1:])
+    parse(shlex.split(command.partition(" brim ")[2]))
     settings = {line.partition("=")[0] for line in unit.splitlines() if "=" in line}
     assert {"Type", "WatchdogSec", "Restart", "RuntimeDirectoryPreserve"} <= settings
+
+
+def test_an_instance_has_its_own_broker(
+    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch, runtime_directory: Path
+) -> None:
+    _, [_, *instance], sub = (
+        lines_of("docs/how-to/several-instances.md", verb)[0] for verb in ("run", "status", "sub")
+    )
+    home = str(newcomer.directory)
+    newcomer.environment |= {"RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": "", "HOME": home}
+    with newcomer.start("run", *instance, "--port", "0") as broker:
+        try:
+            ready = "".join(broker.lines_until("brim status"))
+            assert f"brim status {' '.join(instance)}" in ready
+            newcomer.ports["mqtt"] = int(ready.partition("127.0.0.1:")[2].partition(",")[0])
+            facts = json.loads(newcomer.run("status", *instance, "--json"))
+            assert facts["edge_id"].endswith("-b")
+            with newcomer.start(*sub, "-C", "1") as subscriber:
+                wait_until(
+                    lambda: json.loads(newcomer.run("status", *instance, "--json"))["rings"][0]["readers"]
+                )
+                newcomer.run("pub", "plant/1", "b")
+                assert subscriber.line() == "b"
+            assert broker.stop()[0] == 0
+        finally:
+            shutil.rmtree(f"/dev/shm/brim-{os.geteuid()}-b", ignore_errors=True)
+    assert (newcomer.directory / ".local/state/brim-b/brim.lock").exists()
+
+
+def _has_reader(status: dict[str, Any]) -> bool:
+    return any(ring["readers"] for ring in status["rings"])

@@ -42,6 +42,7 @@ VERBS = {
     "spark": "run a Spark job on drained files",
     "bridge": "run and control bridges",
     "completion": "print the completion script of a shell",
+    "service": "install, remove or show a service of systemd",
 }
 ALIASES = {"sessions": "clients"}
 
@@ -90,6 +91,8 @@ def _run(verb: str, words: list[str]) -> int:
     try:
         arguments = parser.parse_args(words)
         apply_color(arguments.color)
+        if getattr(arguments, "instance", None):
+            os.environ["BRIM_INSTANCE"] = arguments.instance  # for the default directories
         status: int = _module(verb).run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:

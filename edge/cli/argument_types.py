@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from pathlib import Path
 
 from edge.config.units import InvalidUnit, milliseconds_of, size_of
@@ -14,6 +15,7 @@ from edge.config.units import InvalidUnit, milliseconds_of, size_of
 __all__ = [
     "at_least_one",
     "directory",
+    "instance",
     "port",
     "positive",
     "positive_seconds",
@@ -30,6 +32,15 @@ def directory(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("it is empty; name a directory")
     return Path(text).absolute()
+
+
+def instance(text: str) -> str:
+    """Name of an instance: part of directory and unit names."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,31}", text):
+        raise argparse.ArgumentTypeError(
+            f"invalid name {text[:40]!r} (allowed: 1 to 32 of a-z, 0-9, . - and _, a letter or digit first)"
+        )
+    return text
 
 
 def port(text: str) -> int:

@@ -32,7 +32,7 @@ from edge.cli.config_options import add_config_arguments, add_runtime_argument, 
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
 from edge.cli.status import TROUBLED, loss_lines
-from edge.config.directories import default_runtime_dir
+from edge.config.directories import runtime_directory
 from edge.config.schema import NAME_PATTERN, NAME_RULE, Config
 from edge.config.schema import Bridge as BridgeConfig
 from edge.errors import BrokerUnreachable, EdgeError
@@ -197,7 +197,7 @@ def _rename_edge(arguments: argparse.Namespace) -> int:
 def _send_command(arguments: argparse.Namespace) -> int:
     from bridge.drain.control_socket import Backfill, Command, Pause, Resume, Skip, send
 
-    directory = arguments.runtime_dir or default_runtime_dir()
+    directory = runtime_directory(arguments.runtime_dir)
     command: Command
     match arguments.what:
         case "pause":
@@ -244,7 +244,7 @@ def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from bridge.drain.control_socket import names, state_of
     from bridge.errors import BridgeUnreachable
 
-    directory = arguments.runtime_dir or default_runtime_dir()
+    directory = runtime_directory(arguments.runtime_dir)
     states: dict[str, dict[str, Any]] = {}
     try:
         with Connection(arguments.runtime_dir) as connection:

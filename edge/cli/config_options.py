@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge.cli.argument_types import directory
+from edge.cli.argument_types import directory, instance
 
 if TYPE_CHECKING:
     from edge.config.schema import Config
@@ -37,8 +37,15 @@ def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runtime-dir", type=directory, metavar="DIR",
         help="directory of rings and sockets, in memory (default: $RUNTIME_DIRECTORY, otherwise "
-        "/dev/shm/brim-UID)",
+        "/dev/shm/brim-UID, otherwise /run/brim of a system service)",
     )  # fmt: skip
+    parser.add_argument(
+        "--instance",
+        type=instance,
+        metavar="NAME",
+        help="one of several brokers of this machine: -NAME ends the default directories and edge_id "
+        "(default: $BRIM_INSTANCE)",
+    )
 
 
 def configured(arguments: argparse.Namespace) -> Config:

@@ -18,7 +18,7 @@ from edge.cli.payloads import properties_of, property_fields
 from edge.cli.sub import line_form
 from edge.cli.sub_sources import Arrival
 from edge.client import Client
-from edge.config.directories import default_runtime_dir
+from edge.config.directories import runtime_directory
 from edge.config.listener import is_loopback
 from edge.local.filters import filters_meet
 from edge.log.offline_reader import LogRecord
@@ -173,7 +173,7 @@ def _is_here(host: str) -> bool:
 
 def _endpoint(arguments: argparse.Namespace, to: str) -> str:
     if to == "zmq":
-        runtime_dir: Path = arguments.runtime_dir or default_runtime_dir()
+        runtime_dir: Path = runtime_directory(arguments.runtime_dir)
         return f"ipc://{runtime_dir / 'replay.sock'}"
     if to.startswith("tcp:") and not is_loopback(urlsplit(to).hostname or ""):
         raise UsageError(

@@ -104,7 +104,7 @@ def _ready(broker: BrokerServer, arguments: argparse.Namespace, seconds: float) 
     plain = [address for address in broker.listener.addresses if address.scheme == "tcp"]
     if plain and plain[0].port != 1883:
         where = f" --port {plain[0].port}"
-    memory = ""
+    memory = f" --instance {arguments.instance}" if arguments.instance else ""
     if arguments.runtime_dir is not None or arguments.config is not None:
         memory = f" --runtime-dir {shlex.quote(str(broker.config.runtime_dir))}"
     return (

@@ -24,7 +24,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
-from edge.cli.argument_types import directory, seconds
+from edge.cli.argument_types import seconds
+from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.message_format import message_format
 from edge.cli.mqtt_options import (
@@ -86,12 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--zmq", action="store_true", help="read the ZeroMQ endpoint of the broker of this machine"
     )
-    parser.add_argument(
-        "--runtime-dir",
-        type=directory,
-        metavar="DIR",
-        help="runtime directory of the broker, for --shm and --zmq",
-    )
+    add_runtime_argument(parser)  # of --shm and --zmq
     add_will_arguments(parser)
     add_connection_arguments(parser)
 

@@ -27,6 +27,8 @@ __all__ = [
     "control_socket",
     "default_runtime_dir",
     "default_state_dir",
+    "expanded",
+    "instance",
     "make_directory",
     "runtime_directory",
 ]
@@ -35,23 +37,54 @@ StrPath: TypeAlias = str | os.PathLike[str]  # as arguments of library functions
 
 DIRECTORY_MODE = 0o750  # the group may read rings; for others they are invisible
 LOCK_NAME = "brim.lock"
+CREDENTIALS = "$CREDENTIALS_DIRECTORY/"
+SERVICE_DIR = "/run"  # parent of the runtime directory of a system service
 
 
 def default_runtime_dir() -> Path:
-    """$RUNTIME_DIRECTORY (set by systemd), otherwise /dev/shm/brim-<uid>."""
+    """$RUNTIME_DIRECTORY (set by systemd), otherwise /dev/shm/brim-<uid>, with -<instance>."""
     directory = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-    return Path(directory) if directory else Path(f"/dev/shm/brim-{os.geteuid()}")
+    return Path(directory or f"/dev/shm/brim-{os.geteuid()}{_suffix()}")
 
 
 def runtime_directory(configured: StrPath | None) -> Path:
-    """`directory` as a Path; None: default_runtime_dir()."""
-    return default_runtime_dir() if configured is None else Path(configured)
+    """Runtime directory of a broker to connect to: `configured`, or that of the user's broker.
+
+    If this user runs no broker, and a system service is installed: the directory of that service.
+    """
+    if configured is not None:
+        return Path(configured)
+    directory = default_runtime_dir()
+    service = Path(SERVICE_DIR, f"brim{_suffix()}")
+    return service if not control_socket(directory).exists() and service.is_dir() else directory
 
 
 def default_state_dir() -> Path:
-    """$STATE_DIRECTORY (set by systemd), otherwise ~/.local/state/brim."""
+    """$STATE_DIRECTORY (set by systemd), otherwise ~/.local/state/brim, with -<instance>."""
     directory = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    return Path(directory) if directory else Path.home() / ".local" / "state" / "brim"
+    return Path(directory) if directory else Path.home() / ".local" / "state" / f"brim{_suffix()}"
+
+
+def instance() -> str:
+    """Name of the instance, from $BRIM_INSTANCE, which --instance sets; "" is the first instance."""
+    return os.environ.get("BRIM_INSTANCE", "")
+
+
+def _suffix() -> str:
+    return f"-{instance()}" if instance() else ""
+
+
+def expanded(path: str) -> Path:
+    """`path` with ~ and a leading $CREDENTIALS_DIRECTORY replaced. Raises EdgeError if that is not set."""
+    if not path.startswith(CREDENTIALS):
+        return Path(path).expanduser()
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    if not directory:
+        raise EdgeError(
+            f"{path!r}: CREDENTIALS_DIRECTORY is not set",
+            hint="start the broker by systemd with LoadCredential=, or set the variable",
+        )
+    return Path(directory, path.removeprefix(CREDENTIALS))
 
 
 def control_socket(runtime_dir: StrPath) -> Path:

@@ -19,7 +19,9 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """TLS of a listener, in [listener.tls]. Files are PEM, and read again on SIGHUP."""
+    """TLS of a listener, in [listener.tls]. Files are PEM, and read again on SIGHUP. A path may begin with
+    $CREDENTIALS_DIRECTORY/, the directory of the credentials that systemd loads.
+    """
 
     certificate_file: Path
     """Certificate of the broker, followed by the certificates of the authorities between it and the root."""

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from edge.config.directories import default_runtime_dir, default_state_dir
+from edge.config.directories import default_runtime_dir, default_state_dir, instance
 from edge.config.limits import Limits
 from edge.config.listener import Listener, Tls
 from edge.config.quota import OwnerQuota, Quota
@@ -369,8 +369,9 @@ class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def host_edge_id() -> str:
-    """The host name, other characters than a-z, 0-9, . _ and - replaced by -."""
-    return re.sub(r"[^a-z0-9._-]+", "-", socket.gethostname().lower()).strip("-._")[:64] or "edge"
+    """The host name, with -<instance>; other characters than a-z, 0-9, . _ and - are replaced by -."""
+    name = "-".join(filter(None, (socket.gethostname(), instance())))
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64] or "edge"
 
 
 class Sys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from edge.config.directories import expanded
 from edge.config.units import InvalidUnit, milliseconds_of, size_of, unit_of
+from edge.errors import EdgeError
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -180,7 +182,10 @@ class _ValueReader:
     def _path(self, value: Any, path: Path) -> Any:
         if not isinstance(value, str) or not value or "\0" in value:
             return self._bad(path, f"{shown(value)} is not a path; write it in quotes")
-        return self.base / FilePath(value).expanduser()
+        try:
+            return self.base / expanded(value)
+        except EdgeError as error:
+            return self._bad(path, f"{error}; {error.hint}")
 
 
 def _plain(kind: inspect.Type, value: Any, path: Path) -> Any:

@@ -1,7 +1,8 @@
 """Listening sockets: TCP over IPv4 and IPv6, and Unix sockets, with their addresses.
 
-Only binds. A Unix socket is a file that outlives its process: a file without a listening process is replaced,
-one with a listening process is an error, and a file that is not a socket is never touched.
+Only binds, or takes the socket that systemd has bound. A Unix socket is a file that outlives its process: a
+file without a listening process is replaced, one with a listening process is an error, and a file that is not
+a socket is never touched.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from edge.config.listener import Listener
 from edge.config.setting_rules import split_address
 from edge.errors import EdgeError, PortTaken
+from edge.transport.passed_sockets import PassedSockets
 
 __all__ = ["ListenAddress", "bind", "bind_metrics", "remove_socket"]
 
@@ -41,9 +43,15 @@ class ListenAddress:
         return place if self.scheme == "tcp" else f"{self.scheme}://{place}"
 
 
-def bind(settings: Listener) -> tuple[socket.socket, ListenAddress]:
-    """Bind a non-blocking listening socket. Raises PortTaken, EdgeError, OSError."""
+def bind(settings: Listener, passed: PassedSockets | None = None) -> tuple[socket.socket, ListenAddress]:
+    """Bind a non-blocking listening socket, or take one of `passed`.
+
+    Raises PortTaken, EdgeError, OSError.
+    """
     if settings.path is not None:
+        opened = passed.take(str(settings.path)) if passed is not None else None
+        if opened is not None:  # its file belongs to systemd
+            return opened, ListenAddress("unix", "", 0, str(settings.path))
         return _bind_unix(settings.path)
     hostname = settings.host.strip("[]")
     family, _, _, _, address = socket.getaddrinfo(
@@ -52,6 +60,8 @@ def bind(settings: Listener) -> tuple[socket.socket, ListenAddress]:
         type=socket.SOCK_STREAM,
         flags=socket.AI_PASSIVE,
     )[0]
+    if passed is not None and (opened := passed.take(address[:2])) is not None:
+        return opened, ListenAddress(settings.scheme, *address[:2])
     server = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -29,6 +29,7 @@ from edge.errors import EdgeError
 from edge.logging_setup import pairs
 from edge.mqtt import check_name, payload_bytes
 from edge.transport.listen_sockets import ListenAddress, bind, remove_socket
+from edge.transport.passed_sockets import PassedSockets
 from edge.transport.proxy_headers import ProxyHeaders
 from edge.transport.upgrade_answers import Upgrades
 from edge.transport.violations import Violations
@@ -65,6 +66,7 @@ class Listener:
         self._stopping = False
         self._closed = False
         self._certificates: dict[int, Certificates] = {}  # by listener number
+        self._passed = PassedSockets()
         self._upgrades = Upgrades(engine, self._loop)
         self._proxy_headers = ProxyHeaders(engine, self._loop)
         self._violations = Violations(engine)
@@ -85,7 +87,7 @@ class Listener:
         """
         number = len(self.addresses)
         certificates = self._certificates_of(number, settings)
-        server, address = bind(settings)
+        server, address = bind(settings, self._passed)
         limits = listener_of(self._engine, number)
         limits.is_proxied = settings.proxy_protocol
         if certificates is not None:
@@ -155,6 +157,7 @@ class Listener:
     def start(self) -> None:
         """Serve on a separate thread."""
         assert self._thread is None
+        self._passed.close()
         self._thread = threading.Thread(target=self._run, name="brim-mqtt")
         self._thread.start()
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.support.project import ROOT
 from tests.support.waiting import PATIENCE_S
@@ -36,6 +36,7 @@ class Child:
             stderr=self._log,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(environment or {})},
             bufsize=0,
+            **self._options(),
         )
         self._rest = b""
         self.patience_s = PATIENCE_S  # for a line; longer where a start may take long
@@ -113,6 +114,10 @@ class Child:
 
     def _how(self, code: str) -> list[str]:
         return ["-c", code]
+
+    def _options(self) -> dict[str, Any]:
+        """Further arguments of Popen."""
+        return {}
 
     def _more(self) -> bytes:
         assert self.process.stdout is not None

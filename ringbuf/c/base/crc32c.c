@@ -28,7 +28,12 @@ static uint32_t lane_table[4][256];
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-#define HARDWARE __attribute__((target("sse4.2")))
+#if defined(__clang__) && __clang_major__ >= 14 /* there the instruction is a feature of its own */
+#define CRC32_TARGET "sse4.2,crc32"
+#else
+#define CRC32_TARGET "sse4.2"
+#endif
+#define HARDWARE __attribute__((target(CRC32_TARGET)))
 #define STEP8(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
 #define STEP1(crc, byte) _mm_crc32_u8((crc), (byte))
 static bool hardware_here(void)
@@ -121,7 +126,7 @@ static uint64_t (*run_zlib)(uint32_t *, const uint8_t *, uint64_t) = nothing_fol
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define FOLDED __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2")))
+#define FOLDED __attribute__((target("avx512f,vpclmulqdq,pclmul," CRC32_TARGET)))
 #define STEP_BYTES 256u
 #define FOLD_LEAST (2 * STEP_BYTES)
 #define LINE_BYTES 64u
