@@ -307,7 +307,7 @@ class Broker:
         limits = self.limits.topics
         if not limits.allow(name):
             if client.version == Version.V5:  # an MQTT 5 client gets a reason code and stays connected
-                self._engine.skip(connection, ReasonCode.TOPIC_NAME_INVALID)
+                self._engine.drop_publish(connection, ReasonCode.TOPIC_NAME_INVALID)
                 return
             raise ProtocolError(
                 Rule.VALUE_IS_IN_RANGE,
@@ -327,7 +327,7 @@ class Broker:
             return
         topic = yield from self.router.topic_steps(name, client.session.handle)
         if topic is None:
-            self._engine.skip(connection, ReasonCode.QUOTA_EXCEEDED)
+            self._engine.drop_publish(connection, ReasonCode.QUOTA_EXCEEDED)
         else:
             self._engine.authorize(connection, topic, allowed)
 

@@ -171,7 +171,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         clear_acl_cache(), and not by TOPIC events. None: by events. Raises ValueError if they are malformed.
         """
 
-    def skip(self, connection: int, reason: int, /) -> bool:
+    def drop_publish(self, connection: int, reason: int, /) -> bool:
         """Answer a TOPIC event: drop the PUBLISH and count it. `reason`, 0x80..0xFF, is the reason code for
         an MQTT 5 client; others get a plain acknowledgement. Topic Name Invalid is remembered for the topic
         alias of the PUBLISH.

@@ -102,7 +102,7 @@ typedef struct mq_topic mq_topic;
 typedef struct mq_entry {
     uint64_t where; /* ring in the upper 12 bits; position / 32 below; for ring 0 the address of a blob */
     uint32_t topic; /* index of the topic; the key of a producer's record must still match it */
-    uint32_t tag;   /* MQ_TAG_* */
+    uint32_t tag;   /* MQ_TAG_*: options, state and number of subscription ids */
 } mq_entry;
 
 #define MQ_RING_SHIFT 52

@@ -13,7 +13,7 @@ enum {                      /* events from the parser or the loop for Python */
        MQ_EVENT_PACKET = 1, /* a control packet that Python decides about: data is the whole packet */
        MQ_EVENT_TOPIC =
            2, /* a PUBLISH to a topic that is unknown or not yet authorized for this client: data is the
-                 name; detail, if not 0, is its topic alias; the handler calls authorize() or skip(),
+                 name; detail, if not 0, is its topic alias; the handler calls authorize() or drop_publish(),
                  otherwise the connection is closed */
        MQ_EVENT_CLOSED =
            3, /* the connection has ended, not closed by Python: detail is MQ_CLOSE_* */
@@ -67,7 +67,7 @@ enum {                        /* causes for a message not stored in a ring, or a
        MQ_DROP_CAUSES = 12
 };
 
-enum { /* properties of a route or an entry: one word, low bits first */
+enum { /* tag of a route or an entry: subscription options and state, then the number of subscription ids */
        MQ_TAG_QOS = 3,
        MQ_TAG_RETAIN = 4,    /* deliver with the RETAIN flag */
        MQ_TAG_RELEASED = 8,  /* in flight, QoS 2: PUBREC received, PUBREL sent */

@@ -385,9 +385,8 @@ static PyMethodDef batch_methods[] = {
     {"of", (PyCFunction)(void (*)(void))batch_of, METH_FASTCALL | METH_CLASS,
      "The records in bytes, of one epoch, each checked; those that a filter takes.  Their offsets are dense "
      "from the first one on; with an end, they rise and stay below it."},
-    {"release", (PyCFunction)batch_release, METH_NOARGS,
-     "Give up a gating reader's hold on all its records."},
-    {"valid", (PyCFunction)batch_valid, METH_NOARGS, "Whether memory still holds all of its records."},
+    {"release", (PyCFunction)batch_release, METH_NOARGS, "Release all records of a gating reader."},
+    {"valid", (PyCFunction)batch_valid, METH_NOARGS, "True if memory still holds all records of the batch."},
     {0},
 };
 
@@ -402,7 +401,7 @@ static PyGetSetDef batch_fields[] = {
     {"key_hashes", (getter)batch_key_hashes, NULL, "u32 memoryview.", NULL},
     {"key_lengths", (getter)batch_key_lengths, NULL, "u16 memoryview.", NULL},
     {"flags", (getter)batch_flags, NULL, "u16 memoryview.", NULL},
-    {"any_flags", (getter)batch_any_flags, NULL, "The flags that any of its records has.", NULL},
+    {"any_flags", (getter)batch_any_flags, NULL, "Flags of all records, combined.", NULL},
     {"memory", (getter)batch_memory, NULL, "The bytes that of() was given; positions are in it.", NULL},
     {0},
 };

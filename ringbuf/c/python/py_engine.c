@@ -296,7 +296,7 @@ static PyObject *authorize(engine_object *self, args_t args, Py_ssize_t count)
     return PyBool_FromLong(connection != NULL);
 }
 
-static PyObject *skip(engine_object *self, args_t args, Py_ssize_t count)
+static PyObject *drop_publish(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_connection *connection;
     unsigned long long reason;
@@ -439,14 +439,14 @@ static PyMethodDef engine_methods[] = {
     {"upstream_lost", FAST(engine_upstream_lost), "(ring, first, end): a sink will never have these"},
     {"add_reader", ONE(add_reader), "(reader) -> ring"},
     {"remove_ring", ONE(remove_ring), "(ring)"},
-    {"resume_ring", ONE(resume_ring), "(ring): the topic that was asked for is known now"},
+    {"resume_ring", ONE(resume_ring), "(ring): the requested topic is known now"},
     {"read_producers", NONE(read_producers), "(): producer rings have records"},
     {"open", ONE(open_detached), "(listener) -> connection without a socket"},
     {"feed", FAST(feed), "(connection, data) -> bytes taken"},
     {"pull", ONE(pull), "(connection) -> bytes to send"},
     {"forget", ONE(forget), "(connection): free one without a socket, once closed"},
     {"is_open", ONE(is_open), "(connection) -> bool"},
-    {"step", FAST(step), "(now_ms, now_ns) -> number of events: what a poll does besides sockets"},
+    {"step", FAST(step), "(now_ms, now_ns) -> number of events: a poll without sockets"},
     {"events", FAST(events), "(queued=32) -> [(kind, connection, detail, data)]"},
     {"attach", FAST(attach),
      "(connection, session, version, idle_max_ms, trusted, window, packet_max_bytes, alias_max) -> bool"},
@@ -460,7 +460,7 @@ static PyMethodDef engine_methods[] = {
     {"plain_connect", ONE(engine_plain_connect), "(packet) -> content | None"},
     {"authorize", FAST(authorize), "(connection, topic, allowed) -> bool"},
     {"publish_rules", FAST(engine_publish_rules), "(connection, rules | None) -> bool"},
-    {"skip", FAST(skip), "(connection, reason) -> bool: drop the PUBLISH that was asked about"},
+    {"drop_publish", FAST(drop_publish), "(connection, reason) -> bool: of the TOPIC event"},
     {"clear_acl_cache", NONE(clear_acl_cache), "(): rules have changed"},
     {"session_open", FAST(engine_session_open), "(queue_max, drop_newest, owner) -> session"},
     {"session_owner", FAST(engine_session_owner), "(session, owner) -> bool: it counts for that owner"},

@@ -220,15 +220,17 @@ static PyObject *filter_longest(filter_object *self, void *Py_UNUSED(closure))
 }
 
 static PyMethodDef filter_methods[] = {
-    {"accepts", (PyCFunction)filter_accepts, METH_O, "Whether a key passes."},
-    {"clear", (PyCFunction)filter_clear_known, METH_NOARGS, "Forget all answers: the rules have changed."},
+    {"accepts", (PyCFunction)filter_accepts, METH_O, "True if a key passes."},
+    {"clear", (PyCFunction)filter_clear_known, METH_NOARGS,
+     "Forget all answers, after a change of the rules."},
     {0},
 };
 
 static PyGetSetDef filter_fields[] = {
     {"count", (getter)filter_count, NULL, "Keys remembered.", NULL},
-    {"_longest", (getter)filter_longest, NULL, "Keys that are looked at for one, at most.", NULL},
-    {"unremembered", (getter)filter_unremembered, NULL, "Answers given without room to remember them.", NULL},
+    {"_longest", (getter)filter_longest, NULL, "Largest number of places examined for one key.", NULL},
+    {"unremembered", (getter)filter_unremembered, NULL,
+     "Answers that were not stored because the table was full.", NULL},
     {0},
 };
 

@@ -154,9 +154,9 @@ static PyObject *record_repr(PyObject *object)
 static PyMethodDef record_methods[] = {
     {"bytes", (PyCFunction)record_bytes, METH_NOARGS, "A copy of the payload; Overrun if it may be torn."},
     {"__bytes__", (PyCFunction)record_bytes, METH_NOARGS, NULL},
-    {"valid", (PyCFunction)record_valid, METH_NOARGS, "Whether the memory still holds this record."},
+    {"valid", (PyCFunction)record_valid, METH_NOARGS, "True if the memory still holds this record."},
     {"release", (PyCFunction)record_release, METH_NOARGS,
-     "Give up a gating reader's hold; memory may change from now on."},
+     "Release the record of a gating reader; its memory may change from now on."},
     {0},
 };
 
@@ -168,7 +168,7 @@ static PyGetSetDef record_fields[] = {
     {"key", (getter)record_key, NULL, "The key (topic), copied.", NULL},
     {"key_hash", (getter)record_key_hash, NULL, "crc32c of the key.", NULL},
     {"properties", (getter)record_properties, NULL, "MQTT 5 properties in wire form, copied.", NULL},
-    {"position", (getter)record_position, NULL, "Its place in the ring.", NULL},
+    {"position", (getter)record_position, NULL, "Position of the record in the ring.", NULL},
     {0},
 };
 

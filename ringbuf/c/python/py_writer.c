@@ -387,8 +387,9 @@ static void claim_dealloc(PyObject *self)
 }
 
 static PyMethodDef claim_methods[] = {
-    {"commit", (PyCFunction)(void (*)(void))claim_commit, METH_FASTCALL, "Make it a record; its offset."},
-    {"abort", (PyCFunction)claim_abort, METH_NOARGS, "Give the room up."},
+    {"commit", (PyCFunction)(void (*)(void))claim_commit, METH_FASTCALL,
+     "Turn the claim into a record; return its offset."},
+    {"abort", (PyCFunction)claim_abort, METH_NOARGS, "Discard the claim; no record is written."},
     {"__enter__", claim_enter, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))claim_exit, METH_FASTCALL, NULL},
     {0},
@@ -536,7 +537,7 @@ static PyGetSetDef writer_fields[] = {
      "Address of the rb_writer, for C; valid while this object lives.", NULL},
     {"end_offset", (getter)writer_end_offset, NULL, "Offset of the next record.", NULL},
     {"end_position", (getter)writer_end_position, NULL, "Position of the next record.", NULL},
-    {"rejected", (getter)writer_rejected, NULL, "How many publishes found the ring full.", NULL},
+    {"rejected", (getter)writer_rejected, NULL, "Number of publishes that found the ring full.", NULL},
     {"refusal", (getter)writer_refusal, NULL,
      "Why publishes are refused now, REFUSAL_*; 0: they are not, or only while the ring is full.", NULL},
     {"record_max_bytes", (getter)writer_record_max, NULL, "Longest record, header and key included.", NULL},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Session state besides the queue (queue.c): the in-flight window of delivered messages without
+ * Session state in addition to the queue (queue.c): the in-flight window of delivered messages without
  * acknowledgement.  in/received_ids.c has the identifiers of received messages.
  *
  * The window is a circular buffer in the order of sending, because redelivery uses that order [MQTT-4.6.0-1].
