@@ -120,9 +120,10 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with Spark come last: its threads, and what it sets for its workers, stay in the process."""
 
-    def place(item: pytest.Item) -> tuple[bool, int]:
-        long = (at for at, name in enumerate(LONG) if item.nodeid.startswith(name))
-        return item.get_closest_marker("java") is not None, next(long, len(LONG))
+    def place(item: pytest.Item) -> int:
+        if item.get_closest_marker("java"):
+            return len(LONG) + 1
+        return next((at for at, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
 
     items.sort(key=place)
 
