@@ -18,7 +18,7 @@ from edge.mqtt import matches
 if TYPE_CHECKING:
     from edge.local.shm_subscription import RingBatch
 
-__all__ = ["Arrival", "Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq"]
+__all__ = ["Arrival", "Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq", "messages_of_batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,11 @@ async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
     async with ShmSubscription(args.filters, runtime_dir=args.runtime_dir, name="brim sub") as batches:
         async for batch in batches:
             size_bytes = sum(batch.records.payload_lengths)
-            yield Arrivals(len(batch), size_bytes, _of_batch(batch), batch.lost)
+            yield Arrivals(len(batch), size_bytes, messages_of_batch(batch), batch.lost)
 
 
-def _of_batch(batch: RingBatch) -> Iterator[Arrival]:
+def messages_of_batch(batch: RingBatch) -> Iterator[Arrival]:
+    """The records of a batch, without those that were overwritten meanwhile."""
     from ringbuf.errors import Overrun
 
     for record in batch:

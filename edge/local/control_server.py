@@ -36,6 +36,7 @@ from edge.local.protocol import (
     Done,
     Drained,
     Gate,
+    Overview,
     Produce,
     RemoveSession,
     Report,
@@ -91,6 +92,7 @@ class LocalEndpoint(Server[LocalPeer]):
         producers: Producers,
         *,
         report: Callable[[], Awaitable[dict[str, Any]]],
+        overview: Callable[[], Awaitable[dict[str, Any]]] | None = None,
         on_writer_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         moved: Callable[[str, str, int, int, Lost], object] = lambda *_: None,
         sessions: SessionAdmin | None = None,
@@ -109,6 +111,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._producers = producers
         self._gating_uids = {*self._peers.privileged, *config.local.gating_uids}
         self._report = report
+        self._overview = overview or report
         self._on_writer_thread = on_writer_thread
         self._moved = moved
         self._sessions = sessions
@@ -130,13 +133,15 @@ class LocalEndpoint(Server[LocalPeer]):
     async def answer(self, peer: LocalPeer, request: Request) -> Answer:
         """Answer a request. Raises EdgeError: refused."""
         answer = await self._do(peer, request)
-        peer.keeps |= not isinstance(request, Status)
+        peer.keeps |= not isinstance(request, Status | Overview)
         return answer
 
     async def _do(self, peer: LocalPeer, request: Request) -> Answer:
         match request:
             case Status():
                 return Report(await self._report())
+            case Overview():
+                return Report(await self._overview())
             case Rings(filters=filters, follow=follow):
                 peer.follows = peer.follows or follow
                 return RingList(tuple(self._rings_for(filters)))

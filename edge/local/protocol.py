@@ -5,6 +5,7 @@ edge.rpc has the layer below: encoding, server and client. On a connection that 
 
     request          answer
     status           report      the content of `brim status`
+    overview         report      the same without clients, which costs the broker little
     rings            ring_list   the rings that may hold records for some topic filters
     gate             done        let this gating reader block the writer while the connection lasts
     produce          ring_list   one ring, for this process to write
@@ -32,9 +33,9 @@ from edge.rpc.protocol import Done, Failed, Message, Protocol
 
 __all__ = [
     "ANSWER_MAX_BYTES", "PROTOCOL", "VERSION", "Answer", "ClearRetained", "Cleared", "Connection",
-    "Disconnect", "Done", "Drained", "Failed", "Gate", "Message", "Produce", "RemoveSession", "Report",
-    "Request", "Retained", "RetainedList", "RingAdded", "RingInfo", "RingList", "Rings", "Session",
-    "SessionDetails", "SessionList", "Sessions", "Status",
+    "Disconnect", "Done", "Drained", "Failed", "Gate", "Message", "Overview", "Produce", "RemoveSession",
+    "Report", "Request", "Retained", "RetainedList", "RingAdded", "RingInfo", "RingList", "Rings",
+    "Session", "SessionDetails", "SessionList", "Sessions", "Status",
 ]  # fmt: skip
 
 VERSION: Final = 1
@@ -44,6 +45,12 @@ ANSWER_MAX_BYTES: Final = 128 << 10  # below the 208 KiB that Linux allows a dat
 
 class Status(Message, frozen=True):
     """Request the status report."""
+
+    version: int = VERSION
+
+
+class Overview(Message, frozen=True):
+    """Request the status report without clients."""
 
     version: int = VERSION
 
@@ -193,8 +200,8 @@ class RemoveSession(Message, frozen=True, tag="remove_session"):
 
 
 Request = (
-    Status | Rings | Gate | Produce | Drained | Sessions | Session | Disconnect | RemoveSession | Retained
-    | ClearRetained
+    Status | Overview | Rings | Gate | Produce | Drained | Sessions | Session | Disconnect | RemoveSession
+    | Retained | ClearRetained
 )  # fmt: skip
 Answer = RingList | Report | SessionList | SessionDetails | RetainedList | Cleared | Done | Failed
 

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from edge.broker.counters import ClientRow, Counters
-from edge.config.schema import Config
+from edge.config.schema import Config, Stream
 from edge.local.control_server import LocalEndpoint
 from edge.local.producers import Producers
 from edge.local.protocol import ANSWER_MAX_BYTES, Report
@@ -101,15 +101,15 @@ class StatusReporter:
             f"log_{name}": value for name, value in written.items()
         }
 
-    async def report(self) -> Status:
-        """The whole report, shortened to fit an answer."""
-        return _fitting(await self.gathered())
+    async def report(self, *, clients: bool = True) -> Status:
+        """The whole report, or without clients, shortened to fit an answer."""
+        return _fitting(await self.gathered(clients=clients))
 
-    async def gathered(self) -> Status:
-        """The whole report."""
+    async def gathered(self, *, clients: bool = True) -> Status:
+        """The whole report, or without the rows of clients, which take time in proportion to their number."""
         nothing: tuple[dict[str, int], Status] = ({}, {})
         counts, owners = await self._submit(self._of_broker, nothing)
-        clients, not_shown = await self._clients()
+        rows, not_shown = await self._clients() if clients else ([], 0)
         mqtt = self.stats.snapshot() | counts
         # Topics of users: the $SYS topics are the broker's, and "retained" does not count them either.
         mqtt["topics"] = max(0, mqtt["topics"] - counts.get("sys_topics", 0))
@@ -124,10 +124,11 @@ class StatusReporter:
             "mqtt": mqtt,
             "watchdog": self.watchdog(),
             "owners": owners,
-            "clients": [dataclasses.asdict(row) for row in clients],
+            "clients": [dataclasses.asdict(row) for row in rows],
             "clients_not_shown": not_shown,
             # Directories and files of the broker that were removed or replaced: key, path and remedy of each.
             "missing": [missing._asdict() for missing in self.missing()],
+            "streams": [_stream_row(stream) for stream in self.config.stream],
             "rings": [*self._partitions(), *self._producers()],
             "metrics": self.metrics_url,
             "zmq": self.zmq(),
@@ -207,6 +208,19 @@ def _by_trouble(row: ClientRow) -> tuple[int, int, str]:
     return -sum(row.dropped.values()), -row.queued, row.client_id
 
 
+def _stream_row(stream: Stream) -> Status:
+    return {
+        "name": stream.name,
+        "topics": list(stream.topics),
+        "partitions": stream.partitions,
+        "when_full": stream.when_full,
+        "is_logged": stream.durability.is_logged,
+        "retain_bytes": stream.retain_bytes,
+        "retain_s": stream.retain_s,
+        "discard": stream.discard,
+    }
+
+
 def _ring_row(ring: Ring) -> Status:
     extremes = ring.extremes()
     slots = sorted(ring.slots(), key=lambda slot: (-slot.lost, slot.offset))
@@ -278,6 +292,7 @@ def _fitting(status: Status) -> Status:
         ("clients", lambda: status.update(clients=[])),
         ("places", lambda: [consumer.update(places=[]) for consumer in status["consumers"]]),
         ("rings", lambda: status.update(rings=[])),
+        ("streams", lambda: status.update(streams=[])),
     ):
         if len(encode(Report({**status, "shortened": shortened}))) <= ANSWER_MAX_BYTES:
             break

@@ -261,6 +261,7 @@ class Services:
             core.streams,
             core.producers,
             report=reporter.report,
+            overview=partial(reporter.report, clients=False),
             on_writer_thread=on_writer_thread,
             moved=core.upstream.report_progress,
             sessions=SessionAdmin(core.listener.broker, reporter.stats),

@@ -18,6 +18,7 @@ RING = RingInfo("press-0", "/dev/shm/brim/press-0", 3, "press", "partition", "bl
 
 BROKER: dict[str, Any] = {
     "request status": of_broker.Status(),
+    "request overview": of_broker.Overview(),
     "request rings": of_broker.Rings(("a/#", "b"), follow=True),
     "request gate": of_broker.Gate("press-0", 7),
     "request produce": of_broker.Produce("cam", "frames"),
