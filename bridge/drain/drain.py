@@ -138,6 +138,7 @@ class Drain:
         self._window = InFlightWindow([InFlightFile(intent) for intent in checkpoint.intents])
         self._buffers: list[RecordBuffer] = []
         self._begun = False  # the content of the sink is known
+        self._collected = False  # collect() was called
         self._stale = False  # the sink has failed: its presence is checked again
         self._scan_at = 0.0
         self._saved_at = 0.0
@@ -222,9 +223,25 @@ class Drain:
         self._saved()
 
     def collect(self) -> None:
-        """Take the answers of the sink, and send nothing. Raises SinkError, CheckpointError."""
+        """Take the answers of the sink, and send nothing. Raises SinkError, CheckpointError.
+
+        The first call completes units of a crash that the sink has, from the front on.
+        """
+        if self._window.restoring and not self._collected:
+            self._collected = True  # one try: a sink that is away would delay the commands
+            self._find_restored()
         self._settle()
         self._save()
+
+    def _find_restored(self) -> None:
+        if not self._begun:
+            self._begin()
+        for file in self._window.files:
+            if isinstance(self._sink, RecordSink) or not is_there(
+                self._sink, file.intent, self.settings.edge_id
+            ):
+                return
+            file.acknowledged = True
 
     def wait_for_one(self) -> None:
         """Wait until the sink has answered about any file in flight."""

@@ -22,7 +22,7 @@ from bridge.sinks.interface import Sink
 from bridge.source.partition_source import RecordLog
 from persistence.read.log_reader import Epoch
 from ringbuf import Range
-from tests.support.bridges import EPOCH, FailingSink, publish, ring, settings
+from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry, settings
 from tests.support.drained_files import offsets_drained
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -202,6 +202,30 @@ def test_who_looks_at_a_bridge_that_is_paused_from_its_start_sees_what_waits(
             wait_until(lambda: bridge.state().lag_s > 0)
         assert bridge.state().condition == "paused"
         assert drained(tmp_path) == []
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_paused_bridge_knows_if_a_file_arrived_before_it_was_killed_and_sends_none(
+    runtime_directory: Path, tmp_path: Path, arrived: bool
+) -> None:
+    chosen = settings(runtime_directory, tmp_path, unit_records=10)
+    sink = FailingSink(tmp_path / "lake")
+    (sink.after if arrived else sink.before).append(SinkUnavailable("no answer"))
+    with ring(runtime_directory) as made:
+        publish(made, 30)
+        with drain(chosen, sink) as killed:
+            with pytest.raises(SinkUnavailable):
+                run_dry(killed)
+            killed.checkpoint.paused = True
+            killed.checkpoint.save()
+        sink.puts.clear()
+        with running(chosen, sink=sink) as bridge:
+            wait_until(lambda: bridge.state().lag_records == (20 if arrived else 30))
+            wait_until(lambda: bridge.state().condition == "paused")
+            assert sink.puts == []
+            bridge.resume()
+            assert bridge.flush(20)
+    assert drained(tmp_path) == [*range(30)]
 
 
 def test_an_order_to_a_bridge_that_has_ended_is_refused_at_once(
