@@ -217,7 +217,7 @@ int mq_engine_upgrade(mq_engine *engine, uint64_t handle, const uint8_t *answer,
     if (connection == NULL || !connection->upgrading || connection->stop != MQ_STOP_PYTHON)
         return 0;
     websocket_layer *self = of(connection->layer);
-    if (!mq_write_output(engine, connection, answer, length))
+    if (length > 0 && !mq_write_output(engine, connection, answer, length)) /* 0: what came is no HTTP */
         return 0;
     if (!accepted) {
         mq_connection_close(engine, connection, MQ_CLOSE_PROTOCOL);
