@@ -39,6 +39,7 @@ name = "kept"
 topics = ["kept"]
 ring_bytes = 1048576
 durability = "interval"
+queue_timeout_ms = 60000
 retain_bytes = 1048576
 hold_bytes = 0
 [metrics]
