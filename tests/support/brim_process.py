@@ -48,12 +48,14 @@ class BrimProcess:
         self._config.write_text("\n".join([*lines, settings.replace("$PORT", str(self.port))]))
         self._child: Child | None = None
 
-    def start(self) -> None:
-        """Returns when it is ready."""
+    def start(self, **environment: str) -> None:
+        """Returns when it is ready. `environment`: more variables."""
         words = ("run", "--config", self._config, "--log-level", self._log_level)
         limited = self._open_files > 0
         self._child = (
-            Child(LIMITED, self._open_files, *words) if limited else ModuleChild(self._module, *words)
+            Child(LIMITED, self._open_files, *words, environment=environment)
+            if limited
+            else ModuleChild(self._module, *words, environment=environment)
         )
         self._child.lines_until("ready")
 

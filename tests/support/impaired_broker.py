@@ -20,6 +20,7 @@ from typing import Any
 from edge.broker.counters import Counters
 from edge.broker.dispatcher import Broker
 from edge.cli import main
+from tests.support.measured_broker import measured
 
 TOPIC = b"plain/c"
 PAUSE_S = 1.5
@@ -87,5 +88,5 @@ def impaired(begin: Callable[..., None]) -> Callable[..., None]:
 
 
 if __name__ == "__main__":
-    Broker.__init__ = impaired(Broker.__init__)  # type: ignore[method-assign]
+    Broker.__init__ = impaired(measured(Broker.__init__))  # type: ignore[method-assign]
     sys.exit(main())
