@@ -154,7 +154,7 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
             "tls",
             "mqtt/transport/tls_layer",
             "capacity - count));\n        if (result",
-            "room));\n        if (result",
+            "capacity));\n        if (result",
         ),
     ],
 )
