@@ -208,7 +208,7 @@ def test_who_looks_at_a_bridge_that_is_paused_from_its_start_sees_what_waits(
 def test_a_paused_bridge_knows_if_a_file_arrived_before_it_was_killed_and_sends_none(
     runtime_directory: Path, tmp_path: Path, arrived: bool
 ) -> None:
-    chosen = settings(runtime_directory, tmp_path, unit_records=10)
+    chosen = settings(runtime_directory, tmp_path, file_records=10)
     sink = FailingSink(tmp_path / "lake")
     (sink.after if arrived else sink.before).append(SinkUnavailable("no answer"))
     with ring(runtime_directory) as made:
