@@ -28,8 +28,12 @@ VERSION = "0.1.0"  # as in pyproject.toml: metadata of distributions take longer
 VERBS = {
     "run": "start the broker",
     "check": "check a configuration file",
+    "config": "show the configuration in effect, compare it, or begin one",
+    "reload": "read passwords, rules and certificates again",
     "pub": "publish messages",
     "sub": "show messages as they arrive",
+    "request": "publish a request and print its responses",
+    "reply": "answer requests",
     "status": "show the state of a running broker, and losses",
     "top": "show rates, lag, losses and clients live",
     "tap": "show messages as they pass, or rates of topics",

@@ -12,6 +12,7 @@ import logging
 import shlex
 import time
 from functools import partial
+from typing import Any
 
 from edge.cli.exit_status import Exit
 from edge.cli.stop_request import StopRequest
@@ -62,7 +63,7 @@ async def _run(
     return Exit.INCOMPLETE if stop.defect else 0
 
 
-def _reload(broker: BrokerServer, running: set[asyncio.Task[None]]) -> None:
+def _reload(broker: BrokerServer, running: set[asyncio.Task[Any]]) -> None:
     """Start a reload. Its task is referenced until it is done; otherwise it might be collected before."""
     if not broker.has_files:
         log.info("signal received %s", pairs(name="SIGHUP", effect="none: there are no files to read again"))
@@ -75,7 +76,7 @@ def _reload(broker: BrokerServer, running: set[asyncio.Task[None]]) -> None:
     task.add_done_callback(_report)
 
 
-def _report(task: asyncio.Task[None]) -> None:
+def _report(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("reload failed %s", pairs(error=error), exc_info=error)
 

@@ -22,6 +22,7 @@ from edge.broker.durability import Lost
 from edge.broker.retained_admin import PAGE_BYTES, RetainedAdmin
 from edge.broker.session_admin import SessionAdmin
 from edge.config.directories import control_socket
+from edge.config.public_settings import public_settings
 from edge.config.schema import Config, Stream
 from edge.errors import Refused
 from edge.local.filters import filters_meet
@@ -38,6 +39,8 @@ from edge.local.protocol import (
     Gate,
     Overview,
     Produce,
+    Reload,
+    Reloaded,
     RemoveSession,
     Report,
     Request,
@@ -51,6 +54,8 @@ from edge.local.protocol import (
     SessionDetails,
     SessionList,
     Sessions,
+    SettingList,
+    Settings,
     Status,
 )
 from edge.logging_setup import pairs
@@ -97,6 +102,7 @@ class LocalEndpoint(Server[LocalPeer]):
         moved: Callable[[str, str, int, int, Lost], object] = lambda *_: None,
         sessions: SessionAdmin | None = None,
         retained: RetainedAdmin | None = None,
+        reload: Callable[[], Awaitable[Reloaded]] | None = None,
         connections_max: int | None = None,
     ) -> None:
         """Create the server. `moved` gets progress of bridges in other processes: Upstream.moved().
@@ -116,6 +122,8 @@ class LocalEndpoint(Server[LocalPeer]):
         self._moved = moved
         self._sessions = sessions
         self._retained = retained
+        self._reload = reload
+        self._config = config
 
     async def start(self) -> None:
         """Begin to listen. The runtime directory is locked, so an existing socket file is not in use."""
@@ -160,6 +168,11 @@ class LocalEndpoint(Server[LocalPeer]):
                 return await self._end_session(peer, request)
             case Retained():
                 return await self._retained_page(request)
+            case Reload():
+                return await self._reload_files(peer)
+            case Settings():
+                self._check_privileged(peer, "read the configuration")
+                return SettingList(public_settings(self._config))
             case ClearRetained():
                 return await self._clear_retained(peer, request)
 
@@ -255,6 +268,11 @@ class LocalEndpoint(Server[LocalPeer]):
             facts = pairs(filter=request.filter, count=count, uid=peer.uid, pid=peer.pid)
             log.info("retained messages cleared by request %s", facts)
         return Cleared(count, after)
+
+    async def _reload_files(self, peer: LocalPeer) -> Reloaded:
+        self._check_privileged(peer, "reload files")
+        log.info("reload by request %s", pairs(uid=peer.uid, pid=peer.pid))
+        return await self._of_clients(self._reload)()
 
     def _check_privileged(self, peer: LocalPeer, action: str) -> None:
         """Raise Refused unless the peer runs as the broker's own user or root."""

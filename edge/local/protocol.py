@@ -13,6 +13,8 @@ edge.rpc has the layer below: encoding, server and client. On a connection that 
     session          session_details  one session, with its subscriptions
     disconnect       done        end the connection of a client; only for the broker's own user, and root
     remove_session   done        end a session; only for the broker's own user, and root
+    reload           reloaded    read passwords, rules and certificates again; only for the same users
+    settings         setting_list  the configuration in effect; only for the same users
     retained         retained_list  a page of the retained messages of a topic filter
     clear_retained   cleared     remove a page of them; only for the broker's own user, and root
     drained          done        a sink has records that publishers may wait for (durability = "upstream")
@@ -33,9 +35,10 @@ from edge.rpc.protocol import Done, Failed, Message, Protocol
 
 __all__ = [
     "ANSWER_MAX_BYTES", "PROTOCOL", "VERSION", "Answer", "ClearRetained", "Cleared", "Connection",
-    "Disconnect", "Done", "Drained", "Failed", "Gate", "Message", "Overview", "Produce", "RemoveSession",
-    "Report", "Request", "Retained", "RetainedList", "RingAdded", "RingInfo", "RingList", "Rings",
-    "Session", "SessionDetails", "SessionList", "Sessions", "Status",
+    "Disconnect", "Done", "Drained", "Failed", "Gate", "Message", "Overview", "Produce", "Reload",
+    "Reloaded", "RemoveSession", "Report", "Request", "Retained", "RetainedList", "RingAdded", "RingInfo",
+    "RingList", "Rings", "Session", "SessionDetails", "SessionList", "Sessions", "SettingList",
+    "Settings", "Status",
 ]  # fmt: skip
 
 VERSION: Final = 1
@@ -192,6 +195,31 @@ class Cleared(Message, frozen=True):
     after: int | None
 
 
+class Reload(Message, frozen=True):
+    """Request that passwords, rules and certificates are read again, as by SIGHUP."""
+
+    version: int = VERSION
+
+
+class Reloaded(Message, frozen=True):
+    """Files that are in force now, and those that are not valid, whose earlier content stays in force."""
+
+    applied: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+
+
+class Settings(Message, frozen=True):
+    """Request the configuration in effect."""
+
+    version: int = VERSION
+
+
+class SettingList(Message, frozen=True, tag="setting_list"):
+    """The configuration (edge.config.schema.Config), without passwords and keys."""
+
+    settings: dict[str, Any]
+
+
 class RemoveSession(Message, frozen=True, tag="remove_session"):
     """Request the end of the session of a client, and of its connection."""
 
@@ -201,9 +229,12 @@ class RemoveSession(Message, frozen=True, tag="remove_session"):
 
 Request = (
     Status | Overview | Rings | Gate | Produce | Drained | Sessions | Session | Disconnect | RemoveSession
-    | Retained | ClearRetained
+    | Retained | ClearRetained | Reload | Settings
 )  # fmt: skip
-Answer = RingList | Report | SessionList | SessionDetails | RetainedList | Cleared | Done | Failed
+Answer = (
+    RingList | Report | SessionList | SessionDetails | RetainedList | Cleared | Reloaded | SettingList | Done
+    | Failed
+)  # fmt: skip
 
 PROTOCOL: Final = Protocol(
     "broker",

@@ -22,6 +22,7 @@ from edge.transport.listener import Listener
 if TYPE_CHECKING:
     import asyncio
 
+    from edge.local.protocol import Reloaded
     from edge.log.log_set import LogSet
     from edge.server.services import Services
     from edge.server.watchdog import Watchdog
@@ -59,7 +60,7 @@ class BrokerServer:
             from edge.server.services import Services
 
             self._reloading = asyncio.Lock()
-            self._services = Services(self._core)
+            self._services = Services(self._core, self.reload)
             await self._services.start(self.version, self._bridges)
         except BaseException:
             await self._core.down.aclose()
@@ -107,13 +108,23 @@ class BrokerServer:
             listener.tls is not None for listener in core.config.listener
         )
 
-    async def reload(self) -> None:
+    async def reload(self) -> Reloaded:
         """Read passwords, rules and certificates again. Invalid files are logged, and change nothing."""
         import asyncio
 
-        core = self._core
+        from edge.local.protocol import Reloaded
+
+        core, auth = self._core, self._core.config.auth
         async with self._reloading:
-            await asyncio.to_thread(core.listener.reload_certificates)
-            files = await asyncio.to_thread(core.auth_backend.read) if core.auth_backend.has_files else None
-            if files is not None:
-                await asyncio.wrap_future(core.listener.submit(lambda: core.apply(files)))
+            applied, failed = await asyncio.to_thread(core.listener.reload_certificates)
+            if core.auth_backend.has_files:
+                names = [str(path) for path in (auth.password_file, auth.acl_file) if path is not None]
+                files = await asyncio.to_thread(core.auth_backend.read)
+                if files is None:
+                    failed += [
+                        f"{name}: not valid, or another file is not; the log has the lines" for name in names
+                    ]
+                else:
+                    await asyncio.wrap_future(core.listener.submit(lambda: core.apply(files)))
+                    applied += names
+        return Reloaded(tuple(applied), tuple(failed))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from edge.config.schema import Config
 from edge.consumers.append_log import has_records
 from edge.errors import EdgeError
 from edge.local.control_server import LocalEndpoint
+from edge.local.protocol import Reloaded
 from edge.local.shortened_rings import ShortenedFiles
 from edge.local.zmq_stats import ZmqStats
 from edge.logging_setup import pairs
@@ -48,10 +49,14 @@ log = logging.getLogger(__name__)
 
 
 class Services:
-    """The parts of a broker that are no part of MQTT; `core.down` ends them."""
+    """The parts of a broker that are no part of MQTT; `core.down` ends them.
 
-    def __init__(self, core: MqttServer) -> None:
+    `reload` is BrokerServer.reload().
+    """
+
+    def __init__(self, core: MqttServer, reload: Callable[[], Awaitable[Reloaded]]) -> None:
         self._core = core
+        self._reload = reload
         self._consumer_holds: ConsumerHolds | None = None  # only with a log
         self._bridges: list[Callable[[], dict[str, Any]]] = []
         self._consumers_refusal = ""  # reason why acknowledgements are refused, "" if they are not
@@ -266,6 +271,7 @@ class Services:
             moved=core.upstream.report_progress,
             sessions=SessionAdmin(core.listener.broker, reporter.stats),
             retained=RetainedAdmin(core.listener.broker),
+            reload=self._reload,
             connections_max=core.budget.local,
         )
         await local.start()

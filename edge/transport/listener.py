@@ -138,21 +138,27 @@ class Listener:
         name = self._proxy_headers.name(connection)
         return None if name is None else ClientCertificate(name)
 
-    def reload_certificates(self) -> None:
+    def reload_certificates(self) -> tuple[list[str], list[str]]:
         """Read all certificates and keys again, for later connections. For any thread.
 
-        If a file is unreadable, that is logged, and the old certificate stays in use.
+        If a file is unreadable, that is logged, and the old certificate stays in use. Returns the files that
+        are in use now, and the mistakes of the others.
         """
+        applied: list[str] = []
+        failed: list[str] = []
         for number, certificates in self._certificates.items():
             try:
                 replaced = certificates.reload()
             except EdgeError as error:
                 log.error("certificate not reloaded %s", pairs(reason=error, remedy=error.hint))
+                failed.append(f"{certificates.file}: {error}")
             else:
+                applied.append(str(certificates.file))
                 listener_of(self._engine, number).tls = certificates.context.address
                 # The thread may be using the old context now, but not after the call.
                 self.call(lambda kept=replaced: None)  # type: ignore[misc]
                 log.info("certificate reloaded %s", pairs(file=certificates.file))
+        return applied, failed
 
     def start(self) -> None:
         """Serve on a separate thread."""

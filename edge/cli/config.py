@@ -1,0 +1,131 @@
+"""Show the configuration that a running broker uses, compare it with a file, or print a first file.
+
+    brim config [show] [TEXT ...]       every setting with its value and its source; TEXT: part of a name
+    brim config diff FILE               settings of FILE that a running broker does not use yet
+    brim config init                    a commented configuration file, on standard output
+
+SOURCE is `default`, or `configured` for a value of the file, of the command line, or of the broker itself
+where it had to use a smaller ring. Passwords and keys are not shown. Only the broker's own user and root may
+read the configuration.
+
+Exit status: 0 done, 1 diff: the file has other settings, 2 wrong arguments, 3 no broker is reachable,
+4 refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge.cli.config_options import add_runtime_argument
+from edge.cli.exit_status import Exit
+from edge.cli.listing import Column, add_listing_arguments, print_listing
+from edge.config import loader
+from edge.config.public_settings import flat_settings, public_settings
+from edge.config.schema import Config
+from edge.errors import EdgeError
+from edge.local.protocol import Connection, SettingList, Settings
+
+__all__ = ["FIRST_FILE", "add_arguments", "changes", "run"]
+
+FIRST_FILE = """\
+# Configuration of Brim. Every setting is optional; docs/reference/configuration.md has all of them.
+# Check the file with `brim check FILE`, and start with `brim run --config FILE`.
+
+edge_id = "edge-1"                   # name of this machine, in each record of the lake
+# state_dir = "/var/lib/brim"        # log, sessions and checkpoints, on disk
+
+[[listener]]
+host = "127.0.0.1"                   # programs of this machine; "::" for every address
+port = 1883
+
+# [[listener]]                       # devices of the network, with TLS
+# host = "::"
+# port = 8883
+# tls = { certificate_file = "edge.pem", key_file = "edge.key" }
+
+# [auth]
+# password_file = "users"            # `brim passwd users NAME` adds a user
+# acl_file = "acl"
+
+# [[stream]]                         # topics that must survive a power cut
+# name = "important"
+# topics = ["plant/#"]
+# durability = "disk"
+# retain_s = 604800
+
+# [[bridge]]                         # drain everything to an object store or a directory
+# name = "lake"
+# to = "file:///var/lib/brim/lake"
+
+# [metrics]
+# listen = "127.0.0.1:9464"          # for Prometheus
+"""
+_MISSING = "(not set)"
+
+
+def _column(name: str) -> Column:
+    return Column(name, lambda row: _text(row[name]), lambda row: _text(row[name]))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+_SHOWN = tuple(map(_column, ("name", "value", "source")))
+_CHANGED = tuple(map(_column, ("name", "running", "file")))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `brim config`."""
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("show", "diff", "init"),
+        default="show",
+        help="show: settings in effect (default); diff: compare with a file; init: print a first file",
+    )
+    parser.add_argument("names", nargs="*", metavar="TEXT", help="show: part of a name; diff: the file")
+    parser.add_argument("--set", action="store_true", help="show: only settings that are not the default")
+    add_listing_arguments(parser, _SHOWN, "settings")
+    add_runtime_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb and return its exit status."""
+    if arguments.what == "init":
+        print(FIRST_FILE, end="")
+        return 0
+    if arguments.what == "diff" and len(arguments.names) != 1:
+        raise EdgeError("diff needs one file", hint="brim config diff brim.toml")
+    config = loader.load(Path(arguments.names[0])) if arguments.what == "diff" else None
+    directory = arguments.runtime_dir or (config.runtime_dir if config is not None else None)
+    with Connection(directory) as connection:
+        running = connection.request(Settings(), SettingList).settings
+    if config is None:
+        print_listing(_settings(running, arguments), _SHOWN, arguments)
+        return 0
+    rows = [{"name": name, "running": now, "file": then} for name, now, then in changes(running, config)]
+    print_listing(rows, _CHANGED, arguments)
+    return Exit.INCOMPLETE if rows else 0
+
+
+def changes(running: dict[str, Any], wanted: Config) -> Iterator[tuple[str, Any, Any]]:
+    """Name, value in effect and value of the file, of each setting that a restart would change."""
+    now, then = flat_settings(running), flat_settings(public_settings(wanted))
+    for name in sorted({*now, *then}):
+        if name.split(".")[0] != "runtime_dir" and now.get(name, _MISSING) != then.get(name, _MISSING):
+            yield name, now.get(name, _MISSING), then.get(name, _MISSING)
+
+
+def _settings(running: dict[str, Any], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    defaults = flat_settings(public_settings(loader.parse("")))
+    for name, value in flat_settings(running).items():
+        source = "default" if name in defaults and defaults[name] == value else "configured"
+        chosen = not arguments.names or any(text in name for text in arguments.names)
+        if chosen and (source != "default" or not arguments.set):
+            yield {"name": name, "value": value, "source": source}

@@ -1,0 +1,56 @@
+"""Public settings: a configuration as plain data, without passwords and keys, and as one value per name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from edge.config.schema import Config
+
+__all__ = ["HIDDEN", "flat_settings", "public_settings"]
+
+HIDDEN: Final = "(hidden)"
+# Options of sinks and plug-ins are free: their names decide. Files and directories are no secrets.
+_SECRET = re.compile(r"pass|secret|token|key|credential|sasl|conninfo", re.IGNORECASE)
+_PLACE = re.compile(r"_(file|dir|max|bytes|s|ms)$")
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
+
+
+def public_settings(config: Config) -> dict[str, Any]:
+    """The configuration as dictionaries, lists, numbers and texts; secrets are HIDDEN."""
+    settings: dict[str, Any] = _hidden(msgspec.to_builtins(config, enc_hook=_plain))
+    return settings
+
+
+def flat_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """One entry per setting: `limits.topics_max`, `stream.default.ring_bytes`, `listener.0.port`."""
+    return dict(_flat(settings, ""))
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else repr(value)
+
+
+def _hidden(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _hidden(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hidden(item, name) for item in value]
+    if isinstance(value, str) and value:
+        return HIDDEN if _SECRET.search(name) and not _PLACE.search(name) else _USER_INFO.sub("", value)
+    return value
+
+
+def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{name}.{key}" if name else key)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for number, item in enumerate(value):
+            yield from _flat(item, f"{name}.{item.get('name', number)}")
+    else:
+        yield name, value

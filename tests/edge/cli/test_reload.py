@@ -1,0 +1,117 @@
+"""brim reload and brim config, against a broker that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.cli import main
+from edge.cli.config import FIRST_FILE
+from edge.cli.exit_status import Exit
+from edge.config import loader
+from edge.config.directories import control_socket
+from edge.config.public_settings import flat_settings, public_settings
+from edge.local.protocol import Message, Reload, Settings
+from edge.rpc.protocol import encode as request_bytes
+from tests.edge.cli.test_clients import FOREIGN
+from tests.edge.cli.test_topics import brim
+from tests.support.brim_process import BrimProcess
+from tests.support.children import Child
+
+SETTINGS = """
+[limits]
+topics_max = 5000
+[auth]
+acl_file = "acl"
+[[stream]]
+name = "press"
+topics = ["press/#"]
+"""
+
+
+@pytest.fixture
+def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
+    (tmp_path / "acl").write_text("topic readwrite open/#\n")
+    with BrimProcess(runtime_directory, tmp_path, SETTINGS) as broker:
+        yield broker
+
+
+def test_a_reload_reports_files_and_settings_that_need_a_restart(
+    broker: BrimProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acl, config = tmp_path / "acl", tmp_path / "brim.toml"
+    published = ["pub", "other/x", "1", "-q", "1", "--protocol", "5", "--port", str(broker.port)]
+    assert main(published) == Exit.REFUSED
+    capsys.readouterr()
+    acl.write_text("topic readwrite other/#\n")
+    assert brim(capsys, broker, "reload") == (0, f"in force       {acl}\n", "")
+    assert main(published) == 0
+    acl.write_text("nonsense\n")
+    status, out, _ = brim(capsys, broker, "reload", "--json")
+    assert status == Exit.INCOMPLETE
+    assert str(acl) in json.loads(out)["failed"][0]
+    assert main(published) == 0  # the earlier rules stay in force
+    acl.write_text("topic readwrite other/#\n")
+    config.write_text(config.read_text().replace("5000", "6000"))
+    assert brim(capsys, broker, "reload", "--config", str(config))[1] == (
+        f"in force       {acl}\nneeds restart  limits.topics_max\n"
+    )
+    status, out, _ = brim(capsys, broker, "config", "diff", str(config), "--json")
+    assert status == Exit.INCOMPLETE
+    assert json.loads(out) == {"name": "limits.topics_max", "running": 5000, "file": 6000}
+
+
+def test_the_configuration_in_effect_is_shown_with_its_sources(
+    broker: BrimProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {
+        row["name"]: row for row in map(json.loads, brim(capsys, broker, "config", "--json")[1].splitlines())
+    }
+    assert (rows["limits.topics_max"]["value"], rows["limits.topics_max"]["source"]) == (5000, "configured")
+    assert rows["limits.connect_timeout_s"]["source"] == "default"
+    assert rows["stream.press.topics"]["value"] == ["press/#"]
+    assert rows["bridge.lake.to"]["source"] == "configured"
+    out = brim(capsys, broker, "config", "show", "topics_max", "--set")[1].splitlines()
+    assert out[1].split() == ["limits.topics_max", "5000", "configured"]
+    assert brim(capsys, broker, "config", "diff", str(tmp_path / "brim.toml"))[0] == 0
+    assert brim(capsys, broker, "config", "diff")[0] == Exit.USAGE
+
+
+def test_secrets_are_not_shown() -> None:
+    config = loader.parse(
+        '[[bridge]]\nname = "k"\nto = "kafka://user:p4ss@host:9092/t"\n'
+        'options = { "sasl.password" = "p4ss", "ssl.key.password" = "p4ss", "client.id" = "me" }\n'
+    )
+    settings = flat_settings(public_settings(config))
+    assert "p4ss" not in str(settings)
+    assert settings["bridge.k.options.client.id"] == "me"
+
+
+def test_the_first_file_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "init"]) == 0
+    assert capsys.readouterr().out == FIRST_FILE
+    assert loader.parse(FIRST_FILE).edge_id == "edge-1"
+    examples = "\n".join(line.removeprefix("# ") for line in FIRST_FILE.splitlines()[3:])
+    assert [stream.name for stream in loader.parse(examples).stream] == ["important", "default"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user for a moment")
+@pytest.mark.parametrize("message", [Reload(), Settings()], ids=["reload", "settings"])
+async def test_another_user_may_neither_reload_nor_read_the_configuration(
+    broker: BrimProcess, message: Message
+) -> None:
+    broker.runtime_dir.chmod(0o777)
+    path = control_socket(broker.runtime_dir)
+    path.chmod(0o777)
+    with Child(FOREIGN, path, request_bytes(message).hex()) as foreign:
+        assert "may not re" in await asyncio.to_thread(foreign.line)
+
+
+def test_without_a_broker_the_verbs_end_with_3(tmp_path: Path) -> None:
+    for words in (["reload"], ["config"], ["config", "show", "x"]):
+        assert main([*words, "--runtime-dir", str(tmp_path)]) == Exit.CANNOT_CONNECT
