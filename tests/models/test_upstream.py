@@ -27,6 +27,7 @@ from edge.mqtt import (
     PubRel,
     Version,
 )
+from tests.support.examples import examples
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Wire
 
@@ -179,6 +180,6 @@ class UpstreamMachine(RuleBasedStateMachine):
 
 
 UpstreamMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestUpstream = UpstreamMachine.TestCase
