@@ -43,6 +43,11 @@ RECEIVE_MAXIMUM = 65_535  # the value when CONNECT has no Receive Maximum [MQTT-
 QOS_MAX = 2  # the value when CONNACK has no Maximum QoS
 ANSWERS_KEPT = 64
 # reading a member of an enumeration takes a function call
+_USUAL_REFUSALS = (
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    ReasonCode.NOT_AUTHORIZED,
+    ReasonCode.QUOTA_EXCEEDED,
+)
 _V5, _CONNECTIONS, _SESSIONS = Version.V5, int(Table.CONNECTIONS), int(Table.SESSIONS)
 
 
@@ -68,6 +73,7 @@ class ConnectHandler:
         self._limits = limits
         self._engine_limits = limits_of(engine)
         self._may_warn = LogThrottle()
+        self.refused = dict.fromkeys((it.words for it in _USUAL_REFUSALS), 0)  # by reason, since the start
 
     def connect(self, connection: int, packet: Connect) -> None:
         """Refuse a CONNECT, or authenticate its client and continue with the answer."""
@@ -236,6 +242,7 @@ class ConnectHandler:
             "client refused %s",
             pairs(client=client_info.client_id, peer=client_info.address, reason=reason.words),
         )
+        self.refused[reason.words] = self.refused.get(reason.words, 0) + 1
         answer = ConnAck(False, reason, properties or NO_PROPERTIES)
         max_bytes = packet.properties.maximum_packet_size_bytes or 0
         if (data := encode_within(answer, packet.version, max_bytes)) is not None:

@@ -458,6 +458,11 @@ class Broker:
             "own_messages_dropped": self.own_messages.dropped,
         }
 
+    @property
+    def refused(self) -> dict[str, int]:
+        """Refused CONNECTs since the start, by reason."""
+        return self._connecting.refused.copy()
+
     # ---- the broker's own messages, and time ----
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> bool:

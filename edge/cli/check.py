@@ -55,18 +55,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _tls_mistakes(config: Config) -> Iterator[str]:
     """Mistakes in the files themselves: missing, of different keys, or not valid today."""
-    for index, listener in enumerate(config.listener):
-        if listener.tls is None:
+    places = [(f"listener[{index}]", listener.tls) for index, listener in enumerate(config.listener)]
+    for place, tls in (*places, ("metrics", config.metrics.tls)):
+        if tls is None:
             continue
         from edge.transport.tls import Certificates
 
         try:
-            mistake = Certificates(listener.tls).problem()
+            mistake = Certificates(tls).problem()
         except EdgeError as error:
-            yield f"listener[{index}]: {error}; {error.hint}"
+            yield f"{place}: {error}; {error.hint}"
         else:
             if mistake:
-                yield f"listener[{index}]: tls.certificate_file {listener.tls.certificate_file}: {mistake}"
+                yield f"{place}: tls.certificate_file {tls.certificate_file}: {mistake}"
 
 
 def _log_mistakes(config: Config) -> Iterator[str]:

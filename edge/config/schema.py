@@ -382,10 +382,17 @@ class Sys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """HTTP page for a Prometheus server, in [metrics]."""
+    """HTTP pages for a Prometheus server and for health checks, in [metrics]."""
 
     listen: str = ""
-    """Loopback address and port that serve /metrics, such as "127.0.0.1:9464". Empty: no page."""
+    """Address and port that serve /metrics, /healthz and /readyz, such as "127.0.0.1:9464". An address that
+    other machines reach needs token_file, or [metrics.tls] with client_ca_file. Empty: no pages."""
+    token_file: Path | None = None
+    """File whose first line is the bearer token that /metrics requires, at least 16 characters. /healthz and
+    /readyz give reasons only to requests with the token. A changed file is read again."""
+    tls: Tls | None = None
+    """TLS of the pages. With client_ca_file only clients with a certificate connect (mutual TLS). The files
+    are read at the start."""
 
 
 class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

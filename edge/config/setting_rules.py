@@ -201,8 +201,8 @@ def split_address(listen: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def metrics_are_local(config: Config, problems: Problems) -> None:
-    """`metrics.listen` is a loopback address with a port."""
+def metrics_are_safe(config: Config, problems: Problems) -> None:
+    """`metrics.listen` has a port, and other machines reach it only with a token or client certificates."""
     path: Path = ("metrics", "listen")
     listen = config.metrics.listen
     if not listen or problems.blames(path):
@@ -212,8 +212,14 @@ def metrics_are_local(config: Config, problems: Problems) -> None:
     except ValueError:
         problems.add(path, f"{shown(listen)} is no address; write 127.0.0.1:9464")
         return
-    if not is_loopback(host):
-        problems.add(path, f"{listen} is reached from other machines, by anybody; write 127.0.0.1:9464")
+    tls = config.metrics.tls
+    is_mutual = tls is not None and tls.client_ca_file is not None and tls.require_client_certificate
+    if not is_loopback(host) and config.metrics.token_file is None and not is_mutual:
+        problems.add(
+            path,
+            f"{listen} is reached from other machines, by anybody; write 127.0.0.1:9464, or add token_file, "
+            "or [metrics.tls] with client_ca_file",
+        )
 
 
 def _endpoint_is_safe(section: str, written: str, endpoint: str, config: Config, problems: Problems) -> None:
@@ -288,5 +294,5 @@ RULES = (
     rings_can_be_waited_for,
     zmq_is_safe,
     plugins_are_different,
-    metrics_are_local,
+    metrics_are_safe,
 )

@@ -25,17 +25,25 @@ class Metric(NamedTuple):
 
 
 _RING = ("ring", "stream")
-_READER = (*_RING, "reader", "pid")
+_READER = (*_RING, "reader")
 _LOG = ("log",)
 _BRIDGE = ("bridge",)
 _CONSUMER = ("consumer", "ring")
 
 METRICS: Mapping[str, Metric] = {
-    "brim_info": Metric("gauge", "Always 1; the labels name version and edge.", ("version", "edge_id")),
+    "brim_build_info": Metric("gauge", "Always 1; the labels name version and edge.", ("version", "edge_id")),
+    "brim_ready": Metric("gauge", "1 if /readyz is 200: clients can publish and receive."),
     "brim_uptime_seconds": Metric("gauge", "Time since the broker started.", (), "uptime_s"),
     "brim_missing_files": Metric(
         "gauge", "Files and directories of the broker that were removed or replaced."
     ),
+    # The process
+    "process_cpu_seconds_total": Metric("counter", "Processor time, of user and system."),
+    "process_resident_memory_bytes": Metric("gauge", "Resident memory, with the rings."),
+    "process_virtual_memory_bytes": Metric("gauge", "Virtual memory."),
+    "process_open_fds": Metric("gauge", "Open descriptors."),
+    "process_max_fds": Metric("gauge", "Limit of open descriptors."),
+    "process_start_time_seconds": Metric("gauge", "Start of the process, in seconds since 1970."),
     # MQTT
     "brim_mqtt_messages_received_total": Metric(
         "counter", "Messages published by MQTT clients.", (), "mqtt.published"
@@ -88,6 +96,9 @@ METRICS: Mapping[str, Metric] = {
     "brim_mqtt_spill_file_bytes": Metric("gauge", "Memory of the spill file.", (), "mqtt.spill_file_bytes"),
     "brim_mqtt_dropped_total": Metric("counter", "Lost messages and deliveries, by cause.", ("cause",)),
     "brim_mqtt_closed_total": Metric("counter", "Ended connections, by cause.", ("cause",)),
+    "brim_mqtt_refused_connects_total": Metric(
+        "counter", "Refused log-ins (CONNECT), by cause: the name of the reason code.", ("cause",)
+    ),
     "brim_stalls_total": Metric(
         "counter", "Periods of seconds in which no client was served.", (), "watchdog.stalls"
     ),
@@ -120,8 +131,10 @@ METRICS: Mapping[str, Metric] = {
     "brim_ring_refused_total": Metric(
         "counter", "Refused records of a local producer, by cause.", (*_RING, "cause")
     ),
-    "brim_ring_reader_lag_records": Metric("gauge", "Records that a reader has not read yet.", _READER),
-    "brim_ring_reader_lost_total": Metric("counter", "Records that a reader lost.", _READER),
+    "brim_ring_reader_lag_records": Metric(
+        "gauge", "Records that a reader has not read yet; of several with one name, the most.", _READER
+    ),
+    "brim_ring_reader_lost_total": Metric("counter", "Records that readers of this name lost.", _READER),
     # Log
     "brim_log_records_total": Metric("counter", "Records made durable.", _LOG, "log.records"),
     "brim_log_record_bytes_total": Metric(

@@ -3,7 +3,8 @@
 Owns the form of the page; edge/observe/metric_families.py has names, types and meanings.  Counts nothing: the
 numbers are those of edge/observe/status_report.py, so that `brim status --json` and this page never disagree.
 
-Label values (client names, file names) come from other programs and are escaped.  Bounded as the report is.
+Label values (client names, file names) come from other programs and are escaped; blanks become `_`.
+Bounded as the report is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from edge.observe.health import is_ready
 from edge.observe.metric_families import METRICS, SECTIONS, keys_of
+from edge.observe.process_numbers import process_numbers
 
 __all__ = ["CONTENT_TYPE", "page"]
 
@@ -72,7 +75,7 @@ def _labels(labels: Labels) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return "_".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _number(value: float) -> str:
@@ -82,7 +85,10 @@ def _number(value: float) -> str:
 def page(status: Status) -> str:
     """The page of a report (report.Reporter.report())."""
     out = _Page()
-    out.add("brim_info", 1, version=status["version"], edge_id=status["edge_id"])
+    out.add("brim_build_info", 1, version=status["version"], edge_id=status["edge_id"])
+    out.add("brim_ready", is_ready(status))
+    for name, value in process_numbers().items():
+        out.add(name, value)
     out.section("", status)
     out.add("brim_missing_files", len(status.get("missing", ())))
     _mqtt(out, status["mqtt"])
@@ -105,6 +111,8 @@ def _mqtt(out: _Page, mqtt: Status) -> None:
         out.add("brim_mqtt_dropped_total", count, cause=cause)
     for cause, count in mqtt["closed"].items():
         out.add("brim_mqtt_closed_total", count, cause=cause)
+    for cause, count in mqtt.get("refused", {}).items():
+        out.add("brim_mqtt_refused_connects_total", count, cause=cause)
 
 
 def _ring(out: _Page, ring: Status) -> None:
@@ -114,13 +122,13 @@ def _ring(out: _Page, ring: Status) -> None:
         out.add("brim_ring_not_durable_bytes", ring["not_durable_bytes"], **names)
     for cause, count in ring.get("refused", {}).items():
         out.add("brim_ring_refused_total", count, **names, cause=cause)
-    unique = {
-        (reader["name"] or "reader", reader["pid"]): reader for reader in ring["readers"]
-    }  # readers choose their names
-    for (reader_name, pid), reader in unique.items():
-        reader_labels = {**names, "reader": reader_name, "pid": pid}
-        out.add("brim_ring_reader_lag_records", reader["lag"], **reader_labels)
-        out.add("brim_ring_reader_lost_total", reader["lost"], **reader_labels)
+    by_name: dict[str, list[Status]] = {}  # readers choose their names, and may share one
+    for reader in ring["readers"]:
+        by_name.setdefault(reader["name"] or "reader", []).append(reader)
+    for reader_name, readers in by_name.items():
+        labels = {**names, "reader": reader_name}
+        out.add("brim_ring_reader_lag_records", max(it["lag"] for it in readers), **labels)
+        out.add("brim_ring_reader_lost_total", sum(it["lost"] for it in readers), **labels)
 
 
 def _log(out: _Page, log: Status) -> None:

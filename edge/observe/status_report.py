@@ -105,12 +105,22 @@ class StatusReporter:
         """The whole report, or without clients, shortened to fit an answer."""
         return _fitting(await self.gathered(clients=clients))
 
+    async def essentials(self) -> Status:
+        """The parts of the report that show if the broker is ready: no client and no ring is visited."""
+        return {
+            "mqtt": self.stats.snapshot(),
+            "watchdog": self.watchdog(),
+            "missing": [missing._asdict() for missing in self.missing()],
+            "log": await asyncio.to_thread(self.log) if self.log else None,
+            "bridges": [bridge() for bridge in self.bridges],
+        }
+
     async def gathered(self, *, clients: bool = True) -> Status:
         """The whole report, or without the rows of clients, which take time in proportion to their number."""
         nothing: tuple[dict[str, int], Status] = ({}, {})
         counts, owners = await self._submit(self._of_broker, nothing)
         rows, not_shown = await self._clients() if clients else ([], 0)
-        mqtt = self.stats.snapshot() | counts
+        mqtt = self.stats.snapshot() | counts | {"refused": self.listener.broker.refused}
         # Topics of users: the $SYS topics are the broker's, and "retained" does not count them either.
         mqtt["topics"] = max(0, mqtt["topics"] - counts.get("sys_topics", 0))
         status: Status = {

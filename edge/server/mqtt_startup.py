@@ -24,7 +24,7 @@ from edge.auth.rule_warnings import rule_warnings
 from edge.broker.dispatcher import Broker
 from edge.broker.durability import Upstream, reason_code, refusal
 from edge.config.directories import DirectoryLock, make_directory
-from edge.config.schema import Config, Durability
+from edge.config.schema import Config, Durability, Metrics
 from edge.config.schema import Listener as ListenerConfig
 from edge.engine.engine import engine_of, limits_of
 from edge.errors import EdgeError
@@ -45,8 +45,11 @@ from edge.transport.listener import Listener
 from ringbuf import Ring
 
 if TYPE_CHECKING:
+    import ssl
+
     from bridge.format.installation import Installation
     from edge.log.log_set import LogSet
+    from edge.observe.http_token import TokenFile
     from persistence.read.merged_reader import MergedReader
 
 __all__ = ["MqttServer"]
@@ -70,6 +73,7 @@ class MqttServer:
         self.zmq_listener: ZmqListener | None = None  # None: not enabled
         self.consumers_listener: ZmqListener | None = None  # None: not enabled
         self.metrics_listener: socket | None = None  # None: not enabled
+        self.metrics_access: tuple[TokenFile | None, ssl.SSLContext | None] = (None, None)
         self.logs: LogSet | None = None  # None: no stream needs a log
         self.down = AsyncExitStack()  # ends each started part
         self._has_loop = True
@@ -288,6 +292,7 @@ class MqttServer:
             self.consumers_listener = ZmqListener("consumers", config.consumers_endpoint)
             self.down.callback(self.consumers_listener.close)
         if config.metrics.listen:
+            self.metrics_access = _metrics_access(config.metrics)
             self.metrics_listener = bind_metrics(config.metrics.listen)
             self.down.callback(self.metrics_listener.close)
 
@@ -393,3 +398,14 @@ def _lags(ring: Ring) -> bool:
     """True if the log lacks some records of the ring."""
     extremes = ring.extremes()
     return extremes.durable_position < extremes.end_position
+
+
+def _metrics_access(settings: Metrics) -> tuple[TokenFile | None, ssl.SSLContext | None]:
+    """Token and TLS of the metrics. Raises EdgeError, which names the file."""
+    if settings.token_file is None and settings.tls is None:
+        return None, None
+    from edge.observe.http_token import TokenFile
+    from edge.transport.tls import server_context
+
+    token = TokenFile(settings.token_file) if settings.token_file is not None else None
+    return token, server_context(settings.tls) if settings.tls is not None else None

@@ -244,13 +244,16 @@ class Services:
         core = self._core
         if core.metrics_listener is None:
             return
-        from edge.observe.http_endpoint import MetricsEndpoint
-        from edge.observe.prometheus import page
+        from edge.observe.http_endpoint import HttpEndpoint
+        from edge.observe.http_pages import pages
 
-        async def made() -> str:
-            return page(await reporter.gathered())
-
-        metrics = MetricsEndpoint(core.metrics_listener, made, core.budget.metrics)
+        token, tls = core.metrics_access
+        found = pages(
+            partial(reporter.gathered, clients=False),
+            reporter.essentials,
+            lambda: {"watchdog": self.watchdog.status()},
+        )
+        metrics = HttpEndpoint(core.metrics_listener, found, core.budget.metrics, token=token, tls=tls)
         await metrics.start()
         reporter.metrics_url = metrics.url
         core.down.push_async_callback(metrics.stop)

@@ -13,7 +13,7 @@ from edge.config.listener import Tls
 from edge.engine.tls_context import TlsContext
 from edge.errors import EdgeError
 
-__all__ = ["Certificates"]
+__all__ = ["Certificates", "server_context"]
 
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 HANDSHAKE_TURNS = 10  # far more than TLS takes
@@ -38,18 +38,27 @@ class Certificates:
         return _refusal(self._settings)
 
 
-def _context(settings: Tls) -> TlsContext:
-    """Context for the C loop. The same files are read by `ssl` first, whose errors say more."""
-    checked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load_key(checked, settings)
+def server_context(settings: Tls) -> ssl.SSLContext:
+    """Context for a server in Python. Raises EdgeError, which names the file."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = VERSIONS[settings.version_min]
+    _load_key(context, settings)
     if settings.client_ca_file is not None:
+        required = settings.require_client_certificate
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
         try:
-            checked.load_verify_locations(settings.client_ca_file)
+            context.load_verify_locations(settings.client_ca_file)
         except (OSError, ssl.SSLError) as error:
             raise EdgeError(
                 f"tls.client_ca_file {settings.client_ca_file}: {_words(error)}",
                 hint="it must hold the certificates of authorities, in PEM",
             ) from error
+    return context
+
+
+def _context(settings: Tls) -> TlsContext:
+    """Context for the C loop. The same files are read by `ssl` first, whose errors say more."""
+    server_context(settings)
     try:
         return TlsContext(
             settings.certificate_file,

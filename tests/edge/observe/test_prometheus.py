@@ -19,7 +19,7 @@ from bridge.drain.drain import Totals
 from bridge.drain.status import BridgeState
 from edge.config.loader import parse
 from edge.errors import ConfigError
-from edge.observe.http_endpoint import AT_ONCE_MAX, MetricsEndpoint
+from edge.observe.http_endpoint import AT_ONCE_MAX, Answer, HttpEndpoint
 from edge.observe.metric_families import METRICS
 from edge.observe.prometheus import page
 from edge.observe.status_report import _ring_row
@@ -86,7 +86,7 @@ def test_every_metric_has_the_value_of_the_report() -> None:
     ring = (("ring", "press-0"), ("stream", "press"))
     log_label = (("log", "/srv/log"),)
     expected = {
-        ("brim_info", (("edge_id", "plant-7"), ("version", "1"))): 1,
+        ("brim_build_info", (("edge_id", "plant-7"), ("version", "1"))): 1,
         ("brim_uptime_seconds", ()): 1.5,
         ("brim_mqtt_messages_received_total", ()): 5,
         ("brim_mqtt_dropped_total", (("cause", "queue"),)): 3,
@@ -121,7 +121,7 @@ def test_times_are_a_histogram_in_seconds() -> None:
 def test_other_peoples_names_do_not_break_the_page() -> None:
     found = samples(page(status()))
     names = {dict(labels)["reader"] for name, labels in found if name == "brim_ring_reader_lag_records"}
-    assert names == {'a "b"\\\n'}
+    assert names == {'a_"b"\\'}
 
 
 def test_each_of_several_logs_has_its_label() -> None:
@@ -149,17 +149,17 @@ def test_a_broker_without_a_log_or_bridge_has_a_page_too() -> None:
 
 
 @pytest.fixture
-async def endpoint() -> AsyncIterator[MetricsEndpoint]:
-    async def made() -> str:
-        return "brim_x 1\n"
+async def endpoint() -> AsyncIterator[HttpEndpoint]:
+    async def made(_allowed: bool) -> Answer:
+        return Answer(200, b"brim_x 1\n")
 
-    served = MetricsEndpoint(bind_metrics("127.0.0.1:0"), made)
+    served = HttpEndpoint(bind_metrics("127.0.0.1:0"), {"/metrics": made})
     await served.start()
     yield served
     await served.stop()
 
 
-async def ask(endpoint: MetricsEndpoint, request: bytes) -> tuple[int, bytes]:
+async def ask(endpoint: HttpEndpoint, request: bytes) -> tuple[int, bytes]:
     """Status and body."""
     port = int(endpoint.url.rpartition(":")[2].partition("/")[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -204,10 +204,10 @@ async def test_only_so_many_are_served_at_once(endpoint):
 
 
 async def test_a_page_that_cannot_be_made_is_a_500_and_the_next_may_do():
-    async def broken() -> str:
+    async def broken(_allowed: bool) -> Answer:
         raise RuntimeError("no")
 
-    served = MetricsEndpoint(bind_metrics("127.0.0.1:0"), broken)
+    served = HttpEndpoint(bind_metrics("127.0.0.1:0"), {"/metrics": broken})
     await served.start()
     assert (await ask(served, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 500
     await served.stop()
@@ -218,12 +218,12 @@ async def test_clients_that_leave_before_their_answer_cost_no_log_line(caplog):
     reset = struct.pack("ii", 1, 0)
     ready, asked = asyncio.Event(), asyncio.Event()
 
-    async def slow() -> str:
+    async def slow(_allowed: bool) -> Answer:
         asked.set()
         await ready.wait()
-        return "brim_x 1\n"
+        return Answer(200, b"brim_x 1\n")
 
-    served = MetricsEndpoint(bind_metrics("127.0.0.1:0"), slow)
+    served = HttpEndpoint(bind_metrics("127.0.0.1:0"), {"/metrics": slow})
     await served.start()
     port = int(served.url.rpartition(":")[2].partition("/")[0])
     failures: list[object] = []
@@ -246,10 +246,10 @@ async def test_clients_that_leave_before_their_answer_cost_no_log_line(caplog):
 
 
 async def test_a_page_that_cannot_be_made_is_logged_seldom(caplog):
-    async def broken() -> str:
+    async def broken(_allowed: bool) -> Answer:
         raise RuntimeError("no")
 
-    served = MetricsEndpoint(bind_metrics("127.0.0.1:0"), broken)
+    served = HttpEndpoint(bind_metrics("127.0.0.1:0"), {"/metrics": broken})
     await served.start()
     for _ in range(20):
         assert (await ask(served, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 500
@@ -331,6 +331,7 @@ def everything() -> dict[str, Any]:
     loss = {"stream": "press", "partition": 0, "lost_by": {"retention": 4}, "skipped_records": 7}
     found["log"]["maintenance"] = UPKEEP
     found["mqtt"]["closed"] = {"timeout": 1}
+    found["mqtt"]["refused"] = {"not authorized": 1}
     return found | {
         "rings": [ring], "bridges": [bridge | {"losses": [loss]}], "watchdog": {"stalls": 1, "stalled_s": 0},
     }  # fmt: skip
