@@ -17,12 +17,20 @@ from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 from edge.streams.ring_files import stream_of
 
-__all__ = ["add_log_arguments", "add_part_arguments", "chosen_rings", "log_directory", "place_of"]
+__all__ = [
+    "NEGATIVE_PLACE",
+    "PLACE_HELP",
+    "add_log_arguments",
+    "add_part_arguments",
+    "chosen_rings",
+    "log_directory",
+    "place_of",
+]
 
 _AGO = re.compile(r"-(\d+(?:\.\d+)?)(s|m|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _EPOCH = re.compile(r"@(\d+)(?:\.(\d{1,9}))?")
-_LIKE_A_NUMBER = re.compile(r"-\.?\d")
+NEGATIVE_PLACE = re.compile(r"-\.?\d")
 PLACE_HELP = "an offset (5120), a time (2026-11-21T14:00 local, 2026-11-21T14:00Z UTC), -15m, or @SECONDS"
 
 
@@ -40,7 +48,7 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 def add_part_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --from, --until, --topic, --stream and --ring."""
     # Lets argparse accept `-15m` as the value of --from; by default it accepts only plain negative numbers.
-    parser._negative_number_matcher = _LIKE_A_NUMBER
+    parser._negative_number_matcher = NEGATIVE_PLACE
     parser.add_argument(
         "--from", dest="first", metavar="PLACE", default="", help=f"first record: {PLACE_HELP}"
     )

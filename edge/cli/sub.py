@@ -24,9 +24,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
-from edge.cli.argument_types import seconds
+from edge.cli.argument_types import at_least_one, seconds
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
+from edge.cli.log_options import NEGATIVE_PLACE, PLACE_HELP
 from edge.cli.message_format import message_format
 from edge.cli.mqtt_options import (
     UsageError,
@@ -88,6 +89,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--zmq", action="store_true", help="read the ZeroMQ endpoint of the broker of this machine"
     )
     add_runtime_argument(parser)  # of --shm and --zmq
+    parser._negative_number_matcher = NEGATIVE_PLACE  # `--from -1h`
+    parser.add_argument(
+        "--from",
+        dest="first",
+        default="",
+        metavar="PLACE",
+        help=f"with --shm: messages in memory too, from here on: oldest, {PLACE_HELP}",
+    )
+    parser.add_argument(
+        "--last", type=at_least_one, metavar="N", help="with --shm: the last N messages in memory first"
+    )
     add_will_arguments(parser)
     add_connection_arguments(parser)
 
@@ -153,6 +165,8 @@ async def _subscribe(args: argparse.Namespace) -> Exit:
 
 
 def _check(args: argparse.Namespace) -> None:
+    if (args.first or args.last is not None) and not args.shm:
+        raise UsageError("--from and --last read memory; add --shm", hint="`brim replay` reads the log")
     if args.count is not None and args.count < 1:
         raise UsageError(f"-C {args.count} is not at least 1")
     if args.wait is not None and not args.wait > 0:

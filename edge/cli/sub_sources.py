@@ -6,17 +6,20 @@ Each source is an asynchronous iterator of Arrivals, and closes everything that 
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from edge.cli.log_options import place_of
 from edge.cli.mqtt_options import client_of, will_of
 from edge.cli.payloads import property_fields, record_property_fields
 from edge.mqtt import matches
 
 if TYPE_CHECKING:
-    from edge.local.shm_subscription import RingBatch
+    from edge.local.shm_subscription import RingBatch, Start
+    from edge.log.offline_reader import LogPlace
 
 __all__ = ["Arrival", "Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq", "messages_of_batch"]
 
@@ -75,13 +78,38 @@ def _is_left_out(args: argparse.Namespace, topic: str) -> bool:
 
 
 async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
-    """Read the rings of a broker on this machine."""
+    """Read the rings of a broker on this machine: new messages, after earlier ones with --from or --last."""
+    from edge.local.shm_subscription import ShmSubscription as PresentMessages
     from edge.local.shm_subscription_asyncio import ShmSubscription
 
-    async with ShmSubscription(args.filters, runtime_dir=args.runtime_dir, name="brim sub") as batches:
+    start: Start = "latest"
+    source = {"runtime_dir": args.runtime_dir, "name": "brim sub"}
+    if args.first or args.last is not None:
+        place = place_of("" if args.first == "oldest" else args.first, "--from")
+        last: deque[Arrival] = deque(maxlen=args.last)
+        with PresentMessages(args.filters, start="oldest", **source) as present:
+            for batch in present.present_batches():
+                messages = [it for it in messages_of_batch(batch) if _is_after(it, place)]
+                if args.last is None:
+                    yield _arrivals(messages, batch.lost)
+                else:
+                    last.extend(messages)
+            start = present.places()
+        yield _arrivals(list(last))
+    async with ShmSubscription(args.filters, start=start, **source) as batches:
         async for batch in batches:
             size_bytes = sum(batch.records.payload_lengths)
             yield Arrivals(len(batch), size_bytes, messages_of_batch(batch), batch.lost)
+
+
+def _arrivals(messages: Sequence[Arrival], lost: int = 0) -> Arrivals:
+    return Arrivals(len(messages), sum(len(it.payload) for it in messages), iter(messages), lost)
+
+
+def _is_after(message: Arrival, place: LogPlace) -> bool:
+    """True if a message is at the place or after it."""
+    after = place.offset is None or message.fields["offset"] >= place.offset
+    return after and (place.timestamp_ns is None or message.fields["timestamp_ns"] >= place.timestamp_ns)
 
 
 def messages_of_batch(batch: RingBatch) -> Iterator[Arrival]:
@@ -98,11 +126,11 @@ def messages_of_batch(batch: RingBatch) -> Iterator[Arrival]:
             "timestamp_ns": record.timestamp_ns,
         }
         try:
-            payload = bytes(record)
+            topic, payload = record.key.decode(errors="replace"), bytes(record)
             fields |= record_property_fields(record.properties)
         except Overrun:  # overwritten while earlier records were shown; the next batch has the number
             continue
-        yield Arrival(record.key.decode(errors="replace"), payload, fields)
+        yield Arrival(topic, payload, fields)
 
 
 async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:

@@ -33,6 +33,7 @@ __all__ = ["Place", "RingBatch", "RingSubscription", "ShmSubscription", "Start"]
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 1.0  # a restart takes well under a second, or a person is needed
+PRESENT_S = 1.0  # patience with a ring that has no readable record before its end
 SLICE_S = 0.2  # of waiting for one ring without asyncio, before the control socket is checked
 
 
@@ -314,6 +315,18 @@ class ShmSubscription(RingSubscription):
             batch = self._next_batch()
             if batch is not None or not self._wait(deadline):
                 return batch
+
+    def present_batches(self) -> Iterator[RingBatch]:
+        """Batches up to the present end of each ring."""
+        ends = self.ends()
+        deadline = time.monotonic() + PRESENT_S
+        while ends and time.monotonic() < deadline:
+            batch = self.read(0.0)
+            if batch is not None:
+                yield batch
+                deadline = time.monotonic() + PRESENT_S
+            places = self.places()
+            ends = {ring: end for ring, end in ends.items() if ring in places and places[ring] < end}
 
     def close(self) -> None:
         """Close all rings. Records that the caller holds stay readable. May be called twice."""

@@ -17,7 +17,6 @@ from ringbuf.errors import Overrun
 __all__ = ["TOPICS_MAX", "TopicCensus", "TopicCount"]
 
 TOPICS_MAX = 250_000
-PATIENCE_S = 1.0  # for a ring without readable records before its end
 
 
 @dataclass(slots=True)
@@ -88,14 +87,5 @@ class TopicCensus:
 
     def read_all(self, subscription: ShmSubscription) -> None:
         """Count the records from the subscription's position to the present end of each ring."""
-        ends = subscription.ends()
-        deadline = time.monotonic() + PATIENCE_S
-        while ends:
-            batch = subscription.read(0.0)
-            if batch is not None:
-                self.add(batch)
-                deadline = time.monotonic() + PATIENCE_S
-            elif time.monotonic() > deadline:
-                return
-            places = subscription.places()
-            ends = {ring: end for ring, end in ends.items() if ring in places and places[ring] < end}
+        for batch in subscription.present_batches():
+            self.add(batch)

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from edge.cli.sub_sources import messages_of_batch
+from edge.local.protocol import RingInfo
+from edge.local.shm_subscription import RingBatch
+from ringbuf.errors import Overrun
 from tests.support.project import ROOT
 
 TIMEOUT_S = 30
@@ -98,3 +102,51 @@ def test_without_a_broker_shared_memory_says_so(runtime_directory: Path) -> None
     done = subprocess.run(line, capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 3
     assert done.stderr.startswith(b"brim sub: ")
+
+
+def test_messages_in_memory_are_shown_from_a_place_on(broker: Broker) -> None:
+    for number in range(6):
+        line = [
+            *BRIM,
+            "pub",
+            "a/1" if number < 5 else "other",
+            str(number),
+            "-q",
+            "1",
+            "--port",
+            str(broker.port),
+        ]
+        assert subprocess.run(line, cwd=ROOT, timeout=TIMEOUT_S, check=False).returncode == 0
+
+    def shown(*words: object) -> tuple[int, list[bytes]]:
+        done = broker.subscribed("a/#", "--shm", *words, *broker.directory)
+        return done.returncode, done.stdout.split()
+
+    assert shown("--from", "oldest", "-C", 5) == (0, [b"0", b"1", b"2", b"3", b"4"])
+    assert shown("--from", "-1h", "-C", 5) == (0, [b"0", b"1", b"2", b"3", b"4"])
+    assert shown("--from", 3, "-C", 2) == (0, [b"3", b"4"])
+    assert shown("--last", 2, "-C", 2) == (0, [b"3", b"4"])  # the last record of the ring is of another topic
+    assert shown("--from", 1, "--last", 9, "-C", 4) == (0, [b"1", b"2", b"3", b"4"])
+    with broker.publishing("a/1", "new"):
+        assert shown("--last", 1, "-C", 3)[1][1:] == [b"new", b"new"]
+    done = broker.subscribed("a/#", "--last", 2, "--port", broker.port)
+    assert (done.returncode, b"add --shm" in done.stderr) == (2, True)
+
+
+class OvertakenRecord:
+    """A record that the writer reaches after its payload was copied."""
+
+    flags, offset, timestamp_ns, properties = 0, 7, 1, b""
+
+    def __bytes__(self) -> bytes:
+        return b"copied"
+
+    @property
+    def key(self) -> bytes:
+        raise Overrun(1)
+
+
+def test_a_record_that_is_overwritten_while_it_is_read_is_left_out() -> None:
+    info = RingInfo("r", "/r", 1, "default", "partition", "overwrite", 0)
+    records: Any = [OvertakenRecord()]
+    assert list(messages_of_batch(RingBatch(info, records, 0))) == []
