@@ -1,6 +1,6 @@
 """Show, disconnect or forget MQTT clients.
 
-    brim clients [ls] [PATTERN ...]     every client; PATTERN: a part of its identifier, user or address
+    brim clients [ls [PATTERN ...]]     every client; PATTERN: a part of its identifier, user or address
     brim clients show CLIENT_ID ...     one client in detail, with its subscriptions
     brim clients kick CLIENT_ID ...     disconnect a client (MQTT 5: reason 0x98); its session stays
     brim clients forget CLIENT_ID ...   remove a session with its connection and its queue

@@ -1,6 +1,6 @@
 """Show the configuration that a running broker uses, compare it with a file, or print a first file.
 
-    brim config [show] [TEXT ...]       every setting with its value and its source; TEXT: part of a name
+    brim config [show [TEXT ...]]       every setting with its value and its source; TEXT: part of a name
     brim config diff FILE               settings of FILE that a running broker does not use yet
     brim config init                    a commented configuration file, on standard output
 

@@ -1,6 +1,6 @@
 """Show or clear retained messages of the broker of this machine.
 
-    brim retained [ls] [FILTER ...]     topics with a retained message, with size, age and the first bytes
+    brim retained [ls [FILTER ...]]     topics with a retained message, with size, age and the first bytes
     brim retained get TOPIC ...         payload of a retained message
     brim retained clear FILTER ...      remove retained messages
 
