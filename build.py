@@ -1,6 +1,6 @@
 """Compile the C core into one module, ringbuf/_ringbuf.abi3.so.
 
-    python build.py              into the checkout: ringbuf/_ringbuf.abi3.so
+    python build.py              into the checkout: ringbuf/_ringbuf.abi3.so, and the bytecode of all modules
     python build.py --into DIR   into another folder
     pip install .                into the wheel, through BuildHook
     pip install -e .             into the checkout, through BuildHook
@@ -18,6 +18,7 @@ next run detects that there is nothing to do.
 """
 
 import argparse
+import compileall
 import contextlib
 import fcntl
 import hashlib
@@ -38,6 +39,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent
 C = ROOT / "ringbuf" / "c"
 OBJECTS = ROOT / "build"
+PACKAGES = ("brim", "edge", "bridge", "persistence", "ringbuf")
 MODULE = "ringbuf._ringbuf"
 SHARED_OBJECT = "_ringbuf.abi3.so"
 OLDEST_PYTHON = (3, 11)  # as requires-python: tomllib, TaskGroup
@@ -261,6 +263,12 @@ def require_gil() -> None:
         )
 
 
+def compile_bytecode(root: Path) -> None:
+    """Write the bytecode of changed modules, as pip does for a wheel: a start then compiles none."""
+    for name in PACKAGES:
+        compileall.compile_dir(root / name, quiet=2)
+
+
 def main() -> None:
     """The command `python build.py`."""
     parser = argparse.ArgumentParser(description="Compile the C core of Brim.")
@@ -272,6 +280,8 @@ def main() -> None:
         require_gil()
         toolchain = Toolchain.of_environment(sanitize=options.sanitize, strict=options.strict)
         target, built = compile_into(options.into, toolchain)
+        if options.into == ROOT / "ringbuf":
+            compile_bytecode(ROOT)
     except BuildError as error:
         sys.exit(f"build.py: {error}")
     print(target if built else f"{target} is up to date")

@@ -188,7 +188,7 @@ ROWS: dict[str, Row] = {
         "1,000 clients make TLS handshakes", storms.handshakes, HANDSHAKES_SHARE, "tls"
     ),
     "start_ms": Row(
-        "milliseconds from exec to the first CONNACK, of Brim",
+        "milliseconds from exec to the first CONNACK, of Brim; with bytecode, which ./dev build writes",
         lambda broker, _: first.start(broker),
         "ms",
         fresh=True,

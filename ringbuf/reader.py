@@ -5,8 +5,9 @@ The C type that it extends has the synchronous part.  This class adds calls that
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Self
+
+from msgspec import Struct
 
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.errors import RingClosed
@@ -19,8 +20,7 @@ RANGES_MAX = 1024  # the limit of one pwritev (IOV_MAX)
 LAPS_MAX = 64  # overruns in a row before a reader with overrun="count" returns nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """A contiguous run of complete records of one ring and epoch, without padding: the content of one extent.
 
     Either every record is covered by its own checksum, or the run is one record whose payload is not covered

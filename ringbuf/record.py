@@ -7,9 +7,9 @@ tests and for tools that need no speed.  Never used on a hot path.
 from __future__ import annotations
 
 import struct
-import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
 
 from ringbuf.constants import FLAG_PROPERTIES, FLAG_UNCHECKED, RECORD_ALIGN, RECORD_HEADER_BYTES
 from ringbuf.errors import Corrupt
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Struct, frozen=True):
     """Result of a scan of records; `good_bytes` is the position of the first bad record, or the end."""
 
     count: int
@@ -81,6 +80,8 @@ def crc32c(data: Buffer, seed: int = 0) -> int:
 
 def crc32(data: Buffer, seed: int = 0) -> int:
     """CRC-32 as in zlib, continued from `seed` (0 to begin), but faster.  Releases the GIL."""
+    import zlib  # for archives and drained files only
+
     crc = ffi.new("uint32_t *", seed)
     with memoryview(data) as view, view.cast("B") as flat:
         taken = lib.rb_crc32_fold(crc, ffi.from_buffer(flat), flat.nbytes)

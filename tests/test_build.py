@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,18 @@ def identity(project: Path) -> tuple[int, int]:
 def test_what_the_headers_declare_can_be_called_from_python(project: Path) -> None:
     assert build(project).returncode == 0
     assert ask(project, "lib.twice(21), lib.LIMIT") == "42 7"
+
+
+def test_a_build_writes_the_bytecode_of_modules_that_have_changed(project: Path) -> None:
+    source = project / "edge" / "cli.py"
+    source.parent.mkdir()
+    source.write_text("value = 1\n")
+    build(project)
+    bytecode = Path(cache_from_source(str(source)))
+    first = bytecode.read_bytes()
+    source.write_text("value = 1000\n")
+    build(project)
+    assert bytecode.read_bytes() != first
 
 
 def test_a_second_build_does_nothing(project: Path) -> None:

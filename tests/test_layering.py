@@ -22,7 +22,7 @@ LEAVES = {
     "persistence.free_disk_space persistence.stats",
 }
 TABLE = """
-ringbuf: typing_extensions
+ringbuf: msgspec typing_extensions
 persistence.errors:
 persistence.durable_file: persistence.files ringbuf
 persistence.files:
@@ -31,7 +31,7 @@ persistence.stats:
 persistence.segment: PERSISTENCE ringbuf msgpack
 persistence.archive: PERSISTENCE persistence.segment ringbuf pyarrow
 persistence.read: PERSISTENCE persistence.archive persistence.segment ringbuf
-persistence.log: PERSISTENCE persistence.read persistence.segment ringbuf
+persistence.log: PERSISTENCE persistence.read persistence.segment ringbuf msgspec
 persistence.maintenance: PERSISTENCE persistence.archive persistence.log persistence.segment
 persistence: PERSISTENCE persistence.log persistence.read persistence.segment
 edge:
@@ -42,11 +42,11 @@ edge.logging_setup: edge.terminal_escape msgspec
 edge.waiting:
 edge.rpc: EDGE msgspec
 edge.mqtt: msgspec
-edge.client: EDGE edge.mqtt edge.waiting
+edge.client: EDGE edge.mqtt edge.waiting msgspec
 edge.config: EDGE edge.mqtt persistence.files msgspec
 edge.auth: EDGE FILES edge.config edge.mqtt argon2 msgspec
 edge.auth.amqtt_compat: EDGE edge.auth edge.mqtt amqtt dacite
-edge.engine: edge.mqtt ringbuf
+edge.engine: edge.mqtt ringbuf msgspec
 edge.streams: EDGE FILES edge.config edge.mqtt persistence.errors ringbuf msgspec
 edge.session_store: EDGE FILES edge.auth edge.engine edge.mqtt persistence.free_disk_space
     ringbuf msgspec
@@ -54,7 +54,8 @@ edge.broker: EDGE edge.auth edge.config edge.engine edge.mqtt edge.session_store
     edge.streams ringbuf msgspec
 edge.recovery: EDGE FILES edge.auth edge.broker edge.config edge.engine edge.mqtt edge.session_store
     edge.streams persistence persistence.free_disk_space ringbuf msgspec
-edge.transport: EDGE edge.auth edge.broker edge.config edge.engine edge.mqtt ringbuf websockets
+edge.transport: EDGE edge.auth edge.broker edge.config edge.engine edge.mqtt ringbuf msgspec
+    websockets
 edge.log: PERSISTENCE EDGE edge.broker edge.config edge.mqtt edge.streams persistence persistence.log
     persistence.maintenance persistence.read persistence.segment ringbuf
 edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.waiting ringbuf msgspec zmq
@@ -62,16 +63,16 @@ edge.consumers: EDGE FILES edge.config edge.local edge.mqtt edge.rpc edge.waitin
     persistence.free_disk_space persistence.read ringbuf msgspec pyroaring zmq
 edge.load: edge.errors edge.mqtt ringbuf
 edge.observe: EDGE edge.broker edge.config edge.local edge.rpc edge.session_store edge.streams
-    edge.terminal_escape edge.transport persistence.log ringbuf
+    edge.terminal_escape edge.transport persistence.log ringbuf msgspec
 bridge:
 bridge.backoff:
 bridge.errors:
 bridge.rangeset:
-bridge.format: FILES bridge.errors bridge.rangeset persistence.segment ringbuf msgpack
-bridge.source: bridge.errors bridge.format persistence.files persistence.read ringbuf
+bridge.format: FILES bridge.errors bridge.rangeset persistence.segment ringbuf msgpack msgspec
+bridge.source: bridge.errors bridge.format persistence.files persistence.read ringbuf msgspec
 bridge.arrow: bridge.errors bridge.format ringbuf numpy pyarrow
 bridge.sinks: bridge.arrow bridge.backoff bridge.errors bridge.format edge.client edge.mqtt
-    persistence.files ringbuf cffi confluent_kafka obstore pyarrow
+    persistence.files ringbuf cffi msgspec confluent_kafka obstore pyarrow
 bridge.drain: FILES bridge.backoff bridge.errors bridge.format bridge.rangeset bridge.sinks bridge.source
     edge.errors edge.mqtt edge.rpc persistence.errors persistence.segment ringbuf msgpack msgspec
 bridge.spark: bridge.arrow bridge.errors bridge.format bridge.rangeset ringbuf cbor2 deltalake google

@@ -25,15 +25,17 @@ had an id.
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import re
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.errors import BridgeError
 from bridge.format.lake_epoch import EPOCH_BITS, ring_epoch
@@ -72,8 +74,7 @@ class Life(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """Id, and lives by rising first epoch."""
 
     id: str
@@ -98,8 +99,7 @@ class Identity:
         return replace(self, lives=tuple(sorted({*self.lives, *other.lives})[-LIVES_MAX:]))
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Owner of a lease: an installation during one boot, in one place.
 
     The place distinguishes two copies of a state directory on one machine.
@@ -132,13 +132,12 @@ class InstallationMismatch(BridgeError):
 
 def pack_identity(identity: Identity) -> bytes:
     """The bytes of a file that holds `identity`."""
-    body = json.dumps({"id": identity.id, "lives": identity.lives}, separators=(",", ":")).encode()
-    return _ENVELOPE.pack(body)
+    return _ENVELOPE.pack(msgspec.json.encode(identity))
 
 
 def unpack_identity(data: bytes) -> Identity:
     """The identity in the bytes of a file.  Raises ValueError: damage, another version."""
-    return _checked(json.loads(_ENVELOPE.body(data)))
+    return _checked(msgspec.json.decode(_ENVELOPE.body(data)))
 
 
 def _checked(values: Any) -> Identity:

@@ -27,8 +27,10 @@ from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from bridge.backoff import Backoff
 from bridge.errors import BadName, SinkUnavailable
@@ -37,17 +39,8 @@ from bridge.sinks.mqtt_commands import FROM, WAITING_MAX, Commands
 from bridge.sinks.mqtt_link import UpstreamBroker, explained, open_link, received
 from edge.client.connection import Link
 from edge.client.errors import ConnectionLost
-from edge.mqtt import (
-    Connect,
-    PacketIdentifiers,
-    Properties,
-    ProtocolError,
-    PubAck,
-    Publish,
-    ReasonCode,
-    Version,
-    check_filter,
-)
+from edge.mqtt import Connect, Properties, ProtocolError, PubAck, Publish, ReasonCode, Version, check_filter
+from edge.mqtt.inflight import PacketIdentifiers
 from edge.mqtt.primitives import Body
 from edge.mqtt.properties import NO_PROPERTIES, In, decode_properties
 from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bridge.errors import SinkUnavailable
 from bridge.sinks.mqtt_link import UpstreamBroker, explained, open_link, received
@@ -22,13 +23,12 @@ from edge.mqtt import (
     PubAck,
     Publish,
     ReasonCode,
-    ReceiveWindow,
     SubAck,
     Subscribe,
     Subscription,
     Version,
 )
-from edge.mqtt.inflight import Receipt
+from edge.mqtt.inflight import Receipt, ReceiveWindow
 
 __all__ = ["FROM", "Commands"]
 

@@ -31,6 +31,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from bridge.errors import SourceError
 from bridge.format.drained_file import EXTENT_HEADER_BYTES, HEADER_BYTES
 from bridge.format.file_builder import RecordBatch, RecordRun
@@ -524,7 +526,7 @@ class PartitionSource:
             for part in ranges:
                 if taken and part.offset != offset:
                     return
-                taken.append(replace(part, view=memoryview(b"")))
+                taken.append(msgspec.structs.replace(part, view=memoryview(b"")))
                 offset = part.offset + part.count
                 limit_bytes -= len(part.view)
                 yield part

@@ -14,6 +14,8 @@ from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
+import msgspec
+
 from docs.generate import ROOT
 from docs.generate.commands import help_text
 from docs.generate.markdown import code, prose, table
@@ -60,9 +62,13 @@ def _module(module: types.ModuleType) -> Iterator[str]:
 def _class(cls: type, name: str, path: str) -> Iterator[str]:
     """Heading, constructor, docstring, fields, then methods and properties of a class."""
     init = inspect.getattr_static(cls, "__init__")
-    has_init = inspect.isfunction(init) and not issubclass(cls, BaseException)
-    bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
-    heading = signature(init, name, cls) if has_init else f"{name}({bases})" if bases else name
+    if issubclass(cls, msgspec.Struct):
+        heading = _generated(cls, name, _field_types(cls))
+    elif inspect.isfunction(init) and not issubclass(cls, BaseException):
+        heading = signature(init, name, cls)
+    else:
+        bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
+        heading = f"{name}({bases})" if bases else name
     yield f"### {path}\n\n{_code(f'class {heading}')}\n{help_text(doc_of(cls, name))}"
     if issubclass(cls, enum.Enum):
         yield table(("Value", "Number"), ((code(member.name), str(member.value)) for member in cls))
@@ -106,7 +112,7 @@ def signature(
         assert owner is not None
         node: ast.stmt = _stubs()[owner, name]
     elif function.__code__.co_filename.startswith("<"):  # the __init__ of a dataclass
-        return _generated(function, name)
+        return _generated(function, name, function.__annotations__)
     else:
         node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -127,10 +133,19 @@ def _stubs() -> dict[tuple[type, str], ast.FunctionDef]:
     return {(c, f.name): f for c, node in classes for f in node.body if isinstance(f, ast.FunctionDef)}
 
 
-def _generated(function: Callable[..., object], name: str) -> str:
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    defaults = ("" if one.default is one.empty else " = ..." for one in parameters)
-    shown = (f"{one.name}: {one.annotation}{tail}" for one, tail in zip(parameters, defaults, strict=True))
+def _field_types(cls: type) -> dict[str, str]:
+    """Types of the fields of a structure, as its source has them."""
+    bases = [vars(base).get("__annotations__", {}) for base in reversed(cls.__mro__)]
+    return {name: text for base in bases for name, text in base.items()}
+
+
+def _generated(function: Callable[..., object], name: str, types: Mapping[str, str]) -> str:
+    """Signature of a constructor without source: of a dataclass or a structure."""
+    shown = (
+        f"{it.name}: {types[it.name]}{'' if it.default is it.empty else ' = ...'}"
+        for it in inspect.signature(function).parameters.values()
+        if it.name in types  # not `self`
+    )
     return _wrapped(name, ", ".join(shown), "")
 
 

@@ -5,8 +5,9 @@ Decides nothing: edge.auth.acl and edge.auth.publish_rules do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntFlag
+
+from msgspec import Struct
 
 __all__ = ["Access", "AccessRule"]
 
@@ -21,8 +22,7 @@ class Access(IntFlag):
     DENY = 4
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRule:
+class AccessRule(Struct, frozen=True):
     """One line of an ACL file. `user` is None for clients without a name; patterns have no user."""
 
     access: Access

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from edge.auth.access_rule import Access, AccessRule
 from edge.auth.acl_patterns import NAMES, filled, names_of
@@ -29,8 +30,7 @@ from edge.mqtt.topic_filters import split_share
 __all__ = ["Access", "AccessRule", "AccessRules"]
 
 
-@dataclass(slots=True)
-class _AclNode:
+class _AclNode(Struct):
     """One level of a tree. `here`: rules that end with this level; `below`: rules that end with #."""
 
     here: int = 0

@@ -16,9 +16,10 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from edge.auth.errors import AuthFileError
 from edge.auth.interfaces import (
@@ -45,8 +46,7 @@ log = logging.getLogger(__name__)
 SECRET_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class AuthFiles:
+class AuthFiles(Struct, frozen=True):
     """Content of the files. None: the file is not configured."""
 
     users: Users | None = None
@@ -183,8 +183,7 @@ def changed_users(before: Mapping[str, User], after: Mapping[str, User]) -> froz
     return frozenset(name for name, old in before.items() if not kept(old, after.get(name)))
 
 
-@dataclass(frozen=True, slots=True)
-class _FileFirst:
+class _FileFirst(Struct, frozen=True):
     """An Authenticator: the file decides about its users, plug-ins about all others.
 
     The time of a refusal does not reveal which of the two refused.
@@ -203,8 +202,7 @@ class _FileFirst:
         return self.passwords.is_still_authorized(client) and self.others.is_still_authorized(client)
 
 
-@dataclass(frozen=True, slots=True)
-class _Both:
+class _Both(Struct, frozen=True):
     """An AccessList: both the rules and the plug-ins must allow."""
 
     rules: AccessRules

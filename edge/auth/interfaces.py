@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import ipaddress
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
+from msgspec import Struct
 
 __all__ = [
     "AccessList",
@@ -134,8 +134,7 @@ class Surveyable(AccessList, Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class AuthStep:
+class AuthStep(Struct, frozen=True):
     """One step of the server in an exchange of AUTH packets [MQTT-4.12.0-2]."""
 
     verdict: Literal["continue", "accepted", "refused"]
@@ -161,8 +160,7 @@ class EnhancedAuthenticator(Protocol):
         """Begin an exchange with `client` by one of `methods`; for CONNECT, or a later AUTH."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerPolicy:
+class ListenerPolicy(Struct, frozen=True):
     """Requirements and limits of a listener for its clients."""
 
     name: str  # for logs: "127.0.0.1:1883"
@@ -177,12 +175,15 @@ class ListenerPolicy:
     has_certificates: bool = False  # clients may show a certificate, here or to a proxy
 
 
-@dataclass(frozen=True, slots=True)
-class ClientCertificate:
+class ClientCertificate(Struct, frozen=True):
     """Verified certificate of a client."""
 
     name: str | None  # as ClientInfo.certificate
-    der: bytes | None = field(default=None, repr=False)  # None: only a proxy has it
+    der: bytes | None = None  # None: only a proxy has it
+
+    def __repr__(self) -> str:
+        """Without the bytes."""
+        return f"ClientCertificate(name={self.name!r})"
 
 
 def anonymous_allowed(host: str, configured: bool | None) -> bool:

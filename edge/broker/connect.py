@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
 from edge.broker.authorization import Authorization
@@ -143,7 +142,7 @@ class ConnectHandler:
             self.refuse(connection, packet, client_info, reason)
             return
         if self._permissions.is_verified(client_info):
-            client_info = msgspec.structs.replace(client_info, identity=client_info.username, verified=True)
+            client_info = replace(client_info, identity=client_info.username, verified=True)
         self.authenticated(connection, packet, client_info)
 
     def authenticated(

@@ -12,8 +12,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from typing import TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo, Watcher
 from edge.broker.router import Router
@@ -42,8 +44,7 @@ log = logging.getLogger(__name__)
 _SentPacket: TypeAlias = Auth | ConnAck | Disconnect | SubAck | UnsubAck
 
 
-@dataclass(slots=True)
-class ConnectedClient:
+class ConnectedClient(Struct):
     """An accepted connection. The fields from `packet_max_bytes` to `method` are of MQTT 5."""
 
     connection: int

@@ -7,8 +7,9 @@ taken while the loop runs may be torn between two counters, never within one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from edge.broker.sessions import Session
 from edge.engine.engine import CloseCause, DropCause, Engine, SessionStats, counters_of
@@ -30,8 +31,7 @@ _GAUGES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ClientRow:
+class ClientRow(Struct, frozen=True):
     """One client for status reports: its deliveries, its queue and its losses by cause."""
 
     client_id: str

@@ -60,21 +60,18 @@ from edge.engine.engine import CloseCause, Engine, Event, EventKind, limits_of
 from edge.logging_setup import pairs
 from edge.mqtt import (
     Auth,
-    ConnAck,
     Connect,
     Disconnect,
     Properties,
     ProtocolError,
     ReasonCode,
-    Role,
     Rule,
-    State,
     Version,
     Will,
     check_name,
     decode_packet,
-    disconnect_packet,
     encode,
+    refusal,
 )
 from edge.mqtt.packet_types import PacketType
 from edge.mqtt.primitives import decode_variable_integer
@@ -295,7 +292,7 @@ class Broker:
         if client is None:
             version = Version.V5 if self._authenticating.is_under_way(connection) else error.version
             error.version = version
-            if isinstance(last_words := disconnect_packet(error, State.OPENING, Role.SERVER), ConnAck):
+            if (last_words := refusal(error)) is not None:
                 self._engine.send(connection, encode(last_words, version))
         self._end(connection, will=True, reason=error.reason_code, words=str(error))
 

@@ -14,10 +14,10 @@ publish and receive meanwhile; it keeps its identity, or is disconnected.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
+from msgspec import Struct
 
 from edge.auth.interfaces import AuthStep, ClientInfo, Conversation
 from edge.broker.authorization import Authorization
@@ -46,8 +46,7 @@ log = logging.getLogger(__name__)
 ROUND_TRIPS_MAX = 8
 
 
-@dataclass(slots=True)
-class _AuthExchange:
+class _AuthExchange(Struct):
     connection: int
     client_info: ClientInfo
     method: str

@@ -7,7 +7,8 @@ and counted.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from edge.broker.router import Router
 from edge.engine.engine import FULL, OK, Engine
@@ -20,8 +21,7 @@ WAITING_MAX = 1_024
 RETRY_S = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class _InternalMessage:
+class _InternalMessage(Struct, frozen=True):
     topic: str
     payload: bytes
     flags: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from edge.broker.router import TopicLimits
 from edge.broker.sessions import SessionLimits
@@ -14,8 +14,7 @@ __all__ = ["BrokerLimits", "PacketLimits"]
 DEFAULT_PACKETS = PacketLimits(user_properties_max=256, filters_max=1_024)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerLimits:
+class BrokerLimits(Struct, frozen=True):
     """Bounds of a client and of the broker. Names as in the configuration file."""
 
     client_id_max_bytes: int = 65_535

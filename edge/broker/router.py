@@ -17,8 +17,9 @@ import itertools
 import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from msgspec import Struct
 
 from edge.auth.interfaces import AllowedFilters
 from edge.broker.durability import RingDurability
@@ -73,8 +74,7 @@ class PartitionLike(Protocol):
 StreamRules: TypeAlias = "Sequence[tuple[Sequence[str], Sequence[PartitionLike]]]"
 
 
-@dataclass(frozen=True, slots=True)
-class TopicLimits:
+class TopicLimits(Struct, frozen=True):
     """Bounds of a topic name or filter. Names as in the configuration file."""
 
     topic_max_bytes: int = 65_535
@@ -91,8 +91,7 @@ class TopicLimits:
         return self.allow(rest) and (group is None or is_share(topic_filter))
 
 
-@dataclass(slots=True, eq=False)
-class SharedGroup:
+class SharedGroup(Struct, eq=False):
     """One shared subscription: its queue, and its members with their options."""
 
     handle: int  # the engine's session that is its queue

@@ -8,7 +8,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from edge.broker.counters import ClientRow, Counters
+from msgspec.structs import asdict
+
+from edge.broker.counters import Counters
 from edge.broker.sessions import Session
 from edge.engine.subscription_options import subscription_of
 
@@ -76,11 +78,7 @@ class SessionAdmin:
             "keep_alive_s": None if client is None else client.keep_alive_s,
             "since_s": round(since_ns / 1e9, 3) if since_ns else None,  # 0: unknown
         }
-        return [_columns(row) | facts for row in self._stats.clients([session])]
-
-
-def _columns(row: ClientRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ClientRow.__slots__}  # asdict() takes ten times as long
+        return [asdict(row) | facts for row in self._stats.clients([session])]
 
 
 def _subscription_row(topic_filter: str, options: int) -> dict[str, Any]:

@@ -14,7 +14,8 @@ session of an absent client has one deadline, unless it never expires.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from edge.auth.interfaces import ClientInfo
 from edge.broker.owners import key_of
@@ -29,8 +30,7 @@ __all__ = ["NEVER_S", "Session", "SessionLimits", "Sessions"]
 NEVER_S = 0xFFFF_FFFF  # Session Expiry Interval of a session that never expires [MQTT 5 section 3.1.2.11.2]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
+class SessionLimits(Struct, frozen=True):
     """Bounds of one session and of all. Fields of the configuration file have the same names there."""
 
     queued_records_max: int = 100_000
@@ -40,8 +40,7 @@ class SessionLimits:
     session_expiry_s: int = 7 * 86_400  # the longest that a client may request; NEVER_S: no limit
 
 
-@dataclass(slots=True, eq=False)
-class Session:
+class Session(Struct, eq=False):
     """State of one client. `subscriptions` maps filter to options (edge.engine.subscription_options) and
     belongs to the router.
 

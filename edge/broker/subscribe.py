@@ -14,9 +14,10 @@ even if its connection ends.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from operator import methodcaller
+
+from msgspec.structs import replace
 
 from edge.auth.interfaces import Answer
 from edge.broker.authorization import Authorization

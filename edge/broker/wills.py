@@ -17,7 +17,9 @@ journal until then.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
 from edge.engine.timer_heap import TimerHeap
@@ -37,16 +39,14 @@ SMALL_BYTES = 512  # a will of this size is accepted while there is any room
 OBJECT_BYTES = 512  # Python objects of one will
 
 
-@dataclass(frozen=True, slots=True)
-class WillLimits:
+class WillLimits(Struct, frozen=True):
     """Bounds of wills. Names as in the configuration file."""
 
     will_max_bytes: int = 128 << 10  # of one will
     wills_max_bytes: int = 16 << 20  # of all wills
 
 
-@dataclass(frozen=True, slots=True)
-class _DueWill:
+class _DueWill(Struct, frozen=True):
     """The will of a client that has disconnected, and the time at which it is due."""
 
     client_info: ClientInfo

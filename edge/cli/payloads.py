@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import fields
 from typing import Any
+
+from msgspec.structs import asdict
 
 from edge.mqtt import Properties, ProtocolError, Version
 from edge.mqtt.primitives import Body
@@ -47,7 +48,7 @@ def property_fields(properties: Properties) -> dict[str, Any]:
     """Properties of an MQTT 5 message, by name; absent ones are left out."""
     if properties == NO_PROPERTIES:
         return {}
-    values = {field.name: getattr(properties, field.name) for field in fields(properties)}
+    values = asdict(properties)
     data = values["correlation_data"]
     values["correlation_data"] = data if data is None else base64.b64encode(data).decode()
     return {"properties": {name: value for name, value in values.items() if value not in {None, ()}}}

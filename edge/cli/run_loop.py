@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import gc
 import logging
-import shlex
 import time
 from functools import partial
 from typing import Any
@@ -107,6 +106,8 @@ def _ready(broker: BrokerServer, arguments: argparse.Namespace, seconds: float) 
         where = f" --port {plain[0].port}"
     memory = f" --instance {arguments.instance}" if arguments.instance else ""
     if arguments.runtime_dir is not None or arguments.config is not None:
+        import shlex
+
         memory = f" --runtime-dir {shlex.quote(str(broker.config.runtime_dir))}"
     return (
         f"brim {broker.version} is ready after {seconds:.1f} s: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
-import gc
+import importlib
 import logging
 import sys
 import time
@@ -23,10 +23,6 @@ __all__ = ["serve"]
 
 log = logging.getLogger(__name__)
 
-# A full collection visits every topic and session, 0.3 s for a million, on the thread that happens to
-# allocate. On the MQTT thread every client would wait. So run_loop.py does it, on a thread that may wait,
-# while C serves everything that needs no Python.
-COLLECT = (10_000, 20, 1_000_000_000)
 # The longest that the MQTT thread waits for the interpreter while another thread computes, for example
 # encodes a snapshot; by default it is 5 ms, each time.
 SWITCH_S = 0.000_5
@@ -37,7 +33,6 @@ def serve(arguments: argparse.Namespace) -> int:
     started_s = time.monotonic()
     logging_setup.configure(arguments.log_level, arguments.log_format)
     config = configured(arguments)
-    gc.set_threshold(*COLLECT)
     sys.setswitchinterval(SWITCH_S)
     try:
         with logging_setup.detached():
@@ -55,9 +50,25 @@ def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> i
     stop.install()
     broker = BrokerServer(config, VERSION, partial(stop.fail, "the MQTT thread"))
     broker.serve_clients()
+    if not (config.auth.plugin or any(it.in_broker for it in config.bridge)):  # these may use TLS of asyncio
+        _import_asyncio_without_tls()
     from edge.cli.run_loop import run_loop  # imports asyncio, while clients are served
 
     return run_loop(broker, arguments, started_s, stop)
+
+
+def _import_asyncio_without_tls() -> None:
+    """Import asyncio as in a Python without TLS: its import of libssl and libcrypto would take 4 MB.
+
+    Later imports of ssl find it. TLS of MQTT clients does not use asyncio.
+    """
+    if "ssl" in sys.modules:
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment] # documented: the import raises ModuleNotFoundError
+    try:
+        importlib.import_module("asyncio")
+    finally:
+        del sys.modules["ssl"]
 
 
 def _lacks_files(error: BaseException | None) -> bool:

@@ -19,6 +19,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar, Unpack
 
+import msgspec
+
 from edge.client.connection import Link
 from edge.client.errors import (
     CannotConnect,
@@ -40,7 +42,6 @@ from edge.mqtt import (
     ConnAck,
     Disconnect,
     Packet,
-    PacketIdentifiers,
     Properties,
     ProtocolError,
     PubAck,
@@ -49,8 +50,6 @@ from edge.mqtt import (
     PubRec,
     PubRel,
     ReasonCode,
-    ReceiveWindow,
-    SendWindow,
     SubAck,
     Subscribe,
     UnsubAck,
@@ -61,7 +60,7 @@ from edge.mqtt import (
     payload_bytes,
 )
 from edge.mqtt import Subscription as Wanted
-from edge.mqtt.inflight import Receipt, Settled
+from edge.mqtt.inflight import PacketIdentifiers, Receipt, ReceiveWindow, SendWindow, Settled
 from edge.mqtt.properties import NO_PROPERTIES
 
 __all__ = ["Client", "connect"]
@@ -501,7 +500,9 @@ class Client:
             raise ClientError(
                 "65535 messages and requests are unanswered", hint="does the broker still work?"
             )
-        request = _Request(replace(packet, packet_id=packet_id), asyncio.get_running_loop().create_future())
+        request = _Request(
+            msgspec.structs.replace(packet, packet_id=packet_id), asyncio.get_running_loop().create_future()
+        )
         self._requests[packet_id] = request
         return request
 

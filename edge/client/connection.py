@@ -15,17 +15,8 @@ from typing import Self
 
 from edge.client.errors import CannotConnect, ClientError, ConnectionLost, ConnectRefused, ConnectTimeout
 from edge.client.options import Address, Options
-from edge.mqtt import (
-    ConnAck,
-    Connect,
-    Connection,
-    Disconnect,
-    Packet,
-    ProtocolError,
-    Role,
-    State,
-    disconnect_packet,
-)
+from edge.mqtt import ConnAck, Connect, Disconnect, Packet, ProtocolError
+from edge.mqtt.connection import Connection, Role, State, disconnect_packet
 
 __all__ = ["Link"]
 

@@ -6,9 +6,11 @@ import random
 import secrets
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypedDict
 from urllib.parse import unquote, urlsplit
+
+from msgspec.structs import replace
 
 from edge.client.errors import InvalidOption
 from edge.mqtt import Connect, Properties, Version, Will, payload_bytes

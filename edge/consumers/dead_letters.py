@@ -16,9 +16,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
+
+from msgspec.structs import replace
 
 from edge.consumers.ack_tracker import Span
 from edge.consumers.faults import Faults

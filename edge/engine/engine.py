@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import os
 from array import array
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+
+from msgspec.structs import asdict
 
 from edge.engine.codes import CloseCause, DropCause, EventKind, Table
 from edge.engine.connect_calls import ConnectEngine

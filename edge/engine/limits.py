@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from edge.engine.codes import TABLES
 
@@ -11,8 +11,7 @@ __all__ = ["EngineLimits"]
 KIB, MIB = 1 << 10, 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
+class EngineLimits(Struct, frozen=True):
     """Bounds of the engine. Fields of the configuration file have the same names and defaults there."""
 
     connections_max: int = 16_384

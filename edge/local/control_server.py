@@ -15,8 +15,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
+
+from msgspec import field
 
 from edge.broker.durability import Lost
 from edge.broker.retained_admin import PAGE_BYTES, RetainedAdmin
@@ -76,8 +77,7 @@ T = TypeVar("T")
 SESSIONS_PAGE = 256  # rows of one answer
 
 
-@dataclass(eq=False)
-class LocalPeer(Peer):
+class LocalPeer(Peer, eq=False):
     """One connection, and the resources that it holds."""
 
     follows: bool = False

@@ -23,8 +23,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from edge.config.schema import NAME_PATTERN, NAME_RULE, Config, Stream
 from edge.config.schema import Producer as ProducerSettings
@@ -49,8 +50,7 @@ log = logging.getLogger(__name__)
 RING_BYTES = 64 << 20  # of a producer without a [[producer]]
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerRing:
+class ProducerRing(Struct, frozen=True):
     """The ring of one local producer, attached to read."""
 
     name: str

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["ZmqStats"]
 
 
-@dataclass(slots=True)
-class ZmqStats:
+class ZmqStats(Struct):
     """Counters since the start. Only the publisher's thread writes them."""
 
     sent: int = 0  # messages that ZeroMQ has accepted

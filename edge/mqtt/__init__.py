@@ -1,7 +1,8 @@
 """MQTT without I/O: packets as values, decoding and encoding, the state of one connection, messages in
 flight.
 
-Imports the standard library only, opens no socket, reads no clock, writes no log. MQTT 3.1, 3.1.1 and 5.
+Imports msgspec only, opens no socket, reads no clock, writes no log. MQTT 3.1, 3.1.1 and 5. This module has
+the names of all files except connection.py and inflight.py, which a broker does not load.
 
     packets.py                  the control packets
     decode.py, encode.py        bytes <-> packets; based on primitives.py, properties.py, packet_types.py
@@ -11,11 +12,9 @@ Imports the standard library only, opens no socket, reads no clock, writes no lo
     errors.py, reason_codes.py  ProtocolError with the number of the broken statement; reason codes
 """
 
-from edge.mqtt.connection import Connection, Role, State, disconnect_packet
 from edge.mqtt.decode import decode_packet, subscribe_steps, unsubscribe_steps
-from edge.mqtt.encode import encode, encode_publish_head
+from edge.mqtt.encode import encode, encode_publish_head, refusal
 from edge.mqtt.errors import ProtocolError, Rule, Version
-from edge.mqtt.inflight import PacketIdentifiers, ReceiveWindow, SendWindow
 from edge.mqtt.packets import (
     Auth,
     ConnAck,
@@ -45,10 +44,8 @@ __all__ = [
     "Auth",
     "ConnAck",
     "Connect",
-    "Connection",
     "Disconnect",
     "Packet",
-    "PacketIdentifiers",
     "PingReq",
     "PingResp",
     "Properties",
@@ -59,11 +56,7 @@ __all__ = [
     "PubRel",
     "Publish",
     "ReasonCode",
-    "ReceiveWindow",
-    "Role",
     "Rule",
-    "SendWindow",
-    "State",
     "SubAck",
     "Subscribe",
     "Subscription",
@@ -74,11 +67,11 @@ __all__ = [
     "check_filter",
     "check_name",
     "decode_packet",
-    "disconnect_packet",
     "encode",
     "encode_publish_head",
     "matches",
     "payload_bytes",
+    "refusal",
     "split_share",
     "subscribe_steps",
     "unsubscribe_steps",

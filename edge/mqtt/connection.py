@@ -22,16 +22,16 @@ Both sides go through the same states; the table defines the packets that each m
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum
+
+from msgspec.structs import replace
 
 from edge.mqtt import packets as p
 from edge.mqtt.decode import decode_packet
-from edge.mqtt.encode import encode, encode_publish_head
+from edge.mqtt.encode import encode, encode_publish_head, refusal
 from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.packet_types import REASONS, PacketType, check_flags
 from edge.mqtt.primitives import Buffer, decode_variable_integer, variable_integer_bytes
-from edge.mqtt.reason_codes import ReasonCode
 
 __all__ = ["Connection", "Role", "State", "disconnect_packet"]
 
@@ -425,19 +425,14 @@ class _Timing:
         raise ProtocolError(rule, f"{silence} (keep alive {connection.keep_alive_s} s)", connection.version)
 
 
-_SAID_BY_RETURN_CODE = {ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID}
-
-
 def disconnect_packet(error: ProtocolError, state: State, role: Role) -> p.ConnAck | p.Disconnect | None:
     """The packet to send, in error.version, before closing because of `error`; None if there is none.
 
-    Before it has accepted, a server answers with CONNACK: in MQTT 5 always, in older versions if a return
-    code exists. Later both sides send DISCONNECT, in MQTT 5.
+    Before it has accepted, a server answers with CONNACK. Later both sides send DISCONNECT, in MQTT 5.
     """
     code, is_5 = error.reason_code, error.version == Version.V5
     if state in {State.OPENING, State.CONNECTING} and role is Role.SERVER:
-        known = REASONS[PacketType.CONNACK].codes if is_5 else _SAID_BY_RETURN_CODE
-        return p.ConnAck(False, code) if code in known else None
+        return refusal(error)
     if state is State.CONNECTED and is_5 and code in REASONS[PacketType.DISCONNECT].codes:
         return p.Disconnect(code)
     return None

@@ -10,7 +10,7 @@ from typing import Any
 
 from edge.mqtt import packets as p
 from edge.mqtt.errors import ProtocolError, Rule, Version
-from edge.mqtt.packet_types import FLAGS, PacketType, checked_reason
+from edge.mqtt.packet_types import FLAGS, REASONS, PacketType, checked_reason
 from edge.mqtt.primitives import (
     encode_binary,
     encode_string,
@@ -21,9 +21,16 @@ from edge.mqtt.properties import NO_PROPERTIES, In, Properties, encode_propertie
 from edge.mqtt.reason_codes import ReasonCode, connack_return_code
 from edge.mqtt.topic_filters import check_filter, check_name, split_share
 
-__all__ = ["encode", "encode_publish_head"]
+__all__ = ["encode", "encode_publish_head", "refusal"]
 
 _V5 = Version.V5
+_RETURN_CODES = {ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID}  # of errors
+
+
+def refusal(error: ProtocolError) -> p.ConnAck | None:
+    """CONNACK for an invalid CONNECT: in MQTT 5 always, in older versions if a return code exists."""
+    known = REASONS[PacketType.CONNACK].codes if error.version == _V5 else _RETURN_CODES
+    return p.ConnAck(False, error.reason_code) if error.reason_code in known else None
 
 
 def encode(packet: p.Packet, version: Version = Version.V311) -> bytes:

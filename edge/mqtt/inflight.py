@@ -11,7 +11,9 @@ Nothing here waits: a full window is reported, and the caller decides.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
@@ -56,8 +58,7 @@ class PacketIdentifiers:
         self._used.remove(packet_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """The end of an exchange: the receiver has the message, or (MQTT 5, a failure) refused it."""
 
     packet_id: int

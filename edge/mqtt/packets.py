@@ -23,7 +23,6 @@ field that a version does not have keeps its default there (reason codes of ackn
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -67,8 +66,7 @@ def payload_bytes(payload: Buffer | str) -> bytes:
     return view.tobytes()
 
 
-@dataclass(frozen=True, slots=True)
-class Will:
+class Will(Struct, frozen=True):
     """Message that the server publishes for a client without DISCONNECT; `payload`: 0..65535 bytes."""
 
     topic: str
@@ -96,8 +94,7 @@ class Connect(Struct, frozen=True):
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class ConnAck:
+class ConnAck(Struct, frozen=True):
     """The answer to CONNECT. Return codes 1..5 of 3.1.1 become their equivalents in ReasonCode."""
 
     session_present: bool = False
@@ -105,8 +102,7 @@ class ConnAck:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Struct, frozen=True):
     """An application message. `packet_id` is 1..65535, and 0 at QoS 0.
 
     `payload` of a received packet is a view of the received bytes, not a copy: it is valid as long as those
@@ -123,8 +119,7 @@ class Publish:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class PubAck:
+class PubAck(Struct, frozen=True):
     """The receiver owns a QoS 1 message, or (MQTT 5, a failure) refuses it."""
 
     packet_id: int
@@ -132,8 +127,7 @@ class PubAck:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class PubRec:
+class PubRec(Struct, frozen=True):
     """The receiver owns a QoS 2 message, or (MQTT 5, a failure) refuses it."""
 
     packet_id: int
@@ -141,8 +135,7 @@ class PubRec:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class PubRel:
+class PubRel(Struct, frozen=True):
     """The sender has forgotten the message of a QoS 2 exchange, and keeps only its identifier."""
 
     packet_id: int
@@ -150,8 +143,7 @@ class PubRel:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class PubComp:
+class PubComp(Struct, frozen=True):
     """The identifier of a QoS 2 exchange is free again."""
 
     packet_id: int
@@ -159,8 +151,7 @@ class PubComp:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Struct, frozen=True):
     """A topic filter with its options. All options except `qos` are MQTT 5.
 
     `retain_handling`: retained messages are sent 0 at every SUBSCRIBE, 1 at a new one, 2 never.
@@ -173,8 +164,7 @@ class Subscription:
     retain_handling: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(Struct, frozen=True):
     """Request for one or more subscriptions."""
 
     packet_id: int
@@ -182,8 +172,7 @@ class Subscribe:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class SubAck:
+class SubAck(Struct, frozen=True):
     """One code for each subscription, in order: the granted QoS, or a failure (0x80 before MQTT 5)."""
 
     packet_id: int
@@ -191,8 +180,7 @@ class SubAck:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class Unsubscribe(Struct, frozen=True):
     """Request to end one or more subscriptions, by their filters."""
 
     packet_id: int
@@ -200,8 +188,7 @@ class Unsubscribe:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class UnsubAck:
+class UnsubAck(Struct, frozen=True):
     """One code for each filter, in order; none before MQTT 5."""
 
     packet_id: int
@@ -209,26 +196,22 @@ class UnsubAck:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class PingReq:
+class PingReq(Struct, frozen=True):
     """The client is alive."""
 
 
-@dataclass(frozen=True, slots=True)
-class PingResp:
+class PingResp(Struct, frozen=True):
     """Answer to PINGREQ."""
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(Struct, frozen=True):
     """The last packet of a connection.  From a client, with SUCCESS, it also discards the will."""
 
     reason_code: ReasonCode = ReasonCode.SUCCESS
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Auth:
+class Auth(Struct, frozen=True):
     """A step of an enhanced authentication. MQTT 5 only."""
 
     reason_code: ReasonCode = ReasonCode.SUCCESS

@@ -11,9 +11,11 @@ of the table has the packets of each property (section 2.2.2.2 of MQTT 5).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
 from enum import IntFlag, auto
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.primitives import (
@@ -36,8 +38,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Properties:
+class Properties(Struct, frozen=True, kw_only=True):
     """Properties of an MQTT 5 packet or will; None (or empty) is absent.
 
     `user` and `subscription_identifiers` keep their order. Ranges are those of the specification.
@@ -73,10 +74,9 @@ class Properties:
 
     def __repr__(self) -> str:
         """Text with the given properties only."""
-        values = (
-            f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default
-        )
-        return f"Properties({', '.join(values)})"
+        defaults = zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
+        given = (f"{it}={getattr(self, it)!r}" for it, default in defaults if getattr(self, it) != default)
+        return f"Properties({', '.join(given)})"
 
 
 NO_PROPERTIES = Properties()
@@ -167,7 +167,7 @@ _BY_IDENTIFIER = {entry.identifier: entry for entry in _TABLE}
 _USER_PROPERTY = 0x26
 _IN_TUPLES = {"subscription_identifiers", "user"}  # fields that hold all values of a property
 
-assert {entry.name for entry in _TABLE} == {f.name for f in fields(Properties)}, "one line for each field"
+assert {entry.name for entry in _TABLE} == set(Properties.__struct_fields__), "one line for each field"
 
 
 def decode_properties(body: Body, place: In) -> Properties:

@@ -8,17 +8,18 @@ and readers it shows those in trouble, and the number of the others.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import heapq
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from edge.broker.counters import ClientRow, Counters
 from edge.config.schema import Config, Stream
@@ -58,8 +59,7 @@ _LOST_BY = {
 _RATED = ("published", "sourced", "delivered", "bytes_in", "bytes_out")
 
 
-@dataclass
-class StatusReporter:
+class StatusReporter(Struct, eq=False):
     """The parts of a running broker that contribute to the report."""
 
     config: Config
@@ -134,7 +134,7 @@ class StatusReporter:
             "mqtt": mqtt,
             "watchdog": self.watchdog(),
             "owners": owners,
-            "clients": [dataclasses.asdict(row) for row in rows],
+            "clients": [asdict(row) for row in rows],
             "clients_not_shown": not_shown,
             # Directories and files of the broker that were removed or replaced: key, path and remedy of each.
             "missing": [missing._asdict() for missing in self.missing()],

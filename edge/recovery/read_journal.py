@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec import Struct, field
 
 from edge.logging_setup import pairs
 from edge.session_store.journal_records import JournalRecord, Sources, decode_record
@@ -44,8 +44,7 @@ class PastLog(Protocol):
         """Epochs of a ring that the log has."""
 
 
-@dataclass(slots=True)
-class SavedState:
+class SavedState(Struct):
     """The saved state, oldest first."""
 
     frames: list[Frame] = field(default_factory=list)

@@ -24,8 +24,9 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
@@ -39,8 +40,7 @@ IDLE_S = 10.0  # a peer that holds nothing and has sent a request is not closed 
 BRIEF_MAX = 8
 
 
-@dataclass(eq=False)
-class Peer:
+class Peer(Struct, eq=False):
     """One connection.  A subclass may have the resources that it was granted."""
 
     socket: socket.socket

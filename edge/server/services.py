@@ -9,11 +9,12 @@ broker.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from edge.broker.counters import Counters
 from edge.broker.retained_admin import RetainedAdmin
@@ -183,7 +184,7 @@ class Services:
         publisher = self._zmq.service
         stats = publisher.stats if publisher is not None else ZmqStats()
         peers = publisher.peers() if publisher is not None else {}
-        return {"endpoint": self._zmq.listener.endpoint, **dataclasses.asdict(stats), "peers": peers}
+        return {"endpoint": self._zmq.listener.endpoint, **asdict(stats), "peers": peers}
 
     def _serve_consumers(self) -> None:
         """Serve consumers: at once if there are groups, whose holds and lags are needed.

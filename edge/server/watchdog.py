@@ -29,8 +29,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from edge.logging_setup import pairs
 from ringbuf.native import ffi, lib
@@ -51,8 +52,7 @@ FLUSH_S = 0.5  # time for the last lines of the log
 JOIN_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ticks:
+class Ticks(Struct, frozen=True):
     """Time limits, in ticks of `tick_ms`."""
 
     tick_ms: int = 1_000

@@ -11,8 +11,9 @@ Invariant: a snapshot may be read again, with the same result, on any thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
 from edge.mqtt import Connect, Version, Will, encode

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
+
+from msgspec import Struct
 
 from edge.config.schema import Config, Durability, Stream
 from edge.logging_setup import pairs
@@ -32,8 +33,7 @@ __all__ = ["Partition", "Streams"]
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """An ordered sequence of records: one ring and its only writer. Name: "{stream}-{index}"."""
 
     name: str

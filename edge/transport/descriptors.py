@@ -18,7 +18,9 @@ import fcntl
 import logging
 import os
 import resource
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edge.config.schema import Config
 from edge.errors import FILES_REMEDY, EdgeError
@@ -42,8 +44,7 @@ OTHERS_SHARE = 8  # if not all can have the maximum, each part except the client
 SHARE_MIN = 2
 
 
-@dataclass(frozen=True, slots=True)
-class DescriptorBudget:
+class DescriptorBudget(Struct, frozen=True):
     """Connections that each part may have at once."""
 
     clients: int

@@ -11,8 +11,9 @@ import errno
 import os
 import socket
 import stat
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from edge.config.listener import Listener
 from edge.config.setting_rules import split_address
@@ -25,8 +26,7 @@ BACKLOG = 4_096  # a fleet that reconnects at once; the kernel limits it to net.
 UNIX_UMASK = 0o117  # leaves 0660
 
 
-@dataclass(frozen=True, slots=True)
-class ListenAddress:
+class ListenAddress(Struct, frozen=True):
     """Bound address of a listener: its port is never 0."""
 
     scheme: str  # tcp, tls, ws, wss, unix

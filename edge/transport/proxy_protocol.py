@@ -12,7 +12,8 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from edge.transport.errors import HandshakeError
 from ringbuf import crc32c
@@ -30,8 +31,7 @@ SSL_CLIENT_CERTIFICATE = 0x02 | 0x04  # shown on this connection, or on an earli
 SSL_HEAD = struct.Struct(">BI")
 
 
-@dataclass(frozen=True, slots=True)
-class ProxiedAddress:
+class ProxiedAddress(Struct, frozen=True):
     """The client that connected to the proxy. `family` 0: the proxy itself (a health check)."""
 
     family: int = 0  # socket.AF_*

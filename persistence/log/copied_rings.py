@@ -20,8 +20,9 @@ the copies to the queue of the log; its writes use the page cache, so a written 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from persistence.log.group_commit import EXTENT_BYTES, ROUND_BYTES, Joined, LoggedRing, LogWriter
 from persistence.log.log import Log

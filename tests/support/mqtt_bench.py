@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec.structs import replace
 
 from edge.auth.interfaces import ListenerPolicy
 from edge.broker.counters import Counters

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from edge.mqtt import ConnAck, Connect, Connection, Packet, Role
+from edge.mqtt import ConnAck, Connect, Packet
+from edge.mqtt.connection import Connection, Role
 
 
 class Pair:

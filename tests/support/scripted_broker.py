@@ -16,16 +16,8 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import edge.client
-from edge.mqtt import (
-    ConnAck,
-    Connect,
-    Connection,
-    Packet,
-    Properties,
-    ReasonCode,
-    Role,
-    Version,
-)
+from edge.mqtt import ConnAck, Connect, Packet, Properties, ReasonCode, Version
+from edge.mqtt.connection import Connection, Role
 from edge.mqtt.properties import NO_PROPERTIES
 from tests.support.waiting import PATIENCE_S
 

@@ -58,7 +58,7 @@ def failing(write: Callable[..., int]) -> Callable[..., int]:
 
 def plant(mistake: str) -> None:
     """One of them."""
-    watchdog.Ticks.__init__.__defaults__ = (TICKS.tick_ms, TICKS.serve, TICKS.report, TICKS.exit)
+    watchdog.Ticks = lambda: TICKS  # type: ignore[assignment, misc]
     sleeps: dict[str, Callable[[], object]] = {
         "asleep": lambda: time.sleep(3_600),
         "grasping": lambda: ctypes.PyDLL(None).sleep(3_600),

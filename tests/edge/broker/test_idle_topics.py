@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from edge.broker import router
 from edge.broker.dispatcher import BrokerLimits

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edge.load import SCENARIOS, Generator, LoadError, LoadTarget, NothingListens, Result, Scenario, measure
@@ -132,7 +133,7 @@ def forwarding(change: Callable[[list[Publish]], list[Publish]], count: int = 50
     def answers(packet: Packet) -> list[Packet]:
         if not isinstance(packet, Publish):
             return obliging(packet)
-        kept.append(dataclasses.replace(packet, payload=bytes(packet.payload)))
+        kept.append(msgspec.structs.replace(packet, payload=bytes(packet.payload)))
         return [PubAck(packet.packet_id), *(change(kept) if len(kept) == count else ())]
 
     return answers
@@ -179,7 +180,7 @@ async def test_what_waits_while_the_broker_pauses_is_late_by_the_schedule() -> N
         nonlocal paused
         while (packet := await peer.next()) is not None:
             if isinstance(packet, Publish):
-                subscriber.send(dataclasses.replace(packet, payload=bytes(packet.payload)))
+                subscriber.send(msgspec.structs.replace(packet, payload=bytes(packet.payload)))
                 if not paused:
                     paused = True
                     await asyncio.sleep(0.2)
@@ -205,7 +206,9 @@ async def test_what_waits_while_the_broker_pauses_is_late_by_the_schedule() -> N
 
 
 async def test_what_qos_0_loses_is_no_error() -> None:
-    answers = forwarding(lambda all_of: [dataclasses.replace(it, qos=0, packet_id=0) for it in all_of[2:]])
+    answers = forwarding(
+        lambda all_of: [msgspec.structs.replace(it, qos=0, packet_id=0) for it in all_of[2:]]
+    )
     result = await measured(dataclasses.replace(PAIR, subscribe_qos=0), answers)
     assert (result.lost, result.missing, result.clean) == (0, 2, True)
     assert "2 not delivered, as QoS 0 allows" in result.remarks()
@@ -215,7 +218,7 @@ async def test_a_publisher_that_waits_for_a_lost_delivery_goes_on_after_a_second
     def swallowing(packet: Packet) -> list[Packet]:
         if not isinstance(packet, Publish):
             return obliging(packet)
-        again = dataclasses.replace(packet, payload=bytes(packet.payload))
+        again = msgspec.structs.replace(packet, payload=bytes(packet.payload))
         return [PubAck(packet.packet_id), *([again] if packet.payload[8] else [])]  # all but number 0
 
     result = await measured(dataclasses.replace(PAIR, outstanding=1, messages=3), swallowing)
@@ -226,7 +229,7 @@ async def test_messages_of_another_run_are_not_taken_for_ours() -> None:
     def strange(packet: Packet) -> list[Packet]:
         if isinstance(packet, Publish):
             theirs = bytes([packet.payload[0] ^ 1]) + bytes(packet.payload[1:])
-            return [PubAck(packet.packet_id), dataclasses.replace(packet, payload=theirs)]
+            return [PubAck(packet.packet_id), msgspec.structs.replace(packet, payload=theirs)]
         return obliging(packet)
 
     result = await measured(PAIR, strange)

@@ -8,7 +8,6 @@ from edge.mqtt import (
     Auth,
     ConnAck,
     Connect,
-    Connection,
     Disconnect,
     Packet,
     PingReq,
@@ -19,8 +18,6 @@ from edge.mqtt import (
     Publish,
     PubRel,
     ReasonCode,
-    Role,
-    State,
     SubAck,
     Subscribe,
     Subscription,
@@ -29,6 +26,7 @@ from edge.mqtt import (
     encode,
     primitives,
 )
+from edge.mqtt.connection import Connection, Role, State
 from tests.support.mqtt_pair import Pair, received
 
 SUBSCRIBE = Subscribe(1, (Subscription("a/#", 1),))

@@ -11,9 +11,9 @@ from edge.mqtt import (
     ProtocolError,
     Publish,
     ReasonCode,
-    State,
     Version,
 )
+from edge.mqtt.connection import State
 from tests.support.mqtt_pair import Pair
 
 

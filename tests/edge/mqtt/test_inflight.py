@@ -5,20 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edge.mqtt import (
-    PacketIdentifiers,
-    ProtocolError,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    ReasonCode,
-    ReceiveWindow,
-    SendWindow,
-    Version,
-)
-from edge.mqtt.inflight import Settled
+from edge.mqtt import ProtocolError, PubAck, PubComp, Publish, PubRec, PubRel, ReasonCode, Version
+from edge.mqtt.inflight import PacketIdentifiers, ReceiveWindow, SendWindow, Settled
 
 OK = ReasonCode.SUCCESS
 

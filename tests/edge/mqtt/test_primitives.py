@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 from edge.mqtt import (
     ConnAck,
     Connect,
-    Connection,
     Packet,
     Properties,
     ProtocolError,
     Publish,
     PubRel,
     ReasonCode,
-    Role,
     SubAck,
     Subscribe,
     Subscription,
@@ -27,6 +25,7 @@ from edge.mqtt import (
     encode,
     encode_publish_head,
 )
+from edge.mqtt.connection import Connection, Role
 from edge.mqtt.primitives import decode_variable_integer, encode_variable_integer, variable_integer_bytes
 from tests.support.mqtt_packets import packets, publishes
 from tests.support.mqtt_vectors import vectors
