@@ -83,8 +83,9 @@ edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.si
     edge.log edge.mqtt
     edge.observe edge.recovery edge.session_store edge.streams edge.transport persistence.maintenance
     persistence.read ringbuf msgspec
+edge.doctor: EDGE edge.config edge.observe edge.server edge.transport
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
-    edge.auth edge.auth.amqtt_compat edge.client edge.config edge.consumers edge.load
+    edge.auth edge.auth.amqtt_compat edge.client edge.config edge.consumers edge.doctor edge.load
     edge.local edge.log edge.mqtt edge.server edge.streams edge.terminal_escape edge.transport edge.waiting
     persistence persistence.archive persistence.maintenance persistence.segment ringbuf
     msgspec rich zmq

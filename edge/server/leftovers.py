@@ -22,7 +22,7 @@ from pathlib import Path
 from edge.config.schema import Config
 from edge.logging_setup import pairs
 
-__all__ = ["remove_leftovers"]
+__all__ = ["leftovers", "remove_leftovers"]
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +32,34 @@ REPLACEMENT = re.compile(
 RING = re.compile(r"\..+\.([0-9]+)\.new")
 
 
+def leftovers(config: Config) -> Iterator[Path]:
+    """The leftovers in the directories of this broker, which must not run."""
+    for directory in _directories(config):
+        yield from _replacements(directory)
+    yield from _unlinked_rings(config)
+
+
+def _replacements(directory: Path) -> Iterator[Path]:
+    return (path for path in _files_in(directory) if REPLACEMENT.fullmatch(path.name))
+
+
+def _unlinked_rings(config: Config) -> Iterator[Path]:
+    for path in _files_in(config.runtime_dir):
+        if (match := RING.fullmatch(path.name)) and not _is_alive(int(match[1])):
+            yield path
+
+
+def _directories(config: Config) -> tuple[Path, ...]:
+    return config.state_dir, config.runtime_dir, config.state_dir / "consumers", config.log_directory
+
+
 def remove_leftovers(config: Config) -> None:
     """Remove the leftovers in the directories of this broker. A name that cannot be removed is logged."""
-    state, runtime = config.state_dir, config.runtime_dir
-    for directory in (state, runtime, state / "consumers", config.log_directory):
-        paths = [path for path in _files_in(directory) if REPLACEMENT.fullmatch(path.name)]
-        if paths:
+    for directory in _directories(config):
+        if paths := list(_replacements(directory)):
             _remove_locked(directory, paths)
-    for path in _files_in(runtime):
-        if (match := RING.fullmatch(path.name)) and not _is_alive(int(match[1])):
-            _remove(path)
+    for path in _unlinked_rings(config):
+        _remove(path)
 
 
 def _files_in(directory: Path) -> Iterator[Path]:

@@ -1,0 +1,78 @@
+"""Check the machine, the files and the network of a broker, and name the fix of each mistake.
+
+Works with and without a running broker, and changes nothing. Run it as the broker's user. Exit status: 0 all
+is well, 1 warnings, 2 errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from edge.cli import VERSION
+from edge.cli.color import colored
+from edge.cli.config_options import add_config_arguments, configured
+from edge.config.schema import Config
+from edge.doctor.findings import Finding, Severity, error, ok
+from edge.errors import BrokerUnreachable, ConfigError
+from edge.terminal_escape import escaped
+
+__all__ = ["add_arguments", "run"]
+
+_COLORS = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.ERROR: "red"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `brim doctor`."""
+    add_config_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print all findings. Returns the worst state."""
+    found = list(_findings(arguments))
+    worst = max(finding.state for finding in found)
+    if arguments.json:
+        print(json.dumps({"state": worst.name.lower(), "findings": [it.as_dict() for it in found]}, indent=2))
+        return worst
+    for finding in found:
+        state = colored(f"{finding.state.name.lower():<8}", _COLORS[finding.state])
+        limit = f"  ({finding.limit})" if finding.limit else ""
+        print(f"{state}{escaped(f'{finding.check}: {finding.value}{limit}')}")
+        if finding.fix:
+            print(f"        {escaped(finding.fix)}")
+    return worst
+
+
+def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
+    try:
+        config = configured(arguments)
+    except ConfigError as problem:
+        for line in problem.problems:
+            yield error(
+                "configuration", line, "valid", "`brim check FILE` shows the effect of a corrected file"
+            )
+        config = Config()
+    else:
+        yield ok("configuration", str(arguments.config or "none: defaults"))
+    from edge.doctor.connections import check_broker, check_ports, check_targets
+    from edge.doctor.files import check_files
+    from edge.doctor.machine import check_machine
+
+    status = _status(config)
+    yield from check_machine(config, runs=status is not None)
+    yield from check_files(config, runs=status is not None)
+    yield from check_ports(config) if status is None else check_broker(status, VERSION)
+    yield from check_targets(config)
+
+
+def _status(config: Config) -> dict[str, Any] | None:
+    """Report of the broker of these directories; None if none runs."""
+    from edge.local.protocol import Connection, Report, Status
+
+    with suppress(BrokerUnreachable), Connection(config.runtime_dir) as connection:
+        return connection.request(Status(), Report).report
+    return None

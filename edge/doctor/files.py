@@ -1,0 +1,136 @@
+"""Checks of files: directories, leftovers of killed brokers, certificates and their keys."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import ssl
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from edge.config.listener import Tls
+from edge.config.schema import Config
+from edge.doctor.findings import Finding, error, ok, warning
+from edge.doctor.machine import file_system_of
+from edge.errors import EdgeError
+from edge.server.leftovers import leftovers
+from edge.transport.tls import Certificates
+
+__all__ = ["check_files"]
+
+IN_MEMORY = {"tmpfs", "ramfs"}
+REMOTE = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"}
+DAYS_LEFT = 30
+DAY_S = 86_400
+
+
+def check_files(config: Config, *, runs: bool) -> Iterator[Finding]:
+    """All checks of this file. `runs`: a broker uses the directories."""
+    logged = any(it.durability.is_logged for it in config.stream)
+    yield _directory("runtime_dir", config.runtime_dir, in_memory=True)
+    yield _directory("state_dir", config.state_dir, in_memory=False)
+    if logged:
+        yield _directory("log.directory", config.log_directory, in_memory=False)
+        yield _free_space(config)
+    left = [] if runs else list(leftovers(config))
+    if left:
+        names = ", ".join(map(str, left[:5]))
+        yield warning(
+            "leftovers", f"{len(left)}: {names}", "none", "the next start removes them, or remove them"
+        )
+    else:
+        yield ok("leftovers", "none")
+    for place, tls in (
+        *((f"listener[{n}]", it.tls) for n, it in enumerate(config.listener)),
+        ("metrics", config.metrics.tls),
+    ):
+        if tls is not None:
+            yield from _certificate(place, tls)
+
+
+def _directory(key: str, path: Path, *, in_memory: bool) -> Finding:
+    if not path.exists():
+        above = next(it for it in path.parents if it.exists())
+        if os.access(above, os.W_OK | os.X_OK):
+            return ok(key, f"{path} does not exist yet", "the broker creates it")
+        return error(
+            key, f"{path} cannot be created", "writable", f"mkdir {path}, and give it to the broker's user"
+        )
+    found, user = path.stat(), os.geteuid()
+    value = f"{path}, mode {stat.S_IMODE(found.st_mode):o}, user {found.st_uid}"
+    if not stat.S_ISDIR(found.st_mode):
+        return error(key, f"{path} is no directory", "a directory", f"remove it, or set {key}")
+    if found.st_uid not in {user, 0}:
+        return error(key, value, f"of user {user}", f"chown {user} {path}, or run as user {found.st_uid}")
+    if found.st_mode & stat.S_IWOTH:
+        return error(key, value, "not writable by all users", f"chmod o-w {path}")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return error(key, value, f"writable by user {user}", f"chmod u+wx {path}")
+    kind = file_system_of(path)
+    value += f", {kind or 'unknown file system'}"
+    if in_memory and kind and kind not in IN_MEMORY:
+        return warning(
+            key, value, "in memory (tmpfs)", "set runtime_dir to a directory below /dev/shm or /run"
+        )
+    if not in_memory and kind in IN_MEMORY:
+        return warning(key, value, "on a disk: a power cut empties it", f"set {key} to a directory on a disk")
+    if kind in REMOTE:
+        return warning(key, value, "a local disk", f"set {key} to a directory on a local disk")
+    return ok(key, value)
+
+
+def _free_space(config: Config) -> Finding:
+    place = next(it for it in (config.log_directory, *config.log_directory.parents) if it.exists())
+    usage = shutil.disk_usage(place)
+    used = 100 - usage.free * 100 // usage.total
+    value, limit = f"{used} % of the disk of {place} is used", f"below {config.log.disk_warn_percent} %"
+    fix = "free space there, or lower log.retain_bytes"
+    if used >= config.log.disk_read_only_percent:
+        return error("disk space", value, limit, fix)
+    return (
+        warning("disk space", value, limit, fix)
+        if used >= config.log.disk_warn_percent
+        else ok("disk space", value, limit)
+    )
+
+
+def _certificate(place: str, tls: Tls) -> Iterator[Finding]:
+    check = f"certificate of {place}"
+    try:
+        refusal = Certificates(tls).problem()
+    except EdgeError as problem:
+        yield error(check, str(problem), "readable, in PEM, with its key", problem.hint)
+        return
+    if refusal:
+        yield error(
+            check,
+            f"{tls.certificate_file}: {refusal}",
+            "accepted by clients",
+            "get a new certificate, then `kill -HUP`",
+        )
+    else:
+        yield _expiry(check, tls.certificate_file)
+    mode = stat.S_IMODE(tls.key_file.stat().st_mode)
+    if mode & 0o007:
+        yield error(
+            f"key of {place}",
+            f"{tls.key_file}, mode {mode:o}",
+            "hidden from other users",
+            f"chmod o= {tls.key_file}",
+        )
+    else:
+        yield ok(f"key of {place}", f"{tls.key_file}, mode {mode:o}")
+
+
+def _expiry(check: str, file: Path) -> Finding:
+    try:
+        end = ssl._ssl._test_decode_cert(str(file))["notAfter"]  # type: ignore[attr-defined]
+    except (ssl.SSLError, OSError, AttributeError):
+        return ok(check, str(file))
+    days = int((ssl.cert_time_to_seconds(end) - time.time()) // DAY_S)
+    value = f"{file}, valid for {days} days"
+    if days < DAYS_LEFT:
+        return warning(check, value, f"{DAYS_LEFT} days", "renew it, then send SIGHUP to the broker")
+    return ok(check, value, f"{DAYS_LEFT} days")

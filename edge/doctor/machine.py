@@ -1,0 +1,138 @@
+"""Checks of the machine: kernel, limits, shared memory, clock, versions of packages."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import resource
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from edge.config.schema import Config
+from edge.doctor.findings import Finding, error, ok, warning
+
+__all__ = ["check_machine"]
+
+KERNEL_MIN = (5, 16)  # futex_waitv
+FILES_MIN = 4_096
+CLOCK_ERROR = 5  # TIME_ERROR of adjtimex(2): not synchronized
+MIB = 1 << 20
+
+
+def check_machine(config: Config, *, runs: bool) -> Iterator[Finding]:
+    """All checks of this file. `runs`: a broker has its rings already."""
+    yield _kernel(platform.release())
+    yield from _limits()
+    yield _shared_memory(config, runs=runs)
+    yield _clock(_clock_state())
+    yield from _packages()
+
+
+def _kernel(release: str) -> Finding:
+    numbers = tuple(int(it) for it in re.findall(r"\d+", release)[:2])
+    limit = ".".join(map(str, KERNEL_MIN))
+    if numbers < KERNEL_MIN:
+        fix = f"install Linux {limit} or newer; with an older one a reader of several rings polls"
+        return warning("kernel", release, f"at least {limit}", fix)
+    return ok("kernel", release, f"at least {limit}")
+
+
+def _limits() -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    value = "no limit" if hard == resource.RLIM_INFINITY else f"{soft}, up to {hard}"
+    if hard != resource.RLIM_INFINITY and hard < FILES_MIN:
+        fix = "set LimitNOFILE=65536 in the unit, or `ulimit -Hn 65536` before the start"
+        yield warning("open files", value, f"at least {FILES_MIN}: each client takes one", fix)
+    else:
+        yield ok("open files", value, f"at least {FILES_MIN}")
+    for name, number in (
+        ("locked memory", resource.RLIMIT_MEMLOCK),
+        ("real-time priority", resource.RLIMIT_RTPRIO),
+    ):
+        hard = resource.getrlimit(number)[1]
+        yield ok(name, "no limit" if hard == resource.RLIM_INFINITY else str(hard), "any: not needed")
+
+
+def _shared_memory(config: Config, *, runs: bool) -> Finding:
+    """Room for the rings in the file system of runtime_dir."""
+    place = next(it for it in (config.runtime_dir, *config.runtime_dir.parents) if it.exists())
+    found = os.statvfs(place)
+    free, size = found.f_bavail * found.f_frsize // MIB, found.f_blocks * found.f_frsize // MIB
+    rings = sum(it.partitions * it.ring_bytes for it in config.stream)
+    needed = (rings + sum(it.ring_bytes for it in config.producer)) // MIB
+    value = f"{free} MiB free of {size} MiB at {place}"
+    if runs or free >= needed:
+        return ok("shared memory", value, f"{needed} MiB for rings")
+    fix = f"lower ring_bytes or partitions, or `mount -o remount,size={2 * (needed + size - free)}m {place}`"
+    return error("shared memory", value, f"{needed} MiB for rings", fix)
+
+
+def _clock_state() -> int:
+    """State of adjtimex(2), which changes nothing with an empty request; -1: unknown."""
+    buffer = ctypes.create_string_buffer(256)  # struct timex has 208 bytes
+    try:
+        return int(ctypes.CDLL(None, use_errno=True).adjtimex(buffer))
+    except (AttributeError, OSError):
+        return -1
+
+
+def _clock(state: int) -> Finding:
+    if state == CLOCK_ERROR:
+        fix = "start a time service: `timedatectl set-ntp true`, or install chrony"
+        return warning("clock", "not synchronized", "synchronized: certificates and ages need it", fix)
+    return ok("clock", "synchronized" if state >= 0 else "unknown")
+
+
+def _packages() -> Iterator[Finding]:
+    try:
+        needed = requires("brim") or []
+    except PackageNotFoundError:
+        yield warning("packages", "brim has no metadata", "installed by pip", "install brim by pip")
+        return
+    wrong = False
+    for line in needed:
+        requirement, _, marker = line.partition(";")
+        if not marker.strip() and (found := _package(requirement)) is not None:
+            wrong = True
+            yield found
+    if not wrong:
+        yield ok("packages", f"brim {version('brim')} and its requirements")
+
+
+def _package(requirement: str) -> Finding | None:
+    """Finding for a package that is missing or too old."""
+    match = re.match(r"\s*([\w.-]+).*?>=\s*([\d.]+)", requirement)
+    if match is None:
+        return None
+    name, least = match[1], match[2]
+    fix = f"pip install '{requirement.strip()}'"
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return error(f"package {name}", "not installed", f"at least {least}", fix)
+    return (
+        None
+        if _numbers(found) >= _numbers(least)
+        else error(f"package {name}", found, f"at least {least}", fix)
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(it) for it in re.findall(r"\d+", text)[:3])
+
+
+def file_system_of(path: Path) -> str:
+    """Type of the file system of `path`, such as ext4; "" if it is unknown."""
+    best, kind = "", ""
+    try:
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return ""
+    for fields in (line.split() for line in lines):
+        point = fields[1].encode().decode("unicode_escape")
+        if (f"{path.resolve()}/").startswith(point.rstrip("/") + "/") and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
