@@ -68,6 +68,7 @@ class Wire:
         self.bench = bench
         self.version = version
         self.handle = bench.engine.open(listener)
+        self.unread = b""  # sent, and not read by the broker yet
 
     @property
     def is_open(self) -> bool:
@@ -75,7 +76,8 @@ class Wire:
         return self.bench.engine.is_open(self.handle)
 
     def raw(self, data: bytes) -> None:
-        """Send bytes; the broker takes them while the connection lives and is read."""
+        """Send bytes after those that are unread; the broker takes them while it reads the connection."""
+        data, self.unread = self.unread + data, b""
         while data:
             taken = self.bench.engine.feed(self.handle, data)
             data = data[taken:]
