@@ -16,7 +16,7 @@ from tests.support.children import Child, ModuleChild
 from tests.support.documents import block_of, commands
 from tests.support.project import ROOT
 
-TALKS_MQTT = {"pub", "sub", "bench"}
+TALKS_MQTT = {"pub", "sub", "request", "reply", "bench"}
 PLACES = ("/srv/", "/tmp/brim-", "/run/brim", "/var/lib/")
 COMMAND_S = 60
 
