@@ -25,10 +25,13 @@ from typing import Final, Literal, TextIO
 
 from edge.terminal_escape import escaped
 
-__all__ = ["FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "pairs"]
+__all__ = ["AUDIT", "FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "pairs"]
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
+
+# Logger of connections, refusals, kicks and reloads: docs/how-to/monitoring.md lists its events.
+AUDIT: Final = "brim.audit"
 
 LINES_PER_S = 50  # of one kind: lines of one place in the code
 KINDS_MAX = 1_000
@@ -38,9 +41,34 @@ FLUSH_S = 2.0  # time to write waiting lines at the end, if the reader is slow
 _NEEDS_QUOTES = re.compile(r'[\s"=]|^$')
 
 
-def pairs(**values: object) -> str:
+class LoggedPairs(str):
+    """Text of pairs, and their values as `fields` for the log in JSON."""
+
+    __slots__ = ("fields",)
+    fields: dict[str, object]
+
+
+def pairs(**values: object) -> LoggedPairs:
     """Text of `key=value key="with space"` pairs, safe to print."""
-    return " ".join(f"{key}={_quoted(str(value))}" for key, value in values.items())
+    text = LoggedPairs(" ".join(f"{key}={_quoted(str(value))}" for key, value in values.items()))
+    text.fields = values
+    return text
+
+
+def _fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """Fields of all pairs of a record: numbers and truth values as they are, the rest as text."""
+    found = record.args if isinstance(record.args, tuple) else ()
+    fields = {key: value for it in found if isinstance(it, LoggedPairs) for key, value in it.fields.items()}
+    return {key: _plain(value) for key, value in fields.items()}
+
+
+def _plain(value: object) -> object:
+    """`value` as JSON can have it."""
+    if isinstance(value, bool | None):
+        return value
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 63):
+        return float(value) if isinstance(value, float) else int(value)  # of subclasses, too
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def _quoted(text: str) -> str:
@@ -66,12 +94,14 @@ class _JsonFormatter(logging.Formatter):
         self._encode = encode
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "time_ns": int(record.created * 1e9),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _plain(record.getMessage()),
         }
+        if fields := _fields_of(record):
+            line["fields"] = fields
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return self._encode(line).decode()

@@ -31,7 +31,7 @@ from edge.auth.interfaces import (
     Verdict,
     Watcher,
 )
-from edge.logging_setup import pairs
+from edge.logging_setup import AUDIT, pairs
 
 if TYPE_CHECKING:
     from edge.auth.acl import AccessRules
@@ -160,7 +160,7 @@ class AuthBackend:
         judge()
         if self._passwords is not None:
             self._passwords.revoked = frozenset()
-        log.info(
+        logging.getLogger(AUDIT).info(
             "password and ACL files reloaded %s",
             pairs(users=len(files.users or ()), changed=len(changed), rules=files.rules is not None),
         )

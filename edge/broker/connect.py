@@ -30,13 +30,14 @@ from edge.broker.owners import key_of
 from edge.broker.sessions import NEVER_S, Session, Sessions
 from edge.engine.engine import Engine, Table, limits_of
 from edge.log_throttle import LogThrottle
-from edge.logging_setup import pairs
+from edge.logging_setup import AUDIT, pairs
 from edge.mqtt import ConnAck, Connect, Properties, ReasonCode, Version, encode
 from edge.mqtt.properties import NO_PROPERTIES
 
 __all__ = ["ConnectHandler"]
 
 log = logging.getLogger(__name__)
+audit = logging.getLogger(AUDIT)
 
 RECEIVE_MAXIMUM = 65_535  # the value when CONNECT has no Receive Maximum [MQTT-3.1.2.11.3]
 QOS_MAX = 2  # the value when CONNACK has no Maximum QoS
@@ -237,9 +238,14 @@ class ConnectHandler:
         properties: Properties | None = None,
     ) -> None:
         """Send CONNACK with a reason, and end the connection."""
-        log.info(
+        audit.info(
             "client refused %s",
-            pairs(client=client_info.client_id, peer=client_info.address, reason=reason.words),
+            pairs(
+                client=client_info.client_id,
+                user=client_info.username or "",
+                peer=client_info.address,
+                reason=reason.words,
+            ),
         )
         self.refused[reason.words] = self.refused.get(reason.words, 0) + 1
         answer = ConnAck(False, reason, properties or NO_PROPERTIES)

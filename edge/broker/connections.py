@@ -22,7 +22,7 @@ from edge.broker.router import Router
 from edge.broker.sessions import Session, Sessions
 from edge.broker.wills import Wills
 from edge.engine.engine import Engine
-from edge.logging_setup import pairs
+from edge.logging_setup import AUDIT, pairs
 from edge.mqtt import (
     Auth,
     ConnAck,
@@ -40,6 +40,7 @@ from edge.session_store.journal_writer import SessionJournal
 __all__ = ["ConnectedClient", "Connections", "encode_within"]
 
 log = logging.getLogger(__name__)
+audit = logging.getLogger(AUDIT)
 
 _SentPacket: TypeAlias = Auth | ConnAck | Disconnect | SubAck | UnsubAck
 
@@ -113,11 +114,10 @@ class Connections:
         if self.watchers:
             self.notify_watchers(lambda watcher: watcher.connected(client.client_info))
         # the text is built only on demand: a whole fleet may reconnect at once
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug(
-                "client connected %s",
-                pairs(client=client.client_info.client_id, peer=client.client_info.address),
-            )
+        if audit.isEnabledFor(logging.DEBUG):
+            facts = client.client_info
+            user = facts.username or ""
+            audit.debug("client connected %s", pairs(client=facts.client_id, user=user, peer=facts.address))
 
     def send_packet(self, client: ConnectedClient, packet: Auth | Disconnect | SubAck | UnsubAck) -> None:
         """Send a packet, without its Reason String if the client does not want it or the packet gets too

@@ -111,7 +111,8 @@ def _ready(broker: BrokerServer, arguments: argparse.Namespace, seconds: float) 
         memory = f" --runtime-dir {shlex.quote(str(broker.config.runtime_dir))}"
     return (
         f"brim {broker.version} is ready after {seconds:.1f} s: "
-        f"mqtt {mqtt}, memory {broker.config.runtime_dir}, zmq {broker.zmq_endpoint or 'off'}\n"
+        f"mqtt {mqtt}, memory {broker.config.runtime_dir}, zmq {broker.zmq_endpoint or 'off'}, "
+        f"metrics {broker.metrics_url or 'off (set metrics.listen)'}\n"
         f"try\n"
         f"  brim sub 'plant/#' --shm{memory}\n"
         f"  brim pub plant/1/temp 21.5{where}\n"

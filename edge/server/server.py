@@ -96,6 +96,11 @@ class BrokerServer:
         return listener.endpoint if listener is not None else ""
 
     @property
+    def metrics_url(self) -> str:
+        """URL of the metrics; "": they are not enabled."""
+        return self._services.metrics_url
+
+    @property
     def watchdog(self) -> Watchdog:
         """The watchdog of the MQTT thread."""
         return self._services.watchdog

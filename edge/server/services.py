@@ -63,6 +63,7 @@ class Services:
         self._consumers_refusal = ""  # reason why acknowledgements are refused, "" if they are not
         self._zmq: OnDemand[ZmqPublisher] | None = None
         self._consumers: OnDemand[ConsumersEndpoint] | None = None
+        self.metrics_url = ""  # "": not enabled
         self.watchdog = Watchdog(core.listener.broker.engine, core.listener)
 
     async def start(self, version: str, bridges: Sequence[BridgeSettings]) -> None:
@@ -256,7 +257,7 @@ class Services:
         )
         metrics = HttpEndpoint(core.metrics_listener, found, core.budget.metrics, token=token, tls=tls)
         await metrics.start()
-        reporter.metrics_url = metrics.url
+        self.metrics_url = reporter.metrics_url = metrics.url
         core.down.push_async_callback(metrics.stop)
 
     async def _start_local(self, reporter: StatusReporter) -> LocalEndpoint:

@@ -26,7 +26,7 @@ from edge.broker.dispatcher import Broker
 from edge.config.listener import Listener as Settings
 from edge.engine.engine import Engine, Loop, listener_of
 from edge.errors import EdgeError
-from edge.logging_setup import pairs
+from edge.logging_setup import AUDIT, pairs
 from edge.mqtt import check_name, payload_bytes
 from edge.transport.listen_sockets import ListenAddress, bind, remove_socket
 from edge.transport.passed_sockets import PassedSockets
@@ -157,7 +157,7 @@ class Listener:
                 listener_of(self._engine, number).tls = certificates.context.address
                 # The thread may be using the old context now, but not after the call.
                 self.call(lambda kept=replaced: None)  # type: ignore[misc]
-                log.info("certificate reloaded %s", pairs(file=certificates.file))
+                logging.getLogger(AUDIT).info("certificate reloaded %s", pairs(file=certificates.file))
         return applied, failed
 
     def start(self) -> None:

@@ -3,10 +3,12 @@
 import io
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
 from edge import logging_setup
+from edge.config.schema import DefaultBytes
 from edge.logging_setup import pairs
 from tests.support.waiting import PATIENCE_S
 
@@ -59,6 +61,21 @@ def test_for_machines_each_line_is_an_object_with_the_same_facts(output):
     assert (first["level"], first["logger"]) == ("warning", "edge.x")
     assert first["message"].startswith("cut reason=")
     assert "ValueError: why" in second["exception"]
+    assert first["fields"] == {"reason": "a\nb"}
+    assert "fields" not in second
+
+
+def test_fields_keep_numbers_and_leave_no_object_out(output):
+    logging_setup.configure("info", "json", output)
+    facts = logging_setup.pairs(
+        count=DefaultBytes(3), share=0.5, on=True, none=None, path=Path("/a"), big=1 << 80, bad="\udcff"
+    )
+    logging.getLogger(logging_setup.AUDIT).info("client refused %s", facts)
+    (line,) = map(json.loads, output.getvalue().splitlines())
+    assert line["logger"] == "brim.audit"
+    assert {key: line["fields"][key] for key in ("count", "share", "on", "none", "path")} == {
+        "count": 3, "share": 0.5, "on": True, "none": None, "path": "/a",
+    }  # fmt: skip
 
 
 def test_a_traceback_follows_its_line(output):
