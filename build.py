@@ -9,7 +9,9 @@ The module consists of every .c file below ringbuf/c, and the bindings that cffi
 of their *_api.h. Such a header is read twice: by cffi's cdef(), and by the compiler through the one header
 that includes it, its owner. So a declaration and its definition are always equal.
 
-CC, CFLAGS and LDFLAGS are honoured; `--sanitize address,undefined` adds the flags of a sanitizer build.
+CC, CFLAGS and LDFLAGS are honoured. _PYTHON_HOST_PLATFORM, which sysconfig reads, names another machine to
+compile for: then the module is not loaded, and the wheel is for that machine. `--sanitize address,undefined`
+adds the flags of a sanitizer build.
 
 Invariants: objects live in build/<digest of the flags>/ and are named by the digest of their parts, so an
 object is either right or absent. The module is replaced in one step: a running process keeps the old one, and
@@ -187,7 +189,8 @@ def link(objects: Sequence[Path], toolchain: Toolchain, target: Path, build_id: 
     try:
         command = [*toolchain.link, *map(str, objects), f"-Wl,--build-id=0x{build_id}", "-o", str(partial)]
         run(command, f"linking {target.name}")
-        if not any(flag.startswith("-fsanitize") for flag in command):  # those load only with their runtime
+        is_sanitized = any(flag.startswith("-fsanitize") for flag in command)  # loads only with its runtime
+        if not is_sanitized and "_PYTHON_HOST_PLATFORM" not in os.environ:
             check_loads(partial)
         partial.replace(target)
     finally:

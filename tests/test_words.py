@@ -19,7 +19,8 @@ import pytest
 from tests.support.project import ROOT
 
 FOLDERS = (
-    "benchmarks", "bridge", "brim", "build.py", "docs", "edge", "examples", "persistence", "ringbuf", "tests",
+    "benchmarks", "bridge", "brim", "build.py", "docs", "edge", "examples", "persistence", "release",
+    "ringbuf", "tests",
     "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md",
 )  # fmt: skip
 

@@ -25,11 +25,12 @@ Rule for change: see edge.rpc.protocol.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
-from edge.config.directories import StrPath, control_socket, runtime_directory
+from edge.config.directories import SERVICE_DIR, StrPath, control_socket, runtime_directory
 from edge.rpc.client import RpcClient
 from edge.rpc.protocol import Done, Failed, Message, Protocol
 
@@ -249,11 +250,13 @@ PROTOCOL: Final = Protocol(
 class Connection(RpcClient):
     """Client side of the control socket. `news` has the RingAdded.
 
-    Without `runtime_dir` only a broker of this user or of root is accepted, not one of another user. Raises
+    Without `runtime_dir` only a broker of this user, of root or of the system service is accepted. Raises
     BrokerUnreachable if no broker listens there, or after the broker has ended.
     """
 
     def __init__(self, runtime_dir: StrPath | None = None) -> None:
-        path = control_socket(runtime_directory(runtime_dir))
-        uids = frozenset({os.geteuid(), 0}) if runtime_dir is None else None
+        directory = runtime_directory(runtime_dir)
+        path = control_socket(directory)
+        is_service = directory.parent == Path(SERVICE_DIR)  # only root makes directories there
+        uids = frozenset({os.geteuid(), 0}) if runtime_dir is None and not is_service else None
         super().__init__(PROTOCOL, path, uids=uids, notification=RingAdded)

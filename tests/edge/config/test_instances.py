@@ -9,7 +9,8 @@ from edge.config import directories
 from edge.config.directories import control_socket, runtime_directory
 from edge.config.loader import parse
 from edge.config.schema import Config
-from edge.errors import ConfigError
+from edge.errors import BrokerUnreachable, ConfigError
+from edge.local.protocol import Connection
 
 TLS = '[[listener]]\ntls = { certificate_file = "a.pem", key_file = "$CREDENTIALS_DIRECTORY/a.key" }\n'
 
@@ -53,6 +54,8 @@ def test_commands_find_the_service_of_the_system(
     (tmp_path / f"brim{suffix}").mkdir()
     assert runtime_directory(None) == tmp_path / f"brim{suffix}"
     assert runtime_directory("/given") == Path("/given")
+    with pytest.raises(BrokerUnreachable, match=str(tmp_path)):
+        Connection()
     (tmp_path / "own").mkdir()
     control_socket(tmp_path / "own").touch()  # the user's own broker comes first
     assert runtime_directory(None) == tmp_path / "own"

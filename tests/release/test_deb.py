@@ -1,0 +1,111 @@
+"""`./dev deb`: the package in a clean Debian with systemd runs, restarts, reloads and leaves nothing."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import ROOT
+
+NEEDED = ("debootstrap", "systemd-nspawn", "dpkg-deb")
+MISSING = [name for name in NEEDED if shutil.which(name) is None]
+
+CHECK = """
+exec > /root/check.log 2>&1
+until systemctl is-active --quiet brim; do systemctl is-failed --quiet brim && break; done
+systemctl show brim -p Type -p NRestarts
+brim status --json | grep -q '"edge_id"' && echo status
+brim pub plant/1 kept -r -q 1 && brim sub plant/1 -C 1
+pid=$(systemctl show brim -p MainPID --value)
+grep -E 'NoNewPrivs|Seccomp:' /proc/$pid/status
+systemctl reload brim && echo reloaded
+systemctl restart brim && brim sub plant/1 -C 1
+systemctl stop brim
+brim service install --system --socket --print | sed '1,/brim.socket/d' > /etc/systemd/system/brim.socket
+systemctl daemon-reload && systemctl start brim.socket
+brim pub plant/2 activated -r && brim sub plant/2 -C 1
+sed s/1883/1899/ /etc/brim/brim.toml > /etc/brim/b.toml; chgrp brim /etc/brim/b.toml
+systemctl start brim@b && brim status --instance b --json | grep -o '"runtime_dir": "/run/brim-b"'
+apt-get purge -qq -y brim > /dev/null 2>&1
+ls -d /var/lib/brim /etc/brim /usr/lib/brim 2> /dev/null || echo gone
+systemctl poweroff
+"""
+EXPECTED = """\
+Type=notify
+NRestarts=0
+status
+kept
+NoNewPrivs:	1
+Seccomp:	2
+reloaded
+kept
+activated
+"runtime_dir": "/run/brim-b"
+gone
+"""
+UNIT = """\
+[Unit]
+After=brim.service
+[Service]
+Type=oneshot
+ExecStart=/bin/bash /root/check.sh
+TimeoutStartSec=300
+"""
+
+
+def mirror() -> str:
+    """Mirror of this machine's packages."""
+    for file in (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")):
+        for line in file.read_text().splitlines() if file.exists() else ():
+            if line.startswith(("URIs:", "deb ")):
+                return line.split()[1]
+    pytest.skip("no source of Debian packages is configured")
+
+
+@pytest.fixture(scope="module")
+def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A clean Debian 12 with systemd."""
+    if MISSING or os.geteuid() != 0:
+        pytest.skip(
+            f"needs root and {', '.join(MISSING or NEEDED)}: apt-get install debootstrap systemd-container"
+        )
+    root = tmp_path_factory.mktemp("debian")
+    with_systemd = "--include=systemd,systemd-sysv,dbus,adduser,python3"
+    command = ["debootstrap", "--variant=minbase", with_systemd, "bookworm", str(root), mirror()]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1200)
+def test_the_package_works_under_systemd(debian: Path) -> None:
+    for words in (["wheels", "manylinux_2_17_x86_64"], ["deb"]):
+        subprocess.run([ROOT / "dev", *words], check=True)
+    [package] = (ROOT / "dist").glob("*.deb")
+    shutil.copy(package, debian / "root" / "brim.deb")
+    install = ["chroot", str(debian), "apt-get", "install", "-qq", "-y", "/root/brim.deb"]
+    subprocess.run(
+        install,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+    )
+    (debian / "root" / "check.sh").write_text(CHECK)
+    units = debian / "etc" / "systemd" / "system"
+    (units / "brim-check.service").write_text(UNIT)
+    (units / "multi-user.target.wants" / "brim-check.service").symlink_to("../brim-check.service")
+    boot = [
+        "systemd-nspawn",
+        "-D",
+        str(debian),
+        "--register=no",
+        "--keep-unit",
+        "--boot",
+        "--private-network",
+    ]
+    subprocess.run(boot, check=True, stdout=subprocess.DEVNULL, timeout=400)
+    assert (debian / "root" / "check.log").read_text() == EXPECTED
