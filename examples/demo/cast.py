@@ -89,8 +89,8 @@ class Cast:
         if self.broker.lost:
             raise DemoFailed(f"the broker has ended by itself; its log is in {self._scene.logs}")
         for child in (*self.publishers.values(), *self.subscribers.values()):
-            if child.ended and child.latest:
-                raise DemoFailed(f"{child.name} ended with status {child.latest}; {self.last_line(child)}")
+            if child.ended and child.status:
+                raise DemoFailed(f"{child.name} ended with status {child.status}; {self.last_line(child)}")
 
     def last_line(self, child: Child) -> str:
         """The last line of its log, and the path of the log."""

@@ -20,9 +20,10 @@ from tests.support.project import ROOT
 
 MODULES = [brim, brim.asyncio, brim.errors, brim.spark]
 PAIRS = ["Client", "Consumer", "MessageSubscription", "Subscription", "ZmqSubscription"]
-PLAIN = {  # attributes of the forms for asyncio
+PLAIN = {  # attributes of the blocking forms only
     "Client": {"client_id", "session_present", "reconnects"},
     "MessageSubscription": {"dropped", "filters", "qos"},
+    "Subscription": {"present_batches"},
 }
 FUNCTIONS = ["connect", "consumer", "producer", "subscribe", "subscribe_zmq"]
 LATE = {

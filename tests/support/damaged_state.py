@@ -45,8 +45,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "spill file": ("run/sessions.spill",),
     "retained store": ("state/retained.state",),
     "offsets": ("state/consumers/offsets",),
-    "bridge snapshot": ("state/bridge/lake.snapshot",),
-    "log snapshot": ("state/log/snapshot", "state/log/sessions/snapshot"),
+    "bridge checkpoint": ("state/bridge/lake.checkpoint",),
+    "log checkpoint": ("state/log/checkpoint", "state/log/sessions/checkpoint"),
 }
 
 DAMAGES = {  # how, and how often

@@ -1,7 +1,7 @@
 """State of a broker with something of everything, made once by a real process: what damage is tried on.
 
     PLACE/run      the runtime directory: rings, cursor files, the spill file
-    PLACE/state    the state directory: log, sessions, retained messages, offsets, epochs, bridge snapshot
+    PLACE/state    the state directory: log, sessions, retained messages, offsets, epochs, bridge checkpoint
     PLACE/sink     drained files
 
 The broker serves three streams (memory: process, lazy: interval, safe: disk), kept sessions with queues of

@@ -6,10 +6,10 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from edge.cli import main
 from edge.cli.exit_status import Exit
