@@ -51,15 +51,16 @@ class LoggedPairs(str):
 def pairs(**values: object) -> LoggedPairs:
     """Text of `key=value key="with space"` pairs, safe to print."""
     text = LoggedPairs(" ".join(f"{key}={_quoted(str(value))}" for key, value in values.items()))
-    text.fields = values
+    text.fields = {key: _plain(value) for key, value in values.items()}  # an exception would keep its frames
     return text
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, object]:
     """Fields of all pairs of a record: numbers and truth values as they are, the rest as text."""
-    found = record.args if isinstance(record.args, tuple) else ()
-    fields = {key: value for it in found if isinstance(it, LoggedPairs) for key, value in it.fields.items()}
-    return {key: _plain(value) for key, value in fields.items()}
+    parts = record.args if isinstance(record.args, tuple) else ()
+    return {
+        key: value for part in parts if isinstance(part, LoggedPairs) for key, value in part.fields.items()
+    }
 
 
 def _plain(value: object) -> object:
