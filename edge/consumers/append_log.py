@@ -39,7 +39,7 @@ from persistence.files import Files
 from persistence.free_disk_space import require_room
 from ringbuf import crc32c
 
-__all__ = ["BODY_MAX_BYTES", "Journal", "bodies_in", "has_records", "pack_header", "pack_record"]
+__all__ = ["BODY_MAX_BYTES", "Journal", "bodies_in", "needs_recovery", "pack_header", "pack_record"]
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +66,11 @@ def pack_record(body: bytes) -> bytes:
     return record + bytes(-len(record) % ALIGN_BYTES)
 
 
-def has_records(path: Path) -> bool:
-    """True if there may be records after the header. Raises OSError, but not FileNotFoundError."""
+def needs_recovery(path: Path) -> bool:
+    """True unless there is no file, or a valid header only. Raises OSError, but not FileNotFoundError."""
     try:
-        return path.stat().st_size > _HEADER.size
+        with path.open("rb") as file:
+            return file.read(_HEADER.size + 1) != pack_header()
     except FileNotFoundError:
         return False
 

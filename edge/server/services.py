@@ -20,7 +20,7 @@ from edge.broker.counters import Counters
 from edge.broker.retained_admin import RetainedAdmin
 from edge.broker.session_admin import SessionAdmin
 from edge.config.schema import Config
-from edge.consumers.append_log import has_records
+from edge.consumers.append_log import needs_recovery
 from edge.errors import EdgeError
 from edge.local.control_server import LocalEndpoint
 from edge.local.protocol import Reloaded
@@ -307,7 +307,7 @@ def _has_groups(config: Config) -> bool:
     directory = config.state_dir / "consumers"
     try:
         OsFiles().makedirs(str(directory))
-        return has_records(directory / "offsets")
+        return needs_recovery(directory / "offsets")
     except OSError as error:
         text = f"committed offsets of consumers in {directory}: {error.strerror}"
         raise EdgeError(text, hint="mend the directory, or write enabled = false in [consumers]") from error

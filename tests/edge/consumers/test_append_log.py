@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from edge.consumers import append_log as journal_module
 from edge.consumers.ack_tracker import Tried
-from edge.consumers.append_log import Journal, pack_header, pack_record
+from edge.consumers.append_log import Journal, needs_recovery, pack_header, pack_record
 from edge.consumers.offset_store import OffsetStore, decode_body
 from persistence.files import OsFiles
 from tests.support.simfiles import SimFiles
@@ -130,6 +130,20 @@ def test_a_tail_that_is_cut_is_reported(tmp_path, caplog):
     caplog.clear()
     assert opened_and_closed(tmp_path) == [b"one"]
     assert caplog.text == ""
+
+
+def test_a_start_reads_every_file_but_one_with_a_valid_header_only(tmp_path):
+    path = tmp_path / "offsets"
+    assert not needs_recovery(path)
+    for data, expected in (
+        (pack_header(), False),
+        (b"", True),
+        (pack_header()[:-1], True),
+        (b"x" * len(pack_header()), True),
+        (pack_header() + pack_record(b"body"), True),
+    ):
+        path.write_bytes(data)
+        assert needs_recovery(path) is expected, data
 
 
 def test_a_file_of_somebody_else_is_put_aside(tmp_path):
