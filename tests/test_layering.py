@@ -86,8 +86,8 @@ edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.si
 edge.doctor: EDGE edge.config edge.observe edge.server edge.transport
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.client edge.config edge.consumers edge.doctor edge.load
-    edge.local edge.log edge.mqtt edge.server edge.streams edge.terminal_escape edge.transport edge.waiting
-    persistence persistence.archive persistence.maintenance persistence.segment ringbuf
+    edge.local edge.log edge.mqtt edge.observe edge.server edge.streams edge.terminal_escape edge.transport
+    edge.waiting persistence persistence.archive persistence.maintenance persistence.segment ringbuf
     msgspec rich zmq
 edge.__main__: edge.cli
 brim: bridge.spark edge.cli edge.client edge.consumers edge.errors edge.local edge.mqtt ringbuf

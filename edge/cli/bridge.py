@@ -31,7 +31,7 @@ from edge import logging_setup
 from edge.cli.config_options import add_config_arguments, add_runtime_argument, configured
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
-from edge.cli.status import TROUBLED, loss_lines
+from edge.cli.status import loss_lines
 from edge.config.directories import runtime_directory
 from edge.config.schema import NAME_PATTERN, NAME_RULE, Config
 from edge.config.schema import Bridge as BridgeConfig
@@ -39,6 +39,7 @@ from edge.errors import BrokerUnreachable, EdgeError
 from edge.local.protocol import Connection, Report, Status
 from edge.local.upstream_reporter import UpstreamReporter
 from edge.logging_setup import pairs
+from edge.observe.health import TROUBLED
 from edge.server.sd_notify import notify
 from edge.terminal_escape import escaped
 from edge.waiting import within

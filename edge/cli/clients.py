@@ -25,7 +25,14 @@ import msgspec
 
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.humanize import count_in_words, seconds_in_words
-from edge.cli.listing import Column, Row, add_listing_arguments, print_listing
+from edge.cli.listing import (
+    Column,
+    Row,
+    add_listing_arguments,
+    number_column,
+    print_listing,
+    text_column,
+)
 from edge.errors import EdgeError
 from edge.local.protocol import (
     Connection,
@@ -54,12 +61,8 @@ def _dropped(row: Row) -> str:
     return ", ".join(f"{count_in_words(count)} {cause}" for cause, count in row["dropped"].items())
 
 
-def _count(title: str, name: str) -> Column:
-    return Column(title, lambda row: count_in_words(row[name]), lambda row: row[name])
-
-
 COLUMNS = (
-    Column("client", lambda row: row["client_id"], lambda row: row["client_id"]),
+    text_column("client", "client_id"),
     Column("user", lambda row: row["username"] or "-", lambda row: row["username"]),
     Column(
         "address",
@@ -69,10 +72,10 @@ COLUMNS = (
     Column("mqtt", lambda row: row["protocol"] or "away", lambda row: row["protocol"]),
     Column("since", _since, lambda row: row["since_s"]),
     Column("keepalive", lambda row: f"{row['keep_alive_s'] or '-'}", lambda row: row["keep_alive_s"]),
-    _count("subscriptions", "subscriptions"),
-    _count("queued", "queued"),
-    _count("inflight", "in_flight"),
-    _count("delivered", "delivered"),
+    number_column("subscriptions", "subscriptions"),
+    number_column("queued", "queued"),
+    number_column("inflight", "in_flight"),
+    number_column("delivered", "delivered"),
     Column("dropped", _dropped, lambda row: sum(row["dropped"].values())),
 )
 

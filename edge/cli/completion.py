@@ -83,14 +83,21 @@ def _line(text: str | None, parser: argparse.ArgumentParser, action: argparse.Ac
     return " ".join((text or "").split()) % fields if "%" in (text or "") else " ".join((text or "").split())
 
 
+def _with_value(commands: list[_Command]) -> Iterator[tuple[str, list[str]]]:
+    """Options with a value: the pattern of a `case` over "PATH:OPTION", and the values."""
+    for command in commands:
+        for option in command.options:
+            if option.takes_value:
+                names = (shlex.quote(f"{command.path}:{name}") for name in option.names)
+                yield "|".join(names), option.values
+
+
 def _bash(commands: list[_Command], known: list[str]) -> str:
     values, words = [], []
+    for pattern, choices in _with_value(commands):
+        reply = f'COMPREPLY=($(compgen -W {shlex.quote(" ".join(choices))} -- "$cur"))'
+        values.append(f"        {pattern}) {reply if choices else 'COMPREPLY=()'}; return ;;")
     for it in commands:
-        for option in it.options:
-            if option.takes_value:
-                labels = "|".join(shlex.quote(f"{it.path}:{name}") for name in option.names)
-                reply = f'COMPREPLY=($(compgen -W {shlex.quote(" ".join(option.values))} -- "$cur"))'
-                values.append(f"        {labels}) {reply if option.values else 'COMPREPLY=()'}; return ;;")
         offered = [*it.names, *(name for option in it.options for name in option.names)]
         words.append(f"        {it.path!r}) words={shlex.quote(' '.join(offered))} ;;")
     lines = "\n".join
@@ -117,12 +124,10 @@ complete -o bashdefault -o default -F _brim brim
 
 def _zsh(commands: list[_Command], known: list[str]) -> str:
     values, cases = [], []
+    for pattern, choices in _with_value(commands):
+        offer = f"compadd -- {shlex.join(choices)}" if choices else "_files"
+        values.append(f"    ({pattern}) {offer}; return ;;")
     for it in commands:
-        for option in it.options:
-            if option.takes_value:
-                labels = "|".join(shlex.quote(f"{it.path}:{name}") for name in option.names)
-                offer = f"compadd -- {shlex.join(option.values)}" if option.values else "_files"
-                values.append(f"    ({labels}) {offer}; return ;;")
         names = " ".join(_zsh_item(name, about) for name, about in it.names.items())
         options = " ".join(_zsh_item(name, option.about) for option in it.options for name in option.names)
         cases.append(f"    ({it.path!r}) names=({names}) options=({options}) ;;")

@@ -16,9 +16,13 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from edge.cli.argument_types import at_least_one
+from edge.cli.humanize import count_in_words
 from edge.terminal_escape import escaped
 
-__all__ = ["Column", "Row", "add_listing_arguments", "ordered", "print_listing", "table"]
+__all__ = [
+    "TOPIC_COLUMN", "Column", "Row", "add_listing_arguments", "number_column", "ordered", "print_listing",
+    "table", "text_column",
+]  # fmt: skip
 
 LIMIT = 1_000  # rows of a table without --limit
 GAP = "  "
@@ -39,6 +43,19 @@ class Column(NamedTuple):
         if value is None:
             return (1, 0)
         return (0, value if isinstance(value, str) else -value)
+
+
+def number_column(title: str, key: str, suffix: str = "") -> Column:
+    """Column of the number `key` of a row."""
+    return Column(title, lambda row: count_in_words(row[key]) + suffix, lambda row: row[key])
+
+
+def text_column(title: str, key: str) -> Column:
+    """Column of the text `key` of a row."""
+    return Column(title, lambda row: str(row[key]), lambda row: str(row[key]))
+
+
+TOPIC_COLUMN = Column("topic", lambda row: row["topic"], lambda row: row["topic"].replace("/", "\0"))
 
 
 def add_listing_arguments(parser: argparse.ArgumentParser, columns: Sequence[Column], what: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from edge.cli.humanize import bytes_in_words, count_in_words
-from edge.cli.listing import Column, Row
+from edge.cli.humanize import bytes_in_words
+from edge.cli.listing import Column, Row, number_column, text_column
 
 __all__ = ["BRIDGE_COLUMNS", "CONSUMER_COLUMNS", "RING_COLUMNS", "Overview", "sample"]
 
@@ -14,37 +14,29 @@ Overview = dict[str, Any]
 _RATED = ("published", "sourced", "delivered", "bytes_in", "bytes_out")
 
 
-def _number(title: str, name: str, suffix: str = "") -> Column:
-    return Column(title, lambda row: count_in_words(row[name]) + suffix, lambda row: row[name])
-
-
-def _name(title: str, name: str) -> Column:
-    return Column(title, lambda row: str(row[name]), lambda row: str(row[name]))
-
-
 RING_COLUMNS = (
-    _name("ring", "ring"),
-    _name("stream", "stream"),
-    _name("durability", "durability"),
-    _number("rate", "rate", "/s"),
+    text_column("ring", "ring"),
+    text_column("stream", "stream"),
+    text_column("durability", "durability"),
+    number_column("rate", "rate", "/s"),
     Column("size", lambda row: bytes_in_words(row["capacity_bytes"]), lambda row: row["capacity_bytes"]),
     Column("used", lambda row: f"{row['used_ratio']:.0%}", lambda row: row["used_ratio"]),
     Column("unread", lambda row: f"{row['unread_ratio']:.0%}", lambda row: row["unread_ratio"]),
-    _number("next", "end_offset"),
-    _number("readers", "readers"),
-    _number("lag", "lag"),
-    _number("lost", "lost"),
+    number_column("next", "end_offset"),
+    number_column("readers", "readers"),
+    number_column("lag", "lag"),
+    number_column("lost", "lost"),
 )
 BRIDGE_COLUMNS = (
-    _name("bridge", "bridge"),
-    _name("state", "condition"),
-    _number("rate", "rate", "/s"),
-    _number("lag", "lag"),
-    _number("lost", "lost"),
-    _name("to", "to"),
-    _name("error", "error"),
+    text_column("bridge", "bridge"),
+    text_column("state", "condition"),
+    number_column("rate", "rate", "/s"),
+    number_column("lag", "lag"),
+    number_column("lost", "lost"),
+    text_column("to", "to"),
+    text_column("error", "error"),
 )
-CONSUMER_COLUMNS = (_name("consumer", "consumer"), _number("lag", "lag"))
+CONSUMER_COLUMNS = (text_column("consumer", "consumer"), number_column("lag", "lag"))
 
 
 def sample(before: Overview, now: Overview, elapsed_s: float) -> Overview:

@@ -16,8 +16,8 @@ import asyncio
 
 from edge.cli.argument_types import at_least_one
 from edge.cli.exit_status import Exit
-from edge.cli.mqtt_options import add_connection_arguments, client_of, run_verb
-from edge.cli.request import arrival_of
+from edge.cli.mqtt_options import client_of, run_verb
+from edge.cli.request import add_exchange_arguments, arrival_of
 from edge.cli.sub import line_form
 from edge.mqtt import Properties
 
@@ -30,14 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     answer = parser.add_mutually_exclusive_group(required=True)
     answer.add_argument("payload", nargs="?", help="payload of every reply, as text")
     answer.add_argument("--echo", action="store_true", help="reply with the payload of the request")
-    parser.add_argument(
-        "-q", "--qos", type=int, choices=(0, 1, 2), default=1, help="QoS (default: %(default)s)"
-    )
     parser.add_argument("-C", "--count", type=at_least_one, metavar="N", help="end after N requests")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print the topic before each request")
-    parser.add_argument("--json", action="store_true", help="print requests as JSON objects, one per line")
-    add_connection_arguments(parser)
-    parser.set_defaults(protocol="5")
+    add_exchange_arguments(parser, "request")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from edge.cli.sub_sources import Arrival
 from edge.client.subscriptions import Message
 from edge.mqtt import Properties
 
-__all__ = ["add_arguments", "arrival_of", "run"]
+__all__ = ["add_arguments", "add_exchange_arguments", "arrival_of", "run"]
 
 WAIT_S = 10.0
 
@@ -35,9 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", help="topic of the request")
     parser.add_argument("payload", nargs="?", default="", help="payload of the request, as text")
     parser.add_argument("--response-topic", metavar="TOPIC", help="topic for responses (default: a new one)")
-    parser.add_argument(
-        "-q", "--qos", type=int, choices=(0, 1, 2), default=1, help="QoS (default: %(default)s)"
-    )
     parser.add_argument(
         "-C", "--count", type=at_least_one, default=1, metavar="N", help="number of responses (default: 1)"
     )
@@ -49,7 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="time for responses (default: 10s)",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="print the topic before each response")
+    add_exchange_arguments(parser, "response")
+
+
+def add_exchange_arguments(parser: argparse.ArgumentParser, printed: str) -> None:
+    """Add what `brim request` and `brim reply` share. `printed`: the messages that they print."""
+    parser.add_argument(
+        "-q", "--qos", type=int, choices=(0, 1, 2), default=1, help="QoS (default: %(default)s)"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help=f"print the topic before each {printed}")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line, with all fields")
     add_connection_arguments(parser)
     parser.set_defaults(protocol="5")

@@ -24,7 +24,7 @@ import msgspec
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
-from edge.cli.listing import Column, Row, add_listing_arguments, print_listing
+from edge.cli.listing import TOPIC_COLUMN, Column, Row, add_listing_arguments, print_listing
 from edge.cli.payloads import payload_fields, record_property_fields, short_payload
 from edge.errors import EdgeError
 from edge.local.filters import checked_filters
@@ -45,7 +45,7 @@ def _value(row: Row) -> str:
 
 
 COLUMNS = (
-    Column("topic", lambda row: row["topic"], lambda row: row["topic"].replace("/", "\0")),
+    TOPIC_COLUMN,
     Column("qos", lambda row: str(row["qos"]), lambda row: row["qos"]),
     Column("size", lambda row: bytes_in_words(row["size_bytes"]), lambda row: row["size_bytes"]),
     Column("age", lambda row: seconds_in_words(_age_s(row)), lambda row: row["timestamp_ns"]),

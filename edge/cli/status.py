@@ -9,7 +9,6 @@ or damaged before they were drained. All other losses since the start are shown 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,25 +19,18 @@ from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, micros_in_words, seconds_in_words
 from edge.local.protocol import Connection, Report, Status
+from edge.observe.health import troubles, upstream_waits
 from edge.terminal_escape import escaped
 
 __all__ = ["add_arguments", "run"]
 
-QUIET_S = 10.0  # publishers wait, and no bridge reports progress of its sink
 OWNER_SHARE = 10  # an owner with a smaller part of a table is not shown
-_LOST_BY = {
-    "state_dir": ": what is kept there is lost, and publishers of streams with a log are refused",
-    "log": ": publishers of streams with a log are refused",
-    "runtime_dir": ": programs of this machine cannot attach, and a killed broker loses its rings",
-    "ring": ": programs of this machine cannot attach, and a killed broker loses it",
-}
 _CAUSES = {
     "overwritten": "overwritten in the ring before they were drained",
     "retention": "removed from the log before they were drained",
     "damaged": "damaged in memory before they were drained",
 }
 RANGES_SHOWN = 4  # of one partition; --json has more
-TROUBLED = {"retrying", "blocked", "stopped", "failed"}  # conditions of a bridge
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for line in _lines(status, clients=arguments.clients, readers=arguments.readers):
             print(_colored(escaped(line)))
-    if _troubles(status):
+    if troubles(status):
         return Exit.INCOMPLETE
     return Exit.LOST if any(bridge["verdict"] == "lost" for bridge in status["bridges"]) else 0
 
@@ -68,53 +60,6 @@ def _colored(line: str) -> str:
     first = line.split(maxsplit=1)[0]
     color = {"WARNING": "yellow", "LOST": "red"}.get(first, "")
     return colored(line, color) if color else line
-
-
-def _troubles(status: dict[str, Any]) -> list[str]:
-    """Parts that have stopped and need attention."""
-    troubles = [
-        f"{row['key']} {row['path']} was removed or replaced; {row['remedy']}{_LOST_BY.get(row['key'], '')}"
-        for row in status.get("missing", ())
-    ]
-    if stalled_s := status["watchdog"].get("stalled_s"):
-        troubles.append(f"clients are not served for {seconds_in_words(stalled_s)}; the log has the state")
-    for bridge in status["bridges"]:
-        if bridge["condition"] in TROUBLED or bridge["stalled_s"]:
-            why = "; ".join(filter(None, (bridge["last_error"], bridge["remedy"])))
-            troubles.append(f"bridge {bridge['name']} is {bridge['condition']}: {why}")
-    for ring, bridge, behind, report_age_s in _upstream(status) if status["mqtt"]["acks_waiting"] else ():
-        if behind and (report_age_s is None or report_age_s > QUIET_S):
-            age = "no report" if report_age_s is None else f"last report {seconds_in_words(report_age_s)} ago"
-            troubles.append(f"publishers to {ring} wait for bridge {bridge}: {age}")
-    if error := status["mqtt"].get("spill_errno"):
-        troubles.append(
-            "publishers are refused where a ring would overwrite what absent sessions wait for: "
-            f"the spill file in {status['runtime_dir']} cannot grow: {os.strerror(error)}"
-        )
-    log = status["log"]
-    if log and log["failures"]:
-        troubles.append(
-            f"the log cannot be written, and nothing is acknowledged that waits for it: {log['reason']}"
-        )
-    if log:
-        troubles += [f"ring {name} is no longer logged: {why}" for name, why in log["broken_rings"].items()]
-    if log and (maintenance := log.get("maintenance")):
-        troubles += [f"stream {name} is full, and refuses publishers" for name in maintenance["full_streams"]]
-        if maintenance["trouble"]:
-            troubles.append(f"segments are not archived or read again: {maintenance['trouble']}")
-    return troubles
-
-
-def _upstream(status: dict[str, Any]) -> Iterator[tuple[str, str, int, float | None]]:
-    """Bridges that publishers wait for: ring, bridge, missing records, seconds since its last report."""
-    for ring in status["rings"]:
-        for bridge, progress in status["upstream"].get(ring["name"], {}).items():
-            yield (
-                ring["name"],
-                bridge,
-                max(0, ring["end_offset"] - progress["offset"]),
-                progress["report_age_s"],
-            )
 
 
 def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[str]:
@@ -145,8 +90,9 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
     for bridge in status["bridges"]:
         yield _bridge_line(bridge)
         yield from loss_lines(bridge)
-    for ring, bridge, behind, _ in _upstream(status):
-        yield f"upstream {ring}: bridge {bridge} lacks the last {count_in_words(behind)} records"
+    for waits in upstream_waits(status):
+        missing = count_in_words(waits.missing)
+        yield f"upstream {waits.ring}: bridge {waits.bridge} lacks the last {missing} records"
     if status["log"]:
         yield from _log_lines(status["log"], rates)
     for consumer in status.get("consumers") or ():
@@ -156,7 +102,7 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
     yield from (f"lost     {cause}: {count_in_words(count)}" for cause, count in status["lost"].items())
     if not status["lost"]:
         yield "lost     nothing"
-    yield from (f"WARNING  {trouble}" for trouble in _troubles(status))
+    yield from (f"WARNING  {trouble.why}" for trouble in troubles(status))
     if status["shortened"]:
         yield f"         (left out, to fit: {', '.join(status['shortened'])})"
 

@@ -15,7 +15,7 @@ from edge.cli import rates
 from edge.cli.argument_types import positive_seconds
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.humanize import bytes_in_words, seconds_in_words
-from edge.cli.listing import Column, Row, add_listing_arguments, print_listing
+from edge.cli.listing import Column, Row, add_listing_arguments, print_listing, text_column
 from edge.local.protocol import Connection, Overview, Report
 
 __all__ = ["add_arguments", "run"]
@@ -33,16 +33,16 @@ def _retention(row: Row) -> str:
 
 _COLUMNS = (
     *rates.RING_COLUMNS,
-    Column("full", lambda row: row["when_full"], lambda row: row["when_full"]),
+    text_column("full", "when_full"),
     Column("retention", _retention, lambda row: row["retain_bytes"] or row["retain_s"]),
     Column("topics", lambda row: " ".join(row["topics"]), lambda row: " ".join(row["topics"])),
 )
 _UNKNOWN: Row = {"when_full": "", "is_logged": True, "retain_bytes": 0, "retain_s": 0, "topics": []}
 _READERS = (
-    Column("ring", lambda row: row["ring"], lambda row: row["ring"]),
+    text_column("ring", "ring"),
     Column("reader", lambda row: row["name"] or "reader", lambda row: row["name"]),
     Column("pid", lambda row: str(row["pid"]), lambda row: row["pid"]),
-    Column("state", lambda row: row["state"], lambda row: row["state"]),
+    text_column("state", "state"),
     Column("lag", lambda row: str(row["lag"]), lambda row: row["lag"]),
     Column("lost", lambda row: str(row["lost"]), lambda row: row["lost"]),
 )

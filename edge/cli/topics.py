@@ -22,7 +22,14 @@ from edge.cli.argument_types import at_least_one, positive_seconds
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
-from edge.cli.listing import Column, Row, add_listing_arguments, print_listing
+from edge.cli.listing import (
+    TOPIC_COLUMN,
+    Column,
+    Row,
+    add_listing_arguments,
+    number_column,
+    print_listing,
+)
 from edge.cli.payloads import payload_fields, short_payload
 from edge.cli.retained import retained_messages
 from edge.local.protocol import Connection
@@ -34,10 +41,6 @@ __all__ = ["COLUMNS", "add_arguments", "census_rows", "run"]
 
 SHOWN_BYTES = 256  # of the last payload
 BATCH = 4_096
-
-
-def _number(title: str, name: str) -> Column:
-    return Column(title, lambda row: count_in_words(row[name]), lambda row: row[name])
 
 
 def _text(row: Row) -> str:
@@ -54,10 +57,10 @@ def _age(row: Row) -> str:
 
 
 COLUMNS = (
-    Column("topic", lambda row: row["topic"], lambda row: row["topic"].replace("/", "\0")),
-    _number("topics", "topics"),
-    _number("count", "count"),
-    Column("rate", lambda row: f"{count_in_words(row['rate'])}/s", lambda row: row["rate"]),
+    TOPIC_COLUMN,
+    number_column("topics", "topics"),
+    number_column("count", "count"),
+    number_column("rate", "rate", "/s"),
     Column("bytes", lambda row: f"{bytes_in_words(row['byte_rate'])}/s", lambda row: row["byte_rate"]),
     Column("age", _age, lambda row: row["timestamp_ns"]),
     Column(
@@ -67,7 +70,7 @@ COLUMNS = (
     ),
     Column("value", _text, _text),
 )
-_TREE = (Column("topic", lambda row: "  " * row["level"] + row["name"], COLUMNS[0].order), *COLUMNS[1:])
+_TREE = (Column("topic", lambda row: "  " * row["level"] + row["name"], TOPIC_COLUMN.order), *COLUMNS[1:])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,6 @@
-"""Health of a broker: the parts that are not ready and the reasons, from the status report.
+"""Health of a broker: the parts that need attention and the reasons, from the status report.
+
+For `brim status`, `brim doctor` and the pages of the metrics endpoint.
 
 /healthz is 200 while clients are served. /readyz is 200 while clients can publish and receive too. A bridge
 that cannot reach its sink is reported, but the broker stays ready: the log holds the records.
@@ -11,23 +13,42 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Trouble", "health_page", "is_ready", "ready_page", "troubles"]
+__all__ = [
+    "TROUBLED", "Trouble", "UpstreamWait", "health_page", "is_ready", "ready_page", "troubles",
+    "upstream_waits",
+]  # fmt: skip
 
 Status = Mapping[str, Any]
 
-_TROUBLED = {"retrying", "blocked", "stopped", "failed"}  # conditions of a bridge
+QUIET_S = 10.0  # publishers wait, and no bridge reports progress of its sink
+TROUBLED = {"retrying", "blocked", "stopped", "failed"}  # conditions of a bridge
+_LOST_BY = {
+    "state_dir": ": what is kept there is lost, and publishers of streams with a log are refused",
+    "log": ": publishers of streams with a log are refused",
+    "runtime_dir": ": programs of this machine cannot attach, and a killed broker loses its rings",
+    "ring": ": programs of this machine cannot attach, and a killed broker loses it",
+}
 
 
 class Trouble(NamedTuple):
-    """A part that needs attention. `blocks`: clients cannot be served as they should."""
+    """A part that needs attention, with a sentence. `blocks`: clients cannot be served as they should."""
 
     part: str
     why: str
     blocks: bool = True
 
 
+class UpstreamWait(NamedTuple):
+    """Records of a ring that a bridge has not drained yet, and the seconds since its last report."""
+
+    ring: str
+    bridge: str
+    missing: int
+    report_age_s: float | None
+
+
 def troubles(status: Status) -> list[Trouble]:
-    """All parts that are not ready."""
+    """All parts that need attention."""
     return [*_of_clients(status), *_of_log(status), *_of_bridges(status)]
 
 
@@ -58,26 +79,58 @@ def _of_clients(status: Status) -> Iterator[Trouble]:
     if stalled_s := (status.get("watchdog") or {}).get("stalled_s"):
         yield Trouble("mqtt", f"clients are not served for {stalled_s:.1f} s; see the broker's log")
     for missing in status.get("missing", ()):
-        why = f"{missing['path']} was removed or replaced; {missing['remedy']}"
-        yield Trouble(missing["key"], why, blocks=missing["key"] in {"log", "state_dir"})
+        why = f"{missing['key']} {missing['path']} was removed or replaced; {missing['remedy']}"
+        yield Trouble(
+            missing["key"],
+            why + _LOST_BY.get(missing["key"], ""),
+            blocks=missing["key"] in {"log", "state_dir"},
+        )
     if error := status["mqtt"].get("spill_errno"):
-        yield Trouble("spill file", f"it cannot grow: {os.strerror(error)}; free memory in runtime_dir")
+        yield Trouble(
+            "spill file",
+            "publishers are refused where a ring would overwrite what absent sessions wait for: "
+            f"the spill file cannot grow: {os.strerror(error)}; free memory in runtime_dir",
+        )
 
 
 def _of_log(status: Status) -> Iterator[Trouble]:
     log = status.get("log") or {}
     if log.get("failures"):
-        yield Trouble("log", f"it cannot be written: {log.get('reason') or 'see the log of the broker'}")
+        reason = log.get("reason") or "see the log of the broker"
+        yield Trouble(
+            "log", f"the log cannot be written, and nothing is acknowledged that waits for it: {reason}"
+        )
     elif log.get("read_only"):
         yield Trouble("log", "the disk is nearly full, and the log takes no records; free space")
     for ring, why in (log.get("broken_rings") or {}).items():
-        yield Trouble(f"log of ring {ring}", f"no longer written: {why}")
-    for stream in (log.get("maintenance") or {}).get("full_streams", ()):
-        yield Trouble(f"stream {stream}", "full: publishers are refused; raise retain_bytes or drain it")
+        yield Trouble(f"log of ring {ring}", f"ring {ring} is no longer logged: {why}")
+    maintenance = log.get("maintenance") or {}
+    for stream in maintenance.get("full_streams", ()):
+        why = f"stream {stream} is full, and publishers are refused; raise retain_bytes or drain it"
+        yield Trouble(f"stream {stream}", why)
+    if maintenance.get("trouble"):
+        why = f"segments are not archived or read again: {maintenance['trouble']}"
+        yield Trouble("log maintenance", why, blocks=False)
 
 
 def _of_bridges(status: Status) -> Iterator[Trouble]:
     for bridge in status.get("bridges", ()):
-        if bridge["condition"] in _TROUBLED or bridge.get("stalled_s"):
+        if bridge["condition"] in TROUBLED or bridge.get("stalled_s"):
             details = "; ".join(filter(None, (bridge.get("last_error"), bridge.get("remedy"))))
-            yield Trouble(f"bridge {bridge['name']}", f"{bridge['condition']}: {details}", blocks=False)
+            why = f"bridge {bridge['name']} is {bridge['condition']}: {details}"
+            yield Trouble(f"bridge {bridge['name']}", why, blocks=False)
+    if not status["mqtt"].get("acks_waiting"):
+        return
+    for waits in upstream_waits(status):
+        if waits.missing and (waits.report_age_s is None or waits.report_age_s > QUIET_S):
+            age = "no report" if waits.report_age_s is None else f"last report {waits.report_age_s:.0f} s ago"
+            why = f"publishers to {waits.ring} wait for bridge {waits.bridge}: {age}"
+            yield Trouble(f"ring {waits.ring}", why, blocks=False)
+
+
+def upstream_waits(status: Status) -> Iterator[UpstreamWait]:
+    """Bridges that publishers wait for, by ring."""
+    for ring in status.get("rings", ()):
+        for bridge, progress in status["upstream"].get(ring["name"], {}).items():
+            missing = max(0, ring["end_offset"] - progress["offset"])
+            yield UpstreamWait(ring["name"], bridge, missing, progress["report_age_s"])

@@ -146,6 +146,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         desk.prepare()
         with desk.broker(CONFIGURATION), Child(DEVICE, f"mqtt://127.0.0.1:{desk.ports['mqtt']}") as device:
             device.lines_until("ready")
+            desk.command("brim sub -c -i dashboard -q 1 'plant/#' -C 1")  # leaves a session
             with desk.start("reply", "plant/cmd", "running") as replies:
                 replies.patience_s = COMMAND_S
                 yield desk

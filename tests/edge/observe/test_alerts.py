@@ -17,8 +17,8 @@ from tests.edge.observe.test_prometheus import everything
 from tests.support.project import ROOT
 from tests.support.waiting import PATIENCE_S
 
-RULES = ROOT / "packaging" / "prometheus" / "brim.rules.yml"
-DASHBOARD = ROOT / "packaging" / "grafana" / "brim.json"
+RULES = ROOT / "release" / "monitoring" / "prometheus" / "brim.rules.yml"
+DASHBOARD = ROOT / "release" / "monitoring" / "grafana" / "brim.json"
 NAME = re.compile(r"\b(?:brim|process)_[a-z_]+\b")
 SERIES = {name for name, metric in METRICS.items() if metric.kind != "histogram"} | {
     f"{name}_{part}"
