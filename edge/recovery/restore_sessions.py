@@ -121,6 +121,7 @@ class _Restart:
         try:
             self._replay()
             self._route_the_rest()
+            self._report_missing_log()
             self._settle()
         finally:
             lost = self._engine.replay_end()
@@ -237,6 +238,17 @@ class _Restart:
                     self._route(source, at, None, begin)
             else:
                 self._engine.replay_resume_ring(source, begin)
+
+    def _report_missing_log(self) -> None:
+        """Report rings whose log ends before the journal: log files were removed, or are older."""
+        for number, (_, name, epoch) in self._sources.items():
+            if self._past is None or (name, epoch) not in self._past_sources:
+                continue
+            journal_end, log_end = self._engine.replayed_position(number), self._log_end(name, epoch)
+            if journal_end > log_end:
+                details = {"ring": name, "epoch": epoch, "journal": journal_end, "log": log_end}
+                text = "log ends before the session journal, sessions continue without its missing records %s"
+                log.warning(text, pairs(**details))
 
     def _route_log(self, source: int, name: str, epoch: int, begin: int) -> None:
         position = begin & ALIGN_MASK

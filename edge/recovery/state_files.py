@@ -137,7 +137,7 @@ class StateFiles:
             log.info("sessions restored %s", pairs(**restored._asdict()))
             if restored.lost:
                 log.warning(
-                    "queued records lost: they were only in lost memory %s",
+                    "queued records lost: no ring, log or spill file has them %s",
                     pairs(records=restored.lost),
                 )
         self._found = SavedState()

@@ -26,6 +26,7 @@ struct mq_journal_replay {
     uint16_t rings[MQ_RINGS_MAX];     /* by their old number; 0: removed */
     uint64_t ends[MQ_RINGS_MAX];      /* by their old number: end of the stored records */
     uint64_t routed[MQ_RINGS_MAX];    /* by their old number: positions below have been routed */
+    uint64_t stored[MQ_RINGS_MAX];    /* by their current number: end of the stored records */
 };
 
 mq_journal_replay *mq_journal_replay_new(mq_engine *engine)
@@ -70,6 +71,7 @@ void mq_journal_replay_ring(mq_journal_replay *replay, uint32_t number, const mq
     replay->rings[number] = (uint16_t)ring->ring;
     replay->ends[number] = ring->end;
     replay->routed[number] = ring->routed;
+    replay->stored[ring->ring] = ring->end;
 }
 
 void mq_journal_replay_refuse(mq_journal_replay *replay)
@@ -376,9 +378,11 @@ static uint32_t ids_of(mq_engine *engine, uint32_t topic, const mq_session *sess
 static bool resolve_overwritten(mq_engine *engine, mq_journal_replay *replay, const mq_ring *ring,
                                 mq_entry *entry, mq_unknown *out)
 {
-    mq_blob *blob = mq_spill_find(engine, ring, mq_where_position(entry->where));
+    uint64_t position = mq_where_position(entry->where);
+    mq_blob *blob = mq_spill_find(engine, ring, position);
     if (blob == NULL) {
-        if (ring->logged && ring->kind != MQ_RING_OF_PRODUCER)
+        bool is_logged = ring->logged && position < replay->stored[mq_where_ring(entry->where)];
+        if (is_logged && ring->kind != MQ_RING_OF_PRODUCER)
             return true;
         entry->where = MQ_NOWHERE;
         replay->lost++;
