@@ -39,7 +39,7 @@ def first_look(lake: str, field: str, plot: Path) -> None:
     """).show(truncate=False)
 
     # Payloads are JSON here: one number of each, by second. A payload schema does the same for all fields,
-    # and faster: .option("payloads", "payloads.toml"), see bridge/spark/payload_schema.py.
+    # and faster: .option("payloads", "payloads.toml"), see bridge/payloads/schema.py.
     means = spark.sql(
         f"""
         SELECT topic, date_trunc('second', timestamp) AS second,

@@ -60,7 +60,7 @@ def test_a_document_uses_plain_words(page: Path) -> None:
 def test_a_configuration_in_a_document_is_accepted(block: Block) -> None:
     if "payload" in (table := tomllib.loads(block.text)):
         schema = pytest.importorskip(
-            "bridge.spark.payload_schema", reason="payload schemas require the extra spark"
+            "bridge.payloads.schema", reason="payload schemas require the extra spark"
         )
         assert len(schema.Payloads.of(table).rules) == len(table["payload"])
     else:

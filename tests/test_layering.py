@@ -75,9 +75,11 @@ bridge.sinks: bridge.arrow bridge.backoff bridge.errors bridge.format edge.clien
     persistence.files ringbuf cffi msgspec confluent_kafka obstore pyarrow
 bridge.drain: FILES bridge.backoff bridge.errors bridge.format bridge.rangeset bridge.sinks bridge.source
     edge.errors edge.mqtt edge.rpc persistence.errors persistence.segment ringbuf msgpack msgspec
-bridge.spark: bridge.arrow bridge.errors bridge.format bridge.rangeset ringbuf cbor2 deltalake google
-    msgpack py4j pyarrow pyspark
-bridge.spark.jobs: bridge.arrow bridge.errors bridge.rangeset bridge.spark msgpack pyarrow pyspark
+bridge.payloads: bridge.arrow bridge.errors ringbuf cbor2 google msgpack pyarrow
+bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.rangeset deltalake
+    py4j pyarrow pyspark
+bridge.spark.jobs: bridge.arrow bridge.errors bridge.payloads bridge.rangeset bridge.spark msgpack pyarrow
+    pyspark
 edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.broker edge.config edge.consumers edge.engine edge.local
     edge.log edge.mqtt
@@ -110,11 +112,11 @@ ROOMS = table()
 ONLY_IN = {
     "amqtt": {"edge.auth.amqtt_compat.loader"},
     "argon2": {"edge.auth.password_hash"},
-    "cbor2": {"bridge.spark.payload_formats"},
+    "cbor2": {"bridge.payloads.formats"},
     "confluent_kafka": {"bridge.sinks.kafka_client"},
     "dacite": {"edge.auth.amqtt_compat.loader"},
     "deltalake": {"bridge.spark.tables"},
-    "google": {"bridge.spark.payload_formats"},
+    "google": {"bridge.payloads.formats"},
     "obstore": {"bridge.sinks.lease", "bridge.sinks.object_store"},
     "websockets": {"edge.transport.websocket_upgrade"},
 }
@@ -294,6 +296,7 @@ def test_starting_the_broker_loads_nothing_that_it_does_not_need() -> None:
     """A sink and the Spark source are loaded by who uses them; all else must be light."""
     late = (
         "bridge.arrow",
+        "bridge.payloads",
         "persistence.archive.columns",
         "persistence.archive.parquet",
         "bridge.spark",

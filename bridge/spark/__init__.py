@@ -5,9 +5,6 @@
     landing_zone.py    list and content of the drained files
     task_planning.py   files and tasks of a batch
     filters.py         conditions, by options or pushed down by Spark
-    payload_schema.py  payload schema: formats by topic, in a small file
-    payload_decode.py  payloads into typed columns; payload_msgpack.py in C, payload_formats.py by libraries;
-                       undecoded_text.py: values that do not fit, as text
     tables.py          tables of batches, with or without a Delta log; schema_evolution.py: their columns
                        over time
     session.py         a Spark session on this machine; quiet_workers.py: its workers, without tracebacks

@@ -56,12 +56,12 @@ from bridge.arrow.schema import (
 )
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.format.drained_file import PARQUET_SUFFIX
+from bridge.payloads.decode import typed_columns
 from bridge.rangeset import subtract
 from bridge.spark import files_view, quiet_workers
 from bridge.spark.landing_zone import Landing, StoredFile, matches, name_of
 from bridge.spark.named_files import refuse_unknown, warn_of_unknown
 from bridge.spark.options import SourceOptions
-from bridge.spark.payload_decode import typed_columns
 from bridge.spark.pushdown import condition_of
 from bridge.spark.task_planning import Cursor, FileTask, advance, between, by_edge, clipped, pack, tasks_of
 

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from bridge.arrow.schema import TYPES, DecodedColumns
 from bridge.format.drained_file import FileName
-from bridge.spark.payload_schema import filter_pattern
+from bridge.payloads.schema import filter_pattern
 
 __all__ = ["Condition", "Where"]
 

@@ -20,7 +20,8 @@
     topic                topic filters separated by commas, as in MQTT: plant/+/temp, plant/#
     pushDown             false (default); true: Spark's own conditions exclude files and records, too
                          (batch only; needs spark.sql.python.filterPushdown.enabled, which session.py sets)
-    payloads             file on the driver with a payload schema (payload_schema.py): payloads become columns
+    payloads             file on the driver with a payload schema (bridge/payloads/schema.py), whose fields
+                         become columns
     view                 records (default), or files: one row for each file, from names and footers
 
 Sizes are bytes, or a number with k, m or g. Upper and lower case in names of options are equal, as in Spark.
@@ -36,8 +37,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bridge.errors import SourceOptionError
+from bridge.payloads.schema import Payloads
 from bridge.spark.filters import Condition, Where, moment
-from bridge.spark.payload_schema import Payloads
 
 __all__ = ["SourceOptions"]
 

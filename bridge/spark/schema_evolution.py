@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType
 
-from bridge.spark.payload_schema import UNDECODED
+from bridge.payloads.schema import UNDECODED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -62,7 +62,7 @@ def _cast(column: Column, old: DataType, new: DataType) -> tuple[Column, Column]
 
 
 def _shown(column: Column, old: DataType) -> Column:
-    """The text of a value, in the form of undecoded_text.py."""
+    """The text of a value, in the form of bridge/payloads/undecoded_text.py."""
     if old == BinaryType():
         return f.concat(f.lit("0x"), f.lower(f.hex(column)))
     if old != StringType():

@@ -25,12 +25,16 @@ def page() -> str:
         parts += [f"## brim spark {name}\n", prose(about[:1].upper() + about[1:]) + ".\n"]
         parts += [help_text(doc_of(job, name)), arguments_table(parser, f"brim spark {name}")]
     parts += _modules(
-        {"verdict": "Verdicts", "options": "Options of the source", "payload_schema": "Payload schema"}
+        {
+            "bridge.spark.verdict": "Verdicts",
+            "bridge.spark.options": "Options of the source",
+            "bridge.payloads.schema": "Payload schema",
+        }
     )
     return "\n".join(parts)
 
 
 def _modules(titles: dict[str, str]) -> Iterator[str]:
     for name, title in titles.items():
-        module = importlib.import_module(f"bridge.spark.{name}")
-        yield f"## {title}\n\n{help_text(doc_of(module, name))}"
+        module = importlib.import_module(name)
+        yield f"## {title}\n\n{help_text(doc_of(module, name.rpartition('.')[2]))}"

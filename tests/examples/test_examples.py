@@ -112,8 +112,8 @@ def test_drained_files_are_an_arrow_table(broker: BrimProcess) -> None:
 
 def test_a_lake_to_try_spark_on_has_something_to_find(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="needs pyarrow, which the spark extra brings")
+    from bridge.payloads.schema import Payloads
     from bridge.spark.jobs.gaps import landing_account
-    from bridge.spark.payload_schema import Payloads
 
     lake = tmp_path / "lake"
     with ModuleChild("examples.sample_lake", lake, "--seconds", "1") as child:

@@ -34,6 +34,7 @@ from pyspark.sql import functions as f
 
 from bridge.arrow.schema import CORRUPT
 from bridge.errors import SourceOptionError
+from bridge.payloads.schema import RAW, UNDECODED
 from bridge.spark.jobs.common import (
     add_format_argument,
     add_spark_arguments,
@@ -45,7 +46,6 @@ from bridge.spark.jobs.common import (
     reason_of,
     spark_of,
 )
-from bridge.spark.payload_schema import RAW, UNDECODED
 from bridge.spark.schema_evolution import fitted
 from bridge.spark.tables import FORMATS, DeltaLog, is_delta, is_there, opened
 

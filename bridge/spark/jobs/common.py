@@ -12,9 +12,9 @@ from pyspark.sql import functions as f
 
 from bridge.arrow.schema import CORRUPT
 from bridge.errors import BridgeError, SourceOptionError
+from bridge.payloads.schema import RAW, UNDECODED
 from bridge.spark.landing_zone import Landing
 from bridge.spark.options import SourceOptions
-from bridge.spark.payload_schema import RAW, UNDECODED
 from bridge.spark.session import session
 from bridge.spark.tables import FORMATS
 

@@ -27,6 +27,7 @@ from pyspark.sql import functions as f
 
 from bridge.arrow.schema import CORRUPT
 from bridge.errors import SourceOptionError
+from bridge.payloads.schema import RAW
 from bridge.spark.jobs.common import (
     add_copy_arguments,
     add_spark_arguments,
@@ -36,7 +37,6 @@ from bridge.spark.jobs.common import (
     reason_of,
     spark_of,
 )
-from bridge.spark.payload_schema import RAW
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

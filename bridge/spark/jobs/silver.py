@@ -4,8 +4,8 @@
     spark-submit .../silver.py s3://bucket/lake --to s3a://bucket/silver --payloads payloads.toml --every 60
 
 Each record exactly once, as in bronze.py: the same directories of batches, checkpoint and quarantine. The
-columns are those of a record without properties and payload, those of the schema (payload_schema.py: JSON,
-msgpack, CBOR, Sparkplug B, text), and _undecoded.
+columns are those of a record without properties and payload, those of the schema
+(bridge/payloads/schema.py: JSON, msgpack, CBOR, Sparkplug B, text), and _undecoded.
 
 A value that does not fit its column goes to _undecoded, with the name of the column and the reason. The
 record stays in the table with its other fields.

@@ -13,8 +13,8 @@ import msgpack
 import pyarrow as pa
 
 from bridge.errors import SourceOptionError
-from bridge.spark.payload_schema import KINDS, Field
-from bridge.spark.undecoded_text import Pairs, entry
+from bridge.payloads.schema import KINDS, Field
+from bridge.payloads.undecoded_text import Pairs, entry
 
 __all__ = ["NOT_WHOLE", "NO_MAP", "BadPayload", "Fields", "Typed", "decode_rows", "unpack_one"]
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
 
 from bridge.errors import SourceOptionError
-from bridge.spark import payload_decode as decoding
-from bridge.spark.payload_decode import decode_payloads, typed_columns
-from bridge.spark.payload_msgpack import unpack
-from bridge.spark.payload_rows import Typed, decode_rows, unpack_one
-from bridge.spark.payload_schema import (
+from bridge.payloads import decode as decoding
+from bridge.payloads.decode import decode_payloads, typed_columns
+from bridge.payloads.msgpack_columns import unpack
+from bridge.payloads.rows import Typed, decode_rows, unpack_one
+from bridge.payloads.schema import (
     KINDS,
     NO_RULE,
     RAW,

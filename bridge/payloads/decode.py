@@ -1,4 +1,4 @@
-"""Payloads into typed columns, by the entries of a payload schema (payload_schema.py).
+"""Payloads into typed columns, by the entries of a payload schema (schema.py).
 
 msgpack is unpacked by the compiled core (ringbuf/c/arrow/msgpack.c). JSON is read by pyarrow and text is
 converted by it, both a batch at a time. A batch with an invalid payload is halved until that payload is
@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from bridge.spark.payload_rows import NO_MAP, BadPayload, Fields, Typed, decode_rows
-from bridge.spark.payload_schema import KINDS, NO_RULE, RAW, UNDECODED, Field, PayloadRule, Payloads
-from bridge.spark.undecoded_text import Pairs, entry
+from bridge.payloads.rows import NO_MAP, BadPayload, Fields, Typed, decode_rows
+from bridge.payloads.schema import KINDS, NO_RULE, RAW, UNDECODED, Field, PayloadRule, Payloads
+from bridge.payloads.undecoded_text import Pairs, entry
 
 __all__ = ["decode_payloads", "typed_columns"]
 
@@ -102,16 +102,16 @@ def _joined(parts: Sequence[Typed], order: pa.Array | None = None) -> Typed:
 def decode_payloads(rule: PayloadRule, fields: Fields, data: pa.Array) -> Typed:
     """Decode these fields of payloads of one format."""
     if rule.format == "msgpack":
-        from bridge.spark.payload_msgpack import unpack
+        from bridge.payloads.msgpack_columns import unpack
 
         return unpack(data, fields)
     if rule.format == "json":
         return _halved(_read_json, lambda part, of: decode_rows(_json_one, "JSON", part, of), data, fields)
     if rule.format == "text":
         return _halved(_cast, _cast_rows, data, fields)
-    from bridge.spark import payload_formats
+    from bridge.payloads import formats
 
-    loads = payload_formats.cbor() if rule.format == "cbor" else payload_formats.sparkplug()
+    loads = formats.cbor() if rule.format == "cbor" else formats.sparkplug()
     return decode_rows(loads, "CBOR" if rule.format == "cbor" else "Sparkplug B", data, fields)
 
 

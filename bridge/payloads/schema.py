@@ -24,7 +24,7 @@ Columns in addition to those of the fields:
                         value fits
     _raw        binary  the payload, if nothing of it could be decoded; otherwise null
 
-Owns the file and the entry of each topic; payload_decode.py decodes. Plain values that can be pickled.
+Owns the file and the entry of each topic; decode.py decodes. Plain values that can be pickled.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Payloads:
         except (OSError, ValueError) as error:
             raise SourceOptionError(
                 f"payload schema {str(path)!r} cannot be read: {error}",
-                hint="bridge/spark/payload_schema.py shows what is in it",
+                hint="bridge/payloads/schema.py shows what is in it",
             ) from error
         return cls.of(tables)
 
