@@ -219,7 +219,7 @@ def written_log(
         log.recover()
         ring_id = log.join(ring.name, ring.epoch, 0)
         writer = ring.writer()
-        with ring.reader(name="fill", local=True, gating=True) as reader:
+        with ring.reader(name="fill", local=True, blocks_writer=True) as reader:
             while log.stats.record_bytes < total_bytes:
                 while writer.end_position - reader.cursor < 8 * MIB:
                     writer.publish_many(payloads, key=TOPIC)

@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 
 
 class Brim:
-    """Two rings. The left side writes "ab", the right side "ba"; both read with a gating reader."""
+    """Two rings. The left side writes "ab", the right side "ba"; both read with a blocking reader."""
 
     def __init__(self, left: bool, directory: Path) -> None:
         from ringbuf import Ring
@@ -52,14 +52,14 @@ class Brim:
         from ringbuf import Ring
 
         self._other = Ring.attach(self._directory / self._theirs)
-        self._reader = self._other.reader(gating=True)
-        self._sleeper = self._other.reader(gating=False, spin_ns=0)
+        self._reader = self._other.reader(blocks_writer=True)
+        self._sleeper = self._other.reader(blocks_writer=False, spin_ns=0)
         self._rate_other = Ring.attach(self._directory / f"{self._theirs}-rate")
-        self._rate_reader = self._rate_other.reader(gating=True)
+        self._rate_reader = self._rate_other.reader(blocks_writer=True)
         self._merge_others = [
             Ring.attach(self._directory / f"merge-{number}") for number in range(0 if self._left else WRITERS)
         ]
-        self._merge_readers = [ring.reader(gating=True) for ring in self._merge_others]
+        self._merge_readers = [ring.reader(blocks_writer=True) for ring in self._merge_others]
         self.send = self._writer.publish
         self.poll = self._reader.poll
         self.wait = self._sleeper.__next__

@@ -25,7 +25,7 @@
             RecordTooLarge          ValueError
             KeyTooLong              ValueError
             InvalidTopic            ValueError
-            Evicted                 a reader with gating=True was too slow
+            Evicted                 a reader with blocks_writer=True was too slow
             Overrun                 a record was overwritten while it was read; .lost
             OffsetGone              LookupError; .nearest
 

@@ -37,7 +37,7 @@ def main() -> None:
                 values = np.frombuffer(memoryview(record), np.dtype("<f8"))  # the broker's memory
                 mean, greatest = values.mean(), values.max()
                 if not record.valid():
-                    print("overwritten while it was used: read faster, or use gating=True")
+                    print("overwritten while it was used: read faster, or use blocks_writer=True")
                     continue
                 topic = record.key.decode()
                 print(

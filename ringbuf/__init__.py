@@ -13,7 +13,7 @@ The ring holds bytes and offsets.  It knows no topics, sockets or logs.
 Guarantees of a ring
   - A reader sees a record completely or not at all, in order, with dense offsets.
   - Reading copies nothing: memoryview(record) is the ring's own memory, read-only.
-  - A plain reader that the writer laps gets the number of lost records.  The writer never laps a gating
+  - A plain reader that the writer laps gets the number of lost records.  The writer never laps a blocking
     reader unless it has evicted that reader.
   - The ring survives the death of its writer at any instruction.  Ring.reattach() continues at the next
     offset.

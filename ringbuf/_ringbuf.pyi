@@ -132,7 +132,7 @@ class CReader:
         ring: Buffer,
         slots: Buffer | None,
         slot: int,
-        gating: bool,
+        blocks_writer: bool,
         counts_overruns: bool,
         verify: bool,
         for_log: bool,

@@ -39,6 +39,6 @@ REFUSAL_CAUSES: Final[dict[str, int]] = {
 SLOT_STATES: Final[dict[int, str]] = {
     lib.RB_SLOT_FREE: "free",
     lib.RB_SLOT_PLAIN: "plain",
-    lib.RB_SLOT_GATING: "gating",
+    lib.RB_SLOT_BLOCKING: "blocking",
     lib.RB_SLOT_EVICTED: "evicted",
 }

@@ -7,7 +7,7 @@
             WrongLength     the file is shorter or longer than its header says
         ForeignOwner        the file belongs to a user who is not in the accepted list
         WriterAlive         another process writes this ring
-        RegistryFull        all reader slots are taken
+        NoFreeSlot        all reader slots are taken
         RingClosed          used after close()
         UsedAfterFork       created before a fork, used in the child
         RecordTooLarge      the record exceeds a quarter of the ring
@@ -18,8 +18,8 @@
         ReaderBusy          the reader is in use by another call
         Overrun             the writer lapped this reader
         OffsetGone          the offset sought is not in the ring
-        Evicted             this gating reader stalled the writer and does not block it any more
-        HeldTooMuch         this gating reader holds more than half the ring
+        Evicted             this blocking reader stalled the writer and does not block it any more
+        HeldTooMuch         this blocking reader holds more than half the ring
         Corrupt             an impossible record
 
 Expected states on a hot path are values, not exceptions: polling an empty ring and publishing to a full one
@@ -89,7 +89,7 @@ class WriterAlive(RingError):
         super().__init__(f"{path}: another process writes this ring; stop it first")
 
 
-class RegistryFull(RingError):
+class NoFreeSlot(RingError):
     """Every reader slot is taken by a living reader."""
 
     def __init__(self, path: object, slots: int) -> None:
@@ -168,7 +168,7 @@ class Overrun(RingError):
     def __init__(self, lost: int) -> None:
         super().__init__(
             f"{lost} record(s) were overwritten before they were read; "
-            "read faster, raise capacity_bytes, or read with gating=True"
+            "read faster, raise capacity_bytes, or read with blocks_writer=True"
         )
         self.lost = lost
 
@@ -184,7 +184,7 @@ class OffsetGone(RingError, LookupError):
 
 
 class Evicted(RingError):
-    """The gating reader stalled the writer longer than its queue timeout."""
+    """The blocking reader stalled the writer longer than its queue timeout."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(
@@ -195,7 +195,7 @@ class Evicted(RingError):
 
 
 class HeldTooMuch(RingError):
-    """The gating reader holds more than half the ring."""
+    """The blocking reader holds more than half the ring."""
 
     def __init__(self, held: int, most: int) -> None:
         super().__init__(

@@ -12,7 +12,7 @@ from msgspec import Struct
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.errors import RingClosed
 from ringbuf.native import Batch, CReader, Record, ffi, lib
-from ringbuf.reader_slots import Seat, Unseated
+from ringbuf.reader_slots import NoSlot, ReaderSlot
 from ringbuf.reader_wakeup import WakeupThread
 from ringbuf.shared_mapping import Mapping
 
@@ -45,17 +45,17 @@ class Reader(CReader):
     """
 
     _mapping: Mapping
-    _seat: Seat | Unseated
+    _slot: ReaderSlot | NoSlot
     _epoch: int
 
-    def _take(self, mapping: Mapping, seat: Seat | Unseated, epoch: int) -> Self:
-        self._mapping, self._seat, self._epoch = mapping, seat, epoch
+    def _take(self, mapping: Mapping, slot: ReaderSlot | NoSlot, epoch: int) -> Self:
+        self._mapping, self._slot, self._epoch = mapping, slot, epoch
         return self
 
     @property
     def slot(self) -> int:
         """Number of the reader's slot in the cursor file or, with local=True, in private memory; -1: none."""
-        return self._seat.slot
+        return self._slot.slot
 
     def close(self) -> None:
         """Free the slot.  Records still in use stay readable.
@@ -64,11 +64,11 @@ class Reader(CReader):
         closes itself when neither it nor one of its records is referenced any more.
         """
         super().close()
-        self._seat.leave()
+        self._slot.leave()
         WakeupThread.closed(self)
 
     def __del__(self) -> None:
-        if hasattr(self, "_seat"):
+        if hasattr(self, "_slot"):
             self.close()
 
     def __enter__(self) -> Self:
@@ -80,8 +80,8 @@ class Reader(CReader):
     def ranges(self, limit_bytes: int, limit: int = RANGES_MAX) -> list[Range]:
         """Raw runs of records from the cursor on: at most `limit`, about `limit_bytes` together.
 
-        Returns at least one record if the ring has one, otherwise an empty list.  Moves the cursor.  A gating
-        reader keeps the memory until release(position).  Raises Overrun, Evicted, Corrupt.
+        Returns at least one record if the ring has one, otherwise an empty list.  Moves the cursor.  A
+        blocking reader keeps the memory until release(position).  Raises Overrun, Evicted, Corrupt.
         """
         limit = min(limit, RANGES_MAX)
         found = ffi.new("rb_range[]", limit)

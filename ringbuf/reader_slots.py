@@ -18,26 +18,26 @@ from contextlib import suppress
 from typing import Any
 
 from ringbuf.constants import READER_NAME_MAX_BYTES
-from ringbuf.errors import RegistryFull, RingClosed
+from ringbuf.errors import NoFreeSlot, RingClosed
 from ringbuf.native import ffi, lib
 from ringbuf.shared_mapping import Mapping, PrivateMemory
 
 
-class Seat:
-    """One taken slot."""
+class ReaderSlot:
+    """A taken slot of a reader."""
 
-    def __init__(self, registry: "Registry", slot: int) -> None:
-        self._held = [registry]
+    def __init__(self, table: "SlotTable", slot: int) -> None:
+        self._tables = [table]  # empty after leave()
         self.slot = slot
 
     def leave(self) -> None:
         """Give the slot back. Any thread or finalizer may call this; only the first call counts."""
         with suppress(IndexError):
-            self._held.pop().give_back(self.slot)
+            self._tables.pop().give_back(self.slot)
 
 
-class Unseated:
-    """Replacement of Seat for a reader without a slot."""
+class NoSlot:
+    """Reader without a slot, with the interface of ReaderSlot."""
 
     slot = -1
 
@@ -45,7 +45,7 @@ class Unseated:
         """No effect: there is no slot."""
 
 
-class Registry:
+class SlotTable:
     """The first `count` slots of one cursor file, or of the table of local readers.  Safe for any thread."""
 
     def __init__(self, mapping: Mapping | PrivateMemory, count: int) -> None:
@@ -59,16 +59,16 @@ class Registry:
         """False after its ring is closed, and in a forked child."""
         return self._mapping.descriptor >= 0
 
-    def take(self, name: str) -> Seat:
-        """A free slot, locked and named.  Raises RegistryFull, RingClosed."""
+    def take(self, name: str) -> ReaderSlot:
+        """A free slot, locked and named.  Raises NoFreeSlot, RingClosed."""
         with self._changing:
             for slot in range(self.count):
                 if self._reserve(slot):
                     lib.rb_slot_free(self._mapping.pointer, slot)
                     text = name.encode()[:READER_NAME_MAX_BYTES]
                     lib.rb_slot_name(self._mapping.pointer, slot, text, os.getpid())
-                    return Seat(self, slot)
-        raise RegistryFull(self._mapping.path, self.count)
+                    return ReaderSlot(self, slot)
+        raise NoFreeSlot(self._mapping.path, self.count)
 
     def give_back(self, slot: int) -> None:
         """Free a slot of this process.  Takes no lock, because finalizers may call this at any point."""
@@ -91,9 +91,9 @@ class Registry:
         return freed
 
     def _is_taken(self, pointer: Any, slot: int) -> bool:
-        facts = ffi.new("rb_slot_info *")
-        lib.rb_slot_read(pointer, slot, facts)
-        return bool(facts.state != lib.RB_SLOT_FREE)
+        info = ffi.new("rb_slot_info *")
+        lib.rb_slot_read(pointer, slot, info)
+        return bool(info.state != lib.RB_SLOT_FREE)
 
     def _reserve(self, slot: int) -> bool:
         """Reserve the slot in this process and lock it in the file.  True if both succeeded."""

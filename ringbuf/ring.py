@@ -49,7 +49,7 @@ from ringbuf.files import (
 )
 from ringbuf.native import Writer, ffi, lib
 from ringbuf.reader import Reader
-from ringbuf.reader_slots import Registry, Unseated
+from ringbuf.reader_slots import NoSlot, SlotTable
 from ringbuf.shared_mapping import Mapping, PrivateMemory
 
 __all__ = ["Extremes", "Ring", "SlotInfo", "cursor_file", "epoch_in", "ring_file"]
@@ -81,7 +81,7 @@ class SlotInfo(NamedTuple):
 
     slot: int
     local: bool  # a reader in the writing process
-    state: str  # plain, gating, evicted
+    state: str  # plain, blocking, evicted
     name: str
     pid: int
     cursor: int
@@ -112,8 +112,8 @@ class Ring:
         self.first_offset: int = facts.first_offset
         self.created_ns: int = facts.created_ns
         self._local_memory = PrivateMemory(path, CURSORS_BYTES)
-        self._local = Registry(self._local_memory, LOCAL_SLOTS)
-        self._remote = None if cursors is None else Registry(cursors, REMOTE_SLOTS)
+        self._local = SlotTable(self._local_memory, LOCAL_SLOTS)
+        self._remote = None if cursors is None else SlotTable(cursors, REMOTE_SLOTS)
         self.check: Check | None = None
         """Result of the check by reattach(); None for a ring that was not taken over."""
 
@@ -212,8 +212,8 @@ class Ring:
     def attach(cls, path: Path | str, *, owners: Collection[int] | None = None) -> Self:
         """Open the ring at `path` for reading; its memory is mapped read-only.
 
-        A user who may not write the cursor file gets readers without slots.  These cannot gate, and they poll
-        for records instead of being woken.
+        A user who may not write the cursor file gets readers without slots.  These cannot block the writer,
+        and they poll for records instead of being woken.
 
         `owners`: uids whose files are accepted; by default this process's uid and root.  Raises
         FileNotFoundError, PermissionError, ForeignOwner, NotARing and its subclasses.
@@ -244,10 +244,10 @@ class Ring:
     ) -> Writer:
         """The ring's only Writer; every call returns the same object.
 
-        The ring is full if a gating reader blocks the space.  publish() then returns None at once ("reject",
-        the default) or after `queue_timeout_ms` ("block"; default 200).  A reader in another process that
-        blocks for that long is evicted.
-        `blocking_readers`: the gating readers in other processes that may block the writer: "all", or only
+        The ring is full if a blocking reader blocks the space.  publish() then returns None at once
+        ("reject", the default) or after `queue_timeout_ms` ("block"; default 200).  A reader in
+        another process that blocks for that long is evicted.
+        `blocking_readers`: the readers in other processes that may block the writer: "all", or only
         those "admitted" by admit().
         `keys`: "any", or "topics", which raises InvalidTopic for a key that is not an MQTT topic name.
 
@@ -289,54 +289,54 @@ class Ring:
         *,
         name: str = "",
         start: Literal["latest", "oldest"] | int = "latest",
-        gating: bool = False,
+        blocks_writer: bool = False,
         local: bool = False,
         overrun: Literal["raise", "count"] = "raise",
         verify: bool = False,
         for_log: bool = False,
         spin_ns: int = SPIN_NS,
-        seated: bool = True,
+        with_slot: bool = True,
     ) -> Reader:
         """A new reader.
 
         `name`: up to 31 bytes, shown to people.
         `start`: the end, the oldest record, or an offset (OffsetGone if the ring does not have it).
-        `gating`: block the writer instead of being lapped.
+        `blocks_writer`: block the writer instead of being lapped.
         `local`: use a slot that only the writing process can take and that is never evicted (log, bridge).
         `overrun`: raise Overrun, or count lost records in Reader.lost and continue.
         `verify`: check every record's checksum; for rings that other processes write.
         `for_log`: return committed records even if readers are shown only durable ones.
         `spin_ns`: time that a wait spins before it sleeps.
-        `seated=False`: take no slot.  Such a reader is not listed, cannot gate, and polls instead of being
-        woken.  Their number is unlimited.
+        `with_slot=False`: take no slot.  Such a reader is not listed, cannot block the writer, and polls
+        instead of being woken.  Their number is unlimited.
 
-        Raises RegistryFull; close() a reader to give its slot back.
+        Raises NoFreeSlot; close() a reader to give its slot back.
         """
         if local:
             self._require_writable()
         self._require_open()
-        registry, slots = (self._local, self._local_memory) if local else (self._remote, self._cursors)
-        if gating and registry is None:
+        table, slots = (self._local, self._local_memory) if local else (self._remote, self._cursors)
+        if blocks_writer and table is None:
             raise RingError(
-                f"{cursor_file(self.path)}: may not be written by this user, and a gating reader has a "
-                "slot there; read without gating, or get write permission"
+                f"{cursor_file(self.path)}: may not be written by this user, and a blocking reader has a "
+                "slot there; read without blocks_writer, or get write permission"
             )
         with self._changing:
             self._require_open()
-            seat = registry.take(name) if seated and registry is not None else Unseated()
+            taken = table.take(name) if with_slot and table is not None else NoSlot()
             try:
                 reader = Reader(
                     self._memory.memory,
-                    slots.memory if slots is not None and seat.slot >= 0 else None,
-                    seat.slot,
-                    gating,
+                    slots.memory if slots is not None and taken.slot >= 0 else None,
+                    taken.slot,
+                    blocks_writer,
                     overrun == "count",
                     verify,
                     for_log,
                     spin_ns,
-                )._take(self._memory, seat, self.epoch)
+                )._take(self._memory, taken, self.epoch)
             except BaseException:
-                seat.leave()
+                taken.leave()
                 raise
             self._readers.add(reader)
         try:
@@ -406,7 +406,7 @@ class Ring:
     def followed_by(self, reader: Reader) -> None:
         """Have the writer record its commits for `reader` in a commit index (c/ring/commit_index.h).
 
-        For a gating reader in the writer's process that takes long runs: it need not read each record's
+        For a blocking reader in the writer's process that takes long runs: it need not read each record's
         header.
         """
         if self._commit_index == ffi.NULL:
@@ -422,7 +422,7 @@ class Ring:
             lib.rb_writer_commit_index(pointer, self._commit_index)
 
     def admit(self, slot: int) -> None:
-        """Let the gating reader in this slot block a writer with blocking_readers="admitted"."""
+        """Let the blocking reader in this slot block a writer with blocking_readers="admitted"."""
         writer = self.writer()  # referenced here, because C has its address
         lib.rb_writer_admit(ffi.cast("rb_writer *", writer.address), slot)
 
@@ -476,13 +476,13 @@ class Ring:
         self._require_open()
         facts = ffi.new("rb_slot_info *")
         found = []
-        for local, mapping, registry in (
+        for local, mapping, table in (
             (True, self._local_memory, self._local),
             (False, self._cursors, self._remote),
         ):
-            if mapping is None or registry is None:
+            if mapping is None or table is None:
                 continue
-            for slot in range(registry.count):
+            for slot in range(table.count):
                 lib.rb_slot_read(mapping.pointer, slot, facts)
                 if facts.state != lib.RB_SLOT_FREE:
                     name = ffi.string(facts.name).decode(errors="replace")

@@ -69,7 +69,7 @@ _CLOSED.close()
 
 
 class PrivateMemory:
-    """Zeros of this process with the interface of a Mapping that Registry uses: no other process has it."""
+    """Zeros of this process with the interface of a Mapping that SlotTable uses: no other process has it."""
 
     descriptor = 0  # open as long as the object exists
 

@@ -294,7 +294,7 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     connections_max: Annotated[int, Meta(ge=1, le=4096)] = 128
     """Connections to the control socket. The default is twice the 64 reader slots of a ring."""
-    gating_uids: tuple[Uid, ...] = ()
+    blocking_reader_uids: tuple[Uid, ...] = ()
     """Users, in addition to the broker's own, whose readers may slow publishers down, on streams with
     when_full "block" or "reject"."""
     producers_max: Annotated[int, Meta(ge=0, le=64)] = 16

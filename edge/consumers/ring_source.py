@@ -72,7 +72,7 @@ class RingSource:
         self.epoch = ring.epoch
         self.ring = ring
         self.cold = cold
-        self._reader = ring.reader(seated=False, start="latest")
+        self._reader = ring.reader(with_slot=False, start="latest")
         # place that the log does not return, and the number of attempts
         self._gap: tuple[tuple[int, int], int] = ((0, 0), 0)
 

@@ -1,7 +1,8 @@
 """Control server: the broker's end of the control socket, which grants access to rings in shared memory.
 
-Owns the resources granted on each connection of control.sock: gates on the writers' rings, and the names of
-producers. The end of a connection releases all of them, and frees the reader slots of a process that died.
+Owns the resources granted on each connection of control.sock: permissions of readers to
+block a writer, and the names of producers. The end of a connection releases all of them, and frees the reader
+slots of a process that died.
 Never moves a record: records go through the rings, without this process.
 
 Local peers are untrusted: rpc/server.py bounds them. A peer gets only what its user (SO_PEERCRED) may have.
@@ -31,13 +32,13 @@ from edge.local.producers import ProducerRing, Producers
 from edge.local.protocol import (
     ANSWER_MAX_BYTES,
     PROTOCOL,
+    Admit,
     Answer,
     Cleared,
     ClearRetained,
     Disconnect,
     Done,
     Drained,
-    Gate,
     Overview,
     Produce,
     Reload,
@@ -81,7 +82,7 @@ class LocalPeer(Peer, eq=False):
     """One connection, and the resources that it holds."""
 
     follows: bool = False
-    gates: dict[tuple[str, int], Ring] = field(default_factory=dict)
+    admitted: dict[tuple[str, int], Ring] = field(default_factory=dict)
     produces: set[str] = field(default_factory=set)
 
 
@@ -115,7 +116,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._streams = {stream.name: stream for stream in config.stream}
         self._partitions = {partition.name: partition for partition in streams.all()}
         self._producers = producers
-        self._gating_uids = {*self._peers.privileged, *config.local.gating_uids}
+        self._blocking_reader_uids = {*self._peers.privileged, *config.local.blocking_reader_uids}
         self._report = report
         self._overview = overview or report
         self._on_writer_thread = on_writer_thread
@@ -131,7 +132,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._producers.on_ring.append(self._announce)
 
     async def stop(self) -> None:
-        """Close every connection and remove the socket; the next broker gets requests for gates again."""
+        """Close every connection and remove the socket; the next broker gets the requests again."""
         if self.listens:
             await super().stop()
             self._producers.on_ring.remove(self._announce)
@@ -153,8 +154,8 @@ class LocalEndpoint(Server[LocalPeer]):
             case Rings(filters=filters, follow=follow):
                 peer.follows = peer.follows or follow
                 return RingList(tuple(self._rings_for(filters)))
-            case Gate(ring=ring, slot=slot):
-                await self._gate(peer, ring, slot)
+            case Admit(ring=ring, slot=slot):
+                await self._admit(peer, ring, slot)
                 return Done()
             case Produce(producer=producer, stream=stream):
                 return RingList((self._produce(peer, producer, stream),))
@@ -187,7 +188,7 @@ class LocalEndpoint(Server[LocalPeer]):
         # A producer's topics are not checked, so its ring may hold records of any topic.
         yield from (_producer_info(entry) for entry in self._producers.all() if not entry.ring.is_lost)
 
-    async def _gate(self, peer: LocalPeer, name: str, slot: int) -> None:
+    async def _admit(self, peer: LocalPeer, name: str, slot: int) -> None:
         partition = self._partitions.get(name)
         if partition is None:
             hint = "omit this request for the ring of a producer, which waits for all blocking readers"
@@ -196,14 +197,15 @@ class LocalEndpoint(Server[LocalPeer]):
         if stream.when_full == "overwrite":
             hint = f'write when_full = "block" or "reject" in the [[stream]] with name = "{stream.name}"'
             raise Refused(f"stream {stream.name!r} overwrites old records; no reader can block it", hint=hint)
-        if peer.uid not in self._gating_uids:
-            hint = f"add {peer.uid} to local.gating_uids"
+        if peer.uid not in self._blocking_reader_uids:
+            hint = f"add {peer.uid} to local.blocking_reader_uids"
             raise Refused(f"user {peer.uid} may not block the writer of stream {stream.name!r}", hint=hint)
-        gating = {slot.slot for slot in partition.ring.slots() if slot.state == "gating" and not slot.local}
-        taken = any((name, slot) in other.gates for other in self._peers if other is not peer)
-        if slot not in gating or taken:
+        slots = partition.ring.slots()
+        blocking = {entry.slot for entry in slots if entry.state == "blocking" and not entry.local}
+        taken = any((name, slot) in other.admitted for other in self._peers if other is not peer)
+        if slot not in blocking or taken:
             raise Refused(f"slot {slot} of ring {name} has no blocking reader of this process")
-        peer.gates[name, slot] = partition.ring
+        peer.admitted[name, slot] = partition.ring
         await self._on_writer_thread(lambda: partition.ring.admit(slot))
 
     def _produce(self, peer: LocalPeer, producer: str, stream: str) -> RingInfo:
@@ -304,17 +306,17 @@ class LocalEndpoint(Server[LocalPeer]):
             self.send(peer, RingAdded(_producer_info(added)))
 
     async def release(self, peer: LocalPeer) -> None:
-        """Release the resources of a peer: its gates, and reader slots of dead processes in all rings."""
+        """Release the resources of a peer: its blocking readers, and slots of dead processes."""
 
         def free() -> None:
-            for (_, slot), ring in peer.gates.items():
+            for (_, slot), ring in peer.admitted.items():
                 ring.evict(slot)
             for partition in self._partitions.values():
                 partition.ring.sweep()
 
         for name in peer.produces:
             log.info("local producer left %s", pairs(name=name, pid=peer.pid))
-        if (peer.gates or peer.follows) and self.listens:
+        if (peer.admitted or peer.follows) and self.listens:
             await self._on_writer_thread(free)
 
 

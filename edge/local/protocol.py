@@ -7,7 +7,7 @@ edge.rpc has the layer below: encoding, server and client. On a connection that 
     status           report      the content of `brim status`
     overview         report      the same without clients, which costs the broker little
     rings            ring_list   the rings that may hold records for some topic filters
-    gate             done        let this gating reader block the writer while the connection lasts
+    admit            done        let this blocking reader block the writer while the connection lasts
     produce          ring_list   one ring, for this process to write
     sessions         session_list  a page of the sessions of MQTT clients
     session          session_details  one session, with its subscriptions
@@ -35,14 +35,42 @@ from edge.rpc.client import RpcClient
 from edge.rpc.protocol import Done, Failed, Message, Protocol
 
 __all__ = [
-    "ANSWER_MAX_BYTES", "PROTOCOL", "VERSION", "Answer", "ClearRetained", "Cleared", "Connection",
-    "Disconnect", "Done", "Drained", "Failed", "Gate", "Message", "Overview", "Produce", "Reload",
-    "Reloaded", "RemoveSession", "Report", "Request", "Retained", "RetainedList", "RingAdded", "RingInfo",
-    "RingList", "Rings", "Session", "SessionDetails", "SessionList", "Sessions", "SettingList",
-    "Settings", "Status",
+    "ANSWER_MAX_BYTES",
+    "PROTOCOL",
+    "VERSION",
+    "Admit",
+    "Answer",
+    "ClearRetained",
+    "Cleared",
+    "Connection",
+    "Disconnect",
+    "Done",
+    "Drained",
+    "Failed",
+    "Message",
+    "Overview",
+    "Produce",
+    "Reload",
+    "Reloaded",
+    "RemoveSession",
+    "Report",
+    "Request",
+    "Retained",
+    "RetainedList",
+    "RingAdded",
+    "RingInfo",
+    "RingList",
+    "Rings",
+    "Session",
+    "SessionDetails",
+    "SessionList",
+    "Sessions",
+    "SettingList",
+    "Settings",
+    "Status",
 ]  # fmt: skip
 
-VERSION: Final = 1
+VERSION: Final = 2
 REQUEST_MAX_BYTES: Final = 16 << 10  # about a hundred long topic filters
 ANSWER_MAX_BYTES: Final = 128 << 10  # below the 208 KiB that Linux allows a datagram in a socket's buffer
 
@@ -67,8 +95,8 @@ class Rings(Message, frozen=True):
     version: int = VERSION
 
 
-class Gate(Message, frozen=True):
-    """Request that the gating reader in `slot` of the cursor file of `ring` can block the writer."""
+class Admit(Message, frozen=True):
+    """Request that the blocking reader in `slot` of the cursor file of `ring` can block the writer."""
 
     ring: str
     slot: int
@@ -229,7 +257,7 @@ class RemoveSession(Message, frozen=True, tag="remove_session"):
 
 
 Request = (
-    Status | Overview | Rings | Gate | Produce | Drained | Sessions | Session | Disconnect | RemoveSession
+    Status | Overview | Rings | Admit | Produce | Drained | Sessions | Session | Disconnect | RemoveSession
     | Retained | ClearRetained | Reload | Settings
 )  # fmt: skip
 Answer = (

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Self
 from edge.config.directories import StrPath
 from edge.errors import BrokerUnreachable
 from edge.local.filters import checked_filters
-from edge.local.protocol import Connection, Done, Gate, Message, Request, RingInfo, RingList, Rings
+from edge.local.protocol import Admit, Connection, Done, Message, Request, RingInfo, RingList, Rings
 from edge.local.ring_poll import RingPoll
 from edge.logging_setup import pairs
 from edge.mqtt.topic_filters import matches
@@ -50,9 +50,9 @@ Start = Literal["latest", "oldest"] | Mapping[str, Place]
 class RingBatch:
     """Records of one ring, in order: iterate, index, len(). `records` has them as columns too.
 
-    `lost` records were overwritten just before these. A record is the ring's own memory. With gating it is
-    unchanged while the batch exists, otherwise until the writer overwrites it. record.valid() checks that;
-    bytes(record) is a consistent copy.
+    `lost` records were overwritten just before these. A record is the ring's own memory. With `blocks_writer`
+    the record is unchanged while the batch exists, otherwise until the writer overwrites it. record.valid()
+    checks that; bytes(record) is a consistent copy.
     """
 
     __slots__ = ("epoch", "lost", "records", "ring", "stream")
@@ -118,7 +118,7 @@ class RingSubscription:
         *,
         runtime_dir: StrPath | None = None,
         start: Start = "latest",
-        gating: bool = False,
+        blocks_writer: bool = False,
         name: str = "",
         limit: int = 256,  # enough for a low cost per record, few enough that overruns are rare
     ) -> None:
@@ -126,7 +126,7 @@ class RingSubscription:
         self._filters = checked_filters(filters)
         self._directory = runtime_dir
         self._start = start
-        self._gating = gating
+        self._blocks_writer = blocks_writer
         self._name = name
         self._limit = limit
         self._match = KeyFilter(self._accepts)
@@ -234,8 +234,8 @@ class RingSubscription:
             self._poll.rest()  # the thread will never report the old ring again: read it now
             return
         source = known or self._open(info, start)
-        if source is not None and self._gating and info.kind == "partition":
-            yield Gate(info.name, source.reader.slot), Done
+        if source is not None and self._blocks_writer and info.kind == "partition":
+            yield Admit(info.name, source.reader.slot), Done
 
     def _open(self, info: RingInfo, start: Start) -> _Source | None:
         assert self._connection is not None
@@ -253,7 +253,7 @@ class RingSubscription:
         reader = ring.reader(
             name=self._name,
             start=start if isinstance(start, str) else "oldest",
-            gating=self._gating,
+            blocks_writer=self._blocks_writer,
             verify=info.kind == "producer",
         )
         lost = 0
@@ -298,12 +298,12 @@ class ShmSubscription(RingSubscription):
     """Records of the topics that `filters` match, as RingBatches of up to `limit`, from all rings.
 
     `start`: "latest": new records only; "oldest": from the oldest record in memory; or places() of an earlier
-    subscription. `gating`: the broker waits for this reader (on streams that block or reject, for permitted
-    users) instead of overwriting unread records. `name` is shown in `brim status`.
+    subscription. `blocks_writer`: the broker waits for this reader (on streams that block or reject,
+    for permitted users) instead of overwriting unread records. `name` is shown in `brim status`.
 
     Iteration does not end by itself. Entered by `with`, it begins at `start` from then on; otherwise at the
     first read. Raises InvalidArgument; BrokerUnreachable if no broker is there at the start; Refused or
-    Evicted when gating.
+    Evicted with blocks_writer=True.
     """
 
     def read(self, timeout_s: float = 0.0) -> RingBatch | None:
@@ -335,7 +335,7 @@ class ShmSubscription(RingSubscription):
     def __enter__(self) -> Self:
         try:
             self._do_chores()
-        except BaseException:  # a refused gate, or an interrupt
+        except BaseException:  # a refused request, or an interrupt
             self.close()
             raise
         return self

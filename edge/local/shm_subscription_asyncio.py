@@ -24,7 +24,7 @@ class ShmSubscription(RingSubscription):
 
     Iteration does not end by itself. Entered by `async with`, it begins at `start` from then on; otherwise
     at the first read.
-    Raises BrokerUnreachable if no broker is there at the start; Refused or Evicted when gating.
+    Raises BrokerUnreachable if no broker is there at the start; Refused or Evicted with blocks_writer=True.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None

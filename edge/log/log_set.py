@@ -120,7 +120,9 @@ class LogSet:
             self._open(directory)
             if self.on_log is not None:
                 self.on_log(self._logs[directory])
-        copied = CopiedRing(ring, gating=stream.when_full != "overwrite").logged(logged_ring(ring, stream))
+        copied = CopiedRing(ring, blocks_writer=stream.when_full != "overwrite").logged(
+            logged_ring(ring, stream)
+        )
         try:
             thread = self._threads.get(directory)
             if thread is None:

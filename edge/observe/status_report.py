@@ -235,7 +235,7 @@ def _ring_row(ring: Ring) -> Status:
     extremes = ring.extremes()
     slots = sorted(ring.slots(), key=lambda slot: (-slot.lost, slot.offset))
     unread_bytes = extremes.end_position - min(
-        (slot.cursor for slot in slots if slot.state == "gating"), default=extremes.end_position
+        (slot.cursor for slot in slots if slot.state == "blocking"), default=extremes.end_position
     )
     return {
         "name": ring.name,
@@ -244,7 +244,7 @@ def _ring_row(ring: Ring) -> Status:
         "oldest_offset": extremes.oldest_offset,
         "end_offset": extremes.end_offset,
         "bytes": extremes.end_position - extremes.oldest_position,
-        # Part of the ring that gating readers have not read: at 1 the writer waits.
+        # Part of the ring that blocking readers have not read: at 1 the writer waits.
         "unread_ratio": round(min(1.0, max(0, unread_bytes) / ring.capacity_bytes), 4),
         "not_durable_bytes": max(0, extremes.end_position - extremes.durable_position),
         "readers": [_reader_row(slot, extremes.end_offset) for slot in slots[:READERS_SHOWN]],

@@ -39,7 +39,7 @@ class ProducerFeed:
         routed = added.ring.reader(
             name="mqtt",
             start="latest" if left_behind and not resumed else "oldest",
-            gating=added.stream.when_full != "overwrite",
+            blocks_writer=added.stream.when_full != "overwrite",
             verify=True,
         )
         listening = added.ring.reader(name="mqtt bell", start="oldest")

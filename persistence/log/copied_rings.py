@@ -42,12 +42,12 @@ ATTEMPTS = 4  # overruns in a row after which a ring waits for the next round
 class CopiedRing:
     """A ring, attached for reading, with the interface that LogWriter needs.
 
-    `gating`: its writer waits for the log up to its queue timeout, and then evicts it.
+    `blocks_writer`: its writer waits for the log up to its queue timeout, and then evicts it.
     """
 
-    def __init__(self, ring: Ring, *, gating: bool) -> None:
+    def __init__(self, ring: Ring, *, blocks_writer: bool) -> None:
         self.ring = ring
-        self.gating = gating
+        self.blocks_writer = blocks_writer
         self.name, self.epoch, self.capacity_bytes = ring.name, ring.epoch, ring.capacity_bytes
         self.lost = 0  # records that the log will never have
 
@@ -59,7 +59,7 @@ class CopiedRing:
     def extremes(self) -> Extremes:
         """See Ring.  The end is the one that readers find; a killed writer may not have published it."""
         extremes = self.ring.extremes()
-        with self.ring.reader(name="log", overrun="count", seated=False) as reader:
+        with self.ring.reader(name="log", overrun="count", with_slot=False) as reader:
             while reader.ranges(1 << 20):
                 pass
             return extremes._replace(end_position=reader.cursor, end_offset=reader.offset)
@@ -152,7 +152,7 @@ class CopyingReader:
         self._reader.close()
 
     def _opened(self) -> Reader:
-        return self._ring.ring.reader(name="log", start="oldest", gating=self._ring.gating)
+        return self._ring.ring.reader(name="log", start="oldest", blocks_writer=self._ring.blocks_writer)
 
     def _begin_again(self) -> None:
         """Take a new slot after an eviction, at the next record that is left."""

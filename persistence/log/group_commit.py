@@ -407,14 +407,14 @@ class LogWriter:
 
 
 def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
-    """A gating reader of `ring`, and the records already read that the log does not have.
+    """A blocking reader of `ring`, and the records already read that the log does not have.
 
     It reads from the ring's oldest record on and does not seek.  A ring finds offsets by the first record of
     each chunk, so the last records in a full ring cannot be found once that first record was overwritten.
     For the same reason _chunk() is held completely.
     """
     end = log_.ends().get(ring.name)
-    reader = ring.reader(name="log", start="oldest", gating=True, local=True, for_log=True)
+    reader = ring.reader(name="log", start="oldest", blocks_writer=True, local=True, for_log=True)
     if end is None or end.epoch < ring.epoch:
         return reader, []
     ring_end = ring.extremes().end_offset

@@ -45,9 +45,9 @@ enum { /* record flags */
 enum { /* results; 0 and above is success */
     RB_OK = 0,
     RB_EMPTY = -1,     /* no record yet */
-    RB_FULL = -2,      /* a gating cursor blocks the space */
+    RB_FULL = -2,      /* a blocking cursor blocks the space */
     RB_OVERRUN = -3,   /* the writer lapped this reader */
-    RB_EVICTED = -4,   /* this gating reader stalled and does not block any more */
+    RB_EVICTED = -4,   /* this blocking reader stalled and does not block any more */
     RB_CORRUPT = -5,   /* impossible lengths or a wrong checksum */
     RB_TOO_LARGE = -6,
     RB_PENDING = -7,   /* a claim of this writer is neither committed nor aborted */
@@ -61,12 +61,12 @@ enum { /* results; 0 and above is success */
 enum { /* reader slots */
     RB_SLOT_FREE = 0,
     RB_SLOT_PLAIN = 1,   /* may be lapped; the cursor is only for display */
-    RB_SLOT_GATING = 2,  /* blocks the writer */
+    RB_SLOT_BLOCKING = 2,  /* blocks the writer */
     RB_SLOT_EVICTED = 3
 };
 
 enum { /* causes for which a writer refuses a record */
-    RB_REFUSAL_FULL = 0,    /* not requested: a gating reader blocked the space */
+    RB_REFUSAL_FULL = 0,    /* not requested: a blocking reader blocked the space */
     RB_REFUSAL_NO_ROOM = 1, /* the log may not grow: its disk or its stream is full */
     RB_REFUSAL_NO_LOG = 2,  /* the log takes no records, for another reason */
     RB_REFUSAL_LOST = 3,    /* another process has shortened the ring's file; this memory has no reader */
@@ -244,7 +244,7 @@ void rb_wakeup_free(rb_wakeup *wakeup);
 /* Have the writer of a ring, in this process, signal the wakeup as number `index` at each publish; NULL ends
  * this.  The wakeup must live as long as the writer. */
 void rb_writer_wakeup(rb_writer *writer, rb_wakeup *wakeup, uint32_t index);
-/* Commit index (commit_index.h) that a writer fills for a gating reader in this process.  It must live as
+/* Commit index (commit_index.h) that a writer fills for a blocking reader in this process.  It must live as
  * long as both. */
 typedef struct rb_commit_index rb_commit_index;
 rb_commit_index *rb_commit_index_new(void); /* NULL: no memory */

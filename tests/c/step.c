@@ -267,7 +267,7 @@ static void check_held(const rb_reader *holder, const rb_view *held)
 static void check_gate(void)
 {
     const rb_slot *slot = &local_cursors.slot[0];
-    if (slot->state != RB_SLOT_GATING)
+    if (slot->state != RB_SLOT_BLOCKING)
         return;
     rb_reader reader = reader_at(false);
     reader.cursor = slot->cursor;

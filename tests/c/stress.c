@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads on one ring, for sanitizers: a writer, gating readers that must see all, one that takes runs by the
- * writer's commit index, plain readers that come and go, and one that joins in the past meanwhile.
+ * Threads on one ring, for sanitizers: a writer, blocking readers that must see all, one that takes runs by
+ * the writer's commit index, plain readers that come and go, and one that joins in the past meanwhile.
  *
- *     stress RECORDS [gating]      with `gating`, no reader is ever lapped
+ *     stress RECORDS [blocking]      with `blocking`, no reader is ever lapped
  *
- * Under ThreadSanitizer run it with `gating`: then nothing may race.  Plain readers race by design (a
+ * Under ThreadSanitizer run it with `blocking`: then nothing may race.  Plain readers race by design (a
  * sequence lock: they read first, and look afterwards whether that counts), which is outside of what it can
  * judge.
  */
@@ -19,7 +19,7 @@
 #define CAPACITY RB_CAPACITY_MIN_BYTES
 #define FOLLOWS_AT 3 /* own slot of the reader that follows the commit_index */
 #define RING_BYTES (RB_HEADER_BYTES + CAPACITY)
-#define GATING 3
+#define BLOCKING 3
 #define PLAIN 2
 #define PAYLOAD_MAX 500
 
@@ -72,10 +72,10 @@ static bool judge(const rb_reader *reader, const rb_view *view)
     uint32_t length = payload_make(view->header.offset, expected);
     bool same = view->parts.payload_length == length &&
                 memcmp(view->bytes + view->parts.payload_position, expected, length) == 0;
-    return same || (!reader->gating && !rb_reader_holds(reader, view->position));
+    return same || (!reader->blocks_writer && !rb_reader_holds(reader, view->position));
 }
 
-static void *read_gating(void *number)
+static void *read_blocking(void *number)
 {
     rb_reader reader;
     rb_view view;
@@ -92,7 +92,7 @@ static void *read_gating(void *number)
             continue;
         }
         if (result != RB_OK || view.header.offset != expected || !judge(&reader, &view))
-            wrong("a gating reader was told wrong", expected);
+            wrong("a blocking reader was told wrong", expected);
         rb_reader_release(&reader, reader.cursor);
     }
     rb_reader_close(&reader);
@@ -146,7 +146,7 @@ static void *read_plain(void *unused)
     return unused;
 }
 
-/* Joins at the oldest record, gating, and reads some: once in, nothing may be missing. */
+/* Joins at the oldest record, blocking, and reads some: once in, nothing may be missing. */
 static void *replay(void *unused)
 {
     rb_reader reader;
@@ -167,27 +167,27 @@ static void *replay(void *unused)
 
 int main(int count, char **arguments)
 {
-    pthread_t threads[GATING + PLAIN + 1], writer, follower;
-    bool gating = count > 2 && strcmp(arguments[2], "gating") == 0;
+    pthread_t threads[BLOCKING + PLAIN + 1], writer, follower;
+    bool blocking = count > 2 && strcmp(arguments[2], "blocking") == 0;
     int started = 0;
     records = count > 1 ? strtoull(arguments[1], NULL, 10) : 100000;
     rb_format(ring, CAPACITY, 1, 0, "stress", 1, 1);
     rb_format_cursors(cursors, ring);
-    for (; started < GATING; started++)
-        pthread_create(&threads[started], NULL, read_gating, (void *)(intptr_t)started);
+    for (; started < BLOCKING; started++)
+        pthread_create(&threads[started], NULL, read_blocking, (void *)(intptr_t)started);
     pthread_create(&follower, NULL, follow, NULL);
-    while (joined < GATING + 1)
+    while (joined < BLOCKING + 1)
         ;
-    for (int i = 0; !gating && i < PLAIN; i++)
+    for (int i = 0; !blocking && i < PLAIN; i++)
         pthread_create(&threads[started++], NULL, read_plain, NULL);
     pthread_create(&threads[started++], NULL, replay, NULL);
     pthread_create(&writer, NULL, write_all, NULL);
     pthread_join(writer, NULL);
     pthread_join(follower, NULL);
-    for (int i = 0; i < GATING; i++)
+    for (int i = 0; i < BLOCKING; i++)
         pthread_join(threads[i], NULL);
     over = true;
-    for (int i = GATING; i < started; i++)
+    for (int i = BLOCKING; i < started; i++)
         pthread_join(threads[i], NULL);
     printf("%llu records, %llu lost to plain readers\n", (unsigned long long)records,
            (unsigned long long)lost);

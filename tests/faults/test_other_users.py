@@ -32,7 +32,7 @@ from tests.support.waiting import wait_until
 
 SETTINGS = f"""
 [local]
-gating_uids = [{USER}]
+blocking_reader_uids = [{USER}]
 [[stream]]
 name = "t"
 topics = ["#"]

@@ -1,6 +1,6 @@
 """The smallest ring against a deque of what was published, as a state machine.
 
-Plain and gating readers, seeks, aborts, claims that shrink, batches longer than the ring, and the death and
+Plain and blocking readers, seeks, aborts, claims that shrink, batches longer than the ring, and the death and
 succession of the writer, in any order that Hypothesis comes up with.
 """
 
@@ -49,8 +49,8 @@ class Published:
 class Cursor:
     """A reader, and what it should see next."""
 
-    def __init__(self, reader: Reader, gating: bool) -> None:
-        self.reader, self.gating, self.next = reader, gating, reader.offset
+    def __init__(self, reader: Reader, blocks_writer: bool) -> None:
+        self.reader, self.blocks_writer, self.next = reader, blocks_writer, reader.offset
         self.held: list[Record | Batch] = []
 
 
@@ -82,7 +82,7 @@ class RingMachine(RuleBasedStateMachine):
     def publish(self, key: str, length: int) -> None:
         offset = self.writer.publish(payload_of(self.end, min(length, LARGEST - 80)), key=key)
         if offset is None:
-            assert any(it.gating for it in self.all), "refused, and nobody gates"
+            assert any(it.blocks_writer for it in self.all), "refused, and no reader blocks"
         else:
             assert offset == self.end
             self.add(key, min(length, LARGEST - 80))
@@ -90,7 +90,7 @@ class RingMachine(RuleBasedStateMachine):
     @rule(count=st.integers(0, 400), length=st.integers(0, 400), key=keys)
     def publish_many(self, count: int, length: int, key: str) -> None:
         done = self.writer.publish_many([payload_of(self.end + i, length) for i in range(count)], key=key)
-        assert done == count or any(it.gating for it in self.all)
+        assert done == count or any(it.blocks_writer for it in self.all)
         for _ in range(done):
             self.add(key, length)
 
@@ -99,7 +99,7 @@ class RingMachine(RuleBasedStateMachine):
         length = min(length, LARGEST - 80)
         claim = self.writer.claim(length, key=key)
         if not claim:
-            assert any(it.gating for it in self.all)
+            assert any(it.blocks_writer for it in self.all)
         elif commit:
             actual = max(0, length - less)
             memoryview(claim)[:actual] = payload_of(self.end, actual)
@@ -119,12 +119,14 @@ class RingMachine(RuleBasedStateMachine):
 
     # ---- reading ----
 
-    @rule(target=cursors, gating=st.booleans(), oldest=st.booleans())
-    def join(self, gating: bool, oldest: bool):
+    @rule(target=cursors, blocks_writer=st.booleans(), oldest=st.booleans())
+    def join(self, blocks_writer: bool, oldest: bool):
         if len(self.all) > 6:
             return multiple()
-        reader = self.readers_ring.reader(gating=gating, start="oldest" if oldest else "latest", verify=True)
-        cursor = Cursor(reader, gating)
+        reader = self.readers_ring.reader(
+            blocks_writer=blocks_writer, start="oldest" if oldest else "latest", verify=True
+        )
+        cursor = Cursor(reader, blocks_writer)
         self.check_start(cursor, oldest)
         self.all.append(cursor)
         return cursor
@@ -151,7 +153,7 @@ class RingMachine(RuleBasedStateMachine):
             self.came(cursor, [] if record is None else [record])
             if record is None:
                 assert cursor.next == self.end, "none came, but there is one"
-            elif cursor.gating:
+            elif cursor.blocks_writer:
                 cursor.held.append(record)
 
     @rule(cursor=cursors, limit=st.integers(1, 300))
@@ -166,7 +168,7 @@ class RingMachine(RuleBasedStateMachine):
             before = cursor.next
             self.came(cursor, list(batch))
             assert len(batch) > 0 or before == self.end
-            if cursor.gating:
+            if cursor.blocks_writer:
                 cursor.held.append(batch)
 
     def came(self, cursor: Cursor, records: list[Record]) -> None:
@@ -176,7 +178,7 @@ class RingMachine(RuleBasedStateMachine):
             cursor.next += 1
 
     def was_overrun(self, cursor: Cursor, overrun: Overrun) -> None:
-        assert not cursor.gating, "a gating reader was lapped"
+        assert not cursor.blocks_writer, "a blocking reader was lapped"
         assert overrun.lost == cursor.reader.offset - cursor.next > 0
         behind = sum(it.span for it in self.model if it.offset >= cursor.next)
         assert cursor.next < self.model[0].offset or behind > CAPACITY_BYTES - 2 * LARGEST - 3 * CHUNK_BYTES

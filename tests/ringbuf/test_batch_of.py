@@ -101,7 +101,7 @@ def test_so_many_records_take_so_many_bytes():
 def test_a_reader_without_a_slot_takes_none_and_reads_all_the_same(runtime_directory):
     with Ring.create(runtime_directory / "r-0", capacity_bytes=1 << 16, epoch=1) as ring:
         writer = ring.writer()
-        readers = [ring.reader(seated=False, local=True) for _ in range(100)]
+        readers = [ring.reader(with_slot=False, local=True) for _ in range(100)]
         writer.publish(b"1", key=b"k", flags=FLAG_QOS)
         assert {bytes(it.read_many()[0]) for it in readers} == {b"1"}
         assert ring.slots() == []

@@ -16,7 +16,7 @@ def view_of(claim: Claim) -> memoryview:
 
 
 def test_a_claim_that_fails_does_not_break_with(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     fill(writer)
     end = writer.end_offset
     with writer.claim(1000) as room:

@@ -73,7 +73,7 @@ def test_runs_by_the_trail_are_what_their_records_are(ring: Ring, seed: int) -> 
     follows, lags, and is joined by the commit index in the middle.
     """
     random = Random(seed)
-    reader = ring.reader(local=True, gating=True)
+    reader = ring.reader(local=True, blocks_writer=True)
     written = read = 0
     for turn in range(60):
         written += write_some(ring, random)
@@ -92,7 +92,7 @@ def test_runs_by_the_trail_are_what_their_records_are(ring: Ring, seed: int) -> 
 
 def test_what_the_trail_tells_is_not_looked_at(ring: Ring) -> None:
     """Else it would save nothing.  Damage in the middle of a run goes with it, and is found on the disk."""
-    reader, looks = ring.reader(local=True, gating=True), ring.reader(local=True, gating=True)
+    reader, looks = ring.reader(local=True, blocks_writer=True), ring.reader(local=True, blocks_writer=True)
     ring.followed_by(reader)
     writer = ring.writer()
     while writer.end_position < MIB:
@@ -104,7 +104,7 @@ def test_what_the_trail_tells_is_not_looked_at(ring: Ring) -> None:
 
 
 def test_a_run_ends_about_where_it_was_asked_to(ring: Ring) -> None:
-    reader = ring.reader(local=True, gating=True)
+    reader = ring.reader(local=True, blocks_writer=True)
     ring.followed_by(reader)
     writer = ring.writer()
     while writer.end_position < 2 * MIB:
@@ -126,7 +126,7 @@ def test_only_who_gates_follows(ring: Ring) -> None:
 
 
 def test_what_is_held_from_the_log_is_not_in_a_run(ring: Ring) -> None:
-    reader = ring.reader(local=True, gating=True, for_log=True)
+    reader = ring.reader(local=True, blocks_writer=True, for_log=True)
     ring.followed_by(reader)
     writer = ring.writer()
     while writer.end_position < MIB:

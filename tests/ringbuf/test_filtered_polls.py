@@ -97,10 +97,10 @@ def test_batches_share_the_interpreter_too(full_ring: Ring) -> None:
     wait_until(seen_amid)
 
 
-@pytest.mark.parametrize("gating", [False, True])
-def test_a_reader_that_is_closed_meanwhile_says_so(full_ring: Ring, gating: bool) -> None:
+@pytest.mark.parametrize("blocks_writer", [False, True])
+def test_a_reader_that_is_closed_meanwhile_says_so(full_ring: Ring, blocks_writer: bool) -> None:
     def closed_amid() -> bool:
-        reader = full_ring.reader(start=1, gating=gating)
+        reader = full_ring.reader(start=1, blocks_writer=blocks_writer)
         reader.match = KeyFilter(lambda key: False)
         with reader, Onlooker(reader, reader.close):
             try:

@@ -63,9 +63,9 @@ def test_everything_of_the_parent_is_refused(ring: Ring) -> None:
 
 
 def test_a_child_that_closes_and_drops_everything_changes_nothing(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     with Ring.attach(ring.path) as attached:
-        foreign = attached.reader(gating=True)
+        foreign = attached.reader(blocks_writer=True)
         writer.publish(b"x")
         held = foreign.poll()
         before = ring.slots()
@@ -112,7 +112,7 @@ import os, signal, sys, time
 from ringbuf import Ring
 path, role = sys.argv[1:]
 ring = Ring.reattach(path) if role == "writer" else Ring.attach(path)
-reader = ring.reader(gating=True)
+reader = ring.reader(blocks_writer=True)
 child = os.fork()
 if child == 0:
     for descriptor in range(3):

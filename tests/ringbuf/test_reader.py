@@ -339,7 +339,7 @@ def test_extremes_say_where_a_ring_begins_and_ends(ring: Ring) -> None:
 
 
 def test_ranges_are_records_without_padding(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     sent = 0
     for _ in range(50):
         for i in range(10):
@@ -440,7 +440,7 @@ def test_a_record_is_small(ring: Ring) -> None:
 
 @pytest.mark.parametrize("limit", [15, 16, 17, 40, 99, 100, 101])
 def test_a_batch_grows_to_its_limit_with_all_columns(ring: Ring, limit: int) -> None:
-    reader, writer = ring.reader(gating=True), ring.writer()
+    reader, writer = ring.reader(blocks_writer=True), ring.writer()
     for i in range(100):
         writer.publish(payload_of(i, i), key=f"k{i % 3}", flags=i % 3, properties=b"\x01x" if i % 2 else None)
     expected = min(limit, 100)

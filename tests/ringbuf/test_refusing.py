@@ -53,7 +53,7 @@ def test_refusals_are_counted_by_cause_and_a_full_ring_is_another(ring: Ring, br
             assert writer.publish(b"x") is None
     broker.refuse(0)
     assert writer.rejected == 0
-    with ring.reader(gating=True, local=True):
+    with ring.reader(blocks_writer=True, local=True):
         fill(writer)
     assert broker.refused() == {"full": 1, "no_room": 3, "no_log": 2}
     assert writer.rejected == 1

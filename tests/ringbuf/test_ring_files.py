@@ -317,7 +317,7 @@ def test_own_slots_of_the_dead_are_free_again(runtime_directory) -> None:
 import os, signal, sys
 from ringbuf import Ring
 ring = Ring.create(sys.argv[1], capacity_bytes=65536, epoch=1)
-readers = [ring.reader(local=True, gating=True) for _ in range(8)]
+readers = [ring.reader(local=True, blocks_writer=True) for _ in range(8)]
 os.kill(os.getpid(), signal.SIGKILL)
 """
     with Child(code, runtime_directory / "r") as child:
@@ -358,7 +358,7 @@ def test_an_end_that_contradicts_the_watermark_is_found_by_the_records(runtime_d
 
 
 def test_slots_say_who_reads_and_how_far(ring: Ring) -> None:
-    own = ring.reader(local=True, gating=True, name="log")
+    own = ring.reader(local=True, blocks_writer=True, name="log")
     with Ring.attach(ring.path) as attached:
         foreign = attached.reader(name="ä" * 40)
         ring.writer().publish(b"x")
@@ -367,7 +367,7 @@ def test_slots_say_who_reads_and_how_far(ring: Ring) -> None:
         first, second = ring.slots()
         assert (first.local, first.state, first.name, first.offset, first.pid) == (
             True,
-            "gating",
+            "blocking",
             "log",
             0,
             os.getpid(),
@@ -380,7 +380,7 @@ def test_slots_say_who_reads_and_how_far(ring: Ring) -> None:
 
 
 def test_no_other_process_has_the_slots_of_the_writer(ring: Ring) -> None:
-    with Ring.attach(ring.path) as attached, ring.reader(local=True, gating=True, name="log"):
+    with Ring.attach(ring.path) as attached, ring.reader(local=True, blocks_writer=True, name="log"):
         assert [slot.name for slot in ring.slots()] == ["log"]
         assert attached.slots() == []
         for file in (ring_file(ring.path), cursor_file(ring.path)):
@@ -389,21 +389,21 @@ def test_no_other_process_has_the_slots_of_the_writer(ring: Ring) -> None:
 
 def test_the_registry_is_full_when_all_readers_live(ring: Ring) -> None:
     readers = [ring.reader(local=True) for _ in range(LOCAL_SLOTS)]
-    with pytest.raises(errors.RegistryFull, match="all 8 reader slots"):
+    with pytest.raises(errors.NoFreeSlot, match="all 8 reader slots"):
         ring.reader(local=True)
     readers.pop().close()
     readers.append(ring.reader(local=True))
     readers += [ring.reader() for _ in range(REMOTE_SLOTS)]
     assert len({(it.slot, i < LOCAL_SLOTS) for i, it in enumerate(readers)}) == LOCAL_SLOTS + REMOTE_SLOTS
     with Ring.attach(ring.path) as attached:
-        with pytest.raises(errors.RegistryFull, match="all 64 reader slots"):
+        with pytest.raises(errors.NoFreeSlot, match="all 64 reader slots"):
             attached.reader()
         readers.pop().close()
         attached.reader()
 
 
 def test_a_reader_that_nobody_holds_gives_its_slot_back(ring: Ring) -> None:
-    reader = ring.reader(gating=True)
+    reader = ring.reader(blocks_writer=True)
     ring.writer().publish(b"x")
     record = reader.poll()
     del reader

@@ -66,7 +66,7 @@ def test_the_core_is_clean_under_asan_and_ubsan(tmp_path: Path, program: str) ->
 
 
 def test_threads_on_one_ring_do_not_race(tmp_path: Path) -> None:
-    assert "WARNING" not in run(sanitized_or_skip(tmp_path, "stress", *THREAD), 20_000, "gating").stderr
+    assert "WARNING" not in run(sanitized_or_skip(tmp_path, "stress", *THREAD), 20_000, "blocking").stderr
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_threads_on_one_ring_do_not_race(tmp_path: Path) -> None:
 def test_a_missing_release_is_a_race_that_is_found(tmp_path: Path, source: str, stores: list[str]) -> None:
     planted = {source: [(it, it.replace("order_release", "order_relaxed")) for it in stores]}
     program = sanitized_or_skip(tmp_path, "stress", *THREAD, planted=planted)
-    assert "ThreadSanitizer: data race" in run(program, 20_000, "gating", check=False).stderr
+    assert "ThreadSanitizer: data race" in run(program, 20_000, "blocking", check=False).stderr
 
 
-def test_gating_readers_miss_nothing_and_plain_ones_are_never_told_wrong(tmp_path: Path) -> None:
+def test_blocking_readers_miss_nothing_and_plain_ones_are_never_told_wrong(tmp_path: Path) -> None:
     assert run(compiled(tmp_path, C / "stress.c", "-O2"), 50_000).stdout.startswith("50000 records")
 
 
@@ -100,7 +100,7 @@ def test_a_seek_that_the_writer_is_not_told_of_is_found(tmp_path: Path) -> None:
     program = compiled(
         tmp_path, C / "stress.c", "-O2", planted={"ring/reader": [(told, "        (void)0;\n")]}
     )
-    assert "at offset" in run(program, 2_000_000, "gating", check=False).stdout
+    assert "at offset" in run(program, 2_000_000, "blocking", check=False).stdout
 
 
 def test_the_core_does_the_same_on_aarch64(tmp_path: Path) -> None:
@@ -117,10 +117,10 @@ def test_the_core_does_the_same_on_aarch64(tmp_path: Path) -> None:
 
 
 SELECTED = (
-    "ringbuf/test_writer.py", "ringbuf/test_reader.py", "ringbuf/test_gating.py", "ringbuf/test_types.py",
-    "ringbuf/test_filtered_polls.py", "ringbuf/test_batch_of.py", "edge/consumers/test_group_filters.py",
-    "edge/load/test_losses.py", "edge/load/test_scenarios.py", "edge/local/test_zmq_limiter.py",
-    "edge/transport/test_websocket.py",
+    "ringbuf/test_writer.py", "ringbuf/test_reader.py", "ringbuf/test_blocking_readers.py",
+    "ringbuf/test_types.py", "ringbuf/test_filtered_polls.py", "ringbuf/test_batch_of.py",
+    "edge/consumers/test_group_filters.py", "edge/load/test_losses.py", "edge/load/test_scenarios.py",
+    "edge/local/test_zmq_limiter.py", "edge/transport/test_websocket.py",
 )  # fmt: skip
 
 

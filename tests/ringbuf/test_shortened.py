@@ -58,7 +58,7 @@ def test_a_writer_survives_a_cursor_file_that_is_shortened(runtime_directory: Pa
     with servant_of(path) as writer:
         assert writer.ask("ring.writer().publish(b'a')") == "0"
         with Ring.attach(path) as attached:
-            reader, gating = attached.reader(spin_ns=0), attached.reader(gating=True)
+            reader, blocking = attached.reader(spin_ns=0), attached.reader(blocks_writer=True)
             os.truncate(cursor_file(path), length)
             assert writer.ask("ring.writer().publish(b'b')") == "1"
             left = 0 if length <= 4096 else 2  # slots: behind the first page, and whole in the last case
@@ -66,9 +66,9 @@ def test_a_writer_survives_a_cursor_file_that_is_shortened(runtime_directory: Pa
             assert drained(reader) == [b"b"]
             if left == 0:
                 with pytest.raises(errors.Evicted):
-                    gating.poll()
+                    blocking.poll()
             with Ring.attach(path) as later:  # The file has its length and its header again.
-                assert later.reader(gating=True).slot == 2, "the others have their locks still"
+                assert later.reader(blocks_writer=True).slot == 2, "the others have their locks still"
             assert cursor_file(path).stat().st_size == CURSORS_BYTES
         assert writer.ask("ring.faults") == "1"
 
@@ -94,7 +94,8 @@ def test_a_cursor_file_that_is_shortened_for_ever_is_given_up(runtime_directory:
             assert writer.ask("ring.writer().publish(b'x')") == str(i)
         assert writer.ask("ring.faults, ring.is_lost") == "(65, False)"
         assert (
-            writer.ask("ring.reader(local=True, gating=True, start='oldest').read_many()[99].offset") == "99"
+            writer.ask("ring.reader(local=True, blocks_writer=True, start='oldest').read_many()[99].offset")
+            == "99"
         )
         assert cursor_file(path).stat().st_size == 0
 
@@ -186,7 +187,7 @@ def test_the_cursors_of_another_ring_gate_nobody(runtime_directory: Path) -> Non
     """A ring that was made again under a name whose old cursor file was put back, say from a backup."""
     path = runtime_directory / "r"
     with new_ring(runtime_directory, name="r") as old:
-        old.reader(gating=True)
+        old.reader(blocks_writer=True)
         before = cursor_file(path).read_bytes()
     old.unlink()
     new_ring(runtime_directory, name="r").close()
@@ -217,7 +218,7 @@ ring = Ring.attach(sys.argv[1], owners={0})
 reader = ring.reader(name="guest", start="oldest")
 print(reader.slot, [record.bytes() for record in reader.read_many()], flush=True)
 try:
-    ring.reader(gating=True)
+    ring.reader(blocks_writer=True)
 except errors.RingError as error:
     print(error, flush=True)
 print(reader.wait(20), reader.poll().bytes(), len(ring.slots()), ring.sweep(), flush=True)
@@ -235,7 +236,7 @@ def test_a_user_with_read_permission_reads_without_a_slot(runtime_directory: Pat
         ring.writer().publish(b"first")
         with Child(as_other_user(READS), path) as guest:
             assert guest.line() == "-1 [b'first']"
-            assert "may not be written by this user, and a gating reader has a slot there" in guest.line()
+            assert "may not be written by this user, and a blocking reader has a slot there" in guest.line()
             ring.writer().publish(b"second")
             assert guest.line() == "True b'second' 0 0"
             assert guest.wait()[0] == 0

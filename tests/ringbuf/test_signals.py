@@ -53,9 +53,9 @@ def ticking(handlers_max: int) -> Iterator[list[int]]:
         signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("seated", [True, False])
-def test_a_signal_ends_the_sleep_of_a_reader_that_waits(ring: Ring, seated: bool) -> None:
-    reader = ring.reader(seated=seated, spin_ns=0)
+@pytest.mark.parametrize("with_slot", [True, False])
+def test_a_signal_ends_the_sleep_of_a_reader_that_waits(ring: Ring, with_slot: bool) -> None:
+    reader = ring.reader(with_slot=with_slot, spin_ns=0)
     with ticking(ENOUGH), pytest.raises(Interrupted):
         reader.wait(WAIT_S)
     ring.writer().publish(b"x")

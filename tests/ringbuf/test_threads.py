@@ -169,7 +169,7 @@ def test_a_reader_that_another_thread_waits_with_is_not_moved(ring: Ring) -> Non
 
 def test_threads_that_share_a_reader_get_each_record_once(ring: Ring, hasty_threads: None) -> None:
     """Or are refused; and a filter that lets other threads run does not change that."""
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     reader.match = KeyFilter(lambda _: True, capacity=1)
     found: list[int] = []
 

@@ -27,7 +27,7 @@ BEGIN = """
 import sys
 from ringbuf import KeyFilter, Ring, errors
 ring = Ring.create(sys.argv[1], capacity_bytes=65536, epoch=1)
-writer, reader = ring.writer(), ring.reader(local=True, gating=True)
+writer, reader = ring.writer(), ring.reader(local=True, blocks_writer=True)
 for i in range(10):
     writer.publish(b"x", key=f"{i}")
 """
@@ -94,8 +94,8 @@ print(ring.slots())
     ],
 )  # fmt: skip
 def test_a_reader_is_not_used_by_its_own_filter(ring: Ring, use: Callable[[Reader], object]) -> None:
-    """Each poll of a gating reader needs one place for a lease, which was made before the filter ran."""
-    writer, reader = ring.writer(), ring.reader(local=True, gating=True)
+    """Each poll of a blocking reader needs one place for a lease, which was made before the filter ran."""
+    writer, reader = ring.writer(), ring.reader(local=True, blocks_writer=True)
     caught: list[errors.ReaderBusy] = []
 
     def judge(_: bytes) -> bool:
@@ -116,9 +116,11 @@ def test_a_reader_is_not_used_by_its_own_filter(ring: Ring, use: Callable[[Reade
     assert reader.released == reader.cursor, "each lease was found again"
 
 
-@pytest.mark.parametrize("gating", [True, False])
-def test_a_filter_that_raises_loses_the_one_record_that_it_was_asked_about(ring: Ring, gating: bool) -> None:
-    writer, reader = ring.writer(), ring.reader(local=True, gating=gating)
+@pytest.mark.parametrize("blocks_writer", [True, False])
+def test_a_filter_that_raises_loses_the_one_record_that_it_was_asked_about(
+    ring: Ring, blocks_writer: bool
+) -> None:
+    writer, reader = ring.writer(), ring.reader(local=True, blocks_writer=blocks_writer)
     interrupts = [KeyboardInterrupt()]
 
     def judge(key: bytes) -> bool:
@@ -186,7 +188,7 @@ def test_a_writer_may_be_closed_by_who_makes_room(ring: Ring) -> None:
     policies: tuple[Literal["reject", "block"], ...] = ("reject", "block")
     for when in policies:
         with new_ring(ring.path.parent, name=when) as full:
-            reader = full.reader(local=True, gating=True)
+            reader = full.reader(local=True, blocks_writer=True)
             swept: list[int] = []
 
             def close(of: Ring = full, seen: list[int] = swept) -> int:
@@ -287,7 +289,7 @@ def test_a_ring_that_is_dropped_gives_back_all_that_it_had(runtime_directory: Pa
     before = Holdings.now()
     ring = new_ring(runtime_directory)
     ring.writer().publish(b"x", key="k")
-    ring.reader(local=True, gating=True).poll()
+    ring.reader(local=True, blocks_writer=True).poll()
     dead = weakref.ref(ring)
     del ring
     gc.collect()
@@ -303,7 +305,7 @@ def test_a_writer_keeps_its_ring(runtime_directory: Path) -> None:
     writer = new_ring(runtime_directory).writer()
     gc.collect()
     with Ring.attach(runtime_directory / "ring") as attached:
-        reader = attached.reader(gating=True)
+        reader = attached.reader(blocks_writer=True)
         assert fill(writer) > 10
         assert len(drained(reader)) > 10
     writer.close()

@@ -106,7 +106,7 @@ def test_an_overrun_ends_a_wait(ring: Ring) -> None:
 
 
 def test_iteration_waits_for_the_next_record(ring: Ring) -> None:
-    reader = ring.reader(local=True, gating=True, spin_ns=0)
+    reader = ring.reader(local=True, blocks_writer=True, spin_ns=0)
     writer = ring.writer(when_full="block", queue_timeout_ms=60_000)
     thread = threading.Thread(target=lambda: [writer.publish(payload_of(i)) for i in range(1000)])
     thread.start()
@@ -241,7 +241,7 @@ async def test_an_async_wait_can_have_a_timeout(ring: Ring, silent_bell: None) -
 
 
 async def test_async_batches_come_whole(ring: Ring, silent_bell: None) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     writer.publish_many([payload_of(i) for i in range(100)])
     sizes = []
     async for batch in reader.batches(40):
@@ -350,7 +350,7 @@ def test_a_ring_while_nobody_sleeps_ends_the_next_sleep(ring: Ring) -> None:
 def test_a_sleeper_sleeps_for_more_readers_than_the_kernel_waits_for(ring: Ring) -> None:
     """And is woken by a record for the last of them, or by a ring."""
     sleeper, writer = Sleeper(), ring.writer()
-    idle, busy = ring.reader(seated=False), ring.reader(seated=False)
+    idle, busy = ring.reader(with_slot=False), ring.reader(with_slot=False)
     for count in (126, 127, 128, 300):
         readers = [*[idle] * (count - 1), busy]
         with ThreadPoolExecutor(1) as pool:
@@ -431,7 +431,7 @@ def test_what_a_filter_raises_is_raised_and_the_reader_goes_on(ring: Ring) -> No
 
 
 def test_a_filter_may_close_its_reader(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
 
     def decide(_key: bytes) -> bool:
         reader.close()
@@ -446,7 +446,7 @@ def test_a_filter_may_close_its_reader(ring: Ring) -> None:
 
 
 def test_skipped_records_hold_nobody_back(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     reader.match = KeyFilter(lambda _key: False)
     for _ in range(1000):
         assert writer.publish(payload_of(0), key="k") is not None

@@ -3,7 +3,7 @@
     python -m tests.simulation.hostile_cursors --count 10000000 [--seed N]
 
 The hostile process may do to the file what any reader may: every word of every slot but one, the sleepers and
-the head.  The writer's own gating reader must see every record, and so must the one foreign reader whose
+the head.  The writer's own blocking reader must see every record, and so must the one foreign reader whose
 slot is spared; the writer may be refused until its queue timeout is over, but must come on.
 """
 
@@ -67,9 +67,9 @@ def run(directory: Path, count: int, seed: int) -> tuple[int, int]:
     """(records published while the other scribbled, publishes refused meanwhile)."""
     with Ring.create(directory / "ring", capacity_bytes=CAPACITY_BYTES, epoch=1) as ring:
         writer = ring.writer(queue_timeout_ms=1)
-        own = ring.reader(local=True, gating=True, verify=True)
+        own = ring.reader(local=True, blocks_writer=True, verify=True)
         with Ring.attach(ring.path) as attached:
-            foreign = attached.reader(gating=True, verify=True)
+            foreign = attached.reader(blocks_writer=True, verify=True)
             child = os.fork()
             if child == 0:
                 try:

@@ -23,7 +23,7 @@ CAPACITY_BYTES = 1 << 16
 def hold_until_killed(path: Path, count: int, ready: int) -> None:
     """In the child: takes `count` records in hand, then waits for its end, or for more."""
     with Ring.attach(path) as ring:
-        reader = ring.reader(gating=True, start="oldest")
+        reader = ring.reader(blocks_writer=True, start="oldest")
         held = [reader.poll() for _ in range(count)]
         os.write(ready, b".")
         while held:
@@ -35,7 +35,7 @@ def run(directory: Path, count: int, seed: int) -> int:
     dice = random.Random(seed)
     with Ring.create(directory / "ring", capacity_bytes=CAPACITY_BYTES, epoch=seed) as ring:
         writer = ring.writer(when_full="block", queue_timeout_ms=3_600_000)
-        honest = ring.reader(local=True, gating=True)
+        honest = ring.reader(local=True, blocks_writer=True)
         ready, tell = os.pipe()
         for _ in range(count):
             for _ in range(20):

@@ -3,7 +3,7 @@
     python -m tests.simulation.kill_writer --count 1000 [--seed N]
 
 Each writer takes over the ring of the one before it (Ring.reattach), publishes in every way there is until
-it is killed with SIGKILL.  A gating reader that lives through all of it must see every offset once, in
+it is killed with SIGKILL.  A blocking reader that lives through all of it must see every offset once, in
 order, with the payload that belongs to it; a plain one may lose some, but counts them.
 """
 
@@ -84,7 +84,7 @@ def run(directory: Path, count: int, seed: int) -> tuple[int, int]:
     path = directory / "ring"
     Ring.create(path, capacity_bytes=CAPACITY_BYTES, epoch=seed).close()
     with Ring.attach(path) as ring:
-        sure = Witness(ring.reader(gating=True, verify=True))
+        sure = Witness(ring.reader(blocks_writer=True, verify=True))
         loose = Witness(ring.reader(verify=True, overrun="count"))
         for _ in range(count):
             child = os.fork()

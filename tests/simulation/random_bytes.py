@@ -93,7 +93,7 @@ def one_ring(directory: Path, dice: random.Random, seen: Counter[str]) -> None:
             writer.publish(payload_of(i, dice.randrange(300)), key="k" * dice.randrange(20))
         with Ring.attach(path) as attached:
             readers = [attached.reader(start="oldest", verify=dice.random() < 0.5) for _ in range(2)]
-            readers.append(ring.reader(local=True, gating=True))
+            readers.append(ring.reader(local=True, blocks_writer=True))
             for _ in range(5):
                 damage(path, dice)
                 for reader in readers:

@@ -337,7 +337,7 @@ def _expect(client: SocketClient, kind: type[object]) -> None:
 
 
 def _records_in(ring: Ring) -> list[tuple[str, bytes]]:
-    with ring.reader(start="oldest", overrun="count", seated=False) as reader:
+    with ring.reader(start="oldest", overrun="count", with_slot=False) as reader:
         found: list[tuple[str, bytes]] = []
         while len(batch := reader.read_many(1000)):
             found += _records_of(batch)

@@ -12,7 +12,7 @@ def from_its_end(log: Log, ring: Ring) -> tuple[Reader, list[Range]]:
     """As if the log had all that the ring has."""
     del log
     ring.durable(ring.extremes().end_position)
-    return ring.reader(name="log", start="latest", gating=True, local=True, for_log=True), []
+    return ring.reader(name="log", start="latest", blocks_writer=True, local=True, for_log=True), []
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ enum { /* result of a call; the first two need no action */
 /* A ring that is logged.  Python allocates it and keeps it while it is added; both sides write it, in
  * turn. */
 typedef struct rb_log_ring {
-    rb_reader *reader; /* gating; its read position is `taken` */
+    rb_reader *reader; /* blocks the writer; its read position is `taken` */
     void *memory;      /* of the ring, to store its durable position; NULL: no position is published */
     void *cursors;     /* its cursor file: readers to wake if they see only durable records */
     void *local_cursors;         /* the same for readers in this process */

@@ -360,7 +360,7 @@ struct mq_ring {
     bool logged;   /* the log has the records that its ring has overwritten */
     mq_ack_gate ack_gate;
     bool blocks; /* true: a full ring pauses its publisher up to queue_timeout_ms; false: refused at once */
-    uint32_t queue_timeout_ms;    /* time that a gating reader may block before it is evicted */
+    uint32_t queue_timeout_ms;    /* time that a blocking reader may block before it is evicted */
     uint64_t copied;              /* needed records below this position have been copied */
     uint64_t copy_at;             /* limit of appends: spill.c must check before it is passed */
     uint64_t refused_until_ms;    /* no room for copies: no appends before this time */

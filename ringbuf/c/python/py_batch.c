@@ -68,11 +68,11 @@ static void batch_view(const batch_object *self, Py_ssize_t i, rb_view *view)
     }
 }
 
-/* A batch of a gating reader takes about a quarter of the ring, so that a loop may request the next one while
- * it still holds the last. */
-static uint64_t gating_limit(const reader_object *reader)
+/* Position at which a batch ends.  A batch of a blocking reader takes about a quarter of the ring, so that a
+ * loop may request the next batch while it still holds the last. */
+static uint64_t batch_limit(const reader_object *reader)
 {
-    return reader->reader.gating ? reader->reader.cursor + reader->reader.capacity / 4 : UINT64_MAX;
+    return reader->reader.blocks_writer ? reader->reader.cursor + reader->reader.capacity / 4 : UINT64_MAX;
 }
 
 /* An empty batch with room for `capacity` records. */
@@ -148,7 +148,7 @@ static int batch_read(reader_object *reader, batch_object *self, Py_ssize_t limi
 {
     int result = RB_EMPTY;
     rb_view view;
-    uint64_t end = gating_limit(reader);
+    uint64_t end = batch_limit(reader);
     place begin = place_of_reader(reader), last = begin;
     while (self->count < limit && reader->reader.cursor < end) {
         last = place_of_reader(reader);
@@ -385,7 +385,7 @@ static PyMethodDef batch_methods[] = {
     {"of", (PyCFunction)(void (*)(void))batch_of, METH_FASTCALL | METH_CLASS,
      "The records in bytes, of one epoch, each checked; those that a filter takes.  Their offsets are dense "
      "from the first one on; with an end, they rise and stay below it."},
-    {"release", (PyCFunction)batch_release, METH_NOARGS, "Release all records of a gating reader."},
+    {"release", (PyCFunction)batch_release, METH_NOARGS, "Release all records of a blocking reader."},
     {"valid", (PyCFunction)batch_valid, METH_NOARGS, "True if memory still holds all records of the batch."},
     {0},
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Leases of a gating reader: they hold the records that it has returned.
+ * Leases of a blocking reader: they hold the records that it has returned.
  *
  * Each polled Record and each Batch takes a lease, which ends when the object dies or is released.  The
  * slot's cursor is the end of the last lease up to which all leases are done.  Records may therefore be
@@ -34,7 +34,7 @@ int leases_grow(reader_object *self)
 /* Take a lease up to the cursor.  leases_grow() made its place, and no other call has read since. */
 uint64_t lease_take(reader_object *self)
 {
-    if (!self->reader.gating) {
+    if (!self->reader.blocks_writer) {
         rb_reader_store_progress_lazily(&self->reader, self->reader.cursor);
         return NO_LEASE;
     }

@@ -66,7 +66,7 @@ static int read_allowed(reader_object *self)
         reader_trouble(self, RB_OVERRUN);
         return -1;
     }
-    if (!self->reader.gating)
+    if (!self->reader.blocks_writer)
         return 0;
     if (self->reader.cursor - self->reader.released > self->reader.capacity / 2) {
         fail("HeldTooMuch", "(KK)", (unsigned long long)(self->reader.cursor - self->reader.released),
@@ -368,7 +368,7 @@ static PyObject *reader_ranges(reader_object *self, PyObject *const *args, Py_ss
                                   (int)((size_t)array.len / sizeof(rb_range)));
         Py_END_ALLOW_THREADS
         self->detached = false;
-        if (result >= 0 && !self->reader.gating) /* otherwise its slot could stay up to a chunk behind */
+        if (result >= 0 && !self->reader.blocks_writer) /* its slot may be up to a chunk behind */
             reader_settle(self);
         reader_end(self);
         found = PyLong_FromLong(result);
@@ -410,12 +410,12 @@ static PyObject *reader_holds(reader_object *self, PyObject *position)
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"ring",   "slots",   "slot",    "gating", "counts_overruns",
+    static char *names[] = {"ring",   "slots",   "slot",    "blocks_writer", "counts_overruns",
                             "verify", "for_log", "spin_ns", NULL};
     PyObject *ring, *slots;
-    int slot, gating, counts, verify, for_log;
+    int slot, blocks_writer, counts, verify, for_log;
     long long spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOippppL", names, &ring, &slots, &slot, &gating,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOippppL", names, &ring, &slots, &slot, &blocks_writer,
                                      &counts, &verify, &for_log, &spin_ns))
         return NULL;
     if (spin_ns < 0 || spin_ns > SPIN_MAX_NS)
@@ -437,7 +437,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         return NULL;
     }
     if (rb_reader_open(&self->reader, self->ring.buf, (uint64_t)self->ring.len,
-                       self->has_slots ? self->slots.buf : NULL, slot, gating) != RB_OK) {
+                       self->has_slots ? self->slots.buf : NULL, slot, blocks_writer) != RB_OK) {
         Py_DECREF(self);
         return fail("Corrupt", "(s)", "the ring's header has changed since it was checked");
     }

@@ -2,7 +2,7 @@
  *
  * Record: a record returned by a reader.  It is not a copy: it exports the payload in the ring's memory.
  *
- * A Record keeps the reader and its mapping alive.  With a gating reader it also holds the memory until it
+ * A Record keeps the reader and its mapping alive.  With a blocking reader it also holds the memory until it
  * dies or is released.  With a plain reader, valid() reports whether the writer has overwritten the memory.
  * bytes() checks this after copying, and raises Overrun instead of returning torn data.
  */
@@ -156,7 +156,7 @@ static PyMethodDef record_methods[] = {
     {"__bytes__", (PyCFunction)record_bytes, METH_NOARGS, NULL},
     {"valid", (PyCFunction)record_valid, METH_NOARGS, "True if the memory still holds this record."},
     {"release", (PyCFunction)record_release, METH_NOARGS,
-     "Release the record of a gating reader; its memory may change from now on."},
+     "Release the record of a blocking reader; its memory may change from now on."},
     {0},
 };
 

@@ -64,7 +64,7 @@ typedef struct reader_object {
     PyObject_HEAD
     rb_reader reader;
     Py_buffer ring, slots;
-    lease *leases;                        /* circular buffer of `lease_capacity`, oldest first, if gating */
+    lease *leases; /* of a blocking reader: circular buffer of `lease_capacity`, oldest first */
     uint64_t lease_first, lease_next, lease_capacity;
     filter_object *match;
     int64_t spin_ns;

@@ -2,7 +2,7 @@
  *
  * Writer and Claim.
  *
- * publish returns the record's offset, or None if a gating reader blocks the space: a full ring is a state,
+ * publish returns the record's offset, or None if a blocking reader blocks the space: a full ring is a state,
  * not an error.  A refusal also returns None: the broker requests it by a word in the header of a producer's
  * ring, for example because the log has no room.  Reading the word costs one load of a cached line per
  * record.  A reader in another process that blocks longer than the queue timeout is evicted.  Local readers
@@ -523,7 +523,7 @@ static PyObject *writer_record_max(writer_object *self, void *Py_UNUSED(closure)
 
 static PyMethodDef writer_methods[] = {
     {"publish", (PyCFunction)(void (*)(void))writer_publish, METH_FASTCALL | METH_KEYWORDS,
-     "Copy one record in; its offset, or None when a gating reader is in the way or it is refused."},
+     "Copy one record in; its offset, or None when a blocking reader is in the way or it is refused."},
     {"publish_many", (PyCFunction)(void (*)(void))writer_publish_many, METH_FASTCALL | METH_KEYWORDS,
      "Copy a sequence of payloads in; how many went in."},
     {"claim", (PyCFunction)(void (*)(void))writer_claim, METH_FASTCALL | METH_KEYWORDS,

@@ -30,5 +30,5 @@ void rb_writer_commit_index(rb_writer *writer, rb_commit_index *commit_index)
 
 void rb_reader_commit_index(rb_reader *reader, const rb_commit_index *commit_index)
 {
-    reader->commit_index = reader->gating ? commit_index : NULL;
+    reader->commit_index = reader->blocks_writer ? commit_index : NULL;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Commit index: positions of records per chunk, for a gating reader in the writer's process.  With
+ * Commit index: positions of records per chunk, for a blocking reader in the writer's process.  With
  * it the reader takes runs of records without reading each header.  The memory is private to the process and
  * part of no format.
  *

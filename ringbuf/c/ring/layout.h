@@ -25,7 +25,7 @@
  *                          Then the number of records the writer has refused, by cause
  *   0x0180  wake           epoch of an eventcount (base/eventcount.h), incremented when a record is ready and
  *                          a reader sleeps.  The cursor file has the bits of the readers that sleep, and a
- *                          count of gating readers placed by a seek.  Without a change of the count, the
+ *                          count of blocking readers placed by a seek.  Without a change of the count, the
  *                          writer relies on the cursors it has read before
  *   0x0200  durable        position up to which the log has synced; 0 without a log.  Then the eventcount of
  *                          publishers that wait for it: words that only the writing process uses
@@ -50,7 +50,7 @@
  *   2. end is never ahead of the committed records.  After a kill it may be behind by the records of one
  *      publish_many.  Recovery continues from end while lengths are not 0, offsets follow and checksums hold.
  *   3. granted is stored and fenced before the first byte below the new watermark is overwritten.  reserve is
- *      stored before the gating cursors are read, so that the writer or the joining reader sees the other.
+ *      stored before the blocking cursors are read, so that the writer or the joining reader sees the other.
  *   4. A record never wraps: a padding record fills the end of the ring.
  *
  * Version 2 added the identity.  Version 1 has 0 there and is upgraded when a writer takes the ring over.
@@ -98,7 +98,7 @@ typedef struct rb_end {
 typedef struct rb_slot {
     _Atomic uint32_t state;    /* RB_SLOT_* */
     uint32_t pid;              /* shown to people; no decision depends on it */
-    _Atomic uint64_t cursor;   /* position; of a gating reader: everything below is released */
+    _Atomic uint64_t cursor;   /* position; of a blocking reader: everything below is released */
     _Atomic uint64_t offset;   /* offset at the cursor: gives the lag without reading records */
     _Atomic uint64_t lost;     /* lost records reported to the reader */
     char name[32];             /* shown to people */
@@ -138,7 +138,7 @@ typedef struct rb_cursors {
     uint64_t created_ns; /* creation time and identity are the ring's */
     uint32_t identity;
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t sleepers; /* bit i: slot i sleeps, or died asleep */
-    _Atomic uint64_t joined; /* incremented after a gating slot got its cursor by a seek */
+    _Atomic uint64_t joined; /* incremented after a blocking slot got its cursor by a seek */
     _Alignas(4096) rb_slot slot[RB_REMOTE_SLOTS];
 } rb_cursors;
 

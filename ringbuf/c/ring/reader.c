@@ -6,7 +6,7 @@
  * writer was permitted to overwrite the place by then, the data read is discarded.  Every length is checked
  * against the ring before use, so garbage is harmless.
  *
- * A gating reader stores its released position in its slot.  The writer stays within one ring length of it.
+ * A blocking reader stores its released position in its slot.  The writer stays within one ring length of it.
  */
 #include "ring/ring.h"
 
@@ -45,15 +45,15 @@ void rb_reader_release(rb_reader *reader, uint64_t position)
         rb_reader_store_progress(reader, position);
 }
 
-/* Put the cursor at `position`.  True if the position is still safe; the slot of a gating reader then
+/* Put the cursor at `position`.  True if the position is still safe; the slot of a blocking reader then
  * blocks. */
 static bool place(rb_reader *reader, uint64_t position, uint64_t offset)
 {
     reader->cursor = position;
     reader->offset = offset;
     rb_reader_store_progress(reader, position);
-    if (reader
-            ->gating) /* pairs with the acquire in blocking_slots_changed(): the cursor precedes the count */
+    if (reader->blocks_writer)
+        /* pairs with the acquire in blocking_slots_changed(): the cursor precedes the count */
         atomic_fetch_add_explicit(reader->joined, 1, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* pairs with the first fence in reserve_try() */
     return atomic_load_explicit(&reader->header->reserve, memory_order_relaxed) <=
@@ -211,7 +211,7 @@ void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns)
 }
 
 int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, rb_cursors *slots, int slot,
-                   bool gating)
+                   bool blocks_writer)
 {
     const rb_header *header = memory;
     memset(reader, 0, sizeof *reader);
@@ -226,14 +226,14 @@ int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, rb_cur
     reader->chunk = rb_chunk_bytes(capacity);
     reader->epoch = reader->crc_seed = header->geometry.epoch;
     reader->slot = rb_slot_of(slots, slot);
-    reader->gating = gating && reader->slot != NULL;
+    reader->blocks_writer = blocks_writer && reader->slot != NULL;
     if (reader->slot != NULL) {
         reader->sleepers = &slots->sleepers;
         reader->sleeper_bit = (uint64_t)1 << slot;
         reader->joined = &slots->joined;
         rb_seek_latest(reader);
         /* pairs with the acquire in slot_limit(): the cursor is stored before the slot blocks */
-        atomic_store_explicit(&reader->slot->state, reader->gating ? RB_SLOT_GATING : RB_SLOT_PLAIN,
+        atomic_store_explicit(&reader->slot->state, reader->blocks_writer ? RB_SLOT_BLOCKING : RB_SLOT_PLAIN,
                               memory_order_release);
     }
     rb_seek_latest(reader);
@@ -250,8 +250,8 @@ void rb_reader_close(rb_reader *reader)
 static bool was_evicted(const rb_reader *reader)
 {
     /* pairs with the release in rb_writer_evict() */
-    return reader->gating &&
-           atomic_load_explicit(&reader->slot->state, memory_order_acquire) != RB_SLOT_GATING;
+    return reader->blocks_writer &&
+           atomic_load_explicit(&reader->slot->state, memory_order_acquire) != RB_SLOT_BLOCKING;
 }
 
 static int lapped(rb_reader *reader)
@@ -373,7 +373,7 @@ int rb_read(rb_reader *reader, rb_view *out)
     int result = read_next(reader, out, true);
     if (result != RB_GAP)
         return result;
-    rb_reader_store_progress_lazily(reader, reader->gating ? reader->released : reader->cursor);
+    rb_reader_store_progress_lazily(reader, reader->blocks_writer ? reader->released : reader->cursor);
     return RB_OVERRUN;
 }
 

@@ -24,7 +24,7 @@ struct rb_writer {
     rb_cursors *local_cursors; /* slots of readers in this process: private memory; never NULL */
     uint64_t capacity, mask, chunk;
     uint64_t tail, offset;  /* position and offset of the next record */
-    uint64_t reserve;       /* gating readers permitted writing up to here: header->granted */
+    uint64_t reserve;       /* blocking readers permitted writing up to here: header->granted */
     _Atomic uint64_t blocking_slots; /* bits of slots of the cursor file whose readers may block the writer;
                                         other threads admit and evict */
     bool only_admitted;     /* blocking_slots has only slots that were admitted */
@@ -94,12 +94,12 @@ struct rb_reader {
     _Atomic uint64_t *joined; /* count of readers that were placed by a seek */
     uint64_t capacity, mask, chunk;
     uint64_t cursor, offset; /* the next record's */
-    uint64_t released;       /* gating: everything below is released; plain: the cursor */
+    uint64_t released;       /* blocking reader: everything below is released; plain: the cursor */
     uint64_t stored_released; /* value of `released` that is stored in the slot */
     uint64_t lost;           /* records, in all */
     uint32_t epoch, crc_seed;
     const rb_commit_index *commit_index; /* commit index of a writer in this process, or NULL */
-    bool gating;
+    bool blocks_writer;
     bool closed; /* the slot may belong to another reader: do not touch it */
     bool verify; /* check each record's checksum: for rings that other processes write */
     bool for_log; /* reads committed records even if others see only durable ones */
@@ -117,7 +117,7 @@ typedef struct rb_view {
  * number `slot`: the cursor file, or the writer's `local_cursors`.  The caller has reserved the slot.
  * slot < 0: a reader without a slot, which cannot block the writer and polls instead of sleeping. */
 int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, rb_cursors *slots, int slot,
-                   bool gating);
+                   bool blocks_writer);
 void rb_reader_close(rb_reader *reader);
 
 /* Read the record at the cursor and move the cursor past it.  Returns RB_OK, RB_EMPTY, RB_OVERRUN (the cursor
@@ -135,7 +135,7 @@ static inline bool rb_reader_holds(const rb_reader *reader, uint64_t position)
            position + reader->capacity;
 }
 /* Get ranges from the reader's cursor on: at most `ranges_max` ranges, about limit_bytes together, at least
- * one record if the ring has one.  Moves the read cursor past them.  A gating reader holds them until
+ * one record if the ring has one.  Moves the read cursor past them.  A blocking reader holds them until
  * rb_reader_release().  Returns the number of ranges, or RB_OVERRUN (the cursor then stands at the oldest
  * record), RB_EVICTED, RB_CORRUPT. */
 int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int ranges_max);
@@ -173,11 +173,11 @@ static inline void rb_readers_notify(rb_header *header, rb_cursors *local_cursor
         rb_readers_wake(header, local_cursors, cursors); /* a call: the fast path saves no registers for it */
 }
 
-/* Select the slots of the cursor file that may block a writer: those of all gating readers (the default, for
- * readers of the same user), or only slots that rb_writer_admit() has admitted. */
+/* Select the slots of the cursor file that may block a writer: those of all blocking readers (the default,
+ * for readers of the same user), or only slots that rb_writer_admit() has admitted. */
 void rb_writer_select_blocking(rb_writer *writer, int only_admitted);
 
-/* Evict every gating reader of another process that blocks the space of claim_need().  Returns their
+/* Evict every blocking reader of another process that blocks the space of claim_need().  Returns their
  * number. */
 int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix);
 

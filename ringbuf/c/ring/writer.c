@@ -20,14 +20,14 @@ static uint8_t *at(const rb_writer *writer, uint64_t position)
     return writer->data + (position & writer->mask);
 }
 
-/* ---- limits that gating readers set for the writer ---- */
+/* ---- limits that blocking readers set for the writer ---- */
 
 /* Position up to which the slot permits writing.  Its words are read once.  A cursor outside the ring blocks
  * nothing: no record is ahead of the tail, and records behind the ring are already overwritten. */
 static uint64_t slot_limit(const rb_writer *writer, const rb_slot *slot)
 {
     /* pairs with the release in rb_reader_open() */
-    if (atomic_load_explicit(&slot->state, memory_order_acquire) != RB_SLOT_GATING)
+    if (atomic_load_explicit(&slot->state, memory_order_acquire) != RB_SLOT_BLOCKING)
         return UINT64_MAX;
     /* pairs with the release in rb_reader_store_progress(): the reader's last reads of released bytes precede
      * our writes */
@@ -47,7 +47,7 @@ static uint64_t slots_limit(const rb_writer *writer, const rb_slot *slots, uint6
     return least;
 }
 
-/* Let an evicted slot block again when another gating reader takes it: the new reader has not stalled. */
+/* Let an evicted slot block again when another blocking reader takes it: the new reader has not stalled. */
 static void blocking_slots_refill(rb_writer *writer)
 {
     for (int i = 0; i < RB_REMOTE_SLOTS; i++)
@@ -55,7 +55,7 @@ static void blocking_slots_refill(rb_writer *writer)
             atomic_fetch_or_explicit(&writer->blocking_slots, (uint64_t)1 << i, memory_order_relaxed);
 }
 
-/* True if a gating reader was placed, or the set of blocking slots was changed, since the last call. */
+/* True if a blocking reader was placed, or the set of blocking slots was changed, since the last call. */
 static bool blocking_slots_changed(rb_writer *writer)
 {
     /* both pair with the release in place() of reader.c */
@@ -105,7 +105,7 @@ static bool end_lags(const rb_writer *writer)
            writer->tail;
 }
 
-/* Announce that everything below `to` - capacity will be overwritten, check that no gating reader holds it,
+/* Announce that everything below `to` - capacity will be overwritten, check that no blocking reader holds it,
  * and take it.  Two scans are needed, because a reader may join between the first scan and the store.  The
  * reader stores its cursor, fences, then reads reserve; the writer stores reserve, fences, then reads the
  * cursors.  One of them sees the other.  If the writer sees the reader, it takes nothing.  The reader must

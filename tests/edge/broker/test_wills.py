@@ -305,7 +305,7 @@ def test_many_wills_at_once_are_published_in_slices_in_order() -> None:
 def test_no_will_is_dropped_while_the_ring_is_full() -> None:
     block = {"when_full": "block", "queue_timeout_ms": 3_600_000}
     with Bench(capacity_bytes=1 << 16, writer=block) as bench:
-        reader = bench.partition.ring.reader(gating=True)
+        reader = bench.partition.ring.reader(blocks_writer=True)
         lost_at_once(bench, 2_000, bytes(200))
         found = 0
         while found < 2_000:

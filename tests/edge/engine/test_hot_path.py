@@ -107,8 +107,8 @@ def test_a_client_with_too_many_unacknowledged_messages_is_not_read_until_the_di
 
 @contextmanager
 def full_ring(bench: Bench) -> Iterator[Writer]:
-    """The ring is full: a gating reader of this process stands at its beginning."""
-    reader = bench.partition.ring.reader(start="oldest", gating=True, local=True)
+    """The ring is full: a blocking reader of this process stands at its beginning."""
+    reader = bench.partition.ring.reader(start="oldest", blocks_writer=True, local=True)
     writer = bench.partition.writer
     while writer.publish(bytes(10_000), key="filler") is not None:
         pass
@@ -183,7 +183,7 @@ def test_a_foreign_reader_that_stalls_is_evicted_after_the_queue_timeout() -> No
     with Bench(writer=BLOCK, capacity_bytes=1 << 16) as bench:
         client = bench.client()
         client.send(Publish("t", b"0"))
-        reader = bench.partition.ring.reader(start="oldest", gating=True)
+        reader = bench.partition.ring.reader(start="oldest", blocks_writer=True)
         client.send(*(Publish("t", bytes(1000), 1, packet_id=i + 1) for i in range(200)))
         assert len(client.received()) < 200
         bench.settle(250)

@@ -441,7 +441,7 @@ def test_a_full_ring_is_said_and_the_client_stays() -> None:
     with Bench(capacity_bytes=1 << 16, writer={"when_full": "reject", "queue_timeout_ms": 0}) as bench:
         client = client_of(bench)
         client.send(Publish("t"))
-        reader = bench.partition.ring.reader(start="oldest", gating=True, local=True)
+        reader = bench.partition.ring.reader(start="oldest", blocks_writer=True, local=True)
         while bench.partition.writer.publish(bytes(1000), key="filler") is not None:
             pass
         client.send(Publish("t", bytes(1000), 1, packet_id=1), Publish("t", bytes(1000), 2, packet_id=2))

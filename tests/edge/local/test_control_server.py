@@ -18,7 +18,7 @@ from edge.config.schema import Local, Producer, Stream
 from edge.errors import BrokerUnreachable, ControlError, Refused
 from edge.local import protocol
 from edge.local.filters import filters_meet
-from edge.local.protocol import Connection, Done, Gate, Produce, Report, RingList, Rings, Status
+from edge.local.protocol import Admit, Connection, Done, Produce, Report, RingList, Rings, Status
 from edge.mqtt.topic_filters import matches
 from edge.rpc import server
 from edge.rpc.peers import BRIEF_MAX
@@ -37,7 +37,7 @@ def config(runtime_directory, tmp_path):
     return small_config(runtime_directory, tmp_path)
 
 
-def gating_config(runtime_directory, tmp_path, when_full="reject"):
+def blocking_config(runtime_directory, tmp_path, when_full="reject"):
     stream = Stream(
         name="default", topics=("#",), ring_bytes=1 << 16, when_full=when_full, queue_timeout_ms=60_000
     )
@@ -155,7 +155,7 @@ def test_no_bytes_are_anything_but_a_request_or_a_control_error(data):
 )
 @pytest.mark.parametrize("field", ["ring", "of another version"])
 def test_a_request_of_odd_values_is_refused(tail, field):
-    head = b"\x84\xa7version\x01\xa2op\xa4gate\xa4slot\x00"
+    head = b"\x84\xa7version\x02\xa2op\xa5admit\xa4slot\x00"
     with pytest.raises(ControlError, match="no request"):
         protocol.PROTOCOL.decode_request(head + msgspec.msgpack.encode(field) + tail)
 
@@ -288,13 +288,13 @@ def test_brim_status_is_answered_while_300_idle_connections_are_open(runtime_dir
         assert shown.returncode == 0, shown.stderr
 
 
-async def test_a_gating_reader_holds_the_writer_until_its_process_goes(runtime_directory, tmp_path):
-    config = gating_config(runtime_directory, tmp_path)
+async def test_a_blocking_reader_holds_the_writer_until_its_process_goes(runtime_directory, tmp_path):
+    config = blocking_config(runtime_directory, tmp_path)
     async with LocalBroker(config) as broker:
         partition = broker.streams.all()[0]
-        with Ring.attach(partition.ring.path) as ring, ring.reader(gating=True, name="app") as reader:
+        with Ring.attach(partition.ring.path) as ring, ring.reader(blocks_writer=True, name="app") as reader:
             with Connection(config.runtime_dir) as connection:
-                await connection.request_async(Gate("default-0", reader.slot), Done)
+                await connection.request_async(Admit("default-0", reader.slot), Done)
                 while partition.writer.publish(b"x" * 1000, key="t") is not None:
                     pass
                 assert partition.writer.rejected == 1
@@ -309,11 +309,11 @@ async def test_a_gate_is_granted_only_to_who_may_and_where_it_can_be(runtime_dir
     async with LocalBroker(config):
         with Connection(config.runtime_dir) as connection:
             with pytest.raises(Refused, match="'default' overwrites") as caught:
-                await connection.request_async(Gate("default-0", 0), Done)
+                await connection.request_async(Admit("default-0", 0), Done)
             assert 'when_full = "block"' in caught.value.hint
             with pytest.raises(Refused, match=r"does not write a ring '\.\./x'"):
-                await connection.request_async(Gate("../x", 0), Done)
-    config = gating_config(runtime_directory, tmp_path)
+                await connection.request_async(Admit("../x", 0), Done)
+    config = blocking_config(runtime_directory, tmp_path)
     async with LocalBroker(config) as broker:
         ring = broker.streams.all()[0].ring
         with (
@@ -322,18 +322,18 @@ async def test_a_gate_is_granted_only_to_who_may_and_where_it_can_be(runtime_dir
         ):
             for slot in (0, 63, 64, -1, 1 << 40):
                 with pytest.raises(Refused, match="has no blocking reader of this process"):
-                    await connection.request_async(Gate("default-0", slot), Done)
-            with Ring.attach(ring.path) as attached, attached.reader(gating=True) as reader:
-                await connection.request_async(Gate("default-0", reader.slot), Done)
+                    await connection.request_async(Admit("default-0", slot), Done)
+            with Ring.attach(ring.path) as attached, attached.reader(blocks_writer=True) as reader:
+                await connection.request_async(Admit("default-0", reader.slot), Done)
                 await connection.request_async(
-                    Gate("default-0", reader.slot), Done
+                    Admit("default-0", reader.slot), Done
                 )  # asked again after a restart
                 with pytest.raises(Refused, match="has no blocking reader of this process"):
-                    await other.request_async(Gate("default-0", reader.slot), Done)
-        broker.local._gating_uids.clear()
+                    await other.request_async(Admit("default-0", reader.slot), Done)
+        broker.local._blocking_reader_uids.clear()
         with Connection(config.runtime_dir) as connection, pytest.raises(Refused) as caught:
-            await connection.request_async(Gate("default-0", 0), Done)
-        assert f"add {os.geteuid()} to local.gating_uids" in caught.value.hint
+            await connection.request_async(Admit("default-0", 0), Done)
+        assert f"add {os.geteuid()} to local.blocking_reader_uids" in caught.value.hint
 
 
 async def test_a_producer_gets_a_ring_of_its_own_and_followers_are_told(config):

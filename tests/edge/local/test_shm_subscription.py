@@ -285,13 +285,13 @@ async def test_a_subscriber_that_dies_frees_its_slots(config):
         await until(lambda: all(slot.local for slot in ring.slots()))
 
 
-async def test_a_gating_subscriber_is_waited_for_also_after_a_restart(runtime_directory, tmp_path):
+async def test_a_blocking_subscriber_is_waited_for_also_after_a_restart(runtime_directory, tmp_path):
     stream = Stream(
         name="default", topics=("#",), ring_bytes=1 << 16, when_full="reject", queue_timeout_ms=60_000
     )
     config = small_config(runtime_directory, tmp_path, stream=(stream,))
     async with LocalBroker(config) as broker:
-        sub = async_subscribe_shm("#", runtime_dir=config.runtime_dir, gating=True, limit=16)
+        sub = async_subscribe_shm("#", runtime_dir=config.runtime_dir, blocks_writer=True, limit=16)
         async with sub:
             published = fill(broker)
             batch = await anext(sub)
@@ -303,7 +303,7 @@ async def test_a_gating_subscriber_is_waited_for_also_after_a_restart(runtime_di
             await broker.__aexit__(None, None, None)
             async with LocalBroker(config) as again:
                 reading = asyncio.create_task(take(sub, 1 << 30))
-                await until(lambda: any(peer.gates for peer in again.local._peers))
+                await until(lambda: any(peer.admitted for peer in again.local._peers))
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
                 assert fill(again) > 0
@@ -319,10 +319,10 @@ def fill(broker: LocalBroker) -> int:
     return count
 
 
-async def test_gating_on_a_stream_that_overwrites_is_refused(config):
+async def test_blocking_on_a_stream_that_overwrites_is_refused(config):
     async with LocalBroker(config):
         with pytest.raises(Refused, match="'default' overwrites"):
-            async with async_subscribe_shm("b", runtime_dir=config.runtime_dir, gating=True):
+            async with async_subscribe_shm("b", runtime_dir=config.runtime_dir, blocks_writer=True):
                 pass
 
 

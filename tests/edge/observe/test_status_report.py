@@ -15,7 +15,7 @@ def status(*, rings: int, readers: int, bridges: int, clients: int) -> dict[str,
         "name": "x" * 27,
         "pid": 1 << 22,
         "own": False,
-        "state": "gating",
+        "state": "blocking",
         "lag": 1 << 60,
         "lost": 1 << 60,
     }

@@ -20,7 +20,7 @@ BROKER: dict[str, Any] = {
     "request status": of_broker.Status(),
     "request overview": of_broker.Overview(),
     "request rings": of_broker.Rings(("a/#", "b"), follow=True),
-    "request gate": of_broker.Gate("press-0", 7),
+    "request admit": of_broker.Admit("press-0", 7),
     "request produce": of_broker.Produce("cam", "frames"),
     "request drained": of_broker.Drained("lake", "press-0", 3, 100, ((5, 7), (9, 9))),
     "request sessions": of_broker.Sessions(256),
@@ -55,7 +55,7 @@ BRIDGE: dict[str, Any] = {
     "answer failed": Failed("why", "what to do"),
 }
 PROTOCOLS = {
-    "control/broker-v1.txt": (of_broker.PROTOCOL, BROKER),
+    "control/broker-v2.txt": (of_broker.PROTOCOL, BROKER),
     "control/bridge-v2.txt": (of_bridge.PROTOCOL, BRIDGE),
 }
 CASES = [(file, name) for file, (_, messages) in PROTOCOLS.items() for name in messages]

@@ -164,7 +164,7 @@ def garbage(protocol: Protocol) -> list[bytes]:
         {"op": "shutdown", "version": version},
         {"op": "state", "version": [version]},
         {"op": 3, "version": version},
-        {"op": "gate", "version": version, "ring": 3, "slot": "x"},
+        {"op": "admit", "version": version, "ring": 3, "slot": "x"},
         {"op": "skip", "version": version, "partition": -1},
         {"op": "groups", "version": version, "id": -1},
         {"version": version},

@@ -25,8 +25,8 @@ def lives() -> Iterator[Lives]:
 
 @contextmanager
 def full_ring(bench: Bench) -> Iterator[None]:
-    """The ring is full: a gating reader of this process stands at its beginning."""
-    with bench.partition.ring.reader(start="oldest", gating=True, local=True):
+    """The ring is full: a blocking reader of this process stands at its beginning."""
+    with bench.partition.ring.reader(start="oldest", blocks_writer=True, local=True):
         while bench.partition.writer.publish(bytes(100), key="filler") is not None:
             pass
         while bench.partition.writer.publish(b"", key="filler") is not None:

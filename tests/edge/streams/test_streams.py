@@ -68,7 +68,7 @@ def test_publishers_wait_for_a_log_unless_they_want_to_be_refused(config, epochs
     )  # fmt: skip
     opened = Streams.open(msgspec.structs.replace(config, stream=streams), epochs)
     for partition in opened.all():
-        with partition.ring.reader(local=True, gating=True, name="log") as log:
+        with partition.ring.reader(local=True, blocks_writer=True, name="log") as log:
             while log.cursor + RING_BYTES - 2000 > partition.writer.end_position:
                 assert partition.writer.publish(bytes(900)) is not None
             publishing = ThreadPoolExecutor(1)

@@ -399,7 +399,7 @@ def test_a_producer_that_waits_for_us_loses_nothing_on_the_way_to_a_client_that_
                 ring.writer(when_full="block", queue_timeout_ms=20_000),
                 Ring.attach(directory / "t@cam"),
             )
-            reader = attached.reader(start="latest", verify=True, gating=True)
+            reader = attached.reader(start="latest", verify=True, blocks_writer=True)
             source = there.ask(partial(there.listener.add_source, reader))
 
             def produce() -> None:
@@ -421,7 +421,7 @@ def test_a_producer_that_stops_heeding_us_is_read_on() -> None:
         subscribe(client, "cam/#")
         with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
             writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
-            reader = attached.reader(start="latest", verify=True, gating=True)
+            reader = attached.reader(start="latest", verify=True, blocks_writer=True)
             source = there.ask(partial(there.listener.add_source, reader))
             (slot,) = [slot.slot for slot in ring.slots() if not slot.local]
             ring.evict(slot)

@@ -31,12 +31,12 @@ def pair(runtime_directory: Path) -> Iterator[tuple[Ring, Ring]]:
 
 @contextmanager
 def stepped(
-    directory: Path, attached: Ring, *, gating: bool
+    directory: Path, attached: Ring, *, blocks_writer: bool
 ) -> Iterator[tuple[Log, CopiedRingsWriter, CopiedRing]]:
     """A log and its writer, whose rounds a test does itself."""
     with Log(directory) as log:
         log.recover()
-        writer, copied = CopiedRingsWriter(log), CopiedRing(attached, gating=gating)
+        writer, copied = CopiedRingsWriter(log), CopiedRing(attached, blocks_writer=blocks_writer)
         writer.add(copied.logged(LoggedRing(attached, "disk")))
         try:
             yield log, writer, copied
@@ -76,7 +76,7 @@ def test_records_of_another_process_are_logged_and_their_room_given_back(
     pair: tuple[Ring, Ring], tmp_path: Path
 ) -> None:
     ring, attached = pair
-    with stepped(tmp_path, attached, gating=True) as (log, writer, copied):
+    with stepped(tmp_path, attached, blocks_writer=True) as (log, writer, copied):
         for _ in range(10):  # three times what the ring holds
             assert publish(ring, 20) == 20
             writer.step()
@@ -91,14 +91,14 @@ def test_what_the_disk_has_not_taken_is_still_in_the_ring(pair: tuple[Ring, Ring
     with Log(tmp_path, files=files) as log:
         log.recover()
         writer = CopiedRingsWriter(log)
-        writer.add(CopiedRing(attached, gating=True).logged(LoggedRing(attached, "disk")))
+        writer.add(CopiedRing(attached, blocks_writer=True).logged(LoggedRing(attached, "disk")))
         sent = publish(ring, 100, when_full="reject")
         files.hook = fails
         writer.step()
         assert publish(ring, 1, when_full="reject") == 0
         files.hook = None
         writer.close()
-    with stepped(tmp_path, attached, gating=True) as (log, writer, _):
+    with stepped(tmp_path, attached, blocks_writer=True) as (log, writer, _):
         writer.step()
         assert offsets(log) == list(range(sent))
 
@@ -106,7 +106,7 @@ def test_what_the_disk_has_not_taken_is_still_in_the_ring(pair: tuple[Ring, Ring
 def test_what_the_log_holds_does_not_change_with_the_ring(pair: tuple[Ring, Ring], tmp_path: Path) -> None:
     """A round is taken, and the ring overwritten before the disk has it: the copy is what is written."""
     ring, attached = pair
-    with stepped(tmp_path, attached, gating=True) as (log, writer, _):
+    with stepped(tmp_path, attached, blocks_writer=True) as (log, writer, _):
         publish(ring, 20)
         ranges = writer.readers()[0].ranges(1 << 20)
         publish(ring, 50)
@@ -116,7 +116,7 @@ def test_what_the_log_holds_does_not_change_with_the_ring(pair: tuple[Ring, Ring
 
 def test_a_ring_that_overwrites_says_what_it_lost(pair: tuple[Ring, Ring], tmp_path: Path) -> None:
     ring, attached = pair
-    with stepped(tmp_path, attached, gating=False) as (log, writer, copied):
+    with stepped(tmp_path, attached, blocks_writer=False) as (log, writer, copied):
         publish(ring, 20)
         writer.step()
         publish(ring, 200)
@@ -153,7 +153,7 @@ def test_what_is_written_over_while_it_is_copied_is_lost_and_not_believed(
     pair: tuple[Ring, Ring], tmp_path: Path
 ) -> None:
     ring, attached = pair
-    with stepped(tmp_path, attached, gating=False) as (log, writer, copied):
+    with stepped(tmp_path, attached, blocks_writer=False) as (log, writer, copied):
         publish(ring, 20)
         reader = cast(CopyingReader, writer.readers()[0])
         reader._reader = cast(Reader, Overtaken(reader._reader, ring))
@@ -166,7 +166,7 @@ def test_what_is_written_over_while_it_is_copied_is_lost_and_not_believed(
 
 def test_a_log_that_was_evicted_goes_on_with_what_is_left(pair: tuple[Ring, Ring], tmp_path: Path) -> None:
     ring, attached = pair
-    with stepped(tmp_path, attached, gating=True) as (log, writer, copied):
+    with stepped(tmp_path, attached, blocks_writer=True) as (log, writer, copied):
         kept = publish(ring, 200, when_full="block", queue_timeout_ms=1)
         assert kept == 200, "the writer was stopped for good"
         for _ in range(3):
@@ -182,8 +182,8 @@ def test_a_ring_with_garbage_is_left_alone_and_others_go_on(
     ring, attached = pair
     other = Ring.create(runtime_directory / "cam@two", capacity_bytes=RING_BYTES, epoch=7)
     try:
-        with stepped(tmp_path, attached, gating=True) as (log, writer, _):
-            writer.add(CopiedRing(other, gating=False).logged(LoggedRing(other, "disk")))
+        with stepped(tmp_path, attached, blocks_writer=True) as (log, writer, _):
+            writer.add(CopiedRing(other, blocks_writer=False).logged(LoggedRing(other, "disk")))
             publish(ring, 3)
             with (runtime_directory / "cam@one.ring").open("r+b") as file:
                 file.seek(16384 + 60)
@@ -203,13 +203,13 @@ def test_a_producer_that_died_before_it_told_of_its_end_is_gone_on_with(
     """The log read records that the end in the header does not know of yet, and starts again."""
     ring, attached = pair
     publish(ring, 3)
-    with stepped(tmp_path, attached, gating=True) as (_, writer, _):
+    with stepped(tmp_path, attached, blocks_writer=True) as (_, writer, _):
         writer.step()
     real = Ring.extremes
     behind = attached.extremes()._replace(end_offset=1, end_position=0)
     try:
         Ring.extremes = lambda self: behind  # type: ignore[method-assign]
-        with stepped(tmp_path, attached, gating=True) as (log, writer, _):
+        with stepped(tmp_path, attached, blocks_writer=True) as (log, writer, _):
             Ring.extremes = real  # type: ignore[method-assign]
             publish(ring, 2)
             writer.step()
@@ -222,8 +222,8 @@ def test_the_thread_sleeps_on_rings_of_other_processes(pair: tuple[Ring, Ring], 
     ring, attached = pair
     with Log(tmp_path) as log:
         log.recover()
-        thread = LogThread(log, [CopiedRing(attached, gating=True).logged(LoggedRing(attached, "disk"))],
-                           writer=CopiedRingsWriter(log))  # fmt: skip
+        copied = CopiedRing(attached, blocks_writer=True).logged(LoggedRing(attached, "disk"))
+        thread = LogThread(log, [copied], writer=CopiedRingsWriter(log))
         thread.start()
         try:
             for number in range(1, 4):
@@ -238,7 +238,7 @@ def test_the_thread_sleeps_on_all_rings_however_many(
     pair: tuple[Ring, Ring], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept_on: list[int] = []
-    with stepped(tmp_path, pair[1], gating=True) as (_, writer, _):
+    with stepped(tmp_path, pair[1], blocks_writer=True) as (_, writer, _):
         readers = writer.readers() * 200
         monkeypatch.setattr(writer, "readers", lambda: readers)
         monkeypatch.setattr(writer._sleeper, "sleep", lambda readers, _: slept_on.append(len(readers)))

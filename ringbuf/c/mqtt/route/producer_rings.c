@@ -120,7 +120,7 @@ static void read_producer(mq_engine *engine, uint32_t index, mq_ring *ring)
         }
         if (result == RB_EVICTED) { /* evicted as too slow: continue as a plain reader */
             engine->counters.source_evictions++;
-            reader->gating = false;
+            reader->blocks_writer = false;
             continue;
         }
         if (result != RB_OK) {

@@ -13,8 +13,9 @@ from ringbuf.ring import cursor_file
 from tests.support.children import Child
 from tests.support.rings import drained, fill, payload_of, publish_to_lap
 
-GATES = (
-    "import sys; from ringbuf import Ring; r = Ring.attach(sys.argv[1]).reader(gating=True, start='oldest');"
+BLOCKS = (
+    "import sys; from ringbuf import Ring; ring = Ring.attach(sys.argv[1]);"
+    "r = ring.reader(blocks_writer=True, start='oldest');"
 )
 
 
@@ -24,8 +25,8 @@ def polled(reader: Reader) -> Record:
     return record
 
 
-def test_a_gating_reader_holds_the_writer_back_and_loses_nothing(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+def test_a_blocking_reader_holds_the_writer_back_and_loses_nothing(ring: Ring) -> None:
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     seen = 0
     for _ in range(20):
         count = fill(writer)
@@ -39,7 +40,7 @@ def test_a_gating_reader_holds_the_writer_back_and_loses_nothing(ring: Ring) -> 
 
 
 def test_a_full_ring_takes_nothing_of_a_claim_either(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     fill(writer)
     assert not writer.claim(1000)
     end = writer.end_offset
@@ -50,14 +51,14 @@ def test_a_full_ring_takes_nothing_of_a_claim_either(ring: Ring) -> None:
 
 
 def test_many_go_in_as_far_as_there_is_room(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     done = writer.publish_many([payload_of(i, 1000) for i in range(100)])
     assert 55 < done < 64
     assert drained(reader) == [payload_of(i, 1000) for i in range(done)]
 
 
 def test_a_record_in_hand_keeps_its_place(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     writer.publish(payload_of(0))
     held = polled(reader)
     fill(writer)
@@ -73,18 +74,18 @@ def test_a_record_in_hand_keeps_its_place(ring: Ring) -> None:
 
 
 def test_closing_twice_harms_no_successor(ring: Ring) -> None:
-    first = ring.reader(local=True, gating=True)
+    first = ring.reader(local=True, blocks_writer=True)
     first.close()
-    second = ring.reader(local=True, gating=True)
+    second = ring.reader(local=True, blocks_writer=True)
     assert second.slot == first.slot
     first.close()
     del first
-    assert [slot.state for slot in ring.slots()] == ["gating"]
+    assert [slot.state for slot in ring.slots()] == ["blocking"]
     assert second.poll() is None
 
 
 def test_a_view_keeps_the_record_and_so_its_place(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     writer.publish(payload_of(0))
     view = memoryview(polled(reader))[3:7]
     fill(writer)
@@ -96,7 +97,7 @@ def test_a_view_keeps_the_record_and_so_its_place(ring: Ring) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_records_are_let_go_in_any_order(ring: Ring, seed: int) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     for i in range(100):
         writer.publish(payload_of(i))
     records: list[Record | None] = [polled(reader) for _ in range(100)]
@@ -117,7 +118,7 @@ def test_records_are_let_go_in_any_order(ring: Ring, seed: int) -> None:
 
 
 def test_a_batch_is_one_hold(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     for i in range(100):
         writer.publish(payload_of(i))
     first, second = reader.read_many(50), reader.read_many(50)
@@ -131,7 +132,7 @@ def test_a_batch_is_one_hold(ring: Ring) -> None:
 
 
 def test_more_than_a_thousand_leases_are_told_apart(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     for _ in range(3):
         for _ in range(900):
             assert writer.publish(b"") is not None
@@ -144,7 +145,7 @@ def test_more_than_a_thousand_leases_are_told_apart(ring: Ring) -> None:
 
 
 def test_holding_more_than_half_the_ring_is_an_error_not_a_stall(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     fill(writer)
     held: list[Record] = []
     with pytest.raises(HeldTooMuch, match=r"32768 \(half the ring\) are allowed"):
@@ -154,7 +155,7 @@ def test_holding_more_than_half_the_ring_is_an_error_not_a_stall(ring: Ring) -> 
 
 
 def test_ranges_are_held_until_released(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     fill(writer)
     ranges = reader.ranges(10_000)
     assert reader.released == 0
@@ -169,7 +170,7 @@ def test_ranges_are_held_until_released(ring: Ring) -> None:
 
 
 def test_a_seek_lets_go_of_everything(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     for i in range(100):
         writer.publish(payload_of(i))
     held = [polled(reader) for _ in range(50)]
@@ -185,10 +186,10 @@ def test_a_seek_lets_go_of_everything(ring: Ring) -> None:
     assert polled(reader).bytes() == payload_of(10)
 
 
-def test_a_gating_reader_that_starts_in_the_past_keeps_it(ring: Ring) -> None:
+def test_a_blocking_reader_that_starts_in_the_past_keeps_it(ring: Ring) -> None:
     writer = ring.writer()
     publish_to_lap(writer, 2)
-    reader = ring.reader(local=True, gating=True, start="oldest")
+    reader = ring.reader(local=True, blocks_writer=True, start="oldest")
     first = reader.offset
     last = first
     while writer.publish(payload_of(writer.end_offset)) is not None:
@@ -197,13 +198,13 @@ def test_a_gating_reader_that_starts_in_the_past_keeps_it(ring: Ring) -> None:
 
 
 def test_both_kinds_of_reader_share_a_ring(ring: Ring) -> None:
-    gating, plain, writer = ring.reader(local=True, gating=True), ring.reader(), ring.writer()
+    blocking, plain, writer = ring.reader(local=True, blocks_writer=True), ring.reader(), ring.writer()
     publish_to_lap(writer, 0.5)
-    drained(gating)
+    drained(blocking)
     publish_to_lap(writer, 0.8)
     with pytest.raises(Overrun):
         plain.poll()
-    assert len(drained(gating)) > 150
+    assert len(drained(blocking)) > 150
 
 
 # ---- who is heeded ----
@@ -212,19 +213,19 @@ def test_both_kinds_of_reader_share_a_ring(ring: Ring) -> None:
 def test_a_foreign_reader_in_the_way_is_evicted_after_the_queue_timeout(ring: Ring) -> None:
     writer = ring.writer(queue_timeout_ms=0)
     with Ring.attach(ring.path) as attached:
-        stalled, lively = attached.reader(gating=True), attached.reader(gating=True)
+        stalled, lively = attached.reader(blocks_writer=True), attached.reader(blocks_writer=True)
         stalled_at = stalled.cursor
         for i in range(1000):
             assert writer.publish(payload_of(i)) == i
             lively.poll()
-        assert [slot.state for slot in ring.slots()] == ["evicted", "gating"]
+        assert [slot.state for slot in ring.slots()] == ["evicted", "blocking"]
         for use in (stalled.poll, stalled.read_many, lambda: stalled.ranges(1)):
             with pytest.raises(Evicted, match="held the writer back at offset 0"):
                 use()
         assert stalled.wait(0), "to be told is a reason to wake"
         assert (stalled.cursor, lively.offset) == (stalled_at, 1000)
         stalled.close()
-        fresh = attached.reader(gating=True)
+        fresh = attached.reader(blocks_writer=True)
         publish_to_lap(writer, 0.3)
         assert len(drained(fresh)) > 70, "its successor in the slot did nothing wrong"
 
@@ -232,22 +233,22 @@ def test_a_foreign_reader_in_the_way_is_evicted_after_the_queue_timeout(ring: Ri
 def test_until_the_timeout_publish_is_refused(ring: Ring) -> None:
     writer = ring.writer(queue_timeout_ms=3_600_000)
     with Ring.attach(ring.path) as attached:
-        reader = attached.reader(gating=True)
+        reader = attached.reader(blocks_writer=True)
         fill(writer)
         for _ in range(100):
             assert writer.publish(bytes(1000)) is None
         assert writer.rejected == 101
-        assert [slot.state for slot in ring.slots()] == ["gating"]
+        assert [slot.state for slot in ring.slots()] == ["blocking"]
         drained(reader)
         assert writer.publish(bytes(1000)) is not None
 
 
 def test_an_own_reader_is_never_evicted(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer(queue_timeout_ms=0)
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer(queue_timeout_ms=0)
     with Ring.attach(ring.path) as attached:
-        foreign = attached.reader(gating=True)
+        foreign = attached.reader(blocks_writer=True)
         count = fill(writer)
-        assert [slot.state for slot in ring.slots()] == ["gating", "evicted"]
+        assert [slot.state for slot in ring.slots()] == ["blocking", "evicted"]
         assert len(drained(reader)) == count
         with pytest.raises(Evicted):
             foreign.poll()
@@ -256,7 +257,7 @@ def test_an_own_reader_is_never_evicted(ring: Ring) -> None:
 def test_a_blocking_writer_waits_as_long_as_the_timeout_then_evicts(ring: Ring) -> None:
     writer = ring.writer(when_full="block", queue_timeout_ms=30)
     with Ring.attach(ring.path) as attached:
-        stalled = attached.reader(gating=True)
+        stalled = attached.reader(blocks_writer=True)
         for i in range(100):
             assert writer.publish(payload_of(i, 1000)) == i
         with pytest.raises(Evicted):
@@ -264,7 +265,10 @@ def test_a_blocking_writer_waits_as_long_as_the_timeout_then_evicts(ring: Ring) 
 
 
 def test_a_blocking_writer_behind_an_own_reader_gives_up_in_the_end(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer(when_full="block", queue_timeout_ms=30)
+    reader, writer = (
+        ring.reader(local=True, blocks_writer=True),
+        ring.writer(when_full="block", queue_timeout_ms=30),
+    )
     fill(writer)
     assert writer.publish(bytes(1000)) is None
     drained(reader)
@@ -273,7 +277,7 @@ def test_a_blocking_writer_behind_an_own_reader_gives_up_in_the_end(ring: Ring) 
 
 def test_a_blocked_writer_goes_on_when_room_comes(ring: Ring) -> None:
     """The reader sleeps when the batch begins: the writer must wake it before the batch is over."""
-    reader = ring.reader(local=True, gating=True, spin_ns=0)
+    reader = ring.reader(local=True, blocks_writer=True, spin_ns=0)
     writer = ring.writer(when_full="block", queue_timeout_ms=60_000)
     seen: list[bytes] = []
 
@@ -293,7 +297,7 @@ def test_a_blocked_writer_goes_on_when_room_comes(ring: Ring) -> None:
 
 def test_while_one_thread_waits_for_room_another_is_told(ring: Ring) -> None:
     reader, writer = (
-        ring.reader(local=True, gating=True),
+        ring.reader(local=True, blocks_writer=True),
         ring.writer(when_full="block", queue_timeout_ms=60_000),
     )
     fill_without_waiting(writer)
@@ -334,9 +338,9 @@ def read_to_end(reader: Reader, thread: threading.Thread) -> list[Record]:
 
 
 def test_closing_a_ring_frees_a_thread_that_waits_for_room(ring: Ring) -> None:
-    ring.reader(local=True, gating=True)
+    ring.reader(local=True, blocks_writer=True)
     keeper, writer = (
-        ring.reader(local=True, gating=True),
+        ring.reader(local=True, blocks_writer=True),
         ring.writer(when_full="block", queue_timeout_ms=60_000),
     )
     fill_without_waiting(writer)
@@ -373,7 +377,7 @@ def test_closing_a_ring_frees_a_thread_that_waits_for_room(ring: Ring) -> None:
 
 def test_a_signal_ends_a_wait_for_room(ring: Ring) -> None:
     reader, writer = (
-        ring.reader(local=True, gating=True),
+        ring.reader(local=True, blocks_writer=True),
         ring.writer(when_full="block", queue_timeout_ms=60_000),
     )
     fill_without_waiting(writer)
@@ -395,7 +399,7 @@ def test_a_signal_ends_a_wait_for_room(ring: Ring) -> None:
 def test_only_listed_readers_gate_when_told_so(ring: Ring) -> None:
     writer = ring.writer(blocking_readers="admitted", queue_timeout_ms=3_600_000)
     with Ring.attach(ring.path) as attached:
-        listed, other = attached.reader(gating=True), attached.reader(gating=True)
+        listed, other = attached.reader(blocks_writer=True), attached.reader(blocks_writer=True)
         ring.admit(listed.slot)
         publish_to_lap(writer, 0.5)
         assert len(drained(listed)) > 100
@@ -413,7 +417,7 @@ def test_only_listed_readers_gate_when_told_so(ring: Ring) -> None:
 def test_a_dead_reader_is_swept_at_once_not_after_the_timeout(ring: Ring) -> None:
     writer = ring.writer(queue_timeout_ms=3_600_000)
     writer.publish(b"x")
-    with Child(GATES + "held = r.poll(); print('holds', len(held)); input()", ring.path) as child:
+    with Child(BLOCKS + "held = r.poll(); print('holds', len(held)); input()", ring.path) as child:
         assert child.line() == "holds 1"
         child.kill()
     assert writer.publish_many([payload_of(i) for i in range(1000)]) == 1000
@@ -422,7 +426,7 @@ def test_a_dead_reader_is_swept_at_once_not_after_the_timeout(ring: Ring) -> Non
 
 def test_a_stopped_reader_is_not_dead_but_evicted(ring: Ring) -> None:
     writer = ring.writer(when_full="block", queue_timeout_ms=20)
-    with Child(GATES + "print('here'); input()", ring.path) as child:
+    with Child(BLOCKS + "print('here'); input()", ring.path) as child:
         child.line()
         child.process.send_signal(signal.SIGSTOP)
         assert writer.publish_many([payload_of(i) for i in range(1000)]) == 1000
@@ -430,7 +434,7 @@ def test_a_stopped_reader_is_not_dead_but_evicted(ring: Ring) -> None:
         child.process.send_signal(signal.SIGCONT)
 
 
-def test_a_gating_reader_may_replay_while_the_writer_runs(ring: Ring) -> None:
+def test_a_blocking_reader_may_replay_while_the_writer_runs(ring: Ring) -> None:
     """Joining in the past races with the writer's advance: once in, not a record is missing."""
     writer = ring.writer()
     publish_to_lap(writer, 2)
@@ -444,7 +448,7 @@ def test_a_gating_reader_may_replay_while_the_writer_runs(ring: Ring) -> None:
     thread.start()
     try:
         for _ in range(300):
-            with ring.reader(local=True, gating=True, start="oldest") as reader:
+            with ring.reader(local=True, blocks_writer=True, start="oldest") as reader:
                 expected = reader.offset
                 for _ in range(50):
                     record = reader.poll()
@@ -458,8 +462,8 @@ def test_a_gating_reader_may_replay_while_the_writer_runs(ring: Ring) -> None:
         thread.join()
 
 
-def test_a_gating_reader_cannot_go_back_to_what_is_gone(ring: Ring) -> None:
-    reader, writer = ring.reader(local=True, gating=True), ring.writer()
+def test_a_blocking_reader_cannot_go_back_to_what_is_gone(ring: Ring) -> None:
+    reader, writer = ring.reader(local=True, blocks_writer=True), ring.writer()
     for _ in range(3):
         fill(writer)
         drained(reader)
@@ -472,7 +476,7 @@ def test_a_gating_reader_cannot_go_back_to_what_is_gone(ring: Ring) -> None:
 def test_cursors_of_readers_are_in_the_file_and_nowhere_else(ring: Ring) -> None:
     writer = ring.writer()
     before = Path(cursor_file(ring.path)).read_bytes()
-    own = ring.reader(local=True, gating=True)
+    own = ring.reader(local=True, blocks_writer=True)
     writer.publish(b"x")
     own.poll()
     assert Path(cursor_file(ring.path)).read_bytes() == before
