@@ -35,7 +35,8 @@ def serve(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
     sys.setswitchinterval(SWITCH_S)
     try:
-        with logging_setup.detached():
+        descriptors.make_table(config, descriptors.allow(config))
+        with logging_setup.detached():  # begins a thread
             return _serve(config, arguments, started_s)
     except PortTaken as error:
         raise _with_owner(error, config) from error

@@ -89,7 +89,6 @@ class MqttServer:
         remove_leftovers(self.config)
         self.config = config = fitted(self.config)
         allowed = descriptors.allow(config)
-        descriptors.make_table(config, allowed)
         self._start_guard()
         epochs = Epochs(
             config.state_dir / "epochs",

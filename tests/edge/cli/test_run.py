@@ -86,6 +86,29 @@ async def publish(site: Site, topic: str, count: int) -> None:
             await client.publish(topic, str(number).encode(), qos=1)
 
 
+# the command, which prints the number of threads when the table of descriptors is enlarged
+COUNTED = """
+import sys, threading
+from edge.cli import main
+from edge.transport import descriptors
+enlarge = descriptors.make_table
+def counted(config, allowed):
+    print("threads", threading.active_count())
+    enlarge(config, allowed)
+descriptors.make_table = counted
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_table_of_descriptors_is_enlarged_before_any_thread_begins(site):
+    """With threads the kernel waits for all processors meanwhile, which takes 10 ms of each start."""
+    directories = ("--runtime-dir", site.runtime_dir, "--state-dir", site.state_dir)
+    with Child(COUNTED, "run", "--port", 0, *directories) as child:
+        assert child.line() == "threads 1"
+        child.lines_until("brim status")
+        assert child.stop()[0] == 0
+
+
 def in_memory(site: Site, filters: str, count: int) -> list[tuple[str, int, bytes]]:
     """(ring, offset, payload) of the oldest records of these topics."""
     found: list[tuple[str, int, bytes]] = []
