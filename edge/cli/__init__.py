@@ -102,7 +102,8 @@ def _help_formatter(prog: str) -> argparse.HelpFormatter:
     """Formatter with the width of the terminal. argparse would import shutil for it, also without --help."""
     with suppress(OSError, ValueError):
         columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns
-        return argparse.RawDescriptionHelpFormatter(prog, width=columns - 2)
+        if columns > 0:  # a serial console does not know its size
+            return argparse.RawDescriptionHelpFormatter(prog, width=columns - 2)
     return argparse.RawDescriptionHelpFormatter(prog, width=78)
 
 

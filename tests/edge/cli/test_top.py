@@ -177,6 +177,16 @@ def test_the_live_view_obeys_keys_resizes_and_waits_for_a_broker(broker: BrimPro
         top.process.wait()
 
 
+def test_the_help_is_readable_on_a_console_without_a_size() -> None:
+    help_text = Terminal("top", "--help", columns=0, lines=0)
+    try:
+        help_text.until("usage: brim top [-h] [--once]")
+    finally:
+        help_text.process.kill()
+        help_text.process.wait()
+        os.close(help_text.master)
+
+
 def test_messages_are_shown_as_they_pass(broker: BrimProcess, capsys: pytest.CaptureFixture[str]) -> None:
     done = threading.Event()
 
