@@ -36,6 +36,7 @@ AUDIT: Final = "brim.audit"
 LINES_PER_S = 50  # of one kind: lines of one place in the code
 KINDS_MAX = 1_000
 WAITING_MAX = 10_000  # lines
+VALUE_MAX = 1_000  # characters of a value: a client may choose 64 KiB of text, and has not logged in yet
 FLUSH_S = 2.0  # time to write waiting lines at the end, if the reader is slow
 
 _NEEDS_QUOTES = re.compile(r'[\s"=]|^$')
@@ -49,9 +50,10 @@ class LoggedPairs(str):
 
 
 def pairs(**values: object) -> LoggedPairs:
-    """Text of `key=value key="with space"` pairs, safe to print."""
-    text = LoggedPairs(" ".join(f"{key}={_quoted(str(value))}" for key, value in values.items()))
-    text.fields = {key: _plain(value) for key, value in values.items()}  # an exception would keep its frames
+    """Text of `key=value key="with space"` pairs, safe to print. A value ends after VALUE_MAX characters."""
+    limited = {key: _limited(value) for key, value in values.items()}
+    text = LoggedPairs(" ".join(f"{key}={_quoted(str(value))}" for key, value in limited.items()))
+    text.fields = {key: _plain(value) for key, value in limited.items()}  # an exception would keep its frames
     return text
 
 
@@ -70,6 +72,12 @@ def _plain(value: object) -> object:
     if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 63):
         return float(value) if isinstance(value, float) else int(value)  # of subclasses, too
     return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+def _limited(value: object) -> object:
+    """The value; the beginning of its text if that is long."""
+    text = str(value)
+    return value if len(text) <= VALUE_MAX else f"{text[:VALUE_MAX]}…"
 
 
 def _quoted(text: str) -> str:

@@ -78,6 +78,18 @@ def test_fields_keep_numbers_and_leave_no_object_out(output):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("form", logging_setup.FORMATS)
+def test_a_client_cannot_make_a_line_long(output, form):
+    """A client that is refused chooses 64 KiB for its identifier, and again for its user."""
+    logging_setup.configure("info", form, output)
+    facts = logging_setup.pairs(client="c" * 65_535, peer="127.0.0.1:1")
+    logging.getLogger(logging_setup.AUDIT).info("client refused %s", facts)
+    (line,) = output.getvalue().splitlines()
+    assert len(line) < 3 * logging_setup.VALUE_MAX
+    assert "ccc…" in line
+    assert "127.0.0.1:1" in line
+
+
 def test_a_traceback_follows_its_line(output):
     logging_setup.configure("info", "text", output)
     try:
