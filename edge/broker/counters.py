@@ -14,7 +14,7 @@ from msgspec import Struct
 from edge.broker.sessions import Session
 from edge.engine.engine import CloseCause, DropCause, Engine, SessionStats, counters_of
 
-__all__ = ["ClientRow", "Counters"]
+__all__ = ["ClientRow", "Counters", "shortened"]
 
 _TOTALS = (
     "bytes_in", "bytes_out", "packets_in", "packets_out", "published", "published_bytes", "sourced",
@@ -44,6 +44,18 @@ class ClientRow(Struct, frozen=True):
     in_flight: int
     delivered: int
     dropped: dict[str, int]
+
+
+def shortened(row: dict[str, Any], text_max: int, keep: str = "") -> dict[str, Any]:
+    """The row with texts of at most `text_max` characters, except the one named `keep`: clients choose texts
+    of up to 64 KiB, and an answer of the control socket has 128 KiB.
+    """
+    return {
+        name: f"{value[:text_max]}…"
+        if isinstance(value, str) and len(value) > text_max and name != keep
+        else value
+        for name, value in row.items()
+    }
 
 
 class Counters:

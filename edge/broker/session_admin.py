@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from edge.broker.counters import Counters
+from edge.broker.counters import Counters, shortened
 from edge.broker.sessions import Session
 from edge.engine.subscription_options import subscription_of
 from edge.logging_setup import AUDIT, pairs
@@ -23,6 +23,7 @@ __all__ = ["SessionAdmin"]
 
 audit = logging.getLogger(AUDIT)
 
+TEXT_MAX = 1_024  # characters of a text, except the client identifier, which other requests need whole
 _PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5"}
 
 
@@ -50,10 +51,11 @@ class SessionAdmin:
         client = self._broker.clients.get(session.connection)
         will = None
         if client is not None and client.will is not None:
-            will = {"topic": client.will.topic, "qos": client.will.qos, "retain": client.will.retain}
+            topic, qos, retain = client.will.topic, client.will.qos, client.will.retain
+            will = shortened({"topic": topic, "qos": qos, "retain": retain}, TEXT_MAX)
         (row,) = self._rows(session)
         return row | {
-            "certificate": session.client_info.certificate,
+            **shortened({"certificate": session.client_info.certificate}, TEXT_MAX),
             "expiry_s": session.expiry_s,
             "kept": session.kept,
             "will": will,
@@ -86,7 +88,8 @@ class SessionAdmin:
             "keep_alive_s": None if client is None else client.keep_alive_s,
             "since_s": round(since_ns / 1e9, 3) if since_ns else None,  # 0: unknown
         }
-        return [asdict(row) | facts for row in self._stats.clients([session])]
+        rows = map(asdict, self._stats.clients([session]))
+        return [shortened(row, TEXT_MAX, keep="client_id") | facts for row in rows]
 
 
 def _subscription_row(topic_filter: str, options: int) -> dict[str, Any]:

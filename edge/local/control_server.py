@@ -235,7 +235,9 @@ class LocalEndpoint(Server[LocalPeer]):
         if session is None:
             raise _no_session(client_id, "no session")
         filters, shown = session["filters"], len(session["filters"])
-        while len(encode(answer := SessionDetails(session, len(filters) - shown))) > ANSWER_MAX_BYTES:
+        while (
+            len(encode(answer := SessionDetails(session, len(filters) - shown))) > ANSWER_MAX_BYTES and shown
+        ):
             shown //= 2
             session["filters"] = filters[:shown]
         return answer

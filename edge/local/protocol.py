@@ -71,7 +71,7 @@ __all__ = [
 ]  # fmt: skip
 
 VERSION: Final = 2
-REQUEST_MAX_BYTES: Final = 16 << 10  # about a hundred long topic filters
+REQUEST_MAX_BYTES: Final = 68 << 10  # a client identifier of 64 KiB; hundreds of long topic filters
 ANSWER_MAX_BYTES: Final = 128 << 10  # below the 208 KiB that Linux allows a datagram in a socket's buffer
 
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from edge.broker.counters import ClientRow, Counters
+from edge.broker.counters import ClientRow, Counters, shortened
 from edge.config.schema import Config, Stream
 from edge.local.control_server import LocalEndpoint
 from edge.local.producers import Producers
@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 SAMPLE_S = 2.0  # interval of the rates: short enough to watch, with hardly any cost
 CLIENTS_SHOWN = 100
+TEXT_MAX = 64  # characters of a text of a client: 100 clients may not displace other parts of the report
 CLIENTS_PAGE = 500  # sessions in one turn of the MQTT thread: about a millisecond
 ANSWER_S = 2.0  # time for the MQTT thread to answer
 READERS_SHOWN = 16  # of one ring
@@ -134,7 +135,7 @@ class StatusReporter(Struct, eq=False):
             "mqtt": mqtt,
             "watchdog": self.watchdog(),
             "owners": owners,
-            "clients": [asdict(row) for row in rows],
+            "clients": [shortened(asdict(row), TEXT_MAX) for row in rows],
             "clients_not_shown": not_shown,
             # Directories and files of the broker that were removed or replaced: key, path and remedy of each.
             "missing": [missing._asdict() for missing in self.missing()],

@@ -106,6 +106,27 @@ def test_a_session_with_more_filters_than_an_answer_has_room_for_is_shown(
     assert len(row["filters"]) > 100
 
 
+def test_clients_with_the_longest_names_are_listed_shown_and_kicked(
+    broker: BrimProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their texts would not fit one answer of the control socket."""
+    name = "c" * 65_535
+    user, will = "u" * 65_535, Will("t" * 65_535, b"x")
+    with (
+        connected(broker.port, name, username=user, will=will),
+        connected(broker.port, "plc", username=user, will=will),
+    ):
+        rows = [json.loads(line) for line in brim(capsys, broker, "--json")[1].splitlines()]
+        assert {row["client_id"] for row in rows} == {name, "plc"}
+        row = json.loads(brim(capsys, broker, "show", name, "--json")[1])
+        assert (row["client_id"], row["username"][-2:], row["will"]["topic"][-2:]) == (name, "u…", "t…")
+        assert main(["status", "--json", "--runtime-dir", str(broker.runtime_dir)]) == 0
+        status = json.loads(capsys.readouterr().out)
+        assert (len(status["clients"]), status["shortened"]) == (2, [])
+        assert brim(capsys, broker, "kick", name)[0] == 0
+    broker.stop()
+
+
 def test_hostile_identifiers_do_not_reach_the_terminal(
     broker: BrimProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,7 +166,7 @@ async def test_a_request_above_the_limit_is_not_sent(config):
             Connection(config.runtime_dir) as connection,
             pytest.raises(ControlError, match="above the limit"),
         ):
-            await connection.request_async(Rings(("x" * 60_000,)), RingList)
+            await connection.request_async(Rings(("x" * 80_000,)), RingList)
 
 
 async def holding(config) -> Connection:
