@@ -123,7 +123,10 @@ class SendWindow:
             self._unsettled[packet.packet_id] = release  # at the end: in the order of PUBREC [MQTT-4.6.0-4]
             return release
         self.identifiers.free(packet.packet_id)
-        return Settled(packet.packet_id, packet.reason_code)
+        # The receiver owns the message since PUBREC. A PUBCOMP that does not know the identifier answers a
+        # PUBREL that was sent again after a reconnect: the receiver had ended the exchange before.
+        reason = ReasonCode.SUCCESS if isinstance(packet, PubComp) else packet.reason_code
+        return Settled(packet.packet_id, reason)
 
     def resend(self) -> list[Publish | PubRel]:
         """All unsettled packets, in order, with DUP: for a new connection to the session [MQTT-4.4.0-1]."""

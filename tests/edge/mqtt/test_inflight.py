@@ -74,6 +74,16 @@ def test_qos_2_is_settled_by_pubrec_and_pubcomp() -> None:
     assert len(window.identifiers) == 0
 
 
+def test_a_pubcomp_that_does_not_know_the_identifier_settles_the_message_as_delivered() -> None:
+    """The receiver owns the message since PUBREC, and its first PUBCOMP was lost with the connection."""
+    window = SendWindow()
+    packet_id = admitted(window, Publish("a", b"x", qos=2)).packet_id
+    assert window.acknowledge(PubRec(packet_id), Version.V5) == PubRel(packet_id)
+    assert window.resend() == [PubRel(packet_id)]
+    unknown = PubComp(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+    assert window.acknowledge(unknown, Version.V5) == Settled(packet_id, OK)
+
+
 def test_a_full_window_says_so() -> None:
     window = SendWindow(2)
     admitted(window, Publish("a", qos=1))
