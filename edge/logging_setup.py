@@ -25,7 +25,7 @@ from typing import Final, Literal, TextIO
 
 from edge.terminal_escape import escaped
 
-__all__ = ["AUDIT", "FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "pairs"]
+__all__ = ["AUDIT", "FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "pairs", "set_level"]
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -195,4 +195,9 @@ def configure(
     output.addFilter(_Limit())
     root = logging.getLogger()
     root.handlers[:] = [output]
-    root.setLevel(level.upper())
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Log records of this level and above from now on."""
+    logging.getLogger().setLevel(level.upper())

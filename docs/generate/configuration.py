@@ -21,6 +21,7 @@ from docs.generate import MissingDescription
 from docs.generate.markdown import code, prose, table
 from docs.generate.sinks import sinks
 from docs.generate.source import doc_of, field_docs
+from edge.config.live_settings import START_LIMITS
 
 __all__ = ["amount", "page", "sections"]
 
@@ -44,10 +45,23 @@ def page() -> str:
         parts += [f"## {title}\n"] if title else []
         parts += [prose(doc_of(cls, cls.__name__)) + "\n", table(_HEADER, _rows(cls, title))]
     units = prose(doc_of(edge.config.units, "edge.config.units").partition("\n\n")[2])
-    parts.append(sinks())
+    parts += [sinks(), _live()]
     rules = (f"- {prose(doc_of(rule, rule.__name__))}\n" for rule in edge.config.setting_rules.RULES)
     parts += ["## Rules between settings\n\n" + "".join(rules), f"## Sizes and durations\n\n{units}"]
     return "\n".join(parts)
+
+
+def _live() -> str:
+    """Settings that a running broker applies."""
+    limits = ", ".join(code(f"limits.{name}") for name in sorted(START_LIMITS))
+    return (
+        "## Changes without a restart\n\n"
+        "`brim reload` and SIGHUP read the configuration file again and apply `log_level`, `[quota]`, "
+        f"`[[bridge]]`, and `[limits]` except {limits}. They also read passwords, access rules and "
+        "certificates again. Limits of a queue and of an in-flight window hold for sessions that are opened, "
+        "and clients that connect, after the reload. All other settings need a restart; `brim reload` names "
+        "each that has changed. A mistake in any file changes nothing.\n"
+    )
 
 
 def sections(cls: type[msgspec.Struct], path: str) -> Iterator[tuple[str, type[msgspec.Struct]]]:

@@ -7,7 +7,7 @@ Only the password file decides about its users; plug-ins, if any, decide about a
 be allowed by the ACL file and by the plug-ins, if configured.
 
 Reloading takes two steps, so that the broker's thread reads no file. read(), on any other thread, returns the
-new content, or logs its mistakes and changes nothing. apply(), on the broker's thread, puts it in force.
+new content and changes nothing. apply(), on the broker's thread, puts it in force.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from edge.auth.scram import ScramAuthenticator
 
 __all__ = ["AuthBackend", "AuthFiles", "scram_secret"]
-
-log = logging.getLogger(__name__)
 
 SECRET_BYTES = 32
 
@@ -134,17 +132,9 @@ class AuthBackend:
             return self.files.rules or plugins
         return _Both(self.files.rules, plugins)
 
-    def read(self) -> AuthFiles | None:
-        """The files as they are now; None if they are invalid, which is logged. Any thread."""
-        try:
-            return AuthFiles.read(*self._paths)
-        except AuthFileError as error:
-            for problem in error.problems:
-                log.error(
-                    "password or ACL file not reloaded, the earlier one stays in force; correct the line %s",
-                    pairs(problem=problem),
-                )
-            return None
+    def read(self) -> AuthFiles:
+        """The files as they are now, not in force yet. Raises AuthFileError. Any thread."""
+        return AuthFiles.read(*self._paths)
 
     def apply(self, files: AuthFiles, judge: Callable[[], object]) -> None:
         """Put the files in force, and call `judge`, which checks every client again. On the broker's thread.

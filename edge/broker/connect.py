@@ -70,7 +70,7 @@ class ConnectHandler:
         self._sessions = sessions
         self._permissions = permissions
         self._pending = pending
-        self._limits = limits
+        self.limits = limits  # Broker.apply_limits() replaces the limits
         self._engine_limits = limits_of(engine)
         self._may_warn = LogThrottle()
         self.refused = dict.fromkeys((it.words for it in _USUAL_REFUSALS), 0)  # by reason, since the start
@@ -105,10 +105,10 @@ class ConnectHandler:
         policy = self._permissions.policies.get(client_info.listener)
         if policy is not None and policy.redirect_to is not None:
             return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=policy.redirect_to)
-        if not packet.client_id and not self._limits.empty_client_ids:
+        if not packet.client_id and not self.limits.empty_client_ids:
             words = "a client identifier is required here: limits.allow_empty_client_id = false"
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
-        max_bytes = self._limits.client_id_max_bytes
+        max_bytes = self.limits.client_id_max_bytes
         if (length := len(client_info.client_id.encode())) > max_bytes:
             words = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {max_bytes}"
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
@@ -311,7 +311,7 @@ class ConnectHandler:
         return session, packet.version != Version.V31  # MQTT 3.1 has no Session Present flag
 
     def _attach(self, connection: int, packet: Connect, session: Session) -> bool:
-        properties, limits = packet.properties, self._limits
+        properties, limits = packet.properties, self.limits
         publishes_all = self._permissions.publishes_all(session.client_info)
         self._engine.session_receives(session.handle, self._permissions.receives_all(session))
         attached = self._engine.attach(
@@ -369,7 +369,7 @@ class ConnectHandler:
 
     def _keep_alive_s(self, packet: Connect) -> int:
         """Keep Alive in effect: MQTT 5 clients can get a shorter one [MQTT-3.1.2-21], others keep theirs."""
-        max_s = self._limits.keep_alive_max_s
+        max_s = self.limits.keep_alive_max_s
         if packet.version == _V5 and max_s and not 0 < packet.keep_alive_s <= max_s:
             return max_s
         return packet.keep_alive_s

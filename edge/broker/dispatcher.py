@@ -390,6 +390,15 @@ class Broker:
         self.router.acl_changed(self.sessions)
         self.check_retained()
 
+    def apply_limits(self, limits: BrokerLimits) -> None:
+        """Use other limits from now on. Connections, sessions, wills and subscriptions that exist stay; the
+        bounds of a queue and an in-flight window are those of the time when their session was opened, or its
+        client connected.
+        """
+        self.limits = self._connecting.limits = self._subscribing.limits = limits
+        self.sessions.limits, self.wills.limits = limits.sessions, limits.wills
+        self.router.apply_limits(limits.topics, limits.sessions)
+
     def check_retained(self) -> None:
         """Withhold retained messages of clients that may no longer publish them."""
         if self.limits.check_retain_source:

@@ -122,11 +122,7 @@ class Upstream:
         self._rings = rings
         self._call = call
         self._epochs = dict(epochs)
-        self._bridges = {
-            stream.name: [bridge.name for bridge in config.bridges_of(stream.name)]
-            for stream in config.stream
-            if stream.durability is Durability.UPSTREAM
-        }
+        self._bridges = _bridges_by_stream(config)
         self._known: dict[str, dict[str, Progress]] = {}  # ring -> bridge -> progress
 
     def report_progress(self, bridge: str, ring_name: str, epoch: int, offset: int, lost: Lost = ()) -> None:
@@ -142,6 +138,15 @@ class Upstream:
                     tuple(lost),
                 )
             )
+
+    def apply(self, config: Config) -> None:
+        """Wait for the bridges of another configuration from now on. On the broker's thread.
+
+        Publishers that waited only for removed bridges are acknowledged.
+        """
+        self._bridges = _bridges_by_stream(config)
+        for ring_name in self._known:
+            self._acknowledge(ring_name, ())
 
     def status(self) -> dict[str, dict[str, dict[str, float | None]]]:
         """Progress for `brim status`, by ring and bridge: offset (0: none yet), age of the report in s."""
@@ -163,10 +168,23 @@ class Upstream:
             details = pairs(bridge=bridge, ring=ring_name, offsets=list(lost))
             log.log(level, "records lost by the sink, not acknowledged %s", details)
         reports[bridge] = progress
-        offsets = [self._offset(ring_name, bridge) for bridge in self._bridges[stream_of(ring_name)]]
+        self._acknowledge(ring_name, lost)
+
+    def _acknowledge(self, ring_name: str, lost: Lost) -> None:
+        offsets = [self._offset(ring_name, bridge) for bridge in self._bridges.get(stream_of(ring_name), ())]
         known = [offset for offset in offsets if offset is not None]
-        self._rings.upstream(ring_name, min(known) if len(known) == len(offsets) else None, lost)
+        complete = bool(known) and len(known) == len(offsets)
+        self._rings.upstream(ring_name, min(known) if complete else None, lost)
 
     def _offset(self, ring_name: str, bridge: str) -> int | None:
         known = self._known.get(ring_name, {}).get(bridge)
         return known.offset if known is not None else None
+
+
+def _bridges_by_stream(config: Config) -> dict[str, list[str]]:
+    """Names of the bridges that drain each stream of durability "upstream"."""
+    return {
+        stream.name: [bridge.name for bridge in config.bridges_of(stream.name)]
+        for stream in config.stream
+        if stream.durability is Durability.UPSTREAM
+    }

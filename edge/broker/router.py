@@ -115,7 +115,6 @@ class Router:
         `streams`: filters and partitions of each stream, in the order in which they are tried; the last takes
         the rest. They must decide as `partition_of` does, with which all topics are made otherwise.
         """
-        self.limits = limits
         self._engine = engine
         self._partition_of = partition_of
         self.durability = RingDurability(engine)
@@ -125,7 +124,6 @@ class Router:
         self._tree = SubscriptionTree(engine)
         self._targets: dict[int, Session | SharedGroup] = {}  # handle -> who has subscriptions
         self._groups: dict[str, SharedGroup] = {}  # $share/<group>/<filter> -> group
-        self._queues = queues
         self._journal = journal
         self._table_size = 0  # lower bound of the size of the engine's table of topics
         self._aged_s = 0.0  # time of the last search for idle topics
@@ -134,10 +132,15 @@ class Router:
         self.subscription_count = 0  # of all sessions
         self._counters = counters_of(engine)
         self._places: dict[str, tuple[int, int]] = {}  # ring name -> stream and partition in the rules
-        engine.topic_limits(min(limits.topic_max_bytes, STRING_MAX_BYTES), limits.topic_levels_max)
+        self.apply_limits(limits, queues)
         for number, (filters, partitions) in enumerate(streams):
             engine.stream_add("\0".join(filters).encode(), len(partitions))
             self._places |= {partition.name: (number, index) for index, partition in enumerate(partitions)}
+
+    def apply_limits(self, limits: TopicLimits, queues: SessionLimits) -> None:
+        """Use other limits, for topics, filters and shared queues that are new from now on."""
+        self.limits, self.queues = limits, queues
+        self._engine.topic_limits(min(limits.topic_max_bytes, STRING_MAX_BYTES), limits.topic_levels_max)
 
     def topic_of(self, name: str) -> int | None:
         """The result of topic_steps(), without a yield."""
@@ -346,7 +349,7 @@ class Router:
         group = self._groups.get(shared_filter)
         is_new = group is None
         if group is None:
-            handle = self._engine.share_open(self._queues.queued_records_max, self._queues.drop_newest)
+            handle = self._engine.share_open(self.queues.queued_records_max, self.queues.drop_newest)
             group = self._groups[shared_filter] = self._targets[handle] = SharedGroup(handle, {})
             self._tree.add(split_share(shared_filter)[1], handle, OF_GROUP)
         group.members[session] = options

@@ -71,7 +71,7 @@ class Sessions:
         self.expired = 0  # sessions that ended because their clients stayed away too long
         self._engine = engine
         self._journal = journal
-        self._limits = limits
+        self.limits = limits
         self._by_client: dict[str, Session] = {}
         self._away: dict[str, Session] = {}  # in the order in which clients went away
         self._deadlines: TimerHeap[str] = TimerHeap()
@@ -107,7 +107,7 @@ class Sessions:
 
     def allowed_s(self, wanted_s: int) -> int:
         """Session Expiry Interval granted to a client that requests `wanted_s`."""
-        return min(wanted_s, self._limits.session_expiry_s)
+        return min(wanted_s, self.limits.session_expiry_s)
 
     def get(self, client_id: str) -> Session | None:
         """The session of a client; None if there is none."""
@@ -115,7 +115,7 @@ class Sessions:
 
     def open(self, client_info: ClientInfo, expiry_s: int) -> Session:
         """Open a session. The client must not have one."""
-        client_id, limits = client_info.client_id, self._limits
+        client_id, limits = client_info.client_id, self.limits
         assert client_id not in self._by_client
         handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest, key_of(client_info))
         session = self._by_client[client_id] = Session(client_info, handle, expiry_s)

@@ -72,7 +72,7 @@ class SubscribeHandler:
         self._retained = retained
         self._permissions = permissions
         self._pending = pending
-        self._limits = limits
+        self.limits = limits
 
     def subscribe(self, client: ConnectedClient, first_byte: int, body: bytes) -> None:
         """Handle SUBSCRIBE; the answer is SUBACK with one reason code for each filter [MQTT-3.8.4-6]."""
@@ -80,7 +80,7 @@ class SubscribeHandler:
 
     def _subscribe(self, client: ConnectedClient, first_byte: int, body: bytes) -> Steps[None]:
         """Add plain filters in one call; any other SUBSCRIBE is authorized filter by filter."""
-        packets = self._limits.packets
+        packets = self.limits.packets
         plain = None
         if first_byte == _SUBSCRIBE and len(body) <= PLAIN_BODY_MAX_BYTES:
             max_filters = min(packets.filters_max, PLAIN_FILTERS_MAX)
@@ -93,7 +93,7 @@ class SubscribeHandler:
 
     def _may_add(self, client: ConnectedClient, filters: list[str]) -> bool:
         """True if plain filters are new, within all limits, and allowed without a look at each of them."""
-        session, limits, known = client.session, self._limits, client.session.subscriptions
+        session, limits, known = client.session, self.limits, client.session.subscriptions
         more = plain_bytes(filters)
         return (
             self._is_plain(client)
@@ -124,7 +124,7 @@ class SubscribeHandler:
 
     def _unsubscribe(self, client: ConnectedClient, first_byte: int, body: bytes) -> Steps[None]:
         """Remove plain filters in one call, others filter by filter, and answer."""
-        packets, plain = self._limits.packets, None
+        packets, plain = self.limits.packets, None
         if first_byte == _UNSUBSCRIBE and len(body) <= PLAIN_BODY_MAX_BYTES and self._is_plain(client):
             max_filters = min(packets.filters_max, PLAIN_FILTERS_MAX)
             plain = self._engine.plain_unsubscribe(body, client.version, max_filters)
@@ -153,7 +153,7 @@ class SubscribeHandler:
             by_filter.setdefault(subscription.topic_filter, []).append(subscription)
         answers: list[Answer] = []
         for topic_filter in by_filter:
-            allowed = self._limits.topics.allow_filter(topic_filter)
+            allowed = self.limits.topics.allow_filter(topic_filter)
             answers.append(allowed and self._permissions.may_subscribe(client.client_info, topic_filter))
             yield
         then = partial(self._on_authorized, client, packet, by_filter)
@@ -238,7 +238,7 @@ class SubscribeHandler:
         self, client: ConnectedClient, topic_filter: str, allowed: bool
     ) -> tuple[ReasonCode | None, str | None]:
         """Reason code and Reason String of a refused subscription; (None, None) if it is granted."""
-        limits, known = self._limits, client.session.subscriptions
+        limits, known = self.limits, client.session.subscriptions
         if not limits.topics.allow_filter(topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID, (
                 f"a topic filter exceeds topic_max_bytes = {limits.topics.topic_max_bytes}"

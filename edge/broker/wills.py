@@ -88,7 +88,7 @@ class Wills:
         self.held_bytes = 0  # of all wills, those of connected clients too
         self._publish = publish
         self._journal = journal
-        self._limits = limits or WillLimits()
+        self.limits = limits or WillLimits()
         self._has_room = has_room
         self._slice_bytes = SLICE_BYTES  # rest of the current slice
         self._waiting: dict[str, _DueWill] = {}
@@ -107,7 +107,7 @@ class Wills:
 
     def refusal(self, will: Will) -> str:
         """Reason why there is no memory for one more will; "" if there is."""
-        size, limits = will_bytes(will), self._limits
+        size, limits = will_bytes(will), self.limits
         if size > limits.will_max_bytes:
             return f"a will of {size} bytes exceeds will_max_bytes = {limits.will_max_bytes}"
         left = limits.wills_max_bytes - self.held_bytes

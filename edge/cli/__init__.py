@@ -36,7 +36,7 @@ VERBS = {
     "run": "start the broker",
     "check": "check a configuration file",
     "config": "show the configuration in effect, compare it, or begin one",
-    "reload": "read passwords, rules and certificates again",
+    "reload": "apply changes of the configuration and its files",
     "pub": "publish messages",
     "sub": "show messages as they arrive",
     "request": "publish a request and print its responses",

@@ -25,12 +25,12 @@ from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.listing import Column, add_listing_arguments, print_listing
 from edge.config import loader
+from edge.config.live_settings import setting_changes
 from edge.config.public_settings import flat_settings, public_settings
-from edge.config.schema import Config
 from edge.errors import EdgeError
 from edge.local.protocol import Connection, SettingList, Settings
 
-__all__ = ["FIRST_FILE", "add_arguments", "changes", "run"]
+__all__ = ["FIRST_FILE", "add_arguments", "run"]
 
 FIRST_FILE = """\
 # Configuration of Brim. Every setting is optional; docs/reference/configuration.md has all of them.
@@ -65,7 +65,6 @@ port = 1883
 # [metrics]
 # listen = "127.0.0.1:9464"          # for Prometheus
 """
-_MISSING = "(not set)"
 
 
 def _column(name: str) -> Column:
@@ -109,17 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
     if config is None:
         print_listing(_settings(running, arguments), _SHOWN, arguments)
         return 0
-    rows = [{"name": name, "running": now, "file": then} for name, now, then in changes(running, config)]
+    rows = [
+        {"name": name, "running": now, "file": then} for name, now, then in setting_changes(running, config)
+    ]
     print_listing(rows, _CHANGED, arguments)
     return Exit.INCOMPLETE if rows else 0
-
-
-def changes(running: dict[str, Any], wanted: Config) -> Iterator[tuple[str, Any, Any]]:
-    """Name, value in effect and value of the file, of each setting that a restart would change."""
-    now, then = flat_settings(running), flat_settings(public_settings(wanted))
-    for name in sorted({*now, *then}):
-        if name.split(".")[0] != "runtime_dir" and now.get(name, _MISSING) != then.get(name, _MISSING):
-            yield name, now.get(name, _MISSING), then.get(name, _MISSING)
 
 
 def _settings(running: dict[str, Any], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -54,7 +54,7 @@ def configured(arguments: argparse.Namespace) -> Config:
 
     settings = loader.load(arguments.config) if arguments.config else loader.parse("")
     values: dict[str, object] = {}
-    for key in ("runtime_dir", "state_dir", "host", "port"):
+    for key in ("runtime_dir", "state_dir", "host", "port", "log_level"):
         value = getattr(arguments, key, None)
         if value is not None:
             values[key] = str(value) if isinstance(value, Path) else value

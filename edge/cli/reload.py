@@ -1,12 +1,14 @@
-"""Read passwords, access rules and certificates again, in a running broker.
+"""Apply changes of the configuration and its files to a running broker, as SIGHUP does.
 
-    brim reload                         as SIGHUP, and reports which files are in force
-    brim reload --config brim.toml      and names the settings of that file that need a restart
+    brim reload                         reports what is in effect now, and settings that need a restart
+    brim reload --config brim.toml      compares with that file, if the broker uses another one
 
-A file that is not valid changes nothing: its earlier content stays in force. Only the broker's own user and
-root may reload.
+The broker reads its configuration file, passwords, access rules and certificates again. Applied at once:
+limits and quotas, bridges that were added, changed or removed, log_level, and the content of the files. A
+mistake in any of them changes nothing. Only the broker's own user and root may reload.
 
-Exit status: 0 done, 1 a file is not valid, 2 wrong arguments, 3 no broker is reachable, 4 refused.
+Exit status: 0 done, 1 a file is not valid or a bridge not changed, 2 wrong arguments, 3 no broker is
+reachable, 4 refused.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import argparse
 
 import msgspec
 
-from edge.cli.config import changes
 from edge.cli.config_options import add_config_arguments, configured
 from edge.cli.exit_status import Exit
+from edge.config.live_settings import setting_changes
 from edge.local.protocol import Connection, Reload, Reloaded, SettingList, Settings
 from edge.terminal_escape import escaped
 
 __all__ = ["add_arguments", "run"]
+
+RELOAD_S = 60.0  # a bridge completes its files in flight, which takes up to 30 s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb and return its exit status."""
     wanted = configured(arguments) if arguments.config else None
-    with Connection(arguments.runtime_dir or (wanted.runtime_dir if wanted else None)) as connection:
+    directory = arguments.runtime_dir or (wanted.runtime_dir if wanted else None)
+    with Connection(directory, timeout_s=RELOAD_S) as connection:
         answer = connection.request(Reload(), Reloaded)
         running = connection.request(Settings(), SettingList).settings
-    restart = [] if wanted is None else [name for name, _, _ in changes(running, wanted)]
+    restart = list(answer.needs_restart)
+    if wanted is not None:
+        restart = [name for name, _, _ in setting_changes(running, wanted)]
     if arguments.json:
         facts = {"applied": answer.applied, "failed": answer.failed, "needs_restart": restart}
         print(msgspec.json.encode(facts).decode())
@@ -44,5 +51,5 @@ def run(arguments: argparse.Namespace) -> int:
         lines = [f"in force       {name}" for name in answer.applied]
         lines += [f"not valid      {problem}" for problem in answer.failed]
         lines += [f"needs restart  {name}" for name in restart]
-        print("\n".join(map(escaped, lines or ["there are no files to read again"])))
+        print("\n".join(map(escaped, lines or ["there are no changes"])))
     return Exit.INCOMPLETE if answer.failed else 0

@@ -2,8 +2,8 @@
 
 Without a configuration file the broker listens on 127.0.0.1:1883, keeps every topic in one ring of 64 MiB in
 memory, and serves the ring to processes of this machine by shared memory and ZeroMQ. A second signal ends the
-broker at once: acknowledged messages are in the rings, and the next start continues there. SIGHUP reads
-certificates and the files of [auth] again.
+broker at once: acknowledged messages are in the rings, and the next start continues there. SIGHUP has the
+effect of `brim reload`.
 
 Exit status: 0 stopped, 1 stopped after an error, 2 not started, 4 ended by the watchdog.
 """
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-p", "--port", type=int, help="port of the first listener; 0: a free one (default: 1883)"
     )
     parser.add_argument(
-        "--log-level", choices=LEVELS, default="info", help="lowest level logged (default: %(default)s)"
+        "--log-level", choices=LEVELS, help="lowest level logged (default: log_level of the configuration)"
     )
     parser.add_argument(
         "--log-format", choices=FORMATS, default="text", help="form of log lines (default: %(default)s)"

@@ -31,8 +31,9 @@ SWITCH_S = 0.000_5
 def serve(arguments: argparse.Namespace) -> int:
     """Run the broker until a signal ends it."""
     started_s = time.monotonic()
-    logging_setup.configure(arguments.log_level, arguments.log_format)
+    logging_setup.configure(form=arguments.log_format)
     config = configured(arguments)
+    logging_setup.set_level(config.log_level)
     sys.setswitchinterval(SWITCH_S)
     try:
         descriptors.make_table(config, descriptors.allow(config))
@@ -49,7 +50,8 @@ def serve(arguments: argparse.Namespace) -> int:
 def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> int:
     stop = StopRequest()
     stop.install()
-    broker = BrokerServer(config, VERSION, partial(stop.fail, "the MQTT thread"))
+    read_config = partial(configured, arguments) if arguments.config else None
+    broker = BrokerServer(config, VERSION, partial(stop.fail, "the MQTT thread"), read_config)
     broker.serve_clients()
     if not (config.auth.plugin or any(it.in_broker for it in config.bridge)):  # these may use TLS of asyncio
         _import_asyncio_without_tls()

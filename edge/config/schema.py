@@ -432,6 +432,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Directory of rings and sockets, in memory."""
     state_dir: Path = field(default_factory=default_state_dir)
     """Directory of log, sessions, checkpoints and epochs, on disk."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level that is logged. `brim run --log-level` has priority."""
     listener: tuple[Listener, ...] = (Listener(),)
     """MQTT ports. Not set: one on 127.0.0.1:1883."""
     limits: Limits = Limits()

@@ -50,6 +50,7 @@ __all__ = [
     "engine_of",
     "limits_of",
     "listener_of",
+    "set_limits",
     "violation_of",
 ]
 
@@ -515,8 +516,16 @@ def listener_of(engine: Engine, number: int) -> Any:
 
 
 def limits_of(engine: Engine) -> Any:
-    """The mq_limits that the engine was created with."""
+    """Live view of the engine's mq_limits."""
     return ffi.cast("mq_limits *", engine.limits_address)
+
+
+def set_limits(engine: Engine, limits: EngineLimits) -> None:
+    """Use other limits from now on. Memory that exceeds a lower limit stays in use; only new use is refused.
+
+    in_flight_max_bytes and spill_max_bytes must not change.
+    """
+    limits_of(engine)[0] = ffi.new("mq_limits *", asdict(limits))[0]
 
 
 def violation_of(engine: Engine) -> Any:

@@ -126,6 +126,10 @@ class LocalEndpoint(Server[LocalPeer]):
         self._reload = reload
         self._config = config
 
+    def apply(self, config: Config) -> None:
+        """Show another configuration from now on."""
+        self._config = config
+
     async def start(self) -> None:
         """Begin to listen. The runtime directory is locked, so an existing socket file is not in use."""
         await super().start()

@@ -13,7 +13,7 @@ edge.rpc has the layer below: encoding, server and client. On a connection that 
     session          session_details  one session, with its subscriptions
     disconnect       done        end the connection of a client; only for the broker's own user, and root
     remove_session   done        end a session; only for the broker's own user, and root
-    reload           reloaded    read passwords, rules and certificates again; only for the same users
+    reload           reloaded    read the configuration and its files again; only for the same users
     settings         setting_list  the configuration in effect; only for the same users
     retained         retained_list  a page of the retained messages of a topic filter
     clear_retained   cleared     remove a page of them; only for the broker's own user, and root
@@ -31,7 +31,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from edge.config.directories import SERVICE_DIR, StrPath, control_socket, runtime_directory
-from edge.rpc.client import RpcClient
+from edge.rpc.client import REPLY_TIMEOUT_S, RpcClient
 from edge.rpc.protocol import Done, Failed, Message, Protocol
 
 __all__ = [
@@ -225,16 +225,21 @@ class Cleared(Message, frozen=True):
 
 
 class Reload(Message, frozen=True):
-    """Request that passwords, rules and certificates are read again, as by SIGHUP."""
+    """Request that the configuration, passwords, rules and certificates are read again, as by SIGHUP."""
 
     version: int = VERSION
 
 
 class Reloaded(Message, frozen=True):
-    """Files that are in force now, and those that are not valid, whose earlier content stays in force."""
+    """Result of a reload.
+
+    `applied`: files and changed settings that are in effect now. `failed`: mistakes; with one in a file,
+    nothing was applied. `needs_restart`: settings of the configuration that are not in effect.
+    """
 
     applied: tuple[str, ...]
     failed: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
 
 
 class Settings(Message, frozen=True):
@@ -282,9 +287,9 @@ class Connection(RpcClient):
     BrokerUnreachable if no broker listens there, or after the broker has ended.
     """
 
-    def __init__(self, runtime_dir: StrPath | None = None) -> None:
+    def __init__(self, runtime_dir: StrPath | None = None, *, timeout_s: float = REPLY_TIMEOUT_S) -> None:
         directory = runtime_directory(runtime_dir)
         path = control_socket(directory)
         is_service = directory.parent == Path(SERVICE_DIR)  # only root makes directories there
         uids = frozenset({os.geteuid(), 0}) if runtime_dir is None and not is_service else None
-        super().__init__(PROTOCOL, path, uids=uids, notification=RingAdded)
+        super().__init__(PROTOCOL, path, uids=uids, notification=RingAdded, timeout_s=timeout_s)

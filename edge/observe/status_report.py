@@ -75,7 +75,7 @@ class StatusReporter(Struct, eq=False):
     consumers: Callable[[], list[Status]] | None = None  # consumer groups with their progress
     watchdog: Callable[[], Status] = dict
     upstream: Callable[[], Status] = dict
-    bridges: Sequence[Callable[[], Status]] = ()
+    bridges: Callable[[], list[Status]] = list
     missing: Callable[[], Sequence[Missing]] = tuple
     local: LocalEndpoint | None = None
     metrics_url: str | None = None
@@ -113,7 +113,7 @@ class StatusReporter(Struct, eq=False):
             "watchdog": self.watchdog(),
             "missing": [missing._asdict() for missing in self.missing()],
             "log": await asyncio.to_thread(self.log) if self.log else None,
-            "bridges": [bridge() for bridge in self.bridges],
+            "bridges": self.bridges(),
         }
 
     async def gathered(self, *, clients: bool = True) -> Status:
@@ -148,7 +148,7 @@ class StatusReporter(Struct, eq=False):
             "consumers": self.consumers() if self.consumers else [],
             # Rings whose publishers wait for sinks: the offset that each bridge has reached.
             "upstream": self.upstream(),
-            "bridges": [bridge() for bridge in self.bridges],
+            "bridges": self.bridges(),
         }
         status["lost"] = _lost(status)
         return status

@@ -26,7 +26,7 @@ from edge.broker.durability import Upstream, reason_code, refusal
 from edge.config.directories import DirectoryLock, make_directory
 from edge.config.schema import Config, Durability, Metrics
 from edge.config.schema import Listener as ListenerConfig
-from edge.engine.engine import engine_of, limits_of
+from edge.engine.engine import engine_of, limits_of, set_limits
 from edge.errors import EdgeError
 from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     import ssl
 
     from bridge.format.installation import Installation
+    from edge.broker.limits import BrokerLimits
+    from edge.engine.limits import EngineLimits
     from edge.log.log_set import LogSet
     from edge.observe.http_token import TokenFile
     from persistence.read.merged_reader import MergedReader
@@ -70,6 +72,7 @@ class MqttServer:
         self.producers: Producers
         self.upstream: Upstream
         self.budget: descriptors.DescriptorBudget
+        self.descriptors_open: int  # before the first client
         self.zmq_listener: ZmqListener | None = None  # None: not enabled
         self.consumers_listener: ZmqListener | None = None  # None: not enabled
         self.metrics_listener: socket | None = None  # None: not enabled
@@ -107,7 +110,8 @@ class MqttServer:
         self.producers = self._open_producers(epochs)
         self._start_feed(self.producers)
         self._restore_sessions(streams)
-        self.budget = descriptors.budget(config, allowed, descriptors.open_now())
+        self.descriptors_open = descriptors.open_now()
+        self.budget = descriptors.budget(config, allowed, self.descriptors_open)
         limits_of(self.listener.broker.engine).connections_max = self.budget.clients
         self.producers.joins_max = self.budget.producers
         self.listener.start()
@@ -141,6 +145,11 @@ class MqttServer:
         """Put passwords and rules that were read again in force. On the MQTT thread."""
         self.auth_backend.apply(files, self._authorize_again)
         self._log_rule_warnings()
+
+    def apply_limits(self, engine: EngineLimits, broker: BrokerLimits, clients_max: int) -> None:
+        """Put other limits in force. `clients_max`: of the open files of the process. On the MQTT thread."""
+        set_limits(self.listener.broker.engine, msgspec.structs.replace(engine, connections_max=clients_max))
+        self.listener.broker.apply_limits(broker)
 
     def _lock_directories(self) -> None:
         for key in ("runtime_dir", "state_dir"):

@@ -137,6 +137,11 @@ class BridgeHolds:
         self._streams: dict[str, frozenset[str]] = {}  # of each bridge, at the start of this process
         self._read: dict[Path, tuple[tuple[int, int], Offsets | None]] = {}
 
+    def apply(self, config: Config) -> None:
+        """Hold records for the bridges of another configuration from now on."""
+        self._bridges = config.bridge
+        self._streams.clear()
+
     def __call__(self, ring_name: str) -> Iterator[Floor]:
         """Holds of one ring."""
         for bridge in self._bridges:

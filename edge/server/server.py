@@ -20,10 +20,9 @@ from edge.server.mqtt_startup import MqttServer
 from edge.transport.listener import Listener
 
 if TYPE_CHECKING:
-    import asyncio
-
     from edge.local.protocol import Reloaded
     from edge.log.log_set import LogSet
+    from edge.server.live_configuration import LiveConfiguration
     from edge.server.services import Services
     from edge.server.watchdog import Watchdog
 
@@ -33,15 +32,23 @@ __all__ = ["BrokerServer"]
 class BrokerServer:
     """A running broker: `async with`. `failed` is called, on any thread, if a defect ends the MQTT thread."""
 
-    def __init__(self, config: Config, version: str, failed: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        version: str,
+        failed: Callable[[], object],
+        read_config: Callable[[], Config] | None = None,
+    ) -> None:
+        """Create the parts. `read_config` reads the configuration again, for reload(); None: no file."""
         self.version = version
+        self._given, self._read_config = config, read_config
         self._core = MqttServer(config, version, failed)
         self._bridges = [
             bridge_settings(settings, config) for settings in config.bridge if settings.in_broker
         ]
         self._serves = False
         self._services: Services
-        self._reloading: asyncio.Lock
+        self._live: LiveConfiguration
 
     def serve_clients(self) -> None:
         """Start MQTT, without an event loop. `async with`, which must follow, starts the rest."""
@@ -52,15 +59,14 @@ class BrokerServer:
             raise
 
     async def __aenter__(self) -> Self:
-        import asyncio
-
         try:
             if not self._serves:
                 self._serve_clients()
+            from edge.server.live_configuration import LiveConfiguration
             from edge.server.services import Services
 
-            self._reloading = asyncio.Lock()
             self._services = Services(self._core, self.reload)
+            self._live = LiveConfiguration(self._core, self._services, self._given, self._read_config)
             await self._services.start(self.version, self._bridges)
         except BaseException:
             await self._core.down.aclose()
@@ -109,27 +115,12 @@ class BrokerServer:
     def has_files(self) -> bool:
         """True if there are files for reload()."""
         core = self._core
-        return core.auth_backend.has_files or any(
-            listener.tls is not None for listener in core.config.listener
+        return (
+            self._read_config is not None
+            or core.auth_backend.has_files
+            or any(listener.tls is not None for listener in core.config.listener)
         )
 
     async def reload(self) -> Reloaded:
-        """Read passwords, rules and certificates again. Invalid files are logged, and change nothing."""
-        import asyncio
-
-        from edge.local.protocol import Reloaded
-
-        core, auth = self._core, self._core.config.auth
-        async with self._reloading:
-            applied, failed = await asyncio.to_thread(core.listener.reload_certificates)
-            if core.auth_backend.has_files:
-                names = [str(path) for path in (auth.password_file, auth.acl_file) if path is not None]
-                files = await asyncio.to_thread(core.auth_backend.read)
-                if files is None:
-                    failed += [
-                        f"{name}: not valid, or another file is not; the log has the lines" for name in names
-                    ]
-                else:
-                    await asyncio.wrap_future(core.listener.submit(lambda: core.apply(files)))
-                    applied += names
-        return Reloaded(tuple(applied), tuple(failed))
+        """Read the configuration and its files again. A mistake is logged, and changes nothing."""
+        return await self._live.reload()

@@ -26,12 +26,11 @@ from edge.local.control_server import LocalEndpoint
 from edge.local.protocol import Reloaded
 from edge.local.shortened_rings import ShortenedFiles
 from edge.local.zmq_stats import ZmqStats
-from edge.logging_setup import pairs
 from edge.observe.status_report import StatusReporter
 from edge.recovery.state_files import SESSIONS_RING
-from edge.server.bridge_settings import separate_bridge
 from edge.server.mqtt_startup import MqttServer
 from edge.server.on_demand import OnDemand
+from edge.server.running_bridges import RunningBridges
 from edge.server.watchdog import Watchdog
 from edge.transport.refusals import Refusals
 from persistence.files import OsFiles
@@ -59,7 +58,8 @@ class Services:
         self._core = core
         self._reload = reload
         self._consumer_holds: ConsumerHolds | None = None  # only with a log
-        self._bridges: list[Callable[[], dict[str, Any]]] = []
+        self.bridges = RunningBridges(core)
+        self._on_change: list[Callable[[Config], object]] = []  # parts that follow the configuration
         self._consumers_refusal = ""  # reason why acknowledgements are refused, "" if they are not
         self._zmq: OnDemand[ZmqPublisher] | None = None
         self._consumers: OnDemand[ConsumersEndpoint] | None = None
@@ -69,12 +69,9 @@ class Services:
     async def start(self, version: str, bridges: Sequence[BridgeSettings]) -> None:
         """Start every part, in order."""
         core = self._core
-        for bridge in bridges:
-            await self._start_bridge(bridge)
         config = core.config
-        self._bridges += [
-            partial(separate_bridge, bridge, config) for bridge in config.bridge if not bridge.in_broker
-        ]
+        core.down.push_async_callback(self.bridges.stop)
+        await self.bridges.start(bridges)
         self._start_maintenance()
         self._serve_zmq()
         core.stop_on_thread(core.listener.stop)  # before the parts that pass its records on
@@ -87,7 +84,8 @@ class Services:
         if core.logs:
             reporter.log, reporter.log_totals = core.logs.status, core.logs.totals
         reporter.watchdog = self.watchdog.status
-        reporter.bridges = self._bridges
+        reporter.bridges = self.bridges.states
+        self._on_change.append(partial(setattr, reporter, "config"))
         reporter.upstream = core.upstream.status
         self._serve_consumers()
         reporter.consumers = self._groups
@@ -96,6 +94,11 @@ class Services:
         self._start_watches(reporter)
         self._start_task(_populate(core.rings()))
         await self._start_metrics(reporter)
+
+    def follow(self, config: Config) -> None:
+        """Use another configuration from now on, in the parts that read more than their own section of it."""
+        for apply in self._on_change:
+            apply(config)
 
     def _start_maintenance(self) -> None:
         """Must be called after the parts that hold records in the log."""
@@ -108,7 +111,9 @@ class Services:
         maintenance = LogMaintenance(
             core.logs, core.config, without=[core.config.log_directory / SESSIONS_RING]
         )
-        maintenance.holds.append(BridgeHolds(core.config))
+        bridge_holds = BridgeHolds(core.config)
+        self._on_change.append(bridge_holds.apply)
+        maintenance.holds.append(bridge_holds)
         holds = SessionHolds(core.listener.broker, core.listener.submit, core.logs.reader.read_at)
         maintenance.holds.append(holds)
         if core.config.consumers.enabled:
@@ -117,32 +122,6 @@ class Services:
         core.logs.maintenance = maintenance.status
         maintenance.start()
         core.stop_on_thread(maintenance.stop)
-
-    async def _start_bridge(self, settings: BridgeSettings) -> None:
-        """Start a bridge. A failure is reported and shown in the status; clients are served nevertheless."""
-        core = self._core
-        from bridge.drain.bridge import Bridge
-        from bridge.drain.control_socket import ControlSocket
-        from bridge.errors import BridgeError, CheckpointMismatch
-
-        moved = partial(core.upstream.report_progress, settings.name)
-        bridge = Bridge(settings, cold=core.logs.reader if core.logs else None, moved=moved)
-        trouble: dict[str, str] = {}
-        try:
-            try:
-                bridge.start()
-            except CheckpointMismatch as error:
-                details = pairs(name=settings.name, reason=error, remedy=error.hint)
-                log.error("bridge waits for its checkpoint %s", details)
-                bridge.start_when_matching(error)
-            core.stop_on_thread(bridge.stop)
-            control = ControlSocket(bridge)
-            core.down.push_async_callback(control.stop)
-            await control.start()
-        except (BridgeError, EdgeError) as error:
-            log.error("bridge not started %s", pairs(name=settings.name, reason=error, remedy=error.hint))
-            trouble = {"condition": "failed", "last_error": str(error), "remedy": error.hint}
-        self._bridges.append(lambda: {**bridge.state().as_dict(), **trouble})
 
     def _serve_zmq(self) -> None:
         core = self._core
@@ -279,6 +258,7 @@ class Services:
             reload=self._reload,
             connections_max=core.budget.local,
         )
+        self._on_change.append(local.apply)
         await local.start()
         core.down.push_async_callback(local.stop)
         return local

@@ -1,4 +1,4 @@
-"""SIGHUP handler: calls a function, which reloads the files of users and rights (Server.reload).
+"""SIGHUP handler: calls a function, which reloads the configuration and its files (BrokerServer.reload).
 
 Owns the handler of SIGHUP, from the first line of `brim run` to the end of the process. A signal before the
 broker is ready is remembered, and handled later.

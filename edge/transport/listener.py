@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from edge.auth.interfaces import ClientCertificate, ListenerPolicy, anonymous_allowed
@@ -37,6 +37,7 @@ from edge.transport.violations import Violations
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from edge.engine.tls_context import TlsContext
     from edge.transport.tls import Certificates
     from ringbuf import Reader
 
@@ -138,27 +139,31 @@ class Listener:
         name = self._proxy_headers.name(connection)
         return None if name is None else ClientCertificate(name)
 
-    def reload_certificates(self) -> tuple[list[str], list[str]]:
-        """Read all certificates and keys again, for later connections. For any thread.
+    def read_certificates(self) -> tuple[dict[int, TlsContext], list[str]]:
+        """Read all certificates and keys again, for apply_certificates(). For any thread.
 
-        If a file is unreadable, that is logged, and the old certificate stays in use. Returns the files that
-        are in use now, and the mistakes of the others.
+        Returns the contexts by listener number, and the mistakes of the files, which are logged.
         """
-        applied: list[str] = []
+        contexts: dict[int, TlsContext] = {}
         failed: list[str] = []
         for number, certificates in self._certificates.items():
             try:
-                replaced = certificates.reload()
+                contexts[number] = certificates.read()
             except EdgeError as error:
                 log.error("certificate not reloaded %s", pairs(reason=error, remedy=error.hint))
                 failed.append(f"{certificates.file}: {error}")
-            else:
-                applied.append(str(certificates.file))
-                listener_of(self._engine, number).tls = certificates.context.address
-                # The thread may be using the old context now, but not after the call.
-                self.call(lambda kept=replaced: None)  # type: ignore[misc]
-                logging.getLogger(AUDIT).info("certificate reloaded %s", pairs(file=certificates.file))
-        return applied, failed
+        return contexts, failed
+
+    def apply_certificates(self, contexts: Mapping[int, TlsContext]) -> list[str]:
+        """Use other contexts for later connections. For any thread. Returns the files of the certificates."""
+        for number, context in contexts.items():
+            certificates = self._certificates[number]
+            replaced, certificates.context = certificates.context, context
+            listener_of(self._engine, number).tls = context.address
+            # The thread may be using the old context now, but not after the call.
+            self.call(lambda kept=replaced: None)  # type: ignore[misc]
+            logging.getLogger(AUDIT).info("certificate reloaded %s", pairs(file=certificates.file))
+        return [str(self._certificates[number].file) for number in contexts]
 
     def start(self) -> None:
         """Serve on a separate thread."""

@@ -28,10 +28,9 @@ class Certificates:
         self.file = settings.certificate_file
         self.context = _context(settings)
 
-    def reload(self) -> TlsContext:
-        """Read the files again. Returns the context until now. Raises EdgeError; that context stays then."""
-        replaced, self.context = self.context, _context(self._settings)
-        return replaced
+    def read(self) -> TlsContext:
+        """A context of the files as they are now, not in use yet. Raises EdgeError, which names the file."""
+        return _context(self._settings)
 
     def problem(self) -> str:
         """Reason why clients will refuse the certificate, for example expired; "" if none is known."""

@@ -31,7 +31,7 @@ class BrimProcess:
         *,
         bridge: bool = True,
         open_files: int = 0,
-        log_level: str = "info",
+        log_level: str | None = "info",
         module: str = "edge",
         edge: str = "here",
     ) -> None:
@@ -50,7 +50,9 @@ class BrimProcess:
 
     def start(self, **environment: str) -> None:
         """Returns when it is ready. `environment`: more variables."""
-        words = ("run", "--config", self._config, "--log-level", self._log_level)
+        words: tuple[object, ...] = ("run", "--config", self._config)
+        if self._log_level is not None:
+            words += ("--log-level", self._log_level)
         limited = self._open_files > 0
         self._child = (
             Child(LIMITED, self._open_files, *words, environment=environment)
@@ -64,6 +66,11 @@ class BrimProcess:
         """Of the process that runs now."""
         assert self._child is not None
         return self._child.pid
+
+    def log_until(self, wanted: str) -> str:
+        """Its log, once that contains `wanted`."""
+        assert self._child is not None
+        return self._child.log_until(wanted)
 
     def kill(self) -> None:
         """With -9."""

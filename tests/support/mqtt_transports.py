@@ -253,6 +253,13 @@ class Transports:
         """Its mq_listener: limits, and what it counts."""
         return listener_of(self.there.engine, self.number[kind])
 
+    def reload_certificates(self) -> list[str]:
+        """As a reload does: read all, and use them unless there is a mistake. Returns the mistakes."""
+        contexts, mistakes = self.there.listener.read_certificates()
+        if not mistakes:
+            self.there.listener.apply_certificates(contexts)
+        return mistakes
+
     def path(self) -> str:
         """Of the Unix socket."""
         return self.there.listener.addresses[self.number["unix"]].path

@@ -26,6 +26,7 @@ from tests.support.children import Child
 SETTINGS = """
 [limits]
 topics_max = 5000
+qos_max = 1
 [auth]
 acl_file = "acl"
 [[stream]]
@@ -57,13 +58,13 @@ def test_a_reload_reports_files_and_settings_that_need_a_restart(
     assert str(acl) in json.loads(out)["failed"][0]
     assert main(published) == 0  # the earlier rules stay in force
     acl.write_text("topic readwrite other/#\n")
-    config.write_text(config.read_text().replace("5000", "6000"))
-    assert brim(capsys, broker, "reload", "--config", str(config))[1] == (
-        f"in force       {acl}\nneeds restart  limits.topics_max\n"
-    )
+    config.write_text(config.read_text().replace("qos_max = 1", "qos_max = 2"))
+    expected = f"in force       {acl}\nneeds restart  limits.qos_max\n"
+    assert brim(capsys, broker, "reload")[1] == expected
+    assert brim(capsys, broker, "reload", "--config", str(config))[1] == expected
     status, out, _ = brim(capsys, broker, "config", "diff", str(config), "--json")
     assert status == Exit.INCOMPLETE
-    assert json.loads(out) == {"name": "limits.topics_max", "running": 5000, "file": 6000}
+    assert json.loads(out) == {"name": "limits.qos_max", "running": 1, "file": 2}
 
 
 def test_the_configuration_in_effect_is_shown_with_its_sources(

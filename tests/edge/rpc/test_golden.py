@@ -34,7 +34,7 @@ BROKER: dict[str, Any] = {
     "answer session_details": of_broker.SessionDetails({"client_id": "plc-1"}, not_shown=2),
     "request reload": of_broker.Reload(),
     "request settings": of_broker.Settings(),
-    "answer reloaded": of_broker.Reloaded(("acl",), ("users: line 3",)),
+    "answer reloaded": of_broker.Reloaded(("acl",), ("users: line 3",), ("limits.qos_max",)),
     "answer setting_list": of_broker.SettingList({"edge_id": "press"}),
     "request retained": of_broker.Retained("a/#", 4096, 64),
     "request clear_retained": of_broker.ClearRetained("a/#", 4096),

@@ -103,18 +103,18 @@ def test_a_certificate_that_was_replaced_is_shown_from_then_on(
         try:
             made, key = tls.issue("next", "127.0.0.1")
             tls.certificate_file.write_bytes(made.read_bytes())
-            there.there.listener.reload_certificates()  # the key is still the old one
+            there.reload_certificates()  # the key is still the old one
             assert "the key belongs to another certificate" in caplog.text
             with shaken(there, "tls", tls.context()) as client:
                 assert client.getpeercert() == old.getpeercert()
             tls.key_file.write_bytes(key.read_bytes())
-            there.there.listener.reload_certificates()
+            there.reload_certificates()
             with shaken(there, "tls", tls.context()) as client:
                 assert client.getpeercert() != old.getpeercert()
         finally:
             tls.certificate_file.write_bytes(before[0])
             tls.key_file.write_bytes(before[1])
-            there.there.listener.reload_certificates()
+            there.reload_certificates()
         old.sendall(encode(Connect("c", username="u")))
         assert old.recv(100) == encode(ConnAck())
 

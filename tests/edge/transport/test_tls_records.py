@@ -275,7 +275,7 @@ def test_a_session_is_resumed_until_the_certificates_are_read_again(kind: str) -
                 assert client.recv(100) == CONNACK
                 assert client.session_reused is reused
                 ticket = client.session
-        there.there.listener.reload_certificates()
+        there.reload_certificates()
         with connected(there.dial(kind), session=ticket) as client:
             client.sendall(CONNECT)
             assert client.recv(100) == CONNACK

@@ -1,0 +1,52 @@
+"""Live settings: the part of a new configuration that a running broker applies without a restart.
+
+Owns the choice of these settings: [limits] except START_LIMITS, [quota], [[bridge]] and log_level. Never
+applies anything (edge/server/live_configuration.py does).
+
+    running, wanted -> after_reload() -> the configuration in effect after the reload
+    what still differs from `wanted` needs a restart: setting_changes()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from msgspec.structs import fields, replace
+
+from edge.config import loader
+from edge.config.limits import Limits
+from edge.config.public_settings import flat_settings, public_settings
+from edge.config.schema import Config
+
+__all__ = ["START_LIMITS", "after_reload", "setting_changes"]
+
+_MISSING: Final = "(not set)"
+
+# Connected clients rely on the first three, which CONNACK announced; the others size memory at the start.
+START_LIMITS: Final = frozenset(
+    {"receive_max", "topic_alias_max", "qos_max", "in_flight_max_bytes", "spill_max_bytes"}
+)
+_LIVE_LIMITS = tuple(field.name for field in fields(Limits) if field.name not in START_LIMITS)
+
+
+def after_reload(running: Config, wanted: Config) -> Config:
+    """`running` with the live settings of `wanted`. Raises ConfigError: these settings break a rule together
+    with those that need a restart.
+    """
+    limits = replace(running.limits, **{name: getattr(wanted.limits, name) for name in _LIVE_LIMITS})
+    changed = replace(
+        running, limits=limits, quota=wanted.quota, bridge=wanted.bridge, log_level=wanted.log_level
+    )
+    return loader.checked(changed, "reload without the settings that need a restart")
+
+
+def setting_changes(running: dict[str, Any], wanted: Config) -> Iterator[tuple[str, Any, Any]]:
+    """Name, value in effect and wanted value of each setting that differs.
+
+    `running`: public_settings() of the configuration in effect.
+    """
+    now, then = flat_settings(running), flat_settings(public_settings(wanted))
+    for name in sorted({*now, *then}):
+        if name.split(".")[0] != "runtime_dir" and now.get(name, _MISSING) != then.get(name, _MISSING):
+            yield name, now.get(name, _MISSING), then.get(name, _MISSING)

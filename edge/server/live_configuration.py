@@ -1,0 +1,163 @@
+"""Live configuration: applies changes of the configuration and of its files to a running broker.
+
+    read      configuration file, passwords, access rules, certificates, bridges: any mistake ends the reload
+    apply     bridges, limits, log level, certificates, passwords and rules
+    report    names in effect now, mistakes, and names that need a restart
+
+Owns the order. Nothing is applied before everything was read and checked. Of what remains, only a bridge can
+fail (its checkpoint is busy, for example): the earlier bridge continues then, and the failure is named.
+edge/config/live_settings.py chooses the settings; the others need a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from edge.auth.backend import AuthFiles
+from edge.auth.errors import AuthFileError
+from edge.config.live_settings import after_reload, setting_changes
+from edge.config.public_settings import public_settings
+from edge.config.schema import Config
+from edge.errors import ConfigError, EdgeError
+from edge.local.protocol import Reloaded
+from edge.logging_setup import AUDIT, pairs, set_level
+from edge.server.bridge_settings import bridge_settings
+from edge.server.configured_limits import broker_limits, engine_limits
+from edge.transport import descriptors
+
+if TYPE_CHECKING:
+    from edge.engine.tls_context import TlsContext
+    from edge.server.mqtt_startup import MqttServer
+    from edge.server.services import Services
+
+__all__ = ["LiveConfiguration"]
+
+log = logging.getLogger(__name__)
+audit = logging.getLogger(AUDIT)
+
+
+class _Read(Struct):
+    """Everything that a reload has read. `problems`: mistakes; then nothing is applied."""
+
+    wanted: Config
+    live: Config
+    certificates: dict[int, TlsContext] = {}
+    users: AuthFiles | None = None
+    clients_max: int = 0
+    problems: list[str] = []
+
+
+class LiveConfiguration:
+    """Configuration of a running broker. `read_config` reads it again; None: there is no file of it."""
+
+    def __init__(
+        self, core: MqttServer, services: Services, given: Config, read_config: Callable[[], Config] | None
+    ) -> None:
+        """Create it for a broker that runs with `given`, as it was before the start lowered default sizes."""
+        self._core = core
+        self._services = services
+        self._given = given
+        self._read_config = read_config
+        self._one_at_a_time = asyncio.Lock()
+
+    async def reload(self) -> Reloaded:
+        """Read everything again and apply it; a mistake in any part leaves everything as it was."""
+        async with self._one_at_a_time:
+            read = await asyncio.to_thread(self._read)
+            if read.problems:
+                for problem in read.problems:
+                    log.error(
+                        "reload refused, nothing changed; correct the mistake %s", pairs(problem=problem)
+                    )
+                return Reloaded((), tuple(read.problems), self._needs_restart(read.wanted))
+            return await self._apply(read)
+
+    def _read(self) -> _Read:
+        """On a thread of its own."""
+        try:
+            wanted = self._read_config() if self._read_config is not None else self._given
+            read = _Read(wanted, after_reload(self._given, wanted))
+        except ConfigError as error:
+            return _Read(self._given, self._given, problems=list(error.problems))
+        for check in (self._read_bridges, self._read_descriptors):
+            try:
+                check(read)
+            except EdgeError as error:
+                read.problems.append(f"{error}; {error.hint}" if error.hint else str(error))
+        read.certificates, mistakes = self._core.listener.read_certificates()
+        read.problems += mistakes
+        if self._core.auth_backend.has_files:
+            try:
+                read.users = self._core.auth_backend.read()
+            except AuthFileError as error:
+                read.problems += error.problems
+        return read
+
+    def _read_bridges(self, read: _Read) -> None:
+        """Check each new or changed bridge."""
+        for bridge in read.live.bridge:
+            if bridge.in_broker and bridge not in self._given.bridge:
+                bridge_settings(bridge, read.live)
+                if bridge.to.startswith("mqtts:") and not _asyncio_has_tls():
+                    text = (
+                        f"bridge {bridge.name}: mqtts:// needs TLS, which a start without bridges leaves out"
+                    )
+                    raise EdgeError(text, hint="restart the broker")
+
+    def _read_descriptors(self, read: _Read) -> None:
+        allowed = descriptors.allow(read.live)
+        read.clients_max = descriptors.budget(read.live, allowed, self._core.descriptors_open).clients
+
+    async def _apply(self, read: _Read) -> Reloaded:
+        core, before = self._core, public_settings(self._given)
+        effective, failed = await self._services.bridges.replace(
+            replace(core.config, **_live_sections(read.live))
+        )
+        await asyncio.wrap_future(core.listener.submit(lambda: self._apply_on_mqtt_thread(effective, read)))
+        self._services.follow(effective)
+        self._given = replace(self._given, **_live_sections(effective))
+        set_level(effective.log_level)
+        applied = [name for name, _, _ in setting_changes(before, self._given)]
+        for name in applied:
+            audit.info("setting changed %s", pairs(name=name))
+        applied += core.listener.apply_certificates(read.certificates)
+        if read.users is not None:
+            auth = core.config.auth
+            applied += [str(path) for path in (auth.password_file, auth.acl_file) if path is not None]
+        for reason in failed:
+            log.error("bridge not changed %s", pairs(reason=reason))
+        needs_restart = self._needs_restart(read.wanted)
+        audit.info(
+            "configuration reloaded %s",
+            pairs(applied=len(applied), failed=len(failed), needs_restart=len(needs_restart)),
+        )
+        return Reloaded(tuple(applied), tuple(failed), needs_restart)
+
+    def _apply_on_mqtt_thread(self, effective: Config, read: _Read) -> None:
+        core = self._core
+        core.config = effective
+        core.apply_limits(engine_limits(effective), broker_limits(effective), read.clients_max)
+        core.upstream.apply(effective)
+        if read.users is not None:
+            core.apply(read.users)
+
+    def _needs_restart(self, wanted: Config) -> tuple[str, ...]:
+        """Settings of a configuration that are not in effect."""
+        return tuple(name for name, _, _ in setting_changes(public_settings(self._given), wanted))
+
+
+def _live_sections(config: Config) -> dict[str, object]:
+    return {name: getattr(config, name) for name in ("limits", "quota", "bridge", "log_level")}
+
+
+def _asyncio_has_tls() -> bool:
+    """False: the start has imported asyncio without TLS (edge/cli/serving.py)."""
+    from asyncio import sslproto
+
+    return getattr(sslproto, "ssl", None) is not None

@@ -1,0 +1,158 @@
+"""Running bridges: those in the broker's process, and the reported state of those in other processes.
+
+Owns their start, stop and replacement. A bridge that cannot start is reported and shown in the status;
+clients are served nevertheless. Never decides which bridges there are: the configuration does.
+
+The checkpoint of a bridge belongs to its name. So a changed bridge continues behind the last drained record
+of the earlier one, if its sink is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from edge.config.schema import Bridge as BridgeConfig
+from edge.config.schema import Config
+from edge.errors import EdgeError
+from edge.logging_setup import pairs
+from edge.server.bridge_settings import bridge_settings, separate_bridge
+
+if TYPE_CHECKING:
+    from bridge.drain.bridge import Bridge
+    from bridge.drain.control_socket import ControlSocket
+    from bridge.drain.settings import BridgeSettings
+    from edge.server.mqtt_startup import MqttServer
+
+__all__ = ["RunningBridges"]
+
+log = logging.getLogger(__name__)
+
+
+class _Running(Struct):
+    """One bridge of this process. `control`: None if it did not start."""
+
+    bridge: Bridge
+    control: ControlSocket | None = None
+    trouble: dict[str, str] = {}
+
+    def state(self) -> dict[str, Any]:
+        return {**self.bridge.state().as_dict(), **self.trouble}
+
+
+class RunningBridges:
+    """The bridges of a broker. Everything runs on the event loop."""
+
+    def __init__(self, core: MqttServer) -> None:
+        self._core = core
+        self._config = core.config
+        self._running: dict[str, _Running] = {}  # by name
+
+    def states(self) -> list[dict[str, Any]]:
+        """State of each configured bridge, for `brim status`."""
+        running = self._running
+        return [
+            running[bridge.name].state() if bridge.name in running else separate_bridge(bridge, self._config)
+            for bridge in self._config.bridge
+        ]
+
+    async def start(self, settings: Sequence[BridgeSettings]) -> None:
+        """Start the bridges of the configuration. A failure is reported in the log and the status."""
+        for each in settings:
+            await self._start(each, waits=True)
+
+    async def stop(self) -> None:
+        """Stop every bridge, the last one first."""
+        for name in reversed(list(self._running)):
+            await self._stop(name)
+
+    async def replace(self, config: Config) -> tuple[Config, list[str]]:
+        """Stop, start and replace bridges so that they are those of `config`.
+
+        Returns `config` with the bridges that are in effect, and one text for each that is not as configured:
+        a bridge that did not stop, or did not start; the earlier bridge of its name runs then.
+        """
+        earlier = {bridge.name: bridge for bridge in self._config.bridge}
+        bridges: list[BridgeConfig] = []
+        failed: list[str] = []
+        for name in [name for name in earlier if name not in {bridge.name for bridge in config.bridge}]:
+            if not await self._stop(name):
+                failed.append(_still_ends(name))
+                bridges.append(earlier[name])
+        for bridge in config.bridge:
+            before = earlier.get(bridge.name)
+            reason = "" if before == bridge else await self._change(before, bridge, config)
+            if reason:
+                failed.append(reason)
+            bridges += [bridge] if not reason else [before] if before is not None else []
+        self._config = replace(config, bridge=tuple(bridges))
+        return self._config, failed
+
+    async def _change(self, before: BridgeConfig | None, bridge: BridgeConfig, config: Config) -> str:
+        """Replace one bridge. Returns the reason why it is not changed; "": it is."""
+        if not await self._stop(bridge.name):
+            return _still_ends(bridge.name)
+        if not bridge.in_broker:
+            return ""
+        reason = await self._start(bridge_settings(bridge, config))
+        if reason:
+            await self._stop(bridge.name)
+            if before is not None and before.in_broker:
+                await self._start(bridge_settings(before, self._config))
+            state = "the earlier bridge continues" if before is not None else "there is none of that name"
+            return f"bridge.{bridge.name}: {reason}; {state}"
+        return ""
+
+    async def _stop(self, name: str) -> bool:
+        """Stop a bridge, which completes its files in flight. False: it has not ended in time."""
+        running = self._running.get(name)
+        if running is None:
+            return True
+        if running.control is not None:
+            await running.control.stop()
+            running.control = None
+        if not await asyncio.to_thread(running.bridge.stop):
+            return False
+        del self._running[name]
+        return True
+
+    async def _start(self, settings: BridgeSettings, *, waits: bool = False) -> str:
+        """Start a bridge. Returns the reason of a failure, which is logged; "": it runs.
+
+        `waits`: a bridge whose checkpoint belongs to another edge or sink waits for a matching checkpoint.
+        """
+        core = self._core
+        from bridge.drain.bridge import Bridge
+        from bridge.drain.control_socket import ControlSocket
+        from bridge.errors import BridgeError, CheckpointMismatch
+
+        moved = partial(core.upstream.report_progress, settings.name)
+        running = _Running(Bridge(settings, cold=core.logs.reader if core.logs else None, moved=moved))
+        self._running[settings.name] = running
+        try:
+            try:
+                running.bridge.start()
+            except CheckpointMismatch as error:
+                if not waits:
+                    raise
+                details = pairs(name=settings.name, reason=error, remedy=error.hint)
+                log.error("bridge waits for its checkpoint %s", details)
+                running.bridge.start_when_matching(error)
+            control = ControlSocket(running.bridge)
+            await control.start()
+            running.control = control
+        except (BridgeError, EdgeError) as error:
+            log.error("bridge not started %s", pairs(name=settings.name, reason=error, remedy=error.hint))
+            running.trouble = {"condition": "failed", "last_error": str(error), "remedy": error.hint}
+            return f"{error}; {error.hint}"
+        return ""
+
+
+def _still_ends(name: str) -> str:
+    return f"bridge.{name}: its files in flight are not complete yet; reload again"
