@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ring/ring.h"
 
@@ -228,6 +229,22 @@ static void checksum_of_a_copy(void)
     }
 }
 
+/* Whole pages or not: what stands before and after the cleared memory stays. */
+static void memory_is_cleared(void)
+{
+    uint32_t page = (uint32_t)sysconf(_SC_PAGESIZE), bytes = 4 * page;
+    uint8_t *pages = aligned_alloc(page, bytes);
+    CHECK(pages != NULL);
+    for (uint32_t begin = 0; begin < 2 * page; begin += page / 2)
+        for (uint32_t end = begin; end <= bytes; end += page / 2) {
+            memset(pages, 0xa5, bytes);
+            rb_memory_clear(pages + begin, end - begin);
+            for (uint32_t i = 0; i < bytes; i++)
+                CHECK(pages[i] == (i >= begin && i < end ? 0 : 0xa5));
+        }
+    free(pages);
+}
+
 static void file(const char *name, const char *mode)
 {
     FILE *it = fopen(name, mode);
@@ -260,5 +277,6 @@ int main(int count, char **arguments)
     wait_a_little();
     checksum();
     checksum_of_a_copy();
+    memory_is_cleared();
     return 0;
 }

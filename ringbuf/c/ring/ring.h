@@ -198,7 +198,8 @@ rb_slot *rb_slot_of(void *cursors, int slot); /* NULL: no such slot */
  * less than `patience_ns`. */
 uint32_t rb_refusal(const rb_header *header, uint64_t now_ns, uint64_t patience_ns);
 void rb_refused_count(rb_header *header, uint32_t why); /* only for the writer */
-void rb_memory_clear(void *pages, size_t bytes); /* private pages become zeros and use no memory */
+/* Private memory becomes zeros; the whole pages in it use no memory. */
+void rb_memory_clear(void *memory, size_t bytes);
 int rb_backoff(int64_t ns);                      /* RB_OK, or RB_INTERRUPTED after a signal */
 
 #endif

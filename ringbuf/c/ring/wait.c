@@ -232,8 +232,13 @@ int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t 
 
 /* ---- memory ---- */
 
-void rb_memory_clear(void *pages, size_t bytes)
+/* madvise() rounds a length up to whole pages, up to 64 KiB on aarch64: it must get no other memory. */
+void rb_memory_clear(void *memory, size_t bytes)
 {
-    if (madvise(pages, bytes, MADV_DONTNEED) != 0) /* fails for locked memory */
-        memset(pages, 0, bytes);
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)memory, end = begin + bytes;
+    uintptr_t first = (begin + page - 1) & ~(page - 1), last = end & ~(page - 1);
+    if (first >= last || madvise((void *)first, last - first, MADV_DONTNEED) != 0) /* locked memory */
+        first = last = end;
+    memset(memory, 0, first - begin);
+    memset((void *)last, 0, end - last);
 }
