@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edge.engine.engine import listener_of
 from ringbuf.native import ffi, lib
 
 if TYPE_CHECKING:
@@ -56,7 +57,11 @@ class TlsContext:
         context = lib.mq_tls_context_new(files, reason)
         if context == ffi.NULL:
             raise OSError(ffi.string(reason).decode(errors="replace"))
-        self.address: Any = ffi.gc(context, lib.mq_tls_context_free)
+        self._c: Any = ffi.gc(context, lib.mq_tls_context_free)
+
+    def use(self, engine: Engine, listener: int) -> None:
+        """Begin later connections of the listener with this number in this context. For any thread."""
+        lib.mq_tls_context_use(listener_of(engine, listener), self._c)
 
 
 def certificate_of(engine: Engine, connection: int) -> tuple[str | None, bytes] | None:

@@ -92,7 +92,7 @@ class Listener:
         limits = listener_of(self._engine, number)
         limits.is_proxied = settings.proxy_protocol
         if certificates is not None:
-            limits.tls = certificates.context.address
+            certificates.context.use(self._engine, number)
         for name in ("connections_max", "connect_max_bytes", "packet_max_bytes", "publish_rate_max"):
             setattr(limits, name, getattr(settings, name) or 0)
         limits.is_websocket = settings.transport == "websocket"
@@ -159,7 +159,7 @@ class Listener:
         for number, context in contexts.items():
             certificates = self._certificates[number]
             replaced, certificates.context = certificates.context, context
-            listener_of(self._engine, number).tls = context.address
+            context.use(self._engine, number)
             # The thread may be using the old context now, but not after the call.
             self.call(lambda kept=replaced: None)  # type: ignore[misc]
             logging.getLogger(AUDIT).info("certificate reloaded %s", pairs(file=certificates.file))

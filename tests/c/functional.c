@@ -229,6 +229,15 @@ static void checksum_of_a_copy(void)
     }
 }
 
+/* A header as Python has read it: its bytes are aligned to 8 only. */
+static void header_is_inspected_in_any_place(void)
+{
+    rb_ring_info facts;
+    begin();
+    memcpy(other + 8, memory, RB_HEADER_BYTES);
+    CHECK(rb_inspect(other + 8, RING_BYTES, &facts) == RB_OK && facts.epoch == EPOCH);
+}
+
 /* Whole pages or not: what stands before and after the cleared memory stays. */
 static void memory_is_cleared(void)
 {
@@ -277,6 +286,7 @@ int main(int count, char **arguments)
     wait_a_little();
     checksum();
     checksum_of_a_copy();
+    header_is_inspected_in_any_place();
     memory_is_cleared();
     return 0;
 }

@@ -5,6 +5,7 @@
  */
 #include "base/record.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* Length of the MQTT Variable Byte Integer at `bytes` plus the property bytes after it; 0 if they exceed
@@ -72,7 +73,8 @@ void rb_gap_put(uint8_t *bytes, uint32_t epoch, rb_gap gap)
     uint32_t length = RB_PADDING_BIT | RB_GAP_BIT | (uint32_t)gap.span, crc = gap_crc(epoch, words, length);
     memcpy(bytes + 8, words, sizeof words);
     memcpy(bytes + 4, &crc, sizeof crc);
-    memcpy(bytes, &length, sizeof length);
+    /* pairs with the acquire in next_length() of reader.c: readers may live while a ring is taken over */
+    atomic_store_explicit((_Atomic uint32_t *)(void *)bytes, length, memory_order_release);
 }
 
 #define COUNT_MAX (1u << 27) /* number of 32-byte records in the largest ring */

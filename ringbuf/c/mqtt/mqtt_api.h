@@ -142,7 +142,7 @@ typedef struct mq_listener {
     uint32_t is_proxied;       /* its connections begin with a PROXY header; the next layer is TLS */
     uint32_t is_websocket;     /* its connections, inside TLS, begin with an HTTP request for WebSocket */
     uint32_t connections;      /* now */
-    struct mq_tls_context *tls; /* NULL: not encrypted.  May change at any time; read when TLS begins */
+    struct mq_tls_context *tls; /* NULL: not encrypted.  mq_tls_context_use() changes it */
 } mq_listener;
 
 /* The last connection that has broken the rules of TLS or of the PROXY protocol. */

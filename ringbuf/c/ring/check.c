@@ -532,13 +532,13 @@ void rb_check_end(void *memory, rb_check *check)
     rb_end *end = &ring.header->end;
     write_index(&ring, check);
     clear_floor(&ring, check);
+    /* no record stands after the last one: the sequence ends here */
+    memset(ring.data + (check->position & ring.mask), 0, sizeof(uint32_t));
     uint64_t count = atomic_load_explicit(&end->count, memory_order_relaxed) + 1;
     atomic_store_explicit(&end->pair[count & 1].position, check->position, memory_order_relaxed);
     atomic_store_explicit(&end->pair[count & 1].offset, check->offset, memory_order_relaxed);
     /* pairs with the acquire in rb_end_read() */
     atomic_store_explicit(&end->count, count, memory_order_release);
-    /* no record stands after the last one: the sequence ends here */
-    memset(ring.data + (check->position & ring.mask), 0, sizeof(uint32_t));
     uint64_t least = check->position == 0 ? 0 : check->position + RB_RECORD_ALIGN;
     if (check->granted < least) /* committed but unpublished records may lie beyond */
         check->granted = least;

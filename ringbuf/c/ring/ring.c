@@ -118,14 +118,14 @@ int rb_format_cursors(void *memory, const void *ring)
 
 int rb_inspect(const void *memory, uint64_t file_bytes, rb_ring_info *info)
 {
-    const rb_header *header = memory;
+    const rb_geometry *shared = memory; /* an rb_header need not be aligned here: it may be Python's bytes */
     memset(info, 0, sizeof *info);
     if (file_bytes < RB_HEADER_BYTES ||
         /* pairs with the release in rb_format() */
-        atomic_load_explicit(&header->geometry.magic, memory_order_acquire) != RB_MAGIC)
+        atomic_load_explicit(&shared->magic, memory_order_acquire) != RB_MAGIC)
         return RB_WRONG_FORMAT;
     rb_geometry geometry;
-    memcpy(&geometry, &header->geometry, sizeof geometry);
+    memcpy(&geometry, shared, sizeof geometry);
     info->format_version = geometry.format_version;
     info->abi_word = geometry.abi_word;
     if (geometry.format_version != RB_FORMAT_VERSION || geometry.abi_word != RB_ABI_WORD)

@@ -29,6 +29,9 @@ mq_tls_context *mq_tls_context_new(const mq_tls_files *files, char reason[MQ_TLS
 /* Free a context.  Connections that it has begun stay. */
 void mq_tls_context_free(mq_tls_context *context);
 
+/* Let the connections that a listener accepts later use `context`.  For any thread. */
+void mq_tls_context_use(mq_listener *listener, mq_tls_context *context);
+
 /* Write the certificate of connection `handle` in DER to `to`, if it fits in `capacity`.  Returns its length;
  * 0: the client has shown none.  On the polling thread. */
 uint32_t mq_engine_certificate(const mq_engine *engine, uint64_t handle, uint8_t *to, uint32_t capacity);

@@ -75,3 +75,9 @@ void mq_tls_context_free(mq_tls_context *context)
 {
     mq_ssl.SSL_CTX_free(context);
 }
+
+void mq_tls_context_use(mq_listener *listener, mq_tls_context *context)
+{
+    /* pairs with the acquire in begin() of tls_layer.c: the context is complete */
+    __atomic_store_n(&listener->tls, context, __ATOMIC_RELEASE);
+}

@@ -128,6 +128,7 @@ static bool begin(tls_layer *self)
         return false;
     mq_ssl.BIO_set_data(bio, self);
     mq_ssl.BIO_set_init(bio, 1);
+    /* pairs with the release in mq_tls_context_use() */
     self->ssl = mq_ssl.SSL_new(__atomic_load_n(self->context, __ATOMIC_ACQUIRE));
     if (self->ssl == NULL) {
         mq_ssl.BIO_free(bio);
