@@ -1,6 +1,6 @@
 """Drained files in Spark, and Spark's own Parquet, JSON and binaryFile readers: rates and processor time.
 
-    ./dev bench spark [--rounds 5] [--warm 3] [--records 4000000] [--only rows,typed,stream] [--keep DIR]
+    ./dev bench spark [--rounds 5] [--warm 3] [--records 4000000] [--only rows,trigger] [--keep DIR]
 
 All read the same records, in one session of two tasks at a time on this machine, and take turns in each
 round; a ratio compares figures of one round.  Before the rounds that count, each is run until Java has
@@ -17,6 +17,8 @@ figure.  Prints a table of medians and, as its last line, one JSON object.
     typed_over_from_json, .._cpu              over Parquet and from_json
     stream_over_parquet, .._cpu               one stream, available now, over one of the Parquet files
     columns_over_all                          two columns by .schema() over all of them
+    trigger_N_files_ms                        from a new file to its committed batch, in a stream that has
+                                              read N files of DAYS days before; and trigger_most_over_fewest
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks import _spark_lake
+from benchmarks import _spark_lake, _spark_triggers
 from bridge.arrow.decode import decode_file
 from bridge.arrow.schema import DDL, TYPES, Constants, batch_of
 from bridge.format import drained_file
 from bridge.spark.session import session
 
-PARTS = ("rows", "typed", "stream")
+PARTS = ("rows", "typed", "stream", "trigger")
 MASTER = "local[2]"
 PAYLOADS = """
 [[payload]]
@@ -258,11 +260,15 @@ def main() -> None:
     spark = session("brim bench", master=MASTER)
     try:
         print(f"   making {arguments.records} records ...", flush=True)
-        _spark_lake.make(root, arguments.records, spark)
+        if names != ["trigger"]:
+            _spark_lake.make(root, arguments.records, spark)
         megabytes = sum(path.stat().st_size for path in (root / "json").rglob("*.brim")) / 1e6
         reads = Reads(spark, root)
         found: Figures = {}
+        triggers = _spark_triggers.measured(spark, reads.scratch) if "trigger" in names else {}
         for name in names:
+            if name == "trigger":
+                continue
             found |= measured(
                 getattr(reads, name)(), arguments.warm, arguments.rounds, arguments.records, megabytes
             )
@@ -276,6 +282,7 @@ def main() -> None:
         json.dumps(
             {
                 **ratios(found),
+                **triggers,
                 **{
                     key: round(statistics.median(it))
                     for key, it in found.items()

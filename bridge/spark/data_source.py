@@ -20,8 +20,9 @@ from __future__ import annotations
 import functools
 import gc
 import time
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -54,16 +55,26 @@ from bridge.arrow.schema import (
     corrupt_batch_of,
     never_null,
 )
-from bridge.errors import DrainedFileError, SourceOptionError
+from bridge.errors import DrainedFileError, FilesMissing, SourceOptionError
 from bridge.format.drained_file import PARQUET_SUFFIX
 from bridge.payloads.decode import typed_columns
-from bridge.rangeset import subtract
+from bridge.rangeset import Ranges, subtract
 from bridge.spark import files_view, quiet_workers
 from bridge.spark.landing_zone import Landing, StoredFile, matches, name_of
 from bridge.spark.named_files import refuse_unknown, warn_of_unknown
 from bridge.spark.options import SourceOptions
 from bridge.spark.pushdown import condition_of
-from bridge.spark.task_planning import Cursor, FileTask, advance, between, by_edge, clipped, pack, tasks_of
+from bridge.spark.task_planning import (
+    Cursor,
+    FileTask,
+    PartitionKey,
+    advance,
+    between,
+    clipped,
+    pack,
+    tasks_of,
+)
+from bridge.spark.unread_files import UnreadFiles
 
 __all__ = ["BrimDataSource"]
 
@@ -223,14 +234,19 @@ class _Rows:
         typed = typed_columns(self.options.payloads, topics, data, self.schema.names)
         return decoded._replace(columns={**decoded.columns, **typed})
 
-    def planned(self, new_files: list[StoredFile], every: list[StoredFile]) -> list[InputPartition]:
-        """The tasks for the chosen files."""
+    def planned(
+        self,
+        new_files: list[StoredFile],
+        every: list[StoredFile],
+        read_before: Mapping[PartitionKey, Ranges] = MappingProxyType({}),
+    ) -> list[InputPartition]:
+        """The tasks for the chosen files: of `every`, or behind files with the ranges `read_before`."""
         streams = self.options.streams
         where = self.options.where
         named_files = [
             file for file in new_files if matches(file.name.stream, streams) and where.may_be_in(file.name)
         ]
-        tasks = clipped(tasks_of(named_files, every), *where.offsets)
+        tasks = clipped(tasks_of(named_files, every, read_before), *where.offsets)
         return [_Files(files) for files in pack(tasks, self.options.task_bytes, self.options.min_partitions)]
 
     def stored(self) -> list[StoredFile]:
@@ -309,12 +325,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, rows: _Rows) -> None:
         self._rows = rows
         self._target: Cursor | None = None  # of a query that reads the present files, and ends
-        self._listed: tuple[float, list[StoredFile]] = (-LISTING_S, [])
+        self._unread = _unread(rows)
+        self._refreshed_s = -LISTING_S
         self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
         """State for executors: the options, without the driver's listing of the landing zone."""
-        return {**self.__dict__, "_listed": (-LISTING_S, [])}
+        return {**self.__dict__, "_unread": _unread(self._rows), "_refreshed_s": -LISTING_S}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """First offset of a query without a checkpoint."""
@@ -329,9 +346,15 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """End of the next batch."""
         begin = _cursor(start)
-        files = self._stored(fresh=True)
-        self._warned = self._warned or warn_of_unknown(self._rows.options, files)
-        end = self._rows.reached(begin, files, limit, stream=True)
+        files = self._files(begin, fresh=True)
+        self._warned = self._warned or warn_of_unknown(
+            self._rows.options, self._unread.edges, self._unread.streams
+        )
+        try:
+            end = self._rows.reached(begin, files, limit, stream=True)
+        except FilesMissing:  # unless the file is in a directory that was not listed again
+            self._unread.refresh(whole=True)
+            end = self._rows.reached(begin, self._unread.files(), limit, stream=True)
         if self._target is not None:
             target = self._target
             latest = {edge: max(target.get(edge, 0), begin.get(edge, 0)) for edge in target | begin}
@@ -345,7 +368,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Limit this query to the files that are present now."""
-        self._stored(fresh=True)
+        self._files({}, fresh=True)
         self._target = self._latest()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -354,26 +377,41 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Tasks of one batch: equal offsets give equal tasks, in any process."""
-        files = self._stored()
+        begin = _cursor(start)
+        files = self._files(begin)
         dense = self._rows.options.fail_on_data_loss
-        return self._rows.planned(between(_cursor(start), _cursor(end), files, dense=dense), files)
+        chosen_files = between(begin, _cursor(end), files, dense=dense)
+        return self._rows.planned(chosen_files, files, self._unread.read_ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches of a task; runs on an executor."""
         return self._rows.of_partition(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the owner of the landing zone decides what it keeps."""
+        """Forget the files of a committed batch; the owner of the landing zone decides what it keeps."""
+        self._unread.mark_read(_cursor(end))
 
     def _latest(self) -> Cursor:
         """The latest offset, without limits and without a check for missing numbers."""
-        return {edge: max(numbers) for edge, numbers in sorted(by_edge(self._stored()).items())}
+        self._files({})
+        return self._unread.latest()
 
-    def _stored(self, *, fresh: bool = False) -> list[StoredFile]:
-        """The files, listed once per batch: Spark requests them three times, and stores list slowly."""
-        if fresh or time.monotonic() - self._listed[0] > LISTING_S:
-            self._listed = time.monotonic(), self._rows.stored()
-        return self._listed[1]
+    def _files(self, start: Cursor, *, fresh: bool = False) -> list[StoredFile]:
+        """The files behind the committed offset, listed once per batch: Spark requests them three times.
+
+        A start before the committed offset, which Spark never gives, lists the landing zone again.
+        """
+        read_to = self._unread.read_to
+        if start and any(start.get(edge, 0) < number for edge, number in read_to.items()):
+            self._unread, fresh = _unread(self._rows), True
+        if fresh or time.monotonic() - self._refreshed_s > LISTING_S:
+            self._unread.refresh()
+            self._refreshed_s = time.monotonic()
+        return self._unread.files()
+
+
+def _unread(rows: _Rows) -> UnreadFiles:
+    return UnreadFiles(Landing(rows.options.path), rows.options.edges)
 
 
 def _offset(cursor: Cursor) -> dict[str, Any]:

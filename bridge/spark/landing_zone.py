@@ -15,7 +15,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,8 +27,9 @@ from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.format import drained_file
 from bridge.format.drained_file import PARQUET_SUFFIX, FileFooter, FileName, ParsedFile, as_drained
 
-__all__ = ["Landing", "StoredFile", "name_of"]
+__all__ = ["DayDirectory", "Landing", "StoredFile", "name_of"]
 
+TIMED_DIRECTORIES = ("local", "hdfs")  # file systems that keep the time of the last change of a directory
 TAIL_BYTES = 4096  # read first for a footer; most footers have about 300 bytes
 
 
@@ -40,6 +41,15 @@ class StoredFile:
     path: str  # in the file system, not a URL
     length: int
     modified_s: float  # seconds since 1970; 0 if the store does not report it
+
+
+class DayDirectory(NamedTuple):
+    """Directory with the files of one edge and day."""
+
+    edge: str
+    name: str  # YYYY-MM-DD
+    path: str
+    modified_ns: int | None  # time of the last change of its entries; None: the file system has no such time
 
 
 class _Opened(NamedTuple):
@@ -77,7 +87,7 @@ class Landing:
             if name is None:
                 tables += info.path.endswith(PARQUET_SUFFIX)
                 continue
-            stored = StoredFile(name, info.path, info.size, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
+            stored = _stored(name, info)
             key = replace(name, day="")
             files[key] = min(files.get(key, stored), stored)
         # Otherwise a query over the wrong place would find nothing, and look correct.
@@ -92,9 +102,7 @@ class Landing:
         """Edges that have a directory here, sorted. Raises as files() does."""
         opened = self._open()
         self._refuse_what_is_no_root(opened)
-        top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
-        directories = (entry.base_name for entry in top if entry.type == fs.FileType.Directory)
-        return sorted(name.removeprefix("edge=") for name in directories if name.startswith("edge="))
+        return sorted(edge for edge, _ in _edge_directories(_listed(opened, opened.root), ()))
 
     def check(self) -> None:
         """Check the root. Raises SourceOptionError: it is absent or no root; OSError as files()."""
@@ -113,22 +121,41 @@ class Landing:
                 hint=f"write the path before edge=..., and option edge = {below[2]!r} for that edge alone",
             )
 
+    def days(self, edges: Sequence[str]) -> list[DayDirectory]:
+        """Directories of the days of these edges. Raises as files() does."""
+        opened = self._open()
+        self._refuse_what_is_no_root(opened)
+        timed = opened.filesystem.type_name in TIMED_DIRECTORIES
+        return [
+            DayDirectory(edge, day.base_name.removeprefix("dt="), day.path, day.mtime_ns if timed else None)
+            for edge, directory in _edge_directories(_listed(opened, opened.root), edges)
+            for day in _listed(opened, directory.path)
+            if day.type == fs.FileType.Directory and day.base_name.startswith("dt=")
+        ]
+
+    def files_of(
+        self, day: DayDirectory, *, behind: int, known: Mapping[str, StoredFile]
+    ) -> Iterator[StoredFile]:
+        """Files of a day whose drain_seq is above `behind`; those of `known`, by path, as they are there."""
+        opened = self._open()
+        if isinstance(opened.filesystem, fs.LocalFileSystem):
+            wanted = _local_paths(day.path, behind)
+            yield from (known[path] for path in wanted if path in known)
+            infos = opened.filesystem.get_file_info([path for path in wanted if path not in known])
+        else:
+            infos = [info for info in _listed(opened, day.path) if _number(info.base_name) > behind]
+        for info in infos:
+            name = name_of(info.path)
+            if name is not None and info.type == fs.FileType.File:
+                yield _stored(name, info)
+
     def _entries(self, opened: _Opened, edges: Sequence[str]) -> Iterator[Any]:
         """Files in the directories of these edges, and files next to the directories."""
-        top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
+        top = _listed(opened, opened.root)
         yield from (entry for entry in top if entry.type == fs.FileType.File)
-        for directory in top:
-            edge = directory.base_name.removeprefix("edge=")
-            if (
-                directory.type != fs.FileType.Directory
-                or edge == directory.base_name
-                or not matches(edge, edges)
-            ):
-                continue
-            selector = fs.FileSelector(directory.path, recursive=True)
-            yield from (
-                entry for entry in opened.filesystem.get_file_info(selector) if entry.type == fs.FileType.File
-            )
+        for _, directory in _edge_directories(top, edges):
+            entries = _listed(opened, directory.path, recursive=True)
+            yield from (entry for entry in entries if entry.type == fs.FileType.File)
 
     def read(self, path: str, length: int) -> ParsedFile:
         """Read and parse a file. Raises DrainedFileError: it is not the file of its name, or is cut."""
@@ -163,6 +190,39 @@ class Landing:
             if total_bytes > len(tail):
                 tail = file.read_at(min(total_bytes, length), max(length - total_bytes, 0))
         return drained_file.parse_footer(tail)
+
+
+def _listed(opened: _Opened, path: str, *, recursive: bool = False) -> list[Any]:
+    """Entries of a directory; none if it was removed after its parent was listed."""
+    selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
+    entries: list[Any] = opened.filesystem.get_file_info(selector)
+    return entries
+
+
+def _local_paths(directory: str, behind: int) -> list[str]:
+    """Paths of files with a higher drain_seq, without a system call for each: a day may have many files."""
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.path for entry in entries if _number(entry.name) > behind]
+    except FileNotFoundError:  # as above
+        return []
+
+
+def _edge_directories(top: Sequence[Any], edges: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Edges that match these patterns, with their directories."""
+    for entry in top:
+        edge = entry.base_name.removeprefix("edge=")
+        if entry.type == fs.FileType.Directory and edge != entry.base_name and matches(edge, edges):
+            yield edge, entry
+
+
+def _stored(name: FileName, info: Any) -> StoredFile:
+    return StoredFile(name, info.path, info.size, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
+
+
+def _number(name: str) -> int:
+    """The drain_seq at the start of a name; 0: the name begins with something else."""
+    return int(name[:16]) if name[:16].isdecimal() else 0
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:

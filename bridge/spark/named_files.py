@@ -25,25 +25,25 @@ LOG = logging.getLogger("brim.spark")
 
 def refuse_unknown(options: SourceOptions, files: Sequence[StoredFile]) -> None:
     """Raise SourceOptionError for a name that none of `files` has. `files`: all of the wanted edges."""
-    if problem := _unknown(options, files):
+    edges, streams = {file.name.edge for file in files}, {file.name.stream for file in files}
+    if problem := _unknown(options, edges, streams):
         raise SourceOptionError(problem[0], hint=problem[1])
 
 
-def warn_of_unknown(options: SourceOptions, files: Sequence[StoredFile]) -> bool:
-    """Report an unknown name on stderr. Returns True if there was one."""
-    if problem := _unknown(options, files):
+def warn_of_unknown(options: SourceOptions, edges: Collection[str], streams: Collection[str]) -> bool:
+    """Report a name on stderr that none of these is. Returns True if there was one."""
+    if problem := _unknown(options, edges, streams):
         LOG.warning('format("brim"): %s, and this query waits for it (%s)', *problem)
     return problem is not None
 
 
-def _unknown(options: SourceOptions, files: Sequence[StoredFile]) -> tuple[str, str] | None:
+def _unknown(
+    options: SourceOptions, edges: Collection[str], streams: Collection[str]
+) -> tuple[str, str] | None:
     """The error for an unknown name, and the names that could be meant."""
-    edges = {file.name.edge for file in files}
     if lacking := _lacking(options.edges, edges):
         return _unknown_name("edge", lacking, Landing(options.path).edges())
-    return _unknown_name(
-        "stream", _lacking(options.streams, streams := {file.name.stream for file in files}), streams
-    )
+    return _unknown_name("stream", _lacking(options.streams, streams), streams)
 
 
 def _lacking(names: Sequence[str], there: Collection[str]) -> str | None:

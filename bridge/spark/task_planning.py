@@ -19,14 +19,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from bridge.errors import FilesMissing
+from bridge.format.drained_file import FileName
 from bridge.rangeset import Ranges, subtract, union
 from bridge.spark.landing_zone import StoredFile
 
-__all__ = ["Cursor", "FileTask", "advance", "between", "pack", "tasks_of"]
+__all__ = [
+    "Cursor", "FileTask", "PartitionKey",
+    "advance", "between", "join_range", "pack", "partition_key", "tasks_of",
+]  # fmt: skip
 
 Cursor = dict[str, int]  # edge: drain_seq
+PartitionKey = tuple[str, str, int, int]  # edge, stream, partition, epoch: the range of validity of offsets
 
 USUAL_TASKS = 8
 TASK_MIN_BYTES, TASK_MAX_BYTES = 32 << 20, 128 << 20  # the maximum is that of Spark's own readers
@@ -150,29 +156,42 @@ def between(
     return sorted(chosen_files)
 
 
-def tasks_of(files: Sequence[StoredFile], every: Sequence[StoredFile]) -> list[FileTask]:
-    """The records to read of each chosen file: those that no file of `every` with a lower number has."""
-    taken: dict[tuple[str, str, int, int], Ranges] = {}
+def tasks_of(
+    files: Sequence[StoredFile],
+    every: Sequence[StoredFile],
+    read_before: Mapping[PartitionKey, Ranges] = MappingProxyType({}),
+) -> list[FileTask]:
+    """The records to read of each chosen file: those that no file with a lower number has.
+
+    The files with lower numbers are those of `every`, and those whose ranges are `read_before`.
+    """
+    taken: dict[PartitionKey, Ranges] = {}
     paths = {file.path for file in files}
     tasks = []
     for file in sorted(every):
-        name = file.name
-        key = (name.edge, name.stream, name.partition, name.epoch)
-        own = [(name.first_offset, name.last_offset)]
-        before = taken.get(key, [])
-        ranges = subtract(own, before)
-        taken[key] = _joined(before, own)
+        key = partition_key(file.name)
+        if key not in taken:
+            taken[key] = list(read_before.get(key, ()))
+        ranges = subtract([(file.name.first_offset, file.name.last_offset)], taken[key])
+        join_range(taken, file.name)
         if file.path in paths and ranges:
             tasks.append(FileTask(file.path, file.length, tuple(ranges)))
     return tasks
 
 
-def _joined(before: Ranges, own: Ranges) -> Ranges:
-    """The union; cheap if a range follows the last one, as is usual."""
-    if before and before[-1][1] + 1 == own[0][0]:
-        before[-1] = before[-1][0], own[0][1]
-        return before
-    return union([*before, *own])
+def partition_key(name: FileName) -> PartitionKey:
+    """The range of validity of the offsets in a file."""
+    return name.edge, name.stream, name.partition, name.epoch
+
+
+def join_range(taken: dict[PartitionKey, Ranges], name: FileName) -> None:
+    """Add the offsets of a file; cheap if they follow the last ones, as is usual."""
+    own = name.first_offset, name.last_offset
+    before = taken.setdefault(partition_key(name), [])
+    if before and before[-1][1] + 1 == own[0]:
+        before[-1] = before[-1][0], own[1]
+    else:
+        before[:] = union([*before, own])
 
 
 def clipped(tasks: Iterable[FileTask], first: int, last: int) -> list[FileTask]:
