@@ -90,7 +90,7 @@ edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks
     edge.auth edge.auth.amqtt_compat edge.client edge.config edge.consumers edge.doctor edge.load
     edge.local edge.log edge.mqtt edge.observe edge.server edge.streams edge.terminal_escape edge.transport
     edge.waiting persistence persistence.archive persistence.maintenance persistence.segment ringbuf
-    msgspec rich zmq
+    msgspec rich tomlkit zmq
 edge.__main__: edge.cli
 brim: bridge.spark edge.cli edge.client edge.consumers edge.errors edge.local edge.mqtt ringbuf
 """
@@ -129,7 +129,7 @@ NOT_IN_THE_ENGINE = {
 # Too heavy for the start of a broker: loaded by the modules that need them, at the first use.
 LOADED_LATE = {
     "amqtt", "argon2", "backports", "confluent_kafka", "deltalake", "matplotlib", "numpy", "obstore", "paho",
-    "psutil", "pyarrow", "pyspark", "rich", "typer",
+    "psutil", "pyarrow", "pyspark", "rich", "tomlkit", "typer",
 }  # fmt: skip
 
 SYSTEM_HEADERS = re.compile(
@@ -304,6 +304,7 @@ def test_starting_the_broker_loads_nothing_that_it_does_not_need() -> None:
         "brim.__main__",
         "edge.__main__",
         "edge.auth.amqtt_compat.loader",
+        "edge.cli.config_file",
     )
     names = [name for name in sorted(NAMES) if not name.startswith(late)]
     code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\nprint(*sys.modules)"

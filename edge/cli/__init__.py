@@ -35,10 +35,11 @@ COLLECT = (10_000, 20, 1_000_000_000)
 VERBS = {
     "run": "start the broker",
     "check": "check a configuration file",
-    "config": "show the configuration in effect, compare it, or begin one",
+    "config": "show the configuration in effect, compare, begin or edit a file",
     "reload": "apply changes of the configuration and its files",
     "pub": "publish messages",
     "sub": "show messages as they arrive",
+    "context": "name brokers, and choose the one that pub, sub and others use",
     "request": "publish a request and print its responses",
     "reply": "answer requests",
     "status": "show the state of a running broker, and losses",

@@ -26,6 +26,7 @@ import time
 from typing import Any
 
 from edge.cli.argument_types import seconds, size
+from edge.cli.contexts import apply_context
 from edge.cli.exit_status import Exit
 from edge.cli.mqtt_options import PORT, add_broker_arguments
 from edge.load import (
@@ -139,6 +140,7 @@ def _one(arguments: argparse.Namespace, target: LoadTarget, scenario: Scenario, 
 
 
 def _target(arguments: argparse.Namespace) -> LoadTarget:
+    apply_context(arguments)
     password = None
     if arguments.password_file is not None:
         try:

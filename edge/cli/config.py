@@ -1,7 +1,8 @@
-"""Show the configuration that a running broker uses, compare it with a file, or print a first file.
+"""Show the configuration that a running broker uses, compare it with a file, edit or print a file.
 
     brim config [show [TEXT ...]]       every setting with its value and its source; TEXT: part of a name
     brim config diff FILE               settings of FILE that a running broker does not use yet
+    brim config set NAME VALUE -c FILE  change a setting of FILE; comments and order stay
     brim config init                    a commented configuration file, on standard output
 
 SOURCE is `default`, or `configured` for a value of the file, of the command line, or of the broker itself
@@ -29,6 +30,7 @@ from edge.config.live_settings import setting_changes
 from edge.config.public_settings import flat_settings, public_settings
 from edge.errors import EdgeError
 from edge.local.protocol import Connection, SettingList, Settings
+from edge.terminal_escape import escaped
 
 __all__ = ["FIRST_FILE", "add_arguments", "run"]
 
@@ -84,11 +86,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("show", "diff", "init"),
+        choices=("show", "diff", "set", "init"),
         default="show",
-        help="show: settings in effect (default); diff: compare with a file; init: print a first file",
+        help="show: settings in effect (default); diff: compare with a file; set: change a setting of "
+        "a file; init: print a first file",
     )
-    parser.add_argument("names", nargs="*", metavar="TEXT", help="show: part of a name; diff: the file")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="TEXT",
+        help="show: part of a name; diff: the file; set: name, as shown, and value",
+    )
+    parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="set: the file to change")
     parser.add_argument("--set", action="store_true", help="show: only settings that are not the default")
     add_listing_arguments(parser, _SHOWN, "settings")
     add_runtime_argument(parser)
@@ -99,6 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.what == "init":
         print(FIRST_FILE, end="")
         return 0
+    if arguments.what == "set":
+        return _set(arguments)
     if arguments.what == "diff" and len(arguments.names) != 1:
         raise EdgeError("diff needs one file", hint="brim config diff brim.toml")
     config = loader.load(Path(arguments.names[0])) if arguments.what == "diff" else None
@@ -113,6 +124,19 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     print_listing(rows, _CHANGED, arguments)
     return Exit.INCOMPLETE if rows else 0
+
+
+def _set(arguments: argparse.Namespace) -> int:
+    if arguments.config is None or len(arguments.names) != 2:
+        hint = "brim config set limits.topics_max 50000 --config brim.toml"
+        raise EdgeError("set needs a name, a value and a file", hint=hint)
+    from edge.cli.config_file import set_value
+
+    changed = set_value(arguments.config, *arguments.names)
+    for name, before, now in changed:
+        print(escaped(f"{name} = {_text(now)} (before: {_text(before)})"))
+    print("`brim reload` applies the change" if changed else "the file has that value already")
+    return 0
 
 
 def _settings(running: dict[str, Any], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:

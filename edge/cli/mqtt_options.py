@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from edge.cli.argument_types import port as port_argument
 from edge.cli.argument_types import whole_seconds
+from edge.cli.contexts import apply_context
 from edge.cli.exit_status import Exit
 from edge.client import (
     Client,
@@ -58,13 +59,15 @@ def add_broker_arguments(group: argparse._ArgumentGroup, port: str, *, short: bo
     group.add_argument(
         *(["-h"] if short else []),
         "--host",
-        default="127.0.0.1",
-        help="name or address of the broker (default: %(default)s)",
+        help="name or address of the broker (default: that of the context, otherwise 127.0.0.1)",
     )
     group.conflict_handler = "error"
     group.add_argument("-p", "--port", type=port_argument, help=f"port of the broker (default: {port})")
     group.add_argument(
         "--unix", type=Path, metavar="PATH", help="Unix socket to connect to, in place of host and port"
+    )
+    group.add_argument(
+        "--context", metavar="NAME", help="context with the broker (default: the one of `brim context use`)"
     )
     user = ["-u"] if short else []
     group.add_argument(*user, "--username", metavar="NAME", help="user name (default: none)")
@@ -156,7 +159,8 @@ def topic_of_url(args: argparse.Namespace) -> str:
 
 
 def client_of(args: argparse.Namespace, **more: Any) -> Client:
-    """Create a client from the options, not yet connected. Raises UsageError, ClientError."""
+    """Create a client from the options, not yet connected. Raises UsageError, ClientError, EdgeError."""
+    apply_context(args)
     tls = args.tls or args.cafile is not None or args.cert is not None
     if args.url is not None and args.unix is not None:
         raise UsageError("--url and --unix are two brokers", hint="leave one of them out")

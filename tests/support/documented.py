@@ -31,6 +31,7 @@ class Newcomer:
         self.environment = {
             "RUNTIME_DIRECTORY": str(runtime_dir),
             "STATE_DIRECTORY": str(directory / "state"),
+            "XDG_CONFIG_HOME": str(directory / "settings"),
             "PYTHONPATH": f"{ROOT}{os.pathsep}{directory}",
         }
 
