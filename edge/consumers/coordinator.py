@@ -75,8 +75,9 @@ NOT_BEFORE = "brim-not-before"  # user property of a record: ns since 1970, befo
 EXPIRY_CHECK_S = 0.05  # between two checks for expired leases and sessions
 IDLE_S = 1.0
 READS_MAX, READS_EACH, READS_MAX_BYTES = 64, 16, 64 << 20  # reads that wait for the log
-# publishes that wait for the broker's thread
+# publishes that wait for the broker's thread or a log; and for the sinks of one stream, which may take hours
 PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES = 256, 64, 64 << 20
+SINKS_MAX = 1_024
 FLUSH_RETRY_S = 1.0
 
 Frames = Sequence[bytes]
@@ -111,7 +112,11 @@ class Coordinator:
         *,
         clock: Callable[[], float],
         wake: Callable[[], object] = lambda: None,
+        sinks_of: Callable[[str], str] = lambda topic: "",
     ) -> None:
+        """Create the coordinator. `sinks_of` a topic: the stream whose sinks must have its messages before
+        they are reported, "" if there is none.
+        """
         self.registry = registry
         self.outbox = Outbox()
         self.counts: Counter[str] = Counter()
@@ -132,6 +137,8 @@ class Coordinator:
         self._groups: dict[str, tuple[GroupInfo, ...]] = {}  # answers of this turn, by requested group
         self._reads = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
         self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
+        self._publishing_to: dict[str, Quota] = {}  # by stream with sinks to wait for
+        self._sinks_of = sinks_of
         self._more = False  # records wait to be examined
         self._next_expiry_s = 0.0
         self._sync_s = float("inf")  # time of the next sync
@@ -488,17 +495,38 @@ class Coordinator:
         letters = zip(request.letters, frames, strict=True)
         messages = [_outgoing(index, *letter) for index, letter in enumerate(letters)]
         size = sum(len(message.payload) + len(message.properties) for message in messages)
-        self._publishing.take(peer, size)
-        self._outlet(messages, partial(self._published, peer, size, request.id))
+        quotas = self._quotas_of(messages)
+        for index, quota in enumerate(quotas):
+            try:
+                quota.take(peer, size)
+            except NotDone:
+                _give_all(quotas[:index], peer, size)
+                raise
+        self._outlet(messages, partial(self._published, quotas, peer, size, request.id))
 
-    def _published(self, peer: bytes, size: int, number: int, fates: list[Fate]) -> None:
-        self._publishing.give(peer, size)
+    def _quotas_of(self, messages: Iterable[Outgoing]) -> list[Quota]:
+        """Quotas that a publish counts in. Sinks that take nothing delay only publishers to their streams."""
+        streams = {self._sinks_of(message.topic) for message in messages} - {""}
+        for stream in streams - self._publishing_to.keys():
+            noun = f"publishes to stream {stream}"
+            self._publishing_to[stream] = Quota(noun, SINKS_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
+        return [self._publishing_to[stream] for stream in streams] or [self._publishing]
+
+    def _published(
+        self, quotas: Iterable[Quota], peer: bytes, size: int, number: int, fates: list[Fate]
+    ) -> None:
+        _give_all(quotas, peer, size)
         full = tuple(index for index, fate in enumerate(fates) if fate == "full")
         refused = tuple(index for index, fate in enumerate(fates) if fate == "refused")
         stored = len(fates) - len(full) - len(refused)
         self.counts["published"] += stored
         self.counts["publish_dropped"] += len(fates) - stored
         self._answer(peer, Published(number, stored, full, refused))
+
+
+def _give_all(quotas: Iterable[Quota], peer: bytes, size: int) -> None:
+    for quota in quotas:
+        quota.give(peer, size)
 
 
 def disjoint(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -87,6 +87,11 @@ class BrokerOutlet:
         """See Outlet."""
         self._listener.call(partial(self._publish, messages, done))
 
+    def sinks_of(self, topic: str) -> str:
+        """The stream of a topic if its messages are reported when the sinks have them, otherwise ""."""
+        partition = self._streams.partition_of(topic)
+        return partition.stream if partition.durability is Durability.UPSTREAM else ""
+
     def follow_upstream(self) -> None:
         """Take the reports of sinks. After `hand_over` is set."""
         rings = self._listener.broker.router.durability
@@ -170,7 +175,9 @@ def consumers_endpoint(
     outlet = BrokerOutlet(listener, streams, logs.failure_of if logs is not None else lambda _: "")
 
     def make(wake: Callable[[], None]) -> Coordinator:
-        coordinator = Coordinator(_registry(config), outlet, clock=time.monotonic, wake=wake)
+        coordinator = Coordinator(
+            _registry(config), outlet, clock=time.monotonic, wake=wake, sinks_of=outlet.sinks_of
+        )
         coordinator.also.append(outlet.look)
         return coordinator
 

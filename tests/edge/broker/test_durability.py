@@ -505,6 +505,14 @@ def test_a_local_publisher_that_comes_late_needs_no_further_report() -> None:
         assert fates == ["stored"]
 
 
+def test_only_messages_of_durability_upstream_wait_for_sinks() -> None:
+    partitions = {it: SimpleNamespace(stream=f"stream of {it}", durability=it) for it in Durability}
+    streams = SimpleNamespace(settings=list, partition_of=partitions.__getitem__)
+    outlet = BrokerOutlet(SimpleNamespace(), streams, lambda _: "")  # type: ignore[arg-type]
+    assert {it for it in Durability if outlet.sinks_of(it)} == {Durability.UPSTREAM}
+    assert outlet.sinks_of("upstream") == "stream of upstream"
+
+
 def outlet_of(bench: Bench) -> BrokerOutlet:
     """An outlet whose threads are this one."""
     listener = SimpleNamespace(broker=bench.broker, call=lambda function: function())

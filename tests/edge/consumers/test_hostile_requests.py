@@ -208,6 +208,35 @@ def test_one_client_cannot_take_all_places_of_publishers(desk, monkeypatch):
     assert sum(b"published" in frames[0] for _, frames in desk.coordinator.outbox) == len(waiting)
 
 
+def test_publishers_whose_sinks_take_nothing_delay_no_other_publishers(desk, monkeypatch):
+    waiting: list[Any] = []
+    monkeypatch.setattr(desk.coordinator, "_outlet", lambda messages, done: waiting.append((messages, done)))
+    monkeypatch.setattr(desk.coordinator, "_sinks_of", lambda topic: topic.partition("/")[0].strip("a"))
+
+    def publish(peer: str, number: int, *topics: str) -> None:
+        request = Publish(number, VERSION, tuple(map(Letter, topics)))
+        desk.coordinator.receive(peer.encode(), encode(request), [b"x"] * len(topics))
+
+    def stored(*topics: str) -> bool:
+        before = len(waiting)
+        publish("other", 1, *topics)
+        return len(waiting) > before
+
+    for number in range(2_000):  # of many clients
+        publish(f"client-{number // 50}", number, "s/1")
+    assert len(waiting) == coordinator.SINKS_MAX
+    assert not stored("s/1")
+    assert not stored("a/1", "t/1", "s/1")
+    assert stored("a/1")
+    assert stored("t/1")
+    assert stored("a/1", "t/1")
+    for messages, done in waiting:
+        done(["stored"] * len(messages))
+    assert stored("t/1", "s/1")
+    assert not desk.coordinator._publishing
+    assert [len(it) for it in desk.coordinator._publishing_to.values()] == [1, 1]
+
+
 def test_payloads_on_their_way_to_the_broker_are_counted_in_bytes(desk, monkeypatch):
     waiting: list[Any] = []
     monkeypatch.setattr(desk.coordinator, "_outlet", lambda messages, done: waiting.append(done))
