@@ -31,6 +31,7 @@ All calls to the disk are those of persistence/files.py, so that a test can cut 
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,8 +42,8 @@ from persistence.files import IOV_MAX, Buffer, Files
 from ringbuf import crc32c
 
 __all__ = [
-    "BUFFER_BYTES", "FRAME_BYTES", "TEMPORARY_SUFFIX", "Envelope", "NewFile", "frames_in",
-    "move_file", "pack_frame", "read_file", "replace_file", "write_all",
+    "BUFFER_BYTES", "FRAME_BYTES", "TEMPORARY_SUFFIX", "Envelope", "NewFile", "UnreadableFile", "frames_in",
+    "is_unreadable", "move_file", "pack_frame", "read_file", "replace_file", "write_all",
 ]  # fmt: skip
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -59,8 +60,31 @@ FRAME_BYTES = _FRAME.size
 # ---- files ----
 
 
+class UnreadableFile(OSError, ValueError):
+    """A file that the disk cannot read, or a directory or a circle of links in its place: damage of the file,
+    as invalid content, which is a ValueError.
+    """
+
+
+_UNREADABLE = {errno.EIO, errno.EISDIR, errno.ELOOP, errno.EUCLEAN, errno.EBADMSG}
+
+
+def is_unreadable(error: OSError) -> bool:
+    """True if the disk cannot read a part of a file, or a file is in fact something else."""
+    return error.errno in _UNREADABLE
+
+
 def read_file(files: Files, path: str, max_bytes: int | None = None) -> bytes:
-    """Content of the file, at most `max_bytes` of it. Raises OSError."""
+    """Content of the file, at most `max_bytes` of it. Raises UnreadableFile, OSError."""
+    try:
+        return _content(files, path, max_bytes)
+    except OSError as error:
+        if is_unreadable(error):
+            raise UnreadableFile(error.errno, error.strerror, path) from error
+        raise
+
+
+def _content(files: Files, path: str, max_bytes: int | None) -> bytes:
     handle = files.open(path)
     try:
         size = files.size(handle)

@@ -84,7 +84,7 @@ edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.si
     edge.auth edge.auth.amqtt_compat edge.broker edge.config edge.consumers edge.engine edge.local
     edge.log edge.mqtt
     edge.observe edge.recovery edge.session_store edge.streams edge.transport persistence.maintenance
-    persistence.read ringbuf msgspec
+    ringbuf msgspec
 edge.doctor: EDGE edge.config edge.observe edge.server edge.transport
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.client edge.config edge.consumers edge.doctor edge.load

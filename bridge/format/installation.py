@@ -285,4 +285,9 @@ def _created(files: Files, path: Path, identity: Identity) -> Identity:
 
 
 def _write(files: Files, path: Path, identity: Identity) -> None:
-    replace_file(files, str(path), [pack_identity(identity)], mode=FILE_MODE, shared=True)
+    parts = [pack_identity(identity)]
+    try:
+        replace_file(files, str(path), parts, mode=FILE_MODE, shared=True)
+    except IsADirectoryError:  # _read() has reported it as damaged
+        files.rename(str(path), f"{path}.bad")
+        replace_file(files, str(path), parts, mode=FILE_MODE, shared=True)

@@ -16,6 +16,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ from edge.auth.interfaces import (
     Watcher,
 )
 from edge.logging_setup import AUDIT, pairs
+from persistence.durable_file import UnreadableFile, read_file
+from persistence.files import OsFiles
 
 if TYPE_CHECKING:
     from edge.auth.acl import AccessRules
@@ -215,9 +218,10 @@ def scram_secret(file: Path) -> bytes:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        if len(saved := file.read_bytes()) == SECRET_BYTES:
-            return saved
-        file.unlink()  # truncated by a crash
+        with suppress(UnreadableFile):
+            if len(saved := read_file(OsFiles(), str(file))) == SECRET_BYTES:
+                return saved
+        file.rename(f"{file}.bad")  # truncated by a crash, or by the disk
         return scram_secret(file)
     with os.fdopen(descriptor, "wb") as output:
         output.write(secret := os.urandom(SECRET_BYTES))

@@ -6,6 +6,7 @@ import argparse
 import errno
 import importlib
 import logging
+import os
 import sys
 import time
 from functools import partial
@@ -15,7 +16,7 @@ from edge.cli import VERSION
 from edge.cli.config_options import configured
 from edge.cli.stop_request import StopRequest
 from edge.config.schema import Config
-from edge.errors import PortTaken
+from edge.errors import EdgeError, PortTaken
 from edge.server.server import BrokerServer
 from edge.transport import descriptors
 
@@ -52,7 +53,13 @@ def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> i
     stop.install()
     read_config = partial(configured, arguments) if arguments.config else None
     broker = BrokerServer(config, VERSION, partial(stop.fail, "the MQTT thread"), read_config)
-    broker.serve_clients()
+    try:
+        broker.serve_clients()
+    except OSError as error:
+        if error.filename is None:
+            raise
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
+        raise EdgeError(text, hint="mend, move or remove it, then start the broker again") from error
     if not (config.auth.plugin or any(it.in_broker for it in config.bridge)):  # these may use TLS of asyncio
         _import_asyncio_without_tls()
     from edge.cli.run_loop import run_loop  # imports asyncio, while clients are served

@@ -34,8 +34,9 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from persistence.durable_file import NewFile, read_file, write_all
-from persistence.files import Files
+from edge.logging_setup import pairs
+from persistence.durable_file import NewFile, UnreadableFile, read_file, write_all
+from persistence.files import Files, OsFiles
 from persistence.free_disk_space import require_room
 from ringbuf import crc32c
 
@@ -69,10 +70,11 @@ def pack_record(body: bytes) -> bytes:
 def needs_recovery(path: Path) -> bool:
     """True unless there is no file, or a valid header only. Raises OSError, but not FileNotFoundError."""
     try:
-        with path.open("rb") as file:
-            return file.read(_HEADER.size + 1) != pack_header()
+        return read_file(OsFiles(), str(path), _HEADER.size + 1) != pack_header()
     except FileNotFoundError:
         return False
+    except UnreadableFile:
+        return True
 
 
 class Journal:
@@ -97,18 +99,13 @@ class Journal:
         except FileNotFoundError:
             self.rewrite(())
             return []
+        except UnreadableFile as error:
+            self._begin_again(str(error))
+            return []
         bodies, end = self._parsed(data)
         is_whole = data[: _HEADER.size] == pack_header()
         if not is_whole and not bodies:
-            log.warning(
-                "offset journal renamed: not usable file=%s kept=%s.damaged bytes=%d",
-                self._name,
-                self._name,
-                len(data),
-            )
-            files.rename(self._name, f"{self._name}.damaged")
-            self.damaged += 1
-            self.rewrite(())
+            self._begin_again(f"no valid record in {len(data)} bytes")
             return []
         self._handle = files.open(self._name, create=True)
         self._end = end
@@ -122,6 +119,14 @@ class Journal:
             files.ftruncate(self._handle, end)
         files.fdatasync(self._handle)  # the bodies are used from now on, so they must not vanish
         return bodies
+
+    def _begin_again(self, reason: str) -> None:
+        """Rename the file, and write an empty one."""
+        kept = f"{self._name}.damaged"
+        log.warning("offset journal renamed %s", pairs(file=self._name, kept=kept, reason=reason))
+        self._files.rename(self._name, kept)
+        self.damaged += 1
+        self.rewrite(())
 
     def append(self, bodies: Sequence[bytes]) -> None:
         """Append bodies in one write. Raises OSError; then the journal is broken."""

@@ -34,7 +34,7 @@ from edge.broker.retained_delivery import RetainedRecord
 from edge.engine.engine import counters_of
 from edge.logging_setup import pairs
 from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog
-from persistence.durable_file import NewFile, frames_in, pack_frame, read_file, write_all
+from persistence.durable_file import NewFile, UnreadableFile, frames_in, pack_frame, read_file, write_all
 from persistence.files import Files, OsFiles
 from persistence.free_disk_space import require_room
 from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN, Range, Ring
@@ -104,6 +104,11 @@ def _read(path: Path, files: Files) -> _Content:
     try:
         data = memoryview(read_file(files, str(path)))
     except FileNotFoundError:
+        data = memoryview(b"")
+    except UnreadableFile as error:
+        kept = path.with_name(f"{path.name}.bad")
+        files.rename(str(path), str(kept))
+        log.error("retained file unreadable, renamed %s", pairs(file=path, reason=error.strerror, kept=kept))
         data = memoryview(b"")
     latest: dict[bytes, bytes] = {}
     authors: dict[bytes, bytes] = {}

@@ -33,6 +33,7 @@ from edge.local.zmq_listener import ZmqListener
 from edge.logging_setup import pairs
 from edge.recovery.retained_store import retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
+from edge.recovery.surviving_log import SurvivingLog
 from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
 from edge.server.leftovers import remove_leftovers
 from edge.server.producer_feed import ProducerFeed
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from edge.engine.limits import EngineLimits
     from edge.log.log_set import LogSet
     from edge.observe.http_token import TokenFile
-    from persistence.read.merged_reader import MergedReader
 
 __all__ = ["MqttServer"]
 
@@ -188,9 +188,9 @@ class MqttServer:
         return streams
 
     @property
-    def _past(self) -> MergedReader | None:
+    def _past(self) -> SurvivingLog | None:
         """The records that the log has."""
-        return self.logs.reader if self.logs else None
+        return SurvivingLog(self.logs.reader) if self.logs else None
 
     def _open_installation(self) -> None:
         """Keep a copy of the installation's identity next to its records."""

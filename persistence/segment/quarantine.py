@@ -72,9 +72,8 @@ def quarantined(files: Files, directory: str) -> list[Quarantined]:
 
 
 def _report(files: Files, path: str) -> Quarantined | None:
-    data = read_file(files, path, REPORT_MAX_BYTES)
     try:
-        values = json.loads(data)
+        values = json.loads(read_file(files, path, REPORT_MAX_BYTES))
         lost = tuple((int(first), int(end)) for first, end in values.get("lost", ()))
         numbers = int(values["place"]), int(values["length"])
         damage = DamagedRange(

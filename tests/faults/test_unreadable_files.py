@@ -1,0 +1,90 @@
+"""State files that the disk cannot read: the broker starts from copies or without them, and reports them.
+
+A directory in place of a file stands for a bad block: a read of either is an OSError that no retry mends.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from edge.auth.backend import SECRET_BYTES, scram_secret
+from edge.mqtt import PubAck, Publish, Subscribe, Subscription, Version
+from persistence.durable_file import UnreadableFile, read_file
+from persistence.files import OsFiles
+from tests.support.brim_process import BrimProcess
+from tests.support.mqtt_socket import SocketClient
+
+SETTINGS = """
+[log]
+segment_bytes = 1048576
+[[stream]]
+name = "t"
+topics = ["t/#"]
+durability = "disk"
+ring_bytes = 4194304
+"""
+FILES = ("epochs", "installation.copy", "retained.state", "consumers/offsets", "log/checkpoint")
+REPORTED = ("epochs file damaged", "installation file damaged", "offset journal renamed", "log unreadable")
+
+
+class BadBlock(OsFiles):
+    """A disk that cannot read."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def read(self, handle: int, length: int, position: int) -> bytes:
+        raise OSError(self.code, os.strerror(self.code))
+
+
+@pytest.mark.parametrize(
+    ("code", "damaged"), [(errno.EIO, True), (errno.EUCLEAN, True), (errno.EINTR, False)]
+)
+def test_a_file_that_the_disk_cannot_read_is_damaged(tmp_path: Path, code: int, damaged: bool) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    with pytest.raises(OSError, match=os.strerror(code)) as error:
+        read_file(BadBlock(code), str(file))
+    assert isinstance(error.value, UnreadableFile) == damaged
+    assert error.value.errno == code
+
+
+def test_an_unreadable_secret_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "scram-secret"
+    path.mkdir()
+    secret = scram_secret(path)
+    assert len(secret) == SECRET_BYTES
+    assert scram_secret(path) == secret
+    assert (tmp_path / "scram-secret.bad").is_dir()
+
+
+def test_a_broker_starts_whatever_state_file_is_unreadable(runtime_directory: Path, tmp_path: Path) -> None:
+    with BrimProcess(runtime_directory, tmp_path, SETTINGS, bridge=False) as broker:
+        with SocketClient(broker.port, "kept", Version.V311, clean_start=False) as client:
+            client.send(Subscribe(1, (Subscription("t/#", 1),)))
+            client.receive()
+        with SocketClient(broker.port, "sender") as client:
+            client.send(Publish("t/1", b"kept", 1, True, packet_id=1))
+            assert isinstance(client.receive(), PubAck)
+            for _ in range(3):  # so that the log has a sealed segment
+                client.send(Publish("t/2", bytes(500_000), 1, packet_id=1))
+                assert isinstance(client.receive(), PubAck)
+        broker.kill()
+        sealed, *_, _ = sorted((tmp_path / "state" / "log").glob("*.log"))
+        for name in (*FILES, f"log/{sealed.name}"):
+            path = tmp_path / "state" / name
+            path.unlink(missing_ok=True)
+            path.mkdir(parents=True)
+            (path / "content").touch()
+        broker.start()
+        with SocketClient(broker.port, "kept", Version.V311, clean_start=False) as client:
+            message = client.receive()
+            assert isinstance(message, Publish)
+            assert bytes(message.payload) == b"kept"
+        log = broker.stop()
+    assert [text for text in REPORTED if text not in log] == []
+    assert "Traceback" not in log
