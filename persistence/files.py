@@ -69,6 +69,9 @@ class Files(Protocol):
     def size(self, handle: int) -> int:
         """Size of the file in bytes."""
 
+    def links(self, handle: int) -> int:
+        """Number of hard links of the file."""
+
     def read(self, handle: int, length: int, position: int) -> bytes:
         """The bytes at `position`; fewer only at the end of the file."""
 
@@ -160,6 +163,10 @@ class OsFiles:
     def size(self, handle: int) -> int:
         """See Files."""
         return os.fstat(handle).st_size
+
+    def links(self, handle: int) -> int:
+        """See Files."""
+        return os.fstat(handle).st_nlink
 
     def read(self, handle: int, length: int, position: int) -> bytes:
         """See Files."""

@@ -237,6 +237,27 @@ def test_the_log_is_looked_into_with_and_without_a_broker(newcomer: Newcomer) ->
         newcomer.run(*words)
 
 
+def test_a_backup_that_is_shown_is_made_and_restored(newcomer: Newcomer) -> None:
+    page = "docs/how-to/backup-and-restore.md"
+    make, verify = lines_of(page, "backup")
+    [restore] = lines_of(page, "restore")
+    text = '[[stream]]\nname = "plant"\ntopics = ["plant/#"]\ndurability = "disk"\n'
+    with newcomer.broker(text):
+        newcomer.run("pub", "plant/1/temp", "21.5", "-q", "1")
+        newcomer.run(*make)
+        newcomer.run(*verify)
+        wait_until(lambda: "21.5" in newcomer.run("replay", "--from", "-1m"))
+        for words in lines_of(page, "segments", "export"):
+            newcomer.run(*("2020-01-01" if word.startswith("2026") else word for word in words))
+    for words in lines_of(page, "segments", "verify") + lines_of(page, "segments", "repair"):
+        newcomer.run(*words)
+    newcomer.forget_state()
+    assert "try\n  brim run --config" in newcomer.run(*restore)
+    assert lines_of(page, "run") == [["run", "--config", "brim.toml"]]
+    with newcomer.broker(text):
+        assert "21.5" in newcomer.run("replay", "--from", "-1h")
+
+
 def test_an_edge_that_was_renamed_continues(newcomer: Newcomer) -> None:
     page = "docs/how-to/several-instances.md"
     [rename] = lines_of(page, "bridge", "rename-edge")

@@ -58,6 +58,8 @@ edge.transport: EDGE edge.auth edge.broker edge.config edge.engine edge.mqtt rin
     websockets
 edge.log: PERSISTENCE EDGE edge.broker edge.config edge.mqtt edge.streams persistence persistence.log
     persistence.maintenance persistence.read persistence.segment ringbuf
+edge.backup: EDGE FILES edge.config edge.recovery edge.session_store edge.streams persistence
+    persistence.archive persistence.read persistence.segment ringbuf msgspec
 edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.waiting ringbuf msgspec zmq
 edge.consumers: EDGE FILES edge.config edge.local edge.mqtt edge.rpc edge.waiting
     persistence.free_disk_space persistence.read ringbuf msgspec pyroaring zmq
@@ -87,7 +89,8 @@ edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.si
     ringbuf msgspec
 edge.doctor: EDGE edge.config edge.observe edge.server edge.transport
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
-    edge.auth edge.auth.amqtt_compat edge.client edge.config edge.consumers edge.doctor edge.load
+    edge.auth edge.auth.amqtt_compat edge.backup edge.client edge.config edge.consumers edge.doctor
+    edge.load
     edge.local edge.log edge.mqtt edge.observe edge.server edge.streams edge.terminal_escape edge.transport
     edge.waiting persistence persistence.archive persistence.maintenance persistence.segment ringbuf
     msgspec rich tomlkit zmq

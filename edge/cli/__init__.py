@@ -58,6 +58,8 @@ VERBS = {
     "spark": "run a Spark job on drained files",
     "bridge": "run and control bridges",
     "completion": "print the completion script of a shell",
+    "backup": "copy the state and the log of a broker",
+    "restore": "copy a backup back into empty directories",
     "service": "install, remove or show a service of systemd",
 }
 ALIASES = {"sessions": "clients"}

@@ -22,6 +22,7 @@ from typing import Self, TypeAlias
 from edge.errors import DirectoryBusy, EdgeError
 
 __all__ = [
+    "LOCK_NAME",
     "SERVICE_DIR",
     "DirectoryLock",
     "StrPath",

@@ -52,6 +52,8 @@ from edge.local.protocol import (
     RingInfo,
     RingList,
     Rings,
+    Save,
+    Saved,
     Session,
     SessionDetails,
     SessionList,
@@ -104,6 +106,7 @@ class LocalEndpoint(Server[LocalPeer]):
         sessions: SessionAdmin | None = None,
         retained: RetainedAdmin | None = None,
         reload: Callable[[], Awaitable[Reloaded]] | None = None,
+        save: Callable[[int], Saved] | None = None,
         connections_max: int | None = None,
     ) -> None:
         """Create the server. `moved` gets progress of bridges in other processes: Upstream.moved().
@@ -124,6 +127,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._sessions = sessions
         self._retained = retained
         self._reload = reload
+        self._save = save
         self._config = config
 
     def apply(self, config: Config) -> None:
@@ -151,10 +155,9 @@ class LocalEndpoint(Server[LocalPeer]):
 
     async def _do(self, peer: LocalPeer, request: Request) -> Answer:
         match request:
-            case Status():
-                return Report(await self._report())
-            case Overview():
-                return Report(await self._overview())
+            case Status() | Overview():
+                report = self._report if isinstance(request, Status) else self._overview
+                return Report(await report())
             case Rings(filters=filters, follow=follow):
                 peer.follows = peer.follows or follow
                 return RingList(tuple(self._rings_for(filters)))
@@ -175,6 +178,8 @@ class LocalEndpoint(Server[LocalPeer]):
                 return await self._retained_page(request)
             case Reload():
                 return await self._reload_files(peer)
+            case Save(ticket=ticket):
+                return await self._save_state(peer, ticket)
             case Settings():
                 self._check_privileged(peer, "read the configuration")
                 return SettingList(public_settings(self._config))
@@ -281,6 +286,12 @@ class LocalEndpoint(Server[LocalPeer]):
         self._check_privileged(peer, "reload files")
         log.info("reload by request %s", pairs(uid=peer.uid, pid=peer.pid))
         return await self._of_clients(self._reload)()
+
+    async def _save_state(self, peer: LocalPeer, ticket: int) -> Saved:
+        self._check_privileged(peer, "save the state")
+        save = self._of_clients(self._save)
+        saved: Saved = await self._on_writer_thread(lambda: save(ticket))
+        return saved
 
     def _check_privileged(self, peer: LocalPeer, action: str) -> None:
         """Raise Refused unless the peer runs as the broker's own user or root."""

@@ -14,6 +14,7 @@ edge.rpc has the layer below: encoding, server and client. On a connection that 
     disconnect       done        end the connection of a client; only for the broker's own user, and root
     remove_session   done        end a session; only for the broker's own user, and root
     reload           reloaded    read the configuration and its files again; only for the same users
+    save             saved       write the session snapshot and retained messages; only for the same users
     settings         setting_list  the configuration in effect; only for the same users
     retained         retained_list  a page of the retained messages of a topic filter
     clear_retained   cleared     remove a page of them; only for the broker's own user, and root
@@ -61,6 +62,8 @@ __all__ = [
     "RingInfo",
     "RingList",
     "Rings",
+    "Save",
+    "Saved",
     "Session",
     "SessionDetails",
     "SessionList",
@@ -242,6 +245,23 @@ class Reloaded(Message, frozen=True):
     needs_restart: tuple[str, ...] = ()
 
 
+class Save(Message, frozen=True):
+    """Request that sessions and retained messages are written to their files.
+
+    `ticket`: 0 begins; then that of the answer, until the answer is `done`.
+    """
+
+    ticket: int = 0
+    version: int = VERSION
+
+
+class Saved(Message, frozen=True):
+    """Progress of a request to save."""
+
+    ticket: int
+    done: bool
+
+
 class Settings(Message, frozen=True):
     """Request the configuration in effect."""
 
@@ -263,11 +283,11 @@ class RemoveSession(Message, frozen=True, tag="remove_session"):
 
 Request = (
     Status | Overview | Rings | Admit | Produce | Drained | Sessions | Session | Disconnect | RemoveSession
-    | Retained | ClearRetained | Reload | Settings
+    | Retained | ClearRetained | Reload | Save | Settings
 )  # fmt: skip
 Answer = (
-    RingList | Report | SessionList | SessionDetails | RetainedList | Cleared | Reloaded | SettingList | Done
-    | Failed
+    RingList | Report | SessionList | SessionDetails | RetainedList | Cleared | Reloaded | Saved
+    | SettingList | Done | Failed
 )  # fmt: skip
 
 PROTOCOL: Final = Protocol(

@@ -242,10 +242,12 @@ class _Restart:
     def _report_missing_log(self) -> None:
         """Report rings whose log ends before the journal: log files were removed, or are older."""
         for number, (_, name, epoch) in self._sources.items():
-            if self._past is None or (name, epoch) not in self._past_sources:
-                continue
+            partition = self._partitions.get(name)
+            is_logged = self._past is not None and (
+                partition is None or partition.durability.is_logged or bool(self._past.epochs(name))
+            )
             journal_end, log_end = self._engine.replayed_position(number), self._log_end(name, epoch)
-            if journal_end > log_end:
+            if (name, epoch) in self._past_sources and is_logged and journal_end > log_end:
                 details = {"ring": name, "epoch": epoch, "journal": journal_end, "log": log_end}
                 text = "log ends before the session journal, sessions continue without its missing records %s"
                 log.warning(text, pairs(**details))

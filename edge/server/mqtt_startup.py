@@ -31,7 +31,7 @@ from edge.errors import EdgeError
 from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
 from edge.logging_setup import pairs
-from edge.recovery.retained_store import retained_in
+from edge.recovery.retained_store import RetainedStore, retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
 from edge.recovery.surviving_log import SurvivingLog
 from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
@@ -116,6 +116,11 @@ class MqttServer:
         self.producers.joins_max = self.budget.producers
         self.listener.start()
         self.stop_on_thread(self.listener.stop)
+
+    @property
+    def retained(self) -> RetainedStore | None:
+        """The file of retained messages; None: nothing is kept."""
+        return self._state.retained if self._state is not None else None
 
     def rings(self) -> list[Ring]:
         """Every ring that this process writes."""

@@ -31,6 +31,7 @@ from edge.recovery.state_files import SESSIONS_RING
 from edge.server.mqtt_startup import MqttServer
 from edge.server.on_demand import OnDemand
 from edge.server.running_bridges import RunningBridges
+from edge.server.state_saver import StateSaver
 from edge.server.watchdog import Watchdog
 from edge.transport.refusals import Refusals
 from persistence.files import OsFiles
@@ -256,6 +257,7 @@ class Services:
             sessions=SessionAdmin(core.listener.broker, reporter.stats),
             retained=RetainedAdmin(core.listener.broker),
             reload=self._reload,
+            save=StateSaver(core.listener.broker, core.retained).save,
             connections_max=core.budget.local,
         )
         self._on_change.append(local.apply)

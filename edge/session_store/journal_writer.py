@@ -120,6 +120,7 @@ class SessionJournal:
         self._writing = False
         self._again = False  # True if another snapshot must follow the current one
         self._round = 0  # number of the snapshot; the result of an overtaken one is ignored
+        self.saved_round = 0  # number of the last snapshot that was written while clients are served
         self._retry_s = float("inf")
 
     @property
@@ -230,8 +231,7 @@ class SessionJournal:
 
     def acl_changed(self) -> None:
         """Write a snapshot: purged queue entries are not in the journal."""
-        self._again = self._writing
-        self.save_snapshot()
+        self.request_snapshot()
 
     # ---- rings and wills ----
 
@@ -311,6 +311,13 @@ class SessionJournal:
         if self._target is not None and not self._engine.journal_append(encode_record(note)):
             self.save_snapshot()
 
+    def request_snapshot(self) -> int:
+        """Write a snapshot of the current state; return the `saved_round` from which on it is written."""
+        due_round = self._round + 1
+        self._again = self._writing
+        self.save_snapshot()
+        return due_round
+
     def save_snapshot(self, *, at_once: bool = False) -> None:
         """Write the whole state: on a thread, or before anything else happens if `at_once`.
 
@@ -351,6 +358,7 @@ class SessionJournal:
             log.error("session snapshot failed %s", details, exc_info=bug)
             self._retry_s = self._clock() + RETRY_S
             return
+        self.saved_round = number
         self._engine.journal_snapshot_saved(position, self._due_bytes())
         self.on_snapshot(offset)
         if self._again:

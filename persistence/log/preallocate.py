@@ -130,7 +130,7 @@ class SegmentPreallocator:
     def recycle(self, path: str, size: int) -> bool:
         """Reuse the file of a removed segment, and fill its missing part.  False if it is not usable.
 
-        Raises OSError.
+        A file with another name is not written again: a backup has it. Raises OSError.
         """
         if not self.is_needed or size < self._segment_bytes // RECYCLED_SHARE:
             return False
@@ -142,7 +142,10 @@ class SegmentPreallocator:
             name = self._free_name()
             move_file(self._files, path, name)
             handle = self._files.open(name, create=True)
-            if self._topped_up(handle, name):
+            if self._files.links(handle) > 1:  # after the rename: no further name can come
+                self._files.close(handle)
+                self._discard(name)
+            elif self._topped_up(handle, name):
                 self._ready.insert(0, (handle, name))
         return True
 

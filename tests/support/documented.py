@@ -6,6 +6,7 @@ Ports become free ones, and places outside of the test become its own; everythin
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -84,6 +85,12 @@ class Newcomer:
             check=False,
         )
         return done.returncode, done.stdout, done.stderr
+
+    def forget_state(self) -> None:
+        """Remove state and memory of the broker, which must not run."""
+        shutil.rmtree(self.directory / "state")
+        for path in self.runtime_dir.iterdir():
+            path.unlink()
 
     def start(self, *words: str) -> ModuleChild:
         """A `brim` command that stays, such as `brim sub`."""

@@ -249,6 +249,11 @@ class SimFiles:
     def size(self, handle: int) -> int:
         return len(self._handles[handle][1].cache)
 
+    def links(self, handle: int) -> int:
+        """Always one: nothing links files here."""
+        del handle
+        return 1
+
     def read(self, handle: int, length: int, position: int) -> bytes:
         return bytes(self._handles[handle][1].cache[position : position + length])
 

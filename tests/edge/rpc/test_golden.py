@@ -33,6 +33,8 @@ BROKER: dict[str, Any] = {
     "answer session_list": of_broker.SessionList(({"client_id": "plc-1"},), more=True),
     "answer session_details": of_broker.SessionDetails({"client_id": "plc-1"}, not_shown=2),
     "request reload": of_broker.Reload(),
+    "request save": of_broker.Save(7),
+    "answer saved": of_broker.Saved(7, done=True),
     "request settings": of_broker.Settings(),
     "answer reloaded": of_broker.Reloaded(("acl",), ("users: line 3",), ("limits.qos_max",)),
     "answer setting_list": of_broker.SettingList({"edge_id": "press"}),

@@ -79,3 +79,15 @@ def test_a_segment_that_is_about_to_go_is_waited_for_and_no_zeros_are_written(tm
     preparing.join()
     assert (room.ready, files.writes) == (1, 0)
     room.close()
+
+
+def test_a_removed_segment_that_a_backup_has_is_not_written_again(tmp_path: Path) -> None:
+    room = SegmentPreallocator(OsFiles(), str(tmp_path), SEGMENT_BYTES)
+    old, backup = tmp_path / "old", tmp_path / "backup"
+    old.write_bytes(b"x" * (SEGMENT_BYTES - 1))  # a fill would write its last byte
+    backup.hardlink_to(old)
+    assert room.recycle(str(old), SEGMENT_BYTES)
+    assert (old.exists(), room.ready) == (False, 0)
+    assert backup.read_bytes() == b"x" * (SEGMENT_BYTES - 1)
+    assert backup.stat().st_nlink == 1
+    room.close()

@@ -1,0 +1,10 @@
+"""Backup: a copy of the state directory and the log of a broker, which runs or not, and the way back.
+
+    layout.py      the files of a broker that a backup has, and their names there
+    manifest.py    the list of files with sizes and checksums, written last
+    copying.py     one file: hard link, shared blocks or copy
+    writing.py     the order in which a backup is made
+    restoring.py   verification, and the copy into empty directories
+
+Never changes a file of the broker. Rings are memory, and not part of a backup.
+"""

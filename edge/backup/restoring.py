@@ -1,0 +1,105 @@
+"""Restore of a backup into empty directories, and the verification of a backup.
+
+Nothing is overwritten: the state directory and the log directory must be empty, and the runtime directory
+must not have rings, which would continue another state. The caller has locked the directories.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from edge.backup.copying import Advance, checksum, copy_file
+from edge.backup.layout import LOG, STATE, BrokerFiles
+from edge.backup.manifest import MANIFEST_NAME, Manifest
+from edge.config.directories import LOCK_NAME
+from edge.errors import EdgeError
+from persistence.files import OsFiles
+
+__all__ = ["check_empty", "restore_backup", "verify_backup"]
+
+PROBLEMS_MAX = 20
+
+
+def verify_backup(directory: Path, manifest: Manifest, advance: Advance = lambda _: None) -> list[str]:
+    """Read every file of the backup. Return the problems: missing, changed and unknown files."""
+    problems = []
+    for file in manifest.files:
+        try:
+            size, digest = checksum(directory / file.path, advance)
+        except OSError as error:
+            problems.append(f"{file.path}: {error.strerror}")
+            continue
+        if size != file.bytes:
+            problems.append(f"{file.path}: {size} bytes, the manifest has {file.bytes}")
+        elif digest != file.sha256:
+            problems.append(f"{file.path}: checksum differs from the manifest")
+    known = {file.path for file in manifest.files} | {MANIFEST_NAME}
+    present = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+    return problems + [f"{name}: not in the manifest" for name in sorted(present) if name not in known]
+
+
+def check_empty(files: BrokerFiles) -> None:
+    """Raise EdgeError unless a backup can be restored into these directories."""
+    for key, directory in (("state_dir", files.state_dir), ("log.directory", files.log_directory)):
+        if present := next(_content(directory), None):
+            hint = f"move {directory} away, or set {key} to an empty directory"
+            raise EdgeError(f"{directory} is not empty: {present.name}", hint=hint)
+    if ring := next(iter(sorted(files.runtime_dir.glob("*.ring"))), None):
+        hint = f"these rings continue another state: move them away, or rm -r {files.runtime_dir}"
+        raise EdgeError(f"{files.runtime_dir} has rings: {ring.name}", hint=hint)
+
+
+def _content(directory: Path) -> Iterator[Path]:
+    """Files of a directory, without the lock of the caller and without empty directories."""
+    return (path for path in sorted(directory.rglob("*")) if path.is_file() and path.name != LOCK_NAME)
+
+
+def restore_backup(
+    directory: Path, manifest: Manifest, files: BrokerFiles, advance: Advance = lambda _: None
+) -> None:
+    """Copy the backup into the directories of a broker, and verify each file meanwhile.
+
+    Epochs and installation come last in the manifest, so an interrupted restore is not taken for a whole one:
+    the next attempt finds files, and refuses. Raises EdgeError.
+    """
+    places = {STATE: files.state_dir, LOG: files.log_directory}
+    owner = _owner_of(manifest)
+    try:
+        for file in manifest.files:
+            top, _, name = file.path.partition("/")
+            if top not in places:
+                raise EdgeError(f"{file.path} has no place in a state directory", hint="use a later version")
+            copied = copy_file(directory / file.path, places[top], name, advance)
+            if (copied.bytes, copied.sha256) != (file.bytes, file.sha256):
+                hint = "the restored files are incomplete: remove them, and use another backup"
+                raise EdgeError(f"{directory / file.path} is damaged", hint=hint)
+        for place in places.values():
+            _finish(place, owner)
+    except OSError as error:
+        hint = "the restored files are incomplete: remove them, then restore again"
+        raise EdgeError(f"restore failed: {error.filename}: {error.strerror}", hint=hint) from error
+
+
+def _owner_of(manifest: Manifest) -> tuple[int, int] | None:
+    """User and group for restored files; None: those of this process."""
+    if os.geteuid() == 0:
+        with suppress(KeyError):
+            entry = pwd.getpwnam(manifest.user)
+            return entry.pw_uid, entry.pw_gid
+    return None
+
+
+def _finish(place: Path, owner: tuple[int, int] | None) -> None:
+    """Sync the names, and give the files to the user of the broker."""
+    if not place.exists():
+        return
+    for path in (place, *place.rglob("*")):
+        if owner is not None:
+            os.chown(path, *owner)
+        if path.is_dir():
+            path.chmod(0o750)
+            OsFiles().dirsync(str(path))

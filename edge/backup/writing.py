@@ -1,0 +1,212 @@
+"""Backup in the order that makes the copy valid: state first, then the log, then the epochs.
+
+    session snapshot -> other state files -> the log has all records of that time -> segments -> epochs
+
+So nothing in the state refers to a record that the log of the backup lacks. The log of the session journal is
+only copied from a stopped broker: a snapshot of a running one needs no journal behind it.
+
+A backup is made in DIR.partial, which becomes DIR at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edge.backup.copying import Advance, copy_file
+from edge.backup.layout import (
+    LAST,
+    LOG,
+    STATE,
+    BrokerFiles,
+    archives_in,
+    is_journal,
+    snapshot_files,
+    state_files,
+)
+from edge.backup.manifest import BackupFile, Manifest, write_manifest
+from edge.errors import EdgeError
+from edge.recovery.state_files import SESSIONS_RING
+from edge.session_store.snapshot_file import parse_snapshot
+from persistence import LogReader, OsFiles
+from persistence.read.directories import logs_in
+from persistence.segment.format import segment_name
+from ringbuf import Ring
+from ringbuf.errors import RingError
+from ringbuf.ring import Extremes
+
+__all__ = ["PARTIAL_SUFFIX", "make_backup", "total_bytes"]
+
+PARTIAL_SUFFIX = ".partial"
+LOG_WAIT_S, LOG_LOOK_S = 10.0, 0.05
+
+
+def make_backup(
+    files: BrokerFiles,
+    target: Path,
+    *,
+    brim: str,
+    save: Callable[[], object] | None = None,
+    links: bool = True,
+    advance: Advance = lambda _: None,
+) -> Manifest:
+    """Make a backup in `target`, which must not exist or be empty, and return its manifest.
+
+    `save` lets a running broker write its snapshot; None: the broker is stopped, and the caller has locked
+    its directories. Raises EdgeError.
+    """
+    partial = target.with_name(f"{target.name}{PARTIAL_SUFFIX}")
+    try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise EdgeError(f"{target} is not empty", hint="name a new directory for each backup")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir(mode=0o750)
+    except FileExistsError as error:
+        hint = f"an earlier backup was interrupted; rm -r {partial}"
+        raise EdgeError(f"{partial} exists", hint=hint) from error
+    except OSError as error:
+        raise EdgeError(
+            f"{target} cannot be made: {error.strerror}", hint="name another directory"
+        ) from error
+    try:
+        manifest = _Backup(files, partial, save, links, advance).make(brim)
+        os.rename(partial, target)
+        OsFiles().dirsync(str(target.absolute().parent))
+    except OSError as error:
+        place = error.filename or partial
+        hint = f"run as the broker's user or root, free space, then rm -r {partial}"
+        raise EdgeError(f"backup not made: {place}: {error.strerror}", hint=hint) from error
+    return manifest
+
+
+def total_bytes(files: BrokerFiles) -> int:
+    """Approximate size of a backup, for a progress bar."""
+    paths = [path for path, _ in state_files(files)] + snapshot_files(files)
+    paths += [path for directory in logs_in(files.log_directory) for path in directory.glob("*")]
+    total = 0
+    for path in paths:
+        with suppress(OSError):  # retention may remove a segment meanwhile
+            total += path.stat().st_size if path.suffix != ".tmp" else 0
+    return total
+
+
+@dataclass
+class _Backup:
+    files: BrokerFiles
+    root: Path
+    save: Callable[[], object] | None
+    links: bool
+    advance: Advance
+    copied: list[BackupFile] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def make(self, brim: str) -> Manifest:
+        self._copy_state()
+        readers = self._log_readers()
+        self._wait_for_log(readers)
+        for directory, reader in readers.items():
+            if self.save is None or not is_journal(directory):
+                self._copy_log(directory, reader)
+        for name in LAST:
+            self._copy(self.files.state_dir / name, f"{STATE}/{name}")
+        manifest = Manifest(
+            brim=brim,
+            created_ns=time.time_ns(),
+            edge_id=self.files.edge_id,
+            user=self.files.state_dir.owner(),
+            is_live=self.save is not None,
+            missing=tuple(self.missing),
+            files=tuple(self.copied),
+        )
+        for directory in (self.root, *(path for path in self.root.rglob("*") if path.is_dir())):
+            OsFiles().dirsync(str(directory))
+        write_manifest(self.root, manifest)
+        return manifest
+
+    def _copy(self, source: Path, name: str, *, limit: int | None = None, links: bool = False) -> None:
+        """Copy a file, unless the broker has removed it meanwhile."""
+        with suppress(FileNotFoundError):
+            may_link = links and self.links
+            self.copied.append(copy_file(source, self.root, name, self.advance, limit=limit, links=may_link))
+
+    def _copy_state(self) -> None:
+        if self.save is not None:
+            self.save()
+        if not self.files.keeps_sessions:
+            self.missing.append("sessions and retained messages: sessions.keep is false")
+        for path in snapshot_files(self.files):
+            self._copy(path, f"{STATE}/{path.name}")
+        for path, name in state_files(self.files):
+            self._copy(path, name)
+
+    def _log_readers(self) -> dict[Path, LogReader]:
+        directories = [path for path in logs_in(self.files.log_directory) if path.is_dir()]
+        return {directory: LogReader(OsFiles(), str(directory)) for directory in directories}
+
+    def _copy_log(self, directory: Path, reader: LogReader) -> None:
+        """Link segments that are never written again; copy the others up to their last valid byte."""
+        place = f"{LOG}/{directory.relative_to(self.files.log_directory).as_posix()}/".replace("/./", "/")
+        reader.refresh()
+        for segment in reader.segments():
+            if segment.state != "archived":
+                name = segment_name(segment.base)
+                limit = None if segment.indexed or segment.state == "lost" else segment.bytes
+                self._copy(directory / name, place + name, limit=limit, links=segment.indexed)
+        for archive in archives_in(directory):
+            self._copy(archive, place + archive.name, links=True)
+
+    # ---- records of the rings ----
+
+    def _wait_for_log(self, readers: dict[Path, LogReader]) -> None:
+        """Wait until the log has all records that were in the rings at the beginning."""
+        for path in sorted(self.files.runtime_dir.glob("*.ring")):
+            name = path.name.removesuffix(".ring")
+            try:
+                with Ring.attach(path.with_suffix("")) as ring:
+                    epoch, extremes = ring.epoch, ring.extremes()
+            except (RingError, OSError) as error:
+                self.missing.append(f"ring {name}: {error}")
+                continue
+            self._add_missing(readers, name, epoch, extremes)
+
+    def _add_missing(self, readers: dict[Path, LogReader], name: str, epoch: int, ring: Extremes) -> None:
+        records = ring.end_offset - ring.oldest_offset
+        if name == SESSIONS_RING:
+            if self.save is None and self._behind_snapshot(epoch, ring.end_position):
+                text = "changes of sessions in memory: the broker did not stop cleanly; start and stop it"
+                self.missing.append(text)
+        elif self.files.is_logged(name):
+            if left := self._not_logged(readers, name, epoch, ring.end_offset):
+                self.missing.append(f"ring {name}: {left} records that the log does not have yet")
+        elif records:
+            self.missing.append(f'ring {name}: {records} records in memory (durability = "process")')
+
+    def _behind_snapshot(self, epoch: int, end_position: int) -> bool:
+        """True if the session journal in memory has changes that the copied snapshot lacks."""
+        for path in snapshot_files(self.files):
+            with suppress(OSError, ValueError):
+                origin = parse_snapshot(memoryview(path.read_bytes())).origin
+                return (origin.epoch, origin.position) < (epoch, end_position)
+        return end_position > 0
+
+    def _not_logged(self, readers: dict[Path, LogReader], name: str, epoch: int, end_offset: int) -> int:
+        """Number of records below `end_offset` that the log lacks, after a wait for a running broker."""
+        deadline = time.monotonic() + (LOG_WAIT_S if self.save is not None else 0)
+        while True:
+            left = end_offset - _logged_end(readers, name, epoch)
+            if left <= 0 or time.monotonic() >= deadline:
+                return max(left, 0)
+            time.sleep(LOG_LOOK_S)
+
+
+def _logged_end(readers: dict[Path, LogReader], name: str, epoch: int) -> int:
+    """Offset after the last record of the ring in any log; 0 if there is none of that epoch."""
+    ends = [0]
+    for reader in readers.values():
+        reader.refresh()
+        ends += [known.end_offset for known in reader.epochs(name) if known.epoch == epoch]
+    return max(ends)

@@ -1,0 +1,208 @@
+"""A backup of a broker that runs, or not, gives back its sessions, messages and log in empty directories."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.brim_process import BrimProcess
+from tests.support.paho_client import Paho
+from tests.support.project import ROOT
+
+SETTINGS = """
+[log]
+segment_bytes = 1048576
+direct = false
+[[stream]]
+name = "plant"
+topics = ["plant/#"]
+durability = "disk"
+ring_bytes = 1048576
+"""
+BODY = bytes(2000)
+COMMAND_S = 60
+
+
+class Scene:
+    """A broker with a log, and the command `brim` with its configuration."""
+
+    def __init__(self, directory: Path, runtime_dir: Path) -> None:
+        self.broker = BrimProcess(runtime_dir, directory, SETTINGS, bridge=False)
+        self.directory, self.runtime_dir = directory, runtime_dir
+        self.backup = directory / "backup"
+        self.published = 0  # acknowledged messages
+
+    def brim(self, *words: object) -> tuple[int, str, str]:
+        """Exit status and output of a command for this broker."""
+        command = [sys.executable, "-m", "edge", *map(str, words), "--config", f"{self.directory}/brim.toml"]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def publish(self, count: int, *, body: bytes = b"") -> None:
+        """Publish numbered messages of QoS 1."""
+        client = Paho(self.broker.port, "publisher")
+        for _ in range(count):
+            client.publish("plant/1", b"%d " % self.published + body)
+            self.published += 1
+        client.stop()
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        """Messages one after another, meanwhile."""
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.is_set():
+                self.publish(20)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def lose_everything(self) -> None:
+        """Remove state, log and memory."""
+        shutil.rmtree(self.directory / "state")
+        for path in self.runtime_dir.iterdir():
+            path.unlink()
+
+    def received(self, count: int) -> list[int]:
+        """Numbers of the first messages for the session that was away; it must still exist."""
+        client = Paho(self.broker.port, "away", clean=False)
+        assert client.session_present
+        numbers = [int(client.message().payload.split()[0]) for _ in range(count)]
+        client.stop()
+        return numbers
+
+
+@pytest.fixture
+def scene(tmp_path: Path, runtime_directory: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path, runtime_directory)
+    scene.broker.start()
+    Paho(scene.broker.port, "away", clean=False, topic="plant/#").stop()
+    yield scene
+    if scene.broker.running:
+        scene.broker.kill()
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_sessions_messages_and_retained_messages_come_back(is_live: bool, scene: Scene) -> None:
+    client = Paho(scene.broker.port, "p")
+    client.publish("kept", b"retained", retain=True)
+    client.stop()
+    scene.publish(50)
+    before = scene.published
+    if is_live:
+        with scene.publishing():
+            status, out, error = scene.brim("backup", scene.backup)
+        scene.broker.kill()
+    else:
+        scene.broker.stop()
+        status, out, error = scene.brim("backup", scene.backup)
+    assert (status, error) == (1, ""), out  # the record of `kept` is in memory only
+    assert "not in the backup  ring default-0: 1 records in memory" in out
+    assert scene.brim("backup", scene.backup, "--verify")[0] == 0
+    scene.lose_everything()
+
+    status, out, error = scene.brim("restore", scene.backup)
+    assert (status, error) == (1, ""), out
+    assert "brim run --config" in out
+    scene.broker.start()
+    assert scene.received(before) == list(range(before))
+    reader = Paho(scene.broker.port, "reader", topic="kept")
+    assert reader.message().payload == b"retained"
+    reader.stop()
+    log = scene.broker.stop()
+    assert "log ends before the session journal" not in log
+    assert "ERROR" not in log
+
+
+def test_segments_are_linked_and_a_removed_segment_is_not_written_again(scene: Scene) -> None:
+    scene.publish(1200, body=BODY)
+    scene.broker.stop()
+    assert scene.brim("segments", "repair")[0] == 0  # makes the indexes: a segment with one never changes
+    assert scene.brim("backup", scene.backup)[0] == 0
+    log, copy = scene.directory / "state" / "log", scene.backup / "log"
+    shared = [path.name for path in sorted(copy.glob("*.log")) if path.samefile(log / path.name)]
+    assert len(shared) >= 2
+    assert len(list(copy.glob("*.log"))) > len(shared)  # the last one is a copy
+    copied = scene.directory / "copied"
+    assert scene.brim("backup", copied, "--copy")[0] == 0
+    assert not any(path.samefile(log / path.name) for path in copied.rglob("log/*.log"))
+    assert scene.brim("backup", copied, "--verify")[0] == 0
+
+
+def test_damage_of_a_backup_is_found_and_not_restored(scene: Scene) -> None:
+    scene.publish(3)
+    scene.broker.stop()
+    assert scene.brim("backup", scene.backup)[0] == 0
+    scene.lose_everything()
+    [segment] = (scene.backup / "log").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[5000] ^= 1
+    segment.write_bytes(data)
+    (scene.backup / "state" / "epochs").unlink()
+    (scene.backup / "more").write_text("")
+    status, out, _ = scene.brim("backup", scene.backup, "--verify", "--json")
+    problems = json.loads(out)["problems"]
+    assert status == 1
+    assert [problem.partition(":")[0] for problem in problems] == [
+        f"log/{segment.name}",
+        "state/epochs",
+        "more",
+    ]
+    status, _, error = scene.brim("restore", scene.backup)
+    assert status == 2
+    assert f"{segment} is damaged" in error
+    (scene.backup / "manifest.json").unlink()
+    assert "is not a complete backup" in scene.brim("backup", scene.backup, "--verify")[2]
+
+
+def test_nothing_is_overwritten(scene: Scene) -> None:
+    scene.publish(1)
+    assert scene.brim("backup", scene.backup)[0] == 0
+    assert "is not empty" in scene.brim("backup", scene.backup)[2]
+    assert "is in use by another broker" in scene.brim("restore", scene.backup)[2]
+    scene.broker.stop()
+    assert "is not empty" in scene.brim("restore", scene.backup)[2]
+    shutil.rmtree(scene.directory / "state")
+    status, _, error = scene.brim("restore", scene.backup)
+    assert (status, "has rings: plant-0.ring" in error) == (2, True)
+    assert not (scene.directory / "state" / "epochs").exists()
+    (scene.directory / "other.partial").mkdir()
+    assert "an earlier backup was interrupted" in scene.brim("backup", scene.directory / "other")[2]
+
+
+def test_a_restored_broker_begins_epochs_that_were_never_used(scene: Scene) -> None:
+    scene.publish(1)
+    assert scene.brim("backup", scene.backup)[0] == 0
+    scene.broker.kill()
+    for path in scene.runtime_dir.iterdir():
+        path.unlink()
+    scene.broker.start()  # epoch 2 of the first life
+    scene.publish(1)
+    scene.broker.kill()
+    lives = _lives(scene)
+    scene.lose_everything()
+    assert scene.brim("restore", scene.backup)[0] == 0
+    scene.broker.start()
+    scene.publish(1)
+    assert scene.broker.stop()
+    assert _lives(scene)[-1] not in lives
+
+
+def _lives(scene: Scene) -> list[tuple[int, int]]:
+    """First epoch and random number of each life: an epoch in the lake has both."""
+    data = (scene.directory / "state" / "installation").read_bytes()
+    return [tuple(life) for life in json.loads(data[data.index(b"{") :])["lives"]]
