@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from edge.cli.sub_sources import Arrival
 from edge.errors import EdgeError
+from edge.local.arrivals import Arrival
 from edge.terminal_escape import escaped_payload
 
 __all__ = ["message_format"]

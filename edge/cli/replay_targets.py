@@ -14,13 +14,13 @@ from typing import IO, Protocol, Self
 from urllib.parse import urlsplit
 
 from edge.cli.mqtt_options import PORT, TLS_PORT, UsageError, client_of
-from edge.cli.payloads import properties_of, property_fields
 from edge.cli.sub import line_form
-from edge.cli.sub_sources import Arrival
 from edge.client import Client
 from edge.config.directories import runtime_directory
 from edge.config.listener import is_loopback
+from edge.local.arrivals import Arrival
 from edge.local.filters import filters_meet
+from edge.local.payloads import properties_of, property_fields
 from edge.log.offline_reader import LogRecord
 from edge.mqtt.properties import NO_PROPERTIES
 from edge.server.port_owner import port_owner_writes

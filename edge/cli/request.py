@@ -19,10 +19,10 @@ import secrets
 from edge.cli.argument_types import at_least_one, positive_seconds
 from edge.cli.exit_status import Exit
 from edge.cli.mqtt_options import add_connection_arguments, client_of, run_verb
-from edge.cli.payloads import property_fields
 from edge.cli.sub import line_form
-from edge.cli.sub_sources import Arrival
 from edge.client.subscriptions import Message
+from edge.local.arrivals import Arrival
+from edge.local.payloads import property_fields
 from edge.mqtt import Properties
 
 __all__ = ["add_arguments", "add_exchange_arguments", "arrival_of", "run"]

@@ -25,9 +25,9 @@ from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
 from edge.cli.listing import TOPIC_COLUMN, Column, Row, add_listing_arguments, print_listing
-from edge.cli.payloads import payload_fields, record_property_fields, short_payload
 from edge.errors import EdgeError
 from edge.local.filters import checked_filters
+from edge.local.payloads import payload_fields, record_property_fields, short_payload
 from edge.local.protocol import Cleared, ClearRetained, Connection, Retained, RetainedList
 from edge.terminal_escape import escaped, escaped_payload
 

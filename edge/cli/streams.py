@@ -17,6 +17,7 @@ from edge.cli.config_options import add_runtime_argument
 from edge.cli.humanize import bytes_in_words, seconds_in_words
 from edge.cli.listing import Column, Row, add_listing_arguments, print_listing, text_column
 from edge.local.protocol import Connection, Overview, Report
+from edge.observe.rates import sample
 
 __all__ = ["add_arguments", "run"]
 
@@ -73,6 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
         print_listing(readers, _READERS, argparse.Namespace(**{**vars(arguments), "sort": "ring"}))
         return 0
     streams = {stream["name"]: stream for stream in now["streams"]}
-    rings = rates.sample(before, now, time.monotonic() - before_s)["rings"]
+    rings = sample(before, now, time.monotonic() - before_s)["rings"]
     print_listing((streams.get(ring["stream"], _UNKNOWN) | ring for ring in rings), _COLUMNS, arguments)
     return 0

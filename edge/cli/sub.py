@@ -36,8 +36,9 @@ from edge.cli.mqtt_options import (
     run_verb,
     topic_of_url,
 )
-from edge.cli.payloads import payload_fields
-from edge.cli.sub_sources import Arrival, Arrivals, chosen, from_memory, from_mqtt, from_zeromq
+from edge.cli.sub_sources import Arrivals, chosen, from_memory, from_mqtt, from_zeromq
+from edge.local.arrivals import Arrival
+from edge.local.payloads import payload_fields
 from edge.mqtt import check_filter
 from edge.terminal_escape import escaped, escaped_payload
 

@@ -9,28 +9,20 @@ import argparse
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edge.cli.log_options import place_of
 from edge.cli.mqtt_options import client_of, will_of
-from edge.cli.payloads import property_fields, record_property_fields
+from edge.local.arrivals import Arrival, messages_of_batch
+from edge.local.payloads import property_fields
 from edge.mqtt import matches
 
 if TYPE_CHECKING:
-    from edge.local.shm_subscription import RingBatch, Start
+    from edge.local.shm_subscription import Start
     from edge.log.offline_reader import LogPlace
 
-__all__ = ["Arrival", "Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq", "messages_of_batch"]
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One message. `fields`: further fields of its source, in the order of --json."""
-
-    topic: str
-    payload: bytes
-    fields: dict[str, Any] = field(default_factory=dict)
+__all__ = ["Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq"]
 
 
 @dataclass(slots=True)
@@ -110,27 +102,6 @@ def _is_after(message: Arrival, place: LogPlace) -> bool:
     """True if a message is at the place or after it."""
     after = place.offset is None or message.fields["offset"] >= place.offset
     return after and (place.timestamp_ns is None or message.fields["timestamp_ns"] >= place.timestamp_ns)
-
-
-def messages_of_batch(batch: RingBatch) -> Iterator[Arrival]:
-    """The records of a batch, without those that were overwritten meanwhile."""
-    from ringbuf.errors import Overrun
-
-    for record in batch:
-        fields = {
-            "qos": record.flags & 3,
-            "retain": bool(record.flags & 4),
-            "ring": batch.ring,
-            "epoch": batch.epoch,
-            "offset": record.offset,
-            "timestamp_ns": record.timestamp_ns,
-        }
-        try:
-            topic, payload = record.key.decode(errors="replace"), bytes(record)
-            fields |= record_property_fields(record.properties)
-        except Overrun:  # overwritten while earlier records were shown; the next batch has the number
-            continue
-        yield Arrival(topic, payload, fields)
 
 
 async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:

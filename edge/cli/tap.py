@@ -26,10 +26,10 @@ from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words, micros_in_words
 from edge.cli.listing import add_listing_arguments, print_listing
-from edge.cli.payloads import payload_fields
-from edge.cli.sub_sources import Arrival, messages_of_batch
 from edge.cli.topics import COLUMNS, census_rows, observe
 from edge.errors import EdgeError
+from edge.local.arrivals import Arrival, messages_of_batch
+from edge.local.payloads import payload_fields
 from edge.local.protocol import Connection, Session, SessionDetails
 from edge.local.shm_subscription import ShmSubscription
 from edge.local.topic_census import TopicCensus

@@ -26,6 +26,7 @@ from edge.cli.listing import Column, Row, ordered, table
 from edge.cli.screen import Screen, is_terminal
 from edge.errors import BrokerUnreachable, EdgeError
 from edge.local.protocol import Connection, Overview, Report
+from edge.observe.rates import sample
 from edge.terminal_escape import escaped
 
 __all__ = ["add_arguments", "lines", "run"]
@@ -103,7 +104,7 @@ class _SampleSource:
         now_s, now = self._before = self._overview()
         if before["pid"] != now["pid"]:  # another broker: its totals began at zero
             before = now
-        return rates.sample(before, now, now_s - before_s)
+        return sample(before, now, now_s - before_s)
 
     def clients(self) -> Iterable[Row]:
         """All clients; not requested more often than every CLIENTS_S."""

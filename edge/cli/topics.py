@@ -30,8 +30,8 @@ from edge.cli.listing import (
     number_column,
     print_listing,
 )
-from edge.cli.payloads import payload_fields, short_payload
 from edge.cli.retained import retained_messages
+from edge.local.payloads import payload_fields, short_payload
 from edge.local.protocol import Connection
 from edge.local.shm_subscription import ShmSubscription, Start
 from edge.local.topic_census import TOPICS_MAX, TopicCensus

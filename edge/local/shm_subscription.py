@@ -16,6 +16,7 @@ import os
 import select
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, Self
 
 from edge.config.directories import StrPath
@@ -156,6 +157,17 @@ class RingSubscription:
             name: Place(source.info.epoch, source.reader.offset + source.reader.lag)
             for name, source in self._sources.items()
         }
+
+    def seek(self, offsets: Mapping[str, int]) -> None:
+        """Continue at these offsets of rings, by name, or at the oldest records that are left after them."""
+        for name, offset in offsets.items():
+            if (source := self._sources.get(name)) is not None:
+                try:
+                    source.reader.seek(offset)
+                except OffsetGone as error:
+                    with suppress(OffsetGone):  # overwritten meanwhile: the next read reports a loss
+                        source.reader.seek(error.nearest)
+        self._poll.rest()  # its thread waits for records after the earlier offsets
 
     def _release(self) -> None:
         self._disconnect()

@@ -41,7 +41,7 @@ from edge.streams.epochs import Epochs
 from edge.streams.ring_sizes import fitted
 from edge.streams.streams import Streams
 from edge.transport import descriptors
-from edge.transport.listen_sockets import bind_metrics
+from edge.transport.listen_sockets import bind_http
 from edge.transport.listener import Listener
 from ringbuf import Ring
 
@@ -306,7 +306,7 @@ class MqttServer:
             self.down.callback(self.consumers_listener.close)
         if config.metrics.listen:
             self.metrics_access = _metrics_access(config.metrics)
-            self.metrics_listener = bind_metrics(config.metrics.listen)
+            self.metrics_listener = bind_http(config.metrics.listen, "metrics.listen")
             self.down.callback(self.metrics_listener.close)
 
     def _start_log(self, streams: Streams) -> None:

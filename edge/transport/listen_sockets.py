@@ -20,7 +20,7 @@ from edge.config.setting_rules import split_address
 from edge.errors import EdgeError, PortTaken
 from edge.transport.passed_sockets import PassedSockets
 
-__all__ = ["ListenAddress", "bind", "bind_metrics", "remove_socket"]
+__all__ = ["ListenAddress", "bind", "bind_http", "remove_socket"]
 
 BACKLOG = 4_096  # a fleet that reconnects at once; the kernel limits it to net.core.somaxconn
 UNIX_UMASK = 0o117  # leaves 0660
@@ -82,17 +82,20 @@ def bind(settings: Listener, passed: PassedSockets | None = None) -> tuple[socke
     return server, ListenAddress(settings.scheme, host, port)
 
 
-def bind_metrics(listen: str) -> socket.socket:
-    """Bind metrics.listen, "HOST:PORT": one address, if possible of IPv4. Raises PortTaken, EdgeError."""
+def bind_http(listen: str, setting: str) -> socket.socket:
+    """Bind "HOST:PORT", the value of `setting`: one address, if possible of IPv4.
+
+    Raises PortTaken, EdgeError.
+    """
     host, port = split_address(listen)
     try:
         family, *_, address = min(socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM))
         return socket.create_server(address[:2], family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            text = f"metrics.listen {listen} is in use"
-            raise PortTaken(text, hint="stop the other program, or set metrics.listen") from error
-        raise EdgeError(f"metrics.listen {listen}: {error.strerror}", hint="set metrics.listen") from error
+            text = f"{setting} {listen} is in use"
+            raise PortTaken(text, hint=f"stop the other program, or set {setting}") from error
+        raise EdgeError(f"{setting} {listen}: {error.strerror}", hint=f"set {setting}") from error
 
 
 def _bind_unix(path: Path) -> tuple[socket.socket, ListenAddress]:

@@ -15,8 +15,8 @@ from edge.broker.limits import BrokerLimits
 from edge.cli import main
 from edge.cli.exit_status import Exit
 from edge.cli.message_format import message_format
-from edge.cli.sub_sources import Arrival
 from edge.errors import EdgeError
+from edge.local.arrivals import Arrival
 from edge.mqtt import Publish, Subscribe, Subscription
 from tests.support.mqtt_served import Served, served
 from tests.support.project import ROOT

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edge.cli.sub_sources import messages_of_batch
+from edge.local.arrivals import messages_of_batch
 from edge.local.protocol import RingInfo
 from edge.local.shm_subscription import RingBatch
 from ringbuf.errors import Overrun

@@ -21,7 +21,7 @@ from edge.observe.health import health_page, ready_page, troubles
 from edge.observe.http_endpoint import AT_ONCE_MAX, HttpEndpoint
 from edge.observe.http_pages import pages
 from edge.observe.http_token import TokenFile
-from edge.transport.listen_sockets import bind_metrics
+from edge.transport.listen_sockets import bind_http
 from edge.transport.tls import server_context
 from tests.edge.observe.test_prometheus import status
 from tests.support.waiting import until
@@ -37,7 +37,7 @@ async def serving(report: dict[str, Any] | None = None, **access: Any) -> AsyncI
         return found
 
     made = pages(reported, reported, lambda: found)
-    endpoint = HttpEndpoint(bind_metrics("127.0.0.1:0"), made, **access)
+    endpoint = HttpEndpoint(bind_http("127.0.0.1:0", "metrics.listen"), made, **access)
     await endpoint.start()
     try:
         yield endpoint

@@ -23,7 +23,7 @@ from edge.observe.http_endpoint import AT_ONCE_MAX, Answer, HttpEndpoint
 from edge.observe.metric_families import METRICS
 from edge.observe.prometheus import page
 from edge.observe.status_report import _ring_row
-from edge.transport.listen_sockets import bind_metrics
+from edge.transport.listen_sockets import bind_http
 from ringbuf import Ring
 from tests.support.children import ModuleChild
 from tests.support.waiting import PATIENCE_S, until
@@ -153,7 +153,7 @@ async def endpoint() -> AsyncIterator[HttpEndpoint]:
     async def made(_allowed: bool) -> Answer:
         return Answer(200, b"brim_x 1\n")
 
-    served = HttpEndpoint(bind_metrics("127.0.0.1:0"), {"/metrics": made})
+    served = HttpEndpoint(bind_http("127.0.0.1:0", "metrics.listen"), {"/metrics": made})
     await served.start()
     yield served
     await served.stop()
@@ -207,7 +207,7 @@ async def test_a_page_that_cannot_be_made_is_a_500_and_the_next_may_do():
     async def broken(_allowed: bool) -> Answer:
         raise RuntimeError("no")
 
-    served = HttpEndpoint(bind_metrics("127.0.0.1:0"), {"/metrics": broken})
+    served = HttpEndpoint(bind_http("127.0.0.1:0", "metrics.listen"), {"/metrics": broken})
     await served.start()
     assert (await ask(served, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 500
     await served.stop()
@@ -223,7 +223,7 @@ async def test_clients_that_leave_before_their_answer_cost_no_log_line(caplog):
         await ready.wait()
         return Answer(200, b"brim_x 1\n")
 
-    served = HttpEndpoint(bind_metrics("127.0.0.1:0"), {"/metrics": slow})
+    served = HttpEndpoint(bind_http("127.0.0.1:0", "metrics.listen"), {"/metrics": slow})
     await served.start()
     port = int(served.url.rpartition(":")[2].partition("/")[0])
     failures: list[object] = []
@@ -249,7 +249,7 @@ async def test_a_page_that_cannot_be_made_is_logged_seldom(caplog):
     async def broken(_allowed: bool) -> Answer:
         raise RuntimeError("no")
 
-    served = HttpEndpoint(bind_metrics("127.0.0.1:0"), {"/metrics": broken})
+    served = HttpEndpoint(bind_http("127.0.0.1:0", "metrics.listen"), {"/metrics": broken})
     await served.start()
     for _ in range(20):
         assert (await ask(served, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 500
