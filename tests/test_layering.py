@@ -60,7 +60,8 @@ edge.log: PERSISTENCE EDGE edge.broker edge.config edge.mqtt edge.streams persis
     persistence.maintenance persistence.read persistence.segment ringbuf
 edge.backup: EDGE FILES edge.config edge.recovery edge.session_store edge.streams persistence
     persistence.archive persistence.read persistence.segment ringbuf msgspec
-edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.waiting ringbuf msgspec zmq
+edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.terminal_escape edge.waiting
+    ringbuf msgspec zmq
 edge.consumers: EDGE FILES edge.config edge.local edge.mqtt edge.rpc edge.waiting
     persistence.free_disk_space persistence.read ringbuf msgspec pyroaring zmq
 edge.load: edge.errors edge.mqtt ringbuf
@@ -87,12 +88,14 @@ edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.si
     edge.log edge.mqtt
     edge.observe edge.recovery edge.session_store edge.streams edge.transport persistence.maintenance
     ringbuf msgspec
+edge.web: EDGE bridge.drain bridge.errors edge.auth edge.config edge.consumers edge.local edge.mqtt
+    edge.observe edge.rpc edge.transport ringbuf msgspec starlette uvicorn
 edge.doctor: EDGE edge.config edge.observe edge.server edge.transport
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.backup edge.client edge.config edge.consumers edge.doctor
     edge.load
     edge.local edge.log edge.mqtt edge.observe edge.server edge.streams edge.terminal_escape edge.transport
-    edge.waiting persistence persistence.archive persistence.maintenance persistence.segment ringbuf
+    edge.waiting edge.web persistence persistence.archive persistence.maintenance persistence.segment ringbuf
     msgspec rich tomlkit zmq
 edge.__main__: edge.cli
 brim: bridge.spark edge.cli edge.client edge.consumers edge.errors edge.local edge.mqtt ringbuf
@@ -121,6 +124,8 @@ ONLY_IN = {
     "deltalake": {"bridge.spark.tables"},
     "google": {"bridge.payloads.formats"},
     "obstore": {"bridge.sinks.lease", "bridge.sinks.object_store"},
+    "starlette": {"edge.web.app"},
+    "uvicorn": {"edge.web.http_server"},
     "websockets": {"edge.transport.websocket_upgrade"},
 }
 
@@ -132,7 +137,7 @@ NOT_IN_THE_ENGINE = {
 # Too heavy for the start of a broker: loaded by the modules that need them, at the first use.
 LOADED_LATE = {
     "amqtt", "argon2", "backports", "confluent_kafka", "deltalake", "matplotlib", "numpy", "obstore", "paho",
-    "psutil", "pyarrow", "pyspark", "rich", "tomlkit", "typer",
+    "psutil", "pyarrow", "pyspark", "rich", "starlette", "tomlkit", "typer", "uvicorn",
 }  # fmt: skip
 
 SYSTEM_HEADERS = re.compile(
@@ -308,6 +313,7 @@ def test_starting_the_broker_loads_nothing_that_it_does_not_need() -> None:
         "edge.__main__",
         "edge.auth.amqtt_compat.loader",
         "edge.cli.config_file",
+        "edge.web.",
     )
     names = [name for name in sorted(NAMES) if not name.startswith(late)]
     code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\nprint(*sys.modules)"

@@ -20,13 +20,14 @@ COMMAND = "./dev docs"
 PAGES = {
     "configuration.md": "configuration",
     "commands.md": "commands",
+    "web-api.md": "web_api",
     "spark.md": "spark",
     "metrics.md": "metrics",
     "sys-topics.md": "sys_topics",
     "formats.md": "formats",
     "python.md": "python_api",
 }
-NEEDS = {"spark.md": ("pyspark", "pyarrow")}
+NEEDS = {"spark.md": ("pyspark", "pyarrow"), "web-api.md": ("starlette",)}
 NOTICE = "<!-- Generated from source by `./dev docs`; edit the source, not this page. -->\n\n"
 
 

@@ -23,7 +23,7 @@ from docs.generate.sinks import sinks
 from docs.generate.source import doc_of, field_docs
 from edge.config.live_settings import START_LIMITS
 
-__all__ = ["amount", "page", "sections"]
+__all__ = ["amount", "default_of", "page", "sections", "type_and_range"]
 
 _HEADER = ("Key", "Type", "Unit", "Default", "Allowed", "Meaning")
 _NAMES = {
@@ -97,9 +97,14 @@ def _rows(cls: type[msgspec.Struct], section: str) -> Iterator[tuple[str, ...]]:
         if _struct_of(kind)[0] is not None:
             continue
         unit = edge.config.units.unit_of(key)
-        name, allowed = _type_and_range(kind, unit)
-        allowed = allowed or ", ".join(code(f'"{choice}"') for choice in _choices(field.type))
-        yield code(key), name, unit, _default(field, unit), allowed, prose(docs[field.name])
+        name, allowed = type_and_range(kind, field.type, unit)
+        yield code(key), name, unit, default_of(field, unit), allowed, prose(docs[field.name])
+
+
+def type_and_range(kind: inspect.Type, annotation: object, unit: str) -> tuple[str, str]:
+    """Name of the type of a field, and the values that are allowed."""
+    name, allowed = _type_and_range(kind, unit)
+    return name, allowed or ", ".join(code(f'"{choice}"') for choice in _choices(annotation))
 
 
 def _type_and_range(kind: inspect.Type, unit: str) -> tuple[str, str]:
@@ -135,7 +140,8 @@ def _choices(annotation: object) -> tuple[object, ...]:
     return next(filter(None, map(_choices, get_args(annotation))), ())
 
 
-def _default(field: msgspec.structs.FieldInfo, unit: str) -> str:
+def default_of(field: msgspec.structs.FieldInfo, unit: str) -> str:
+    """Default of a field as the file has it; "required" without one."""
     if field.required:
         return "required"
     if isfunction(field.default_factory):  # Reads the machine: its docstring is the same everywhere.

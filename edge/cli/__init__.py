@@ -49,6 +49,7 @@ VERBS = {
     "topics": "show topics with rates, age and last value",
     "retained": "list, print or clear retained messages",
     "clients": "list, show, disconnect or forget MQTT clients",
+    "web": "serve the web console of a broker",
     "doctor": "check the machine, files and network of a broker",
     "passwd": "add, change or delete a user of a password file",
     "bench": "measure an MQTT broker",

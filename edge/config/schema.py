@@ -31,7 +31,7 @@ __all__ = [
     "DefaultBytes",
     "Durability",
     "Limits", "Listener", "Local", "Log", "Metrics", "OwnerQuota", "Plugin", "Producer",
-    "Quota", "Sessions", "Stream", "Sys", "Tls", "Zmq",
+    "Quota", "Sessions", "Stream", "Sys", "Tls", "Web", "Zmq",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -395,6 +395,30 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     are read at the start."""
 
 
+class Web(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Web console and management API, in [web]. Needs the extra `web`.
+
+    The console is a process of its own, which the broker starts.  Its actions are in the audit log.
+    """
+
+    listen: str = ""
+    """Address and port of the pages, such as "127.0.0.1:8080". An address that other machines reach needs
+    users_file and [web.tls]. Empty: no console."""
+    users_file: Path | None = None
+    """File of users and password hashes, written by `brim passwd`. A changed file is read again. Not set:
+    every program of this machine reads the pages, and no request changes anything."""
+    admins: tuple[str, ...] = ()
+    """Users who may do everything, also what loses data: skip records, reset consumer groups, reload."""
+    operators: tuple[str, ...] = ()
+    """Users who may disconnect clients, remove sessions and retained messages, publish, pause and resume
+    bridges. All other users only read."""
+    host_names: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,253}\Z")], ...] = ()
+    """Host names of the console, in addition to its address and the name of the machine, such as the name of
+    a proxy with TLS. Needs users_file."""
+    tls: Tls | None = None
+    """TLS of the pages. The files are read at the start."""
+
+
 class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sessions of clients beyond the life of the broker, in [sessions]."""
 
@@ -446,6 +470,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Statistics on $SYS topics."""
     metrics: Metrics = Metrics()
     """Page for Prometheus."""
+    web: Web = Web()
+    """Web console."""
     sessions: Sessions = Sessions()
     """Sessions beyond the life of the broker."""
     stream: tuple[Stream, ...] = (Stream(name=DEFAULT_STREAM, topics=("#",)),)

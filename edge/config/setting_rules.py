@@ -222,6 +222,33 @@ def metrics_are_safe(config: Config, problems: Problems) -> None:
         )
 
 
+def console_is_safe(config: Config, problems: Problems) -> None:
+    """`web.listen` has a port; other machines reach it only with users_file and [web.tls].
+
+    With [auth], or with `web.host_names`, the console needs users_file, too: its pages show messages.
+    """
+    web, path = config.web, ("web", "listen")
+    if not web.listen or problems.blames(path):
+        return
+    try:
+        host, _ = split_address(web.listen)
+    except ValueError:
+        problems.add(path, f"{shown(web.listen)} is no address; write 127.0.0.1:8080")
+        return
+    if not is_loopback(host) and (web.users_file is None or web.tls is None):
+        problems.add(
+            path,
+            f"{web.listen} is reached from other machines; write 127.0.0.1:8080, or add users_file and "
+            "[web.tls]",
+        )
+    elif web.users_file is None:
+        if config.auth.requires_login or config.auth.acl_file is not None:
+            problems.add(path, "the pages show messages, which [auth] protects; add users_file")
+        for name in ("admins", "operators", "host_names"):
+            if getattr(web, name):
+                problems.add(("web", name), f"web.{name} needs users; add users_file")
+
+
 def _endpoint_is_safe(section: str, written: str, endpoint: str, config: Config, problems: Problems) -> None:
     path: Path = (section, "endpoint")
     scheme, separator, place = endpoint.partition("://")
@@ -295,4 +322,5 @@ RULES = (
     zmq_is_safe,
     plugins_are_different,
     metrics_are_safe,
+    console_is_safe,
 )
