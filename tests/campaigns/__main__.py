@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from tests.campaigns.archives import ARCHIVES
 from tests.campaigns.crashes import CRASHES
 from tests.campaigns.cuts import CUTS
 from tests.campaigns.faults import FAULTS
@@ -24,7 +25,7 @@ from tests.campaigns.state_flips import STATE_FLIPS, state_flips_of
 from tests.campaigns.sums import show_sums
 from tests.support.damaged_state import KINDS
 
-CAMPAIGNS = (CRASHES, FLIPS, STATE_FLIPS, KILLS, SPILL, CUTS, FAULTS, PIPELINE, OVERFLOW, KAFKA)
+CAMPAIGNS = (CRASHES, ARCHIVES, FLIPS, STATE_FLIPS, KILLS, SPILL, CUTS, FAULTS, PIPELINE, OVERFLOW, KAFKA)
 
 
 def main() -> int:

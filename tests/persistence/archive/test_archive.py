@@ -18,10 +18,11 @@ from persistence.maintenance.scrub import scrub_archive
 from persistence.segment.format import segment_name
 from ringbuf import FLAG_UNCHECKED, crc32c, scan_records
 from ringbuf.record import RecordHeader, encode
+from tests.support.archive_crashes import crash_at_each_step, steps_of
 from tests.support.archives import SMALL, archive_all, archived_records, ends_of, path_of
 from tests.support.log_simulation import run_of
-from tests.support.logs import DIRECTORY, Written, recovered, typical
-from tests.support.simfiles import PowerCut, SimFiles
+from tests.support.logs import DIRECTORY, Written, typical
+from tests.support.simfiles import SimFiles
 
 
 def add(written: Written, name: str, epoch: int, records: list[bytes], first: int) -> None:
@@ -313,81 +314,15 @@ def test_telemetry_takes_a_tenth() -> None:
 
 
 def test_a_crash_at_any_step_leaves_the_segment_or_a_whole_archive() -> None:
-    states = 0
-    for seed in range(9):
-        written = typical(seed)
-        base, end = list(ends_of(written.files).items())[seed % 3]
-        steps = _steps(written.files.kill(), base, end)
-        for step in range(steps):
-            files = written.files.kill()
-            files.random = Random(seed * 1000 + step)
-            files.short_writes = True
-            with pytest.raises(PowerCut):
-                _archive_until(files, base, end, step)
-            for disk in (files.crash(), files.kill()):
-                _judge(disk, written, base, end)
-                states += 1
-    print(f"{states} crash states")
-    assert states > 180
-
-
-def _archive(files: SimFiles, base: int, end: int) -> None:
-    """As log maintenance: the segment is removed when its archive is durable."""
-    archive_segment(files, DIRECTORY, base, end, group_bytes=SMALL)
-    files.unlink(f"{DIRECTORY}/{segment_name(base)}")
-    files.dirsync(DIRECTORY)
-
-
-def _steps(files: SimFiles, base: int, end: int) -> int:
-    before = files.operations
-    _archive(files, base, end)
-    return files.operations - before
-
-
-def _archive_until(files: SimFiles, base: int, end: int, step: int) -> None:
-    left = step
-
-    def hook(operation: str, path: str) -> None:
-        nonlocal left
-        if left == 0:
-            raise PowerCut
-        left -= 1
-
-    files.hook = hook
-    try:
-        _archive(files, base, end)
-    except PowerCut:
-        raise
-    raise PowerCut  # short writes made it longer than it was
-
-
-def _judge(files: SimFiles, written: Written, base: int, end: int) -> None:
-    """After recovery each record is there, in the segment or in an archive that is right."""
-    names = files.listdir(DIRECTORY)
-    log, report = recovered(files)
-    assert report.damage == ()
-    log.close()
-    assert not any(name.endswith(".tmp") for name in files.listdir(DIRECTORY))
-    if segment_name(base) in names:
-        _archive(files, base, end)  # and what was left undone can be done
-    archive = ArchiveFile.open(files, DIRECTORY, base)
-    with archive.opened() as handle:
-        for index in range(len(archive.catalogue.groups)):
-            archive.check(handle, index)
-    assert archive.damage == {}
-    here = Archive(files, DIRECTORY)
-    for name, epoch in archive.rings():
-        its = written.records[name, epoch]
-        found = archived_records(here, name, epoch)
-        assert found.items() <= its.items()
-        assert len(found) == sum(group.records for group in archive.groups(name, epoch))
+    """`./dev simulate archives` has more of them."""
+    assert sum(map(crash_at_each_step, range(9))) > 180
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_refuses_leaves_the_segment_and_no_half_archive(error: int) -> None:
     written = typical()
     (base, end), *_ = ends_of(written.files).items()
-    for step in range(_steps(written.files.kill(), base, end)):
+    for step in range(steps_of(written.files.kill(), base, end)):
         files = written.files.kill()
         left = step
 
