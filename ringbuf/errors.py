@@ -197,9 +197,9 @@ class Evicted(RingError):
 class HeldTooMuch(RingError):
     """The blocking reader holds more than half the ring."""
 
-    def __init__(self, held: int, most: int) -> None:
+    def __init__(self, held: int, held_max: int) -> None:
         super().__init__(
-            f"{held} bytes of records are held, {most} (half the ring) are allowed; "
+            f"{held} bytes of records are held, {held_max} (half the ring) are allowed; "
             "drop or release() records before reading on"
         )
 

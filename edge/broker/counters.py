@@ -17,10 +17,10 @@ from edge.engine.engine import CloseCause, DropCause, Engine, SessionStats, coun
 __all__ = ["ClientRow", "Counters", "shortened"]
 
 _TOTALS = (
-    "bytes_in", "bytes_out", "packets_in", "packets_out", "published", "published_bytes", "sourced",
+    "bytes_in", "bytes_out", "packets_in", "packets_out", "published", "published_bytes", "from_producers",
     "delivered", "delivered_bytes", "redelivered", "retained_refused", "connections_opened", "full_waits",
     "rate_waits",
-    "topics_recycled", "source_lost", "source_evictions", "spilled", "spill_refused", "spill_over",
+    "topics_recycled", "producer_lost", "producer_evictions", "spilled", "spill_refused", "spill_over",
     "restored", "wakeups", "accept_rests", "input_waits",
 )  # fmt: skip
 _GAUGES = (

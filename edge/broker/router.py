@@ -29,7 +29,14 @@ from edge.broker.sliced_work import Steps, at_once
 from edge.broker.subscription_tree import SubscriptionTree, is_share
 from edge.config.schema import Durability
 from edge.engine.engine import NO_TOPIC, Engine, Match, Table, counters_of
-from edge.engine.subscription_options import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, is_plain, options_of, tags
+from edge.engine.subscription_options import (
+    OF_GROUP,
+    QOS,
+    RETAIN_AS_PUBLISHED,
+    is_plain,
+    options_of,
+    route_options,
+)
 from edge.mqtt import Subscription, split_share
 from edge.session_store.journal_writer import SessionJournal
 from ringbuf import Ring, Writer
@@ -358,7 +365,7 @@ class Router:
             self._purge(group)
             if session.ended:
                 return
-        ((option_bits, identifiers),) = tags(options)
+        ((option_bits, identifiers),) = route_options(options)
         self._engine.share_join(group.handle, session.handle, option_bits, identifiers)
         if session.kept:
             self._journal.group(group.handle, shared_filter, is_kept=True)

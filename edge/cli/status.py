@@ -73,7 +73,7 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
     )
     if rates:
         yield (
-            f"rates    {count_in_words(rates['published'] + rates['sourced'])} messages/s in, "
+            f"rates    {count_in_words(rates['published'] + rates['from_producers'])} messages/s in, "
             f"{count_in_words(rates['delivered'])} out"
         )
     if status["watchdog"].get("stalls"):

@@ -206,7 +206,7 @@ def lines(state: Row, client_rows: list[Row] | None, sort: str | None, text: str
     up = seconds_in_words(state["uptime_s"])
     yield escaped(f"{state['edge_id']}, brim {state['version']}, process {state['pid']}, up {up}")
     rate = state["rates"]
-    received = count_in_words(rate["published"] + rate["sourced"])
+    received = count_in_words(rate["published"] + rate["from_producers"])
     yield (
         f"in   {received} messages/s, {bytes_in_words(rate['bytes_in'])}/s   "
         f"out  {count_in_words(rate['delivered'])} messages/s, {bytes_in_words(rate['bytes_out'])}/s"

@@ -8,8 +8,9 @@ The broker answers by calling the engine, and the connection continues at the ne
 may use an engine: the one that polls.
 
 A topic is a small int, valid until topics_recycle() or topics_age() returns its name. A session or connection
-is a handle, never 0; calls with the handle of an ended one return False, 0 or None. A tag describes a route:
-options in its lower eight bits (edge.engine.subscription_options), the number of subscription ids above.
+is a handle, never 0; calls with the handle of an ended one return False, 0 or None. Route
+options have the options of subscriptions in the lower eight bits (edge.engine.subscription_options), the
+number of their subscription ids above.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = [
     "FULL",
     "NO_TOPIC",
     "OK",
-    "TAG_IDS_SHIFT",
+    "OPTION_IDS_SHIFT",
     "CloseCause",
     "DropCause",
     "Engine",
@@ -59,7 +60,7 @@ if lib.mq_install(_MODULE.encode()) != 0:
     raise ImportError(f"{_MODULE}: the type Engine could not be made; rebuild it with `python build.py`")
 
 NO_TOPIC: int = lib.MQ_NO_TOPIC
-TAG_IDS_SHIFT: int = lib.MQ_TAG_IDS_SHIFT
+OPTION_IDS_SHIFT: int = lib.MQ_OPTION_IDS_SHIFT
 OK: int = lib.RB_OK
 FULL: int = lib.RB_FULL
 
@@ -286,8 +287,8 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         `at_once`.
         """
 
-    def journal_sections(self, first: int, most: int, /) -> tuple[bytes, int | None]:
-        """About `most` bytes of entries for a snapshot, and the value to continue with: 0 to None."""
+    def journal_sections(self, first: int, bytes_max: int, /) -> tuple[bytes, int | None]:
+        """About `bytes_max` bytes of entries for a snapshot, and the value to continue with: 0 to None."""
 
     def journal_snapshot_saved(self, position: int, due_bytes: int, /) -> None:
         """Free the journal before `position`. The next snapshot is due after `due_bytes`."""
@@ -295,20 +296,20 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def routed_position(self, ring: int, /) -> int:
         """Position below which everything has been routed."""
 
-    def lowest_positions(self, first: int, most: int, /) -> tuple[bytes, int | None]:
-        """Lowest needed positions, uint64 by ring, of about `most` records; continues as above."""
+    def lowest_positions(self, first: int, records_max: int, /) -> tuple[bytes, int | None]:
+        """Lowest needed positions, uint64 by ring, of about `records_max` records; continues as above."""
 
     def begin_retained_save(self, all_topics: bool, /) -> None:
         """Begin with the topics whose retained message has changed since the last save, or with all."""
 
-    def retained_changes(self, most: int, /) -> tuple[bytes, bytes, bool]:
-        """About `most` bytes of retained records (without payload: cleared), and their authors. Formats as in
-        edge/recovery/retained_store.py. True: more records follow.
+    def retained_changes(self, bytes_max: int, /) -> tuple[bytes, bytes, bool]:
+        """About `bytes_max` bytes of retained records (without payload: cleared), and their authors. Formats
+        as in edge/recovery/retained_store.py. True: more records follow.
         """
 
-    def retained_authors(self, first: int, most: int, /) -> tuple[list[tuple[int, bytes]], int | None]:
-        """Up to `most` topics with authors of their retained messages, from place `first` of the table on.
-        The second value is the place to continue from, None at the end.
+    def retained_authors(self, first: int, topics_max: int, /) -> tuple[list[tuple[int, bytes]], int | None]:
+        """Up to `topics_max` topics with authors of their retained messages, from place `first` of the table
+        on. The second value is the place to continue from, None at the end.
         """
 
     def retained_withhold(self, topic: int, author: bytes, withheld: bool, /) -> bool:
@@ -383,22 +384,25 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         """Name of a topic."""
 
     def topics_scan(
-        self, topic_filter: bytes, first: int, places: int, most: int, /
+        self, topic_filter: bytes, first: int, places: int, topics_max: int, /
     ) -> tuple[bytes, int | None]:
-        """Up to `most` topics that a valid filter matches, as uint32, from `places` places of the table at
-        `first`. The second value is the place to continue at, None at the end.
+        """Up to `topics_max` topics that a valid filter matches, as uint32, from `places` places of the
+        table at `first`. The second value is the place to continue at, None at the end.
         """
 
     def topics(self) -> bytes:
         """All topics, as uint32."""
 
-    def topics_match(self, topic_filter: bytes, most: int, /) -> bytes | None:
-        """Topics that a valid filter matches, as uint32, found level by level. None if more than `most`
-        branches must be examined: topics_scan() is better then.
+    def topics_match(self, topic_filter: bytes, branches_max: int, /) -> bytes | None:
+        """Topics that a valid filter matches, as uint32, found level by level. None if more than
+        `branches_max` branches must be examined: topics_scan() is better then.
         """
 
-    def topics_recycle(self, most: int, /) -> int:
-        """Forget up to `most` topics that were not used lately and retain nothing. Returns their number."""
+    def topics_recycle(self, topics_max: int, /) -> int:
+        """Forget up to `topics_max` topics that were not used lately and retain nothing.
+
+        Returns their number.
+        """
 
     def topics_age(self, places: int, /) -> int:
         """Age the next `places` of the table: topics not used since the last time around are forgotten,
@@ -406,8 +410,9 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         """
 
     def subscription_ids_take(self, identifiers: bytes, /) -> int:
-        """Number for these Subscription Identifier properties, for the upper 24 bits of tags. The caller
-        holds a reference until subscription_ids_drop(); so does each route and queue entry with that number.
+        """Number for these Subscription Identifier properties, for the upper 24 bits of route options. The
+        caller holds a reference until subscription_ids_drop(); so does each route and queue entry with that
+        number.
         """
 
     def subscription_ids_drop(self, number: int, /) -> None:
@@ -419,26 +424,26 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def subscription_ids_count(self) -> int:
         """Number of sets of subscription ids."""
 
-    def routes_set(self, topics: array[int], session: int, tag: int, /) -> int:
-        """Route each of `topics` to `session` with this tag only."""
+    def routes_set(self, topics: array[int], session: int, options: int, /) -> int:
+        """Route each of `topics` to `session` with these options only."""
 
-    def routes_merge(self, topics: array[int], session: int, tag: int, /) -> int:
-        """Route each of `topics` to `session`, with the higher QoS if a route exists: plain tags only."""
+    def routes_merge(self, topics: array[int], session: int, options: int, /) -> int:
+        """Route each of `topics` to `session`, with the higher QoS if a route exists: plain options only."""
 
-    def routes_add(self, topics: array[int], session: int, tag: int, /) -> int:
-        """Add a further route with this tag from each of `topics` to `session`."""
+    def routes_add(self, topics: array[int], session: int, options: int, /) -> int:
+        """Add a further route with these options from each of `topics` to `session`."""
 
     def routes_drop(self, topics: array[int], session: int, _: int, /) -> int:
         """Remove the routes from `topics` to `session`."""
 
     def routes_of(self, topic: int, /) -> list[tuple[int, int]]:
-        """(session, tag) of each route."""
+        """(session, options) of each route."""
 
     def routes_clear(self, topic: int, /) -> None:
         """Remove all routes of a topic."""
 
     def send_retained(
-        self, session: int, tag: int, topic_filter: bytes, topics: array[int] | bytes | None, /
+        self, session: int, options: int, topic_filter: bytes, topics: array[int] | bytes | None, /
     ) -> bool:
         """Send `session` the retained messages of `topics`; None: of all topics that the filter matches.
         Replaces a delivery for the same filter. Messages are looked up when there is room to send them.

@@ -20,10 +20,12 @@ class RoutingEngine(Protocol):
     def filter_add(self, topic_filter: bytes, session: int, options: int, /) -> None:
         """Add a subscription to a valid filter, or replace its edge.engine.subscription_options."""
 
-    def plain_subscribe(self, body: bytes, version: int, most: int, /) -> tuple[int, list[str], bytes] | None:
+    def plain_subscribe(
+        self, body: bytes, version: int, filters_max: int, /
+    ) -> tuple[int, list[str], bytes] | None:
         """Packet identifier, filters and QoS of each, of the body of a SUBSCRIBE. None if it is not a plain
-        one: up to `most` filters (PLAIN_FILTERS_MAX at most) without wildcards, groups, reserved topics,
-        properties and options, within topic_limits(), and no error.
+        SUBSCRIBE: up to `filters_max` filters (PLAIN_FILTERS_MAX at most) without wildcards, groups, reserved
+        topics, properties and options, within topic_limits(), and no error.
         """
 
     def filters_add(self, filters: list[str], qos: bytes, session: int, /) -> list[str]:
@@ -32,7 +34,9 @@ class RoutingEngine(Protocol):
         a retained message.
         """
 
-    def plain_unsubscribe(self, body: bytes, version: int, most: int, /) -> tuple[int, list[str]] | None:
+    def plain_unsubscribe(
+        self, body: bytes, version: int, filters_max: int, /
+    ) -> tuple[int, list[str]] | None:
         """Packet identifier and filters of the body of an UNSUBSCRIBE. None as of plain_subscribe()."""
 
     def filters_remove(self, filters: list[str], session: int, /) -> bytes:

@@ -1,9 +1,9 @@
 """Subscription options: one int per subscription (QoS, no-local, retain-as-published, identifier), and their
 combination for a session.
 
-Pure. An int has the options in the lower eight bits, in the form of the engine's tags, and the identifier
-above (0: none). A combination is an int if that suffices, otherwise a tuple of ints. tags() computes
-the engine's tags once per route.
+Pure. An int has the options in the lower eight bits, as in the engine, and the identifier above (0: none). A
+combination is an int if that suffices, otherwise a tuple of ints. route_options() computes the options of
+routes once per route.
 
 All matching subscriptions of a session get one delivery, with the highest QoS [MQTT-3.3.4-2] and all their
 identifiers [MQTT-3.3.4-4]. RETAIN is sent as published if any of them requests that.
@@ -25,8 +25,8 @@ __all__ = [
     "combined",
     "is_plain",
     "options_of",
+    "route_options",
     "subscription_of",
-    "tags",
 ]
 
 SubscriptionOptions: TypeAlias = "int | tuple[int, ...]"
@@ -34,8 +34,8 @@ SubscriptionOptions: TypeAlias = "int | tuple[int, ...]"
 QOS = 3
 NO_LOCAL = 16
 RETAIN_AS_PUBLISHED = 32
-OWN_ONLY = 64  # in tags only: for messages that the session itself publishes
-OF_GROUP = 128 | RETAIN_AS_PUBLISHED | QOS - 1  # tag of a route to a group, whose members have their own
+OWN_ONLY = 64  # of routes only: for messages that the session itself publishes
+OF_GROUP = 128 | RETAIN_AS_PUBLISHED | QOS - 1  # of a route to a group, whose members have their own
 OPTIONS = 0xFF
 IDENTIFIER_SHIFT = 8
 _PLAIN = QOS | RETAIN_AS_PUBLISHED
@@ -77,14 +77,14 @@ def combined(options: SubscriptionOptions, added: int) -> SubscriptionOptions:
     return (*options, added)
 
 
-def tags(options: SubscriptionOptions) -> list[tuple[int, bytes]]:
+def route_options(options: SubscriptionOptions) -> list[tuple[int, bytes]]:
     """(options, Subscription Identifier properties) of the one or two routes for these options.
 
     Two routes are needed when some subscriptions are no-local and some are not: messages that the session
     itself publishes then have separate options.
     """
     every = (options,) if isinstance(options, int) else options
-    own = tuple(one for one in every if not one & NO_LOCAL)
+    own = tuple(each for each in every if not each & NO_LOCAL)
     if len(own) == len(every):
         return [_together(every, 0)]
     others = _together(every, NO_LOCAL)
@@ -92,11 +92,11 @@ def tags(options: SubscriptionOptions) -> list[tuple[int, bytes]]:
 
 
 def _together(every: tuple[int, ...], mark: int) -> tuple[int, bytes]:
-    option_bits = max(one & QOS for one in every) | mark
-    if any(one & RETAIN_AS_PUBLISHED for one in every):
+    option_bits = max(each & QOS for each in every) | mark
+    if any(each & RETAIN_AS_PUBLISHED for each in every):
         option_bits |= RETAIN_AS_PUBLISHED
     return option_bits, b"".join(
-        _property(one >> IDENTIFIER_SHIFT) for one in every if one >> IDENTIFIER_SHIFT
+        _property(each >> IDENTIFIER_SHIFT) for each in every if each >> IDENTIFIER_SHIFT
     )
 
 

@@ -63,7 +63,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     "brim_mqtt_sent_bytes_total": Metric("counter", "Bytes sent on MQTT connections.", (), "mqtt.bytes_out"),
     "brim_mqtt_messages_of_producers_total": Metric(
-        "counter", "Routed records of local producers.", (), "mqtt.sourced"
+        "counter", "Routed records of local producers.", (), "mqtt.from_producers"
     ),
     "brim_mqtt_connections_opened_total": Metric(
         "counter", "Accepted MQTT connections.", (), "mqtt.connections_opened"

@@ -12,7 +12,7 @@ __all__ = ["Overview", "sample"]
 
 Row = dict[str, Any]
 Overview = dict[str, Any]
-_RATED = ("published", "sourced", "delivered", "bytes_in", "bytes_out")
+_RATED = ("published", "from_producers", "delivered", "bytes_in", "bytes_out")
 
 
 def sample(before: Overview, now: Overview, elapsed_s: float) -> Overview:

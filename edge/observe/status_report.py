@@ -57,7 +57,7 @@ _LOST_BY = {
     "retention": "removed from the log",
     "damaged": "damaged in the ring",
 }
-_RATED = ("published", "sourced", "delivered", "bytes_in", "bytes_out")
+_RATED = ("published", "from_producers", "delivered", "bytes_in", "bytes_out")
 
 
 class StatusReporter(Struct, eq=False):
@@ -273,7 +273,7 @@ def _lost(status: Status) -> dict[str, int]:
     for cause, count in status["mqtt"]["dropped"].items():
         lost[f"mqtt: {cause}"] += count
     lost["mqtt: delivered, but not retained: the store was full"] += status["mqtt"]["retained_refused"]
-    lost["local ring: overrun"] += status["mqtt"]["source_lost"]
+    lost["local ring: overrun"] += status["mqtt"]["producer_lost"]
     for ring in status["rings"]:
         refused = ring.get("refused", {"full": ring.get("rejected", 0)})
         for cause, count in refused.items():

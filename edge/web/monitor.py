@@ -95,7 +95,7 @@ def _row(number: int, state: Row) -> Row:
     return {
         "number": number,
         "time_s": round(time.time(), 1),
-        "in": rates["published"] + rates["sourced"],
+        "in": rates["published"] + rates["from_producers"],
         "out": rates["delivered"],
         "bytes_in": rates["bytes_in"],
         "bytes_out": rates["bytes_out"],

@@ -141,7 +141,7 @@ class LogWriter:
         self._commit = log.commit
         c = self._commit.c
         c.extent_bytes, c.round_bytes, c.prove_after_ns = EXTENT_BYTES, ROUND_BYTES, PROVE_AFTER_NS
-        c.wake_descriptor, c.tells = wake_descriptor, on_durable is not None and wake_descriptor < 0
+        c.wake_descriptor, c.returns_durable = wake_descriptor, on_durable is not None and wake_descriptor < 0
         c.active_at = clock_ns()
 
     def add(self, logged_ring: LoggedRing) -> None:
@@ -214,8 +214,9 @@ class LogWriter:
 
     def run(self) -> None:
         """Run rounds, with sleep between them, until call() or until Python must act."""
-        if self.state.failures or self.log.carries or self._commit.has_own or self.blocked or self.removed:
-            pause_ns = self.step(sync=self._commit.has_own)
+        appended = self._commit.has_appended
+        if self.state.failures or self.log.carries or appended or self.blocked or self.removed:
+            pause_ns = self.step(sync=appended)
             if self.state.failures and pause_ns:
                 lib.rb_wakeup_sleep(self._commit.wakeup, lib.RB_WAKEUP_WAITS, pause_ns)
             return
@@ -293,7 +294,7 @@ class LogWriter:
         except OSError as error:
             self._failed(error, now)
         self._report()
-        self.log.settle()
+        self.log.release_synced()
         for joined in [joined for joined in self._joined.values() if joined.leaving and joined.is_durable]:
             self._leave(joined)
 

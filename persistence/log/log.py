@@ -18,7 +18,7 @@ no thread and no timer: group_commit.py drives it.
     segment      a write or a sync fails         no segment, sealed at the durable position, or without
                                                  records: the next segment takes its name
 
-Two triggers end a segment: its size (batch_of() in ringbuf/c/log/write_extents.c) and its age
+Two triggers end a segment: its size (extents_that_fit() in ringbuf/c/log/write_extents.c) and its age
 (persistence/maintenance/maintenance.py).
 
 Appended records stay queued until their sync has returned.  **When a write or a sync fails, the segment is
@@ -83,7 +83,7 @@ def _random_u32() -> int:
     return int.from_bytes(os.urandom(4), "little")
 
 
-def _note(entries: dict[int, CatalogueEntry], item: Pending) -> None:
+def _update(entries: dict[int, CatalogueEntry], item: Pending) -> None:
     """Update a catalogue with an extent behind it."""
     entries.update(item.entries)
     if item.range is not None:
@@ -259,7 +259,7 @@ class Log(SealedSegments):
 
     def drop(self, ring_id: int) -> None:
         """Discard the queued records of a ring, because its memory will change."""
-        if not self.commit.is_settled:
+        if not self.commit.is_synced:
             self._give_up()
         self.commit.drop(ring_id)
 
@@ -295,11 +295,11 @@ class Log(SealedSegments):
     def sync(self) -> None:
         """Put the written bytes on the disk.  Raises OSError; the whole queue is then written again later."""
         self._done(self.commit.sync())
-        self.settle()
+        self.release_synced()
 
-    def settle(self) -> None:
-        """Note which appended extents have become durable, and release their memory."""
-        self.commit.take_settled(lambda item: _note(self._durable, item))
+    def release_synced(self) -> None:
+        """Release the memory of appended extents that have become durable, and update the ends of rings."""
+        self.commit.take_synced(lambda item: _update(self._durable, item))
 
     def _done(self, code: int) -> bool:
         """True for the result of a call that did its work, False if it needs the next segment.
@@ -387,7 +387,7 @@ class Log(SealedSegments):
         self.commit.enter(active, table, self.segment_bytes, direct=self.direct)
         self.reader.publish(carried, active.end)
         for item in carried:
-            _note(self._durable, item)
+            _update(self._durable, item)
             self._touched.update(dict.fromkeys(item.entries or [item.ring_id], base))
         self._carried = []
         self._active = active
@@ -473,7 +473,7 @@ class Log(SealedSegments):
     def _catalogue(self) -> dict[int, CatalogueEntry]:
         """Name, epoch and durable end of each ring, by id."""
         with self.commit.lock:
-            self.settle()
+            self.release_synced()
             return self._with_ends(self._durable, taken=False)
 
     def _announced(self) -> dict[int, CatalogueEntry]:
@@ -481,7 +481,7 @@ class Log(SealedSegments):
         with self.commit.lock:
             entries = dict(self._durable)
             for item in [*self._carried, *self.commit.waiting()]:
-                _note(entries, item)
+                _update(entries, item)
         return self._with_ends(entries, taken=True)
 
     def _with_ends(self, entries: dict[int, CatalogueEntry], *, taken: bool) -> dict[int, CatalogueEntry]:

@@ -1,12 +1,12 @@
 """Native commit: the queue of a log's extents, its water marks, and its writes, in C (ringbuf/c/log/log.h).
 
-Owns every mark between a record in a ring and a record on the disk: queued, written and settled extents, the
+Owns every mark between a record in a ring and a record on the disk: queued, written and synced extents, the
 end of the active segment, the durable position, and the proven one.  C takes records from rings, writes and
 syncs them, and publishes durable positions.  Python appends catalogues and copied records to the same queue.
 
 Never creates, seals or removes a segment, and never decides about a failure.  Each call returns a result
 code; for RB_LOG_FULL and RB_LOG_FAILED the log (log.py) ends the segment and enters the next one.  That
-segment gets everything that is not settled.
+segment gets everything that is not synced.
 
 Settled extents are passed to the log's reader when the live segment is read, not at once: very many small
 extents would cost more there than on the disk.  If a segment ends with many unread ones, its table is
@@ -59,9 +59,9 @@ class NativeCommit:
         self._directory = directory
         self._reader = reader
         self._rings: dict[int, tuple[Reader, Any]] = {}  # by ring id, with their rb_log_ring
-        self.lock = threading.RLock()  # protects the next three, and what take_settled() notes
-        self._own: dict[int, Pending] = {}  # extents from append(), by tag, rising, until take_settled()
-        self._tag = 0  # the last one
+        self.lock = threading.RLock()  # protects the next three, and the changes of take_synced()
+        self._appended: dict[int, Pending] = {}  # by append_number, until take_synced()
+        self._last_number = 0  # append_number of the last extent of append()
         self._pulled = 0  # extents that the reader has, or reads from a file
         self._disk = files.stand_in(self.c)
         self.c.spin_ns = SPIN_NS
@@ -88,19 +88,19 @@ class NativeCommit:
     @property
     def queued(self) -> int:
         """Number of extents that are not durable yet."""
-        return int(self.c.extents_queued - self.c.extents_settled)
+        return int(self.c.extents_queued - self.c.extents_synced)
 
     @property
     def next_bytes(self) -> int:
         """Size of the first extent that the next segment gets; 0 if none waits."""
         if not self.queued:
             return 0
-        return EXTENT_HEADER_BYTES + int(lib.rb_log_waiting(self.c, self.c.extents_settled).length)
+        return EXTENT_HEADER_BYTES + int(lib.rb_log_waiting(self.c, self.c.extents_synced).length)
 
     @property
-    def is_settled(self) -> bool:
+    def is_synced(self) -> bool:
         """True if every written extent is durable."""
-        return bool(self.c.extents_written == self.c.extents_settled)
+        return bool(self.c.extents_written == self.c.extents_synced)
 
     @property
     def is_written(self) -> bool:
@@ -108,9 +108,9 @@ class NativeCommit:
         return bool(self.c.extents_queued == self.c.extents_written)
 
     @property
-    def has_own(self) -> bool:
+    def has_appended(self) -> bool:
         """True if an extent of append() is not durable yet."""
-        return bool(self._own) and next(reversed(self._own)) > self.c.settled_tag
+        return bool(self._appended) and next(reversed(self._appended)) > self.c.synced_append
 
     # ---- segments ----
 
@@ -123,13 +123,13 @@ class NativeCommit:
 
     def enter(self, active: ActiveSegment, table: SegmentTable, room: int, *, direct: bool) -> None:
         """Write to this new segment, up to `room` bytes, everything that is not durable."""
-        in_bulk = int(self.c.extents_settled) - self._pulled > ROWS_MAX
+        in_bulk = int(self.c.extents_synced) - self._pulled > ROWS_MAX
         if not in_bulk:
             self.pull()
         c = self.c
         with self.lock:
             self._reader.begin(active.header.base_position, table, forget=in_bulk)
-            self._pulled = int(c.extents_settled)
+            self._pulled = int(c.extents_synced)
             c.descriptor, c.seed, c.capacity = active.handle, active.header.seed, room
             c.base, c.end, c.first_place = active.header.base_position, active.end, active.first_place
             c.durable_position, c.proven = active.end_position, active.header.base_position
@@ -152,8 +152,8 @@ class NativeCommit:
         """Forget what waits: queued extents keep the memory of rings mapped."""
         self.leave()
         with self.lock:
-            self._own = {}
-            self.c.extents_queued = self.c.extents_settled
+            self._appended = {}
+            self.c.extents_queued = self.c.extents_synced
             self.c.unsynced_bytes = 0
 
     def _rest_at(self, position: int) -> None:
@@ -188,18 +188,18 @@ class NativeCommit:
         """Remove a ring.  Its records that are still in the queue stay there; their memory stays mapped."""
         reader, _ = self._rings.pop(ring.ring_id)
         lib.rb_log_remove(self.c, ring)
-        waiting = range(self.c.extents_settled, self.c.extents_queued)
+        waiting = range(self.c.extents_synced, self.c.extents_queued)
         extents = [lib.rb_log_waiting(self.c, number) for number in waiting]
         if not any(extent.ring == ring for extent in extents):
             return
-        with self.lock:  # tags rise in the order of the queue, so all are given again
+        with self.lock:  # numbers rise in the order of the queue, so all are given again
             for extent in extents:
-                item = self._own.pop(extent.tag, None)
+                item = self._appended.pop(extent.append_number, None)
                 if extent.ring == ring:
                     extent.ring = ffi.NULL
                     item = item or Pending.run(extent.ring_id, reader.range_of(extent))
                 if item is not None:
-                    extent.tag = self._keep(item)
+                    extent.append_number = self._add(item)
 
     def append(
         self,
@@ -217,26 +217,28 @@ class NativeCommit:
         with self.lock:
             for extent, item in zip(extents, items, strict=True):
                 _fill(extent, item)
-                extent.tag = self._keep(item)
+                extent.append_number = self._add(item)
                 extent.ring = ring
                 if passed is not None:
                     extent.ring_end, extent.offset_end = passed
             if not lib.rb_log_append(self.c, extents, len(items), now_ns):
                 raise MemoryError("no memory for the queue of a log")
 
-    def _keep(self, item: Pending) -> int:
-        self._tag += 1
-        self._own[self._tag] = item
-        return self._tag
+    def _add(self, item: Pending) -> int:
+        self._last_number += 1
+        self._appended[self._last_number] = item
+        return self._last_number
 
     def drop(self, ring_id: int) -> None:
         """Discard the waiting records of a ring.  Only without a segment."""
         with self.lock:
             lib.rb_log_drop(self.c, ring_id)
-            waiting = range(self.c.extents_settled, self.c.extents_queued)
-            tags = {lib.rb_log_waiting(self.c, number).tag for number in waiting}
-            self._own = {
-                tag: item for tag, item in self._own.items() if tag in tags or tag <= self.c.settled_tag
+            waiting = range(self.c.extents_synced, self.c.extents_queued)
+            numbers = {lib.rb_log_waiting(self.c, number).append_number for number in waiting}
+            self._appended = {
+                key: item
+                for key, item in self._appended.items()
+                if key in numbers or key <= self.c.synced_append
             }
 
     # ---- writing; each call returns a result code ----
@@ -292,36 +294,36 @@ class NativeCommit:
             ring.ring_id: (ring.epoch, ring.taken_offset if taken else ring.durable_offset) for ring in rings
         }
 
-    def take_settled(self, note: Callable[[Pending], object]) -> None:
-        """Call `note` for the extents of append() that have become durable since, and release them."""
-        if not self._own or next(iter(self._own)) > self.c.settled_tag:
+    def take_synced(self, apply: Callable[[Pending], object]) -> None:
+        """Call `apply` for the extents of append() that have become durable since, and release them."""
+        if not self._appended or next(iter(self._appended)) > self.c.synced_append:
             return
         self.pull()
         with self.lock:
-            for tag in list(takewhile(lambda tag: tag <= self.c.settled_tag, self._own)):
-                note(self._own.pop(tag))
+            for number in list(takewhile(lambda number: number <= self.c.synced_append, self._appended)):
+                apply(self._appended.pop(number))
 
     def waiting(self) -> list[Pending]:
-        """The extents of append() that take_settled() has not released, in their order."""
-        return list(self._own.values())
+        """The extents of append() that take_synced() has not released, in their order."""
+        return list(self._appended.values())
 
     def pull(self) -> None:
-        """Pass settled extents to the log's reader."""
+        """Pass synced extents to the log's reader."""
         some, end = ffi.new("rb_log_extent[]", ROWS_AT_ONCE), ffi.new("uint64_t *")
         with self.lock:
-            while count := lib.rb_log_settled(self.c, self._pulled, some, ROWS_AT_ONCE, end):
-                self._reader.publish([self._settled(some[index]) for index in range(count)], end[0])
+            while count := lib.rb_log_synced(self.c, self._pulled, some, ROWS_AT_ONCE, end):
+                self._reader.publish([self._row_of(some[index]) for index in range(count)], end[0])
                 self._pulled += count
 
-    def _settled(self, extent: Any) -> Pending:
+    def _row_of(self, extent: Any) -> Pending:
         """An extent for the reader, which needs no bytes."""
-        item = self._own.get(extent.tag)
+        item = self._appended.get(extent.append_number)
         if item is None:
             times = extent.first_timestamp_ns, extent.last_timestamp_ns
-            range_settled = Range(
+            synced_range = Range(
                 extent.position, extent.epoch, extent.first_offset, extent.count, *times, _EMPTY
             )
-            item = Pending(extent.ring_id, _EMPTY, range=range_settled, length=extent.length)
+            item = Pending(extent.ring_id, _EMPTY, range=synced_range, length=extent.length)
         item.place = extent.place
         return item
 

@@ -132,7 +132,7 @@ def _last_tables(files: Files, directory: str, bases: list[int], state: Recovere
             else:
                 table = _read(files, path, name, ends_at, state.catalogue)
                 if last:
-                    table = _settle(files, directory, path, table, state)
+                    table = _repair_last(files, directory, path, table, state)
                     state.is_proven = not _has_behind(table, table.proven)
         except (FormatError, OSError) as error:
             _raise_if_ours(error)
@@ -178,7 +178,9 @@ def _read(
         files.close(handle)
 
 
-def _settle(files: Files, directory: str, path: str, table: SegmentTable, state: Recovered) -> SegmentTable:
+def _repair_last(
+    files: Files, directory: str, path: str, table: SegmentTable, state: Recovered
+) -> SegmentTable:
     """Cut the last segment at its end, and sync it.  Returns the table of records that may be shown."""
     try:
         handle = files.open(path, create=True)

@@ -135,7 +135,7 @@ class LogReader:
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """Records of a ring in the log, in the order of the epochs."""
-        return self._settled(lambda: self._epochs(ring_name))
+        return self._retried(lambda: self._epochs(ring_name))
 
     def _epochs(self, ring_name: str) -> list[Epoch]:
         spans = {epoch: (first, end) for epoch, first, end in self.archive.epochs(ring_name)}
@@ -169,7 +169,7 @@ class LogReader:
         The first begins at `offset`, or at the next record of this epoch in the log.  Empty if there is none.
         The caller owns the bytes.  Raises OSError if the disk fails.
         """
-        return self._settled(lambda: self._read_from(ring_name, epoch, offset, limit_bytes))
+        return self._retried(lambda: self._read_from(ring_name, epoch, offset, limit_bytes))
 
     def _read_from(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
         archived = self.archive.first_offset(ring_name, epoch, offset)
@@ -195,7 +195,7 @@ class LogReader:
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
         """As read(), from the extent on that has the ring position, completely, or from the next one."""
-        return self._settled(lambda: self._read_position(ring_name, epoch, position, limit_bytes))
+        return self._retried(lambda: self._read_position(ring_name, epoch, position, limit_bytes))
 
     def _read_position(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
         archived = self._counted(self.archive.read_at(ring_name, epoch, position, limit_bytes))
@@ -218,7 +218,7 @@ class LogReader:
         Empty if the log has none up to its current end.  Otherwise as read().
         """
         key = topic.encode()
-        return self._settled(lambda: self._read_topic(ring_name, key, epoch, offset, limit_bytes))
+        return self._retried(lambda: self._read_topic(ring_name, key, epoch, offset, limit_bytes))
 
     def _read_topic(
         self, ring_name: str, key: bytes, epoch: int, offset: int, limit_bytes: int
@@ -239,7 +239,7 @@ class LogReader:
         The end of the epoch in the log if all records are earlier, 0 if the log has none.  Times are the wall
         clock at the claim of a record.  If the clock was set back, the first place with that time counts.
         """
-        return self._settled(lambda: self._seek_time(ring_name, epoch, timestamp_ns))
+        return self._retried(lambda: self._seek_time(ring_name, epoch, timestamp_ns))
 
     def _seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
         end = self.archive.end_offset(ring_name, epoch)
@@ -268,11 +268,11 @@ class LogReader:
 
     # ---- internal ----
 
-    def _settled(self, look: Callable[[], Result]) -> Result:
-        """Result of `look`, repeated if a segment was archived meanwhile, which it might have missed."""
+    def _retried(self, read: Callable[[], Result]) -> Result:
+        """Result of `read`, repeated if a segment was archived meanwhile, which it might have missed."""
         while True:
             before = self.archive.changes
-            result = look()
+            result = read()
             if before == self.archive.changes:
                 return result
 

@@ -225,7 +225,7 @@ static void drained(world *world, uint8_t count)
 {
     uint64_t end = world->writers[MQ_GATE_UPSTREAM].offset, to = world->drained + count;
     world->drained = to < end ? to : end;
-    mq_upstream_moved(world->engine, world->rings[MQ_GATE_UPSTREAM], world->drained);
+    mq_upstream_progress(world->engine, world->rings[MQ_GATE_UPSTREAM], world->drained);
 }
 
 static void lost(world *world, uint8_t from, uint8_t count)
@@ -391,7 +391,7 @@ static void lists_open(mq_engine *engine)
 {
     mq_list *lists[] = {&engine->touched, &engine->ready,       &engine->ack_waiters,
                         &engine->blocked, &engine->closing,     &engine->rings_to_announce,
-                        &engine->passing, &engine->sync_waiters};
+                        &engine->spare_list, &engine->sync_waiters};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         mq_list_add(lists[i], 0);
         lists[i]->count = 0;

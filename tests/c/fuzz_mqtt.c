@@ -55,10 +55,10 @@ static mq_connection *client(play *play, uint8_t version, bool trusted, uint32_t
     return connection;
 }
 
-static void route(mq_engine *engine, mq_topic *topic, const mq_connection *connection, uint32_t tag)
+static void route(mq_engine *engine, mq_topic *topic, const mq_connection *connection, uint32_t options)
 {
     if (connection->session != NULL)
-        mq_route_set(engine, topic, connection->session, tag);
+        mq_route_set(engine, topic, connection->session, options);
 }
 
 static void skip(mq_connection *connection, uint8_t reason)
@@ -92,7 +92,7 @@ static void answer_topic(play *play, mq_connection *connection, const mq_event *
     }
     route(play->engine, topic, play->other, asked % 3);
     if (asked % 2)
-        route(play->engine, topic, play->sender, asked % 3 | MQ_TAG_RETAIN_AS_PUBLISHED);
+        route(play->engine, topic, play->sender, asked % 3 | MQ_OPTION_RETAIN_AS_PUBLISHED);
     mq_authorize(play->engine, connection, topic, asked % 7 != 0);
 }
 

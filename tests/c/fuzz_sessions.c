@@ -99,34 +99,34 @@ static mq_topic *topic_of(world *world, uint32_t number)
     return topic;
 }
 
-/* The tag of `options`, with a grant for every other: it counts for the caller. */
-static uint32_t tag_of(world *world, mq_session *group, uint8_t options)
+/* The options of `choice`, with a grant for every other: it counts for the caller. */
+static uint32_t tag_of(world *world, mq_session *group, uint8_t choice)
 {
-    const uint8_t identifier[2] = {0x0b, (uint8_t)(options >> 4 | 1)};
-    uint32_t tag = options % 3 | (options & 8 ? MQ_TAG_RETAIN_AS_PUBLISHED : 0), grant = 0;
-    if (group != NULL || options & 4)
+    const uint8_t identifier[2] = {0x0b, (uint8_t)(choice >> 4 | 1)};
+    uint32_t options = choice % 3 | (choice & 8 ? MQ_OPTION_RETAIN_AS_PUBLISHED : 0), grant = 0;
+    if (group != NULL || choice & 4)
         grant = mq_subscription_ids_take(world->engine, group == NULL ? 0 : mq_handle(&group->item),
                                          identifier, 2);
-    return tag | grant << MQ_TAG_IDS_SHIFT;
+    return options | grant << MQ_OPTION_IDS_SHIFT;
 }
 
-static void tag_done(world *world, uint32_t tag)
+static void tag_done(world *world, uint32_t options)
 {
-    if (tag >> MQ_TAG_IDS_SHIFT)
-        mq_subscription_ids_drop(world->engine, tag >> MQ_TAG_IDS_SHIFT);
+    if (options >> MQ_OPTION_IDS_SHIFT)
+        mq_subscription_ids_drop(world->engine, options >> MQ_OPTION_IDS_SHIFT);
 }
 
-static void subscribe(world *world, client *client, uint8_t number, uint8_t options)
+static void subscribe(world *world, client *client, uint8_t number, uint8_t choice)
 {
-    uint32_t tag = tag_of(world, NULL, options);
+    uint32_t options = tag_of(world, NULL, choice);
     mq_topic *topic = topic_of(world, number);
-    mq_route_set(world->engine, topic, client->session, tag | (options & 64 ? MQ_TAG_NO_LOCAL : 0));
-    if ((options & 192) == 192)
-        mq_route_add(world->engine, topic, client->session, tag | MQ_TAG_OWN_ONLY);
+    mq_route_set(world->engine, topic, client->session, options | (choice & 64 ? MQ_OPTION_NO_LOCAL : 0));
+    if ((choice & 192) == 192)
+        mq_route_add(world->engine, topic, client->session, options | MQ_OPTION_OWN_ONLY);
     mq_retained_scope scope = {.filter = number & 8 ? "t/+" : (const char *)topic->name, .filter_length = 3};
-    if (options & 16)
-        mq_retained_delivery_begin(world->engine, client->session, tag, &scope);
-    tag_done(world, tag);
+    if (choice & 16)
+        mq_retained_delivery_begin(world->engine, client->session, options, &scope);
+    tag_done(world, options);
 }
 
 static void unsubscribe(world *world, client *client, uint8_t number)
@@ -138,18 +138,18 @@ static void unsubscribe(world *world, client *client, uint8_t number)
 }
 
 /* Group n shares topics n and n + 2. */
-static void join(world *world, client *client, uint8_t number, uint8_t options)
+static void join(world *world, client *client, uint8_t number, uint8_t choice)
 {
     mq_session **group = &world->groups[number % GROUPS];
     if (*group == NULL) {
         must((*group = mq_share_open(world->engine, 20, number & 4)) != NULL, "there is memory");
         for (uint32_t i = 0; i < 2; i++)
             mq_route_set(world->engine, topic_of(world, number % GROUPS + 2 * i), *group,
-                         2 | MQ_TAG_SHARED | MQ_TAG_RETAIN_AS_PUBLISHED);
+                         2 | MQ_OPTION_SHARED | MQ_OPTION_RETAIN_AS_PUBLISHED);
     }
-    uint32_t tag = tag_of(world, *group, options);
-    must(mq_share_join(world->engine, *group, client->session, tag), "there is memory");
-    tag_done(world, tag);
+    uint32_t options = tag_of(world, *group, choice);
+    must(mq_share_join(world->engine, *group, client->session, options), "there is memory");
+    tag_done(world, options);
 }
 
 static void leave(world *world, client *client, uint8_t number)
@@ -327,7 +327,7 @@ static void recycle(world *world, uint8_t number)
     for (uint8_t i = 0; i < GROUPS; i++) /* it would be routed again when it is seen again */
         if (world->groups[i] != NULL && (number % TOPICS == i || number % TOPICS == i + 2))
             mq_route_set(world->engine, topic_of(world, number), world->groups[i],
-                         2 | MQ_TAG_SHARED | MQ_TAG_RETAIN_AS_PUBLISHED);
+                         2 | MQ_OPTION_SHARED | MQ_OPTION_RETAIN_AS_PUBLISHED);
 }
 
 static void play(world *world, const uint8_t *operation)
@@ -392,7 +392,7 @@ static void count(const mq_session *session)
     mq_walk walk = {0};
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
         const mq_entry *entry = &session->sent[n & (session->sent_capacity - 1)];
-        bool is_open = entry->where != MQ_NOWHERE || entry->tag & MQ_TAG_RELEASED;
+        bool is_open = entry->where != MQ_NOWHERE || entry->options & MQ_OPTION_RELEASED;
         must(is_open || n > session->sent_first, "a window begins with what is in flight");
         in_flight += is_open;
         unsent += is_open && n >= session->resend;

@@ -269,7 +269,7 @@ class EventsMachine(RuleBasedStateMachine):
         closed = self.bench.stats.closed()
         assert not {cause: count for cause, count in closed.items() if count and cause not in CLOSED_BY_MODEL}
         totals = self.bench.stats.totals()
-        assert totals["sourced"] + totals["source_lost"] == self.produced
+        assert totals["from_producers"] + totals["producer_lost"] == self.produced
         for name, voice in self.voices.items():
             if voice.is_open:
                 assert not voice.unsent, name

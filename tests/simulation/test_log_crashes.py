@@ -222,7 +222,7 @@ def recovered_without_sync(patch: pytest.MonkeyPatch) -> None:
         files.close(handle)
         return table
 
-    patch.setattr(recovery, "_settle", settle)
+    patch.setattr(recovery, "_repair_last", settle)
 
 
 def one_seed(patch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ export function page() {
     if (!state.rates) return;
     const lost = Object.values(state.lost).reduce((sum, one) => sum + one.count, 0);
     replace(numbers, figures([
-      ["Messages in", count(state.rates.published + state.rates.sourced), "/s"],
+      ["Messages in", count(state.rates.published + state.rates.from_producers), "/s"],
       ["Messages out", count(state.rates.delivered), "/s"],
       ["Connected", count(state.connections), `of ${count(state.sessions)} sessions`],
       ["Topics", count(state.topics), `${count(state.retained)} retained`],

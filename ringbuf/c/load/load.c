@@ -264,10 +264,11 @@ int64_t ld_client_add(ld_run *run, const uint8_t *connect, uint32_t connect_leng
     return run->client_count++;
 }
 
-/* Set up identifiers 1 .. `most`, all free.  The broker's Receive Maximum can only reduce the window. */
-bool ld_window_make(ld_run *run, ld_client *client, uint32_t most)
+/* Set up the packet identifiers of a client, all free.  The broker's Receive Maximum can only reduce the
+ * window. */
+bool ld_window_make(ld_run *run, ld_client *client, uint32_t receive_max)
 {
-    uint32_t window = most < run->settings.window ? most : run->settings.window;
+    uint32_t window = receive_max < run->settings.window ? receive_max : run->settings.window;
     if (client->flights == NULL) {
         client->flights = calloc((size_t)window + 1, sizeof *client->flights);
         client->free = calloc(window, sizeof *client->free);

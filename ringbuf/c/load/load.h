@@ -167,7 +167,7 @@ bool ld_room(ld_buffer *buffer, uint32_t more); /* false: no memory */
 bool ld_put(ld_buffer *buffer, const void *bytes, uint32_t length);
 bool ld_list_add(ld_list *list, uint32_t number);
 void ld_record(ld_run *run, uint32_t which, uint64_t value_ns);
-bool ld_window_make(ld_run *run, ld_client *client, uint32_t most);
+bool ld_window_make(ld_run *run, ld_client *client, uint32_t receive_max);
 void ld_fail(ld_run *run, int kind, int64_t detail);
 
 /* load_out.c */

@@ -183,7 +183,8 @@ static void settle(ld_run *run, ld_client *client)
 
 static int on_connack(ld_run *run, ld_client *client, const uint8_t *body, uint32_t length)
 {
-    uint32_t most = run->settings.version == 5 && length > 2 ? receive_maximum(body + 2, length - 2) : 65535;
+    uint32_t receive_max = run->settings.version == 5 && length > 2 ? receive_maximum(body + 2, length - 2)
+                                                                    : 65535;
     if (client->state != LD_GREETING || length < 2)
         return -1;
     if (body[1] != 0) {
@@ -193,7 +194,7 @@ static int on_connack(ld_run *run, ld_client *client, const uint8_t *body, uint3
     run->connecting--;
     run->counters.connected++;
     ld_record(run, LD_CONNECTED, run->now_ns - client->begun_ns);
-    if (client->topic_count > 0 && !ld_window_make(run, client, most)) {
+    if (client->topic_count > 0 && !ld_window_make(run, client, receive_max)) {
         ld_fail(run, LD_FAIL_MEMORY, 0);
         return -2;
     }

@@ -50,7 +50,7 @@ static void harvest(rb_log_inside *in)
 }
 
 /* Update the time of the next sync for a ring with waiting records. */
-static void note_due(rb_log *log, const rb_log_ring *ring)
+static void update_due(rb_log *log, const rb_log_ring *ring)
 {
     int64_t due = ring->waits_since + ring->interval_ns;
     if (ring->on_disk || ring->taken - ring->durable >= ring->sync_bytes)
@@ -62,10 +62,10 @@ static void note_due(rb_log *log, const rb_log_ring *ring)
 void rb_log_update_deadlines(rb_log *log)
 {
     log->due_ns = INT64_MAX;
-    for (uint64_t i = log->extents_settled; i < log->extents_queued; i++) {
+    for (uint64_t i = log->extents_synced; i < log->extents_queued; i++) {
         const rb_log_ring *ring = rb_log_extent_at(log, i)->ring;
         if (ring != NULL)
-            note_due(log, ring);
+            update_due(log, ring);
     }
 }
 
@@ -74,7 +74,7 @@ void rb_log_update_taken(rb_log *log, rb_log_ring *ring, int64_t now)
     rb_log_inside *in = log->inside;
     if (ring->waits_since < 0)
         ring->waits_since = now;
-    note_due(log, ring);
+    update_due(log, ring);
     *(ring->on_disk ? &in->urgent_at : &in->lazy_at) = now;
     log->active_at = now;
 }

@@ -13,8 +13,8 @@
  *     segment      rounds write and sync; RB_LOG_FULL: synced up to its end; RB_LOG_FAILED: content unknown
  *     both codes   Python calls rb_log_end() -> no segment, creates a file and enters again
  *
- * rb_log_end() puts the mark `written` back to `settled`, so the next segment gets every extent that is not
- * settled, from the memory of the rings.  No call is repeated on a file whose write or sync has failed.
+ * rb_log_end() puts the mark `written` back to `synced`, so the next segment gets every extent that is not
+ * synced, from the memory of the rings.  No call is repeated on a file whose write or sync has failed.
  *
  *     choose_rings.c   selection of rings with new records, and the records taken from them
  *     write_extents.c  queue of extents, their headers, and the writes
@@ -24,12 +24,12 @@
  *     direct_io.c      writes past the page cache
  *
  * Invariants
- *   1. Extents are in the order queued, written, settled: settled <= written <= queued.
- *   2. A durable position changes only in settle_list() (sync.c), after a sync has returned.
+ *   1. Extents are in the order queued, written, synced: synced <= written <= queued.
+ *   2. A durable position changes only in mark_synced() (sync.c), after a sync has returned.
  *   3. After a failed write or sync nothing more is written: the round returns, and the caller enters another
  *      segment.
  *
- * Only one thread runs rounds.  rb_log_settled() may be called from any thread, so a lock protects the list
+ * Only one thread runs rounds.  rb_log_synced() may be called from any thread, so a lock protects the list
  * of extents.
  */
 #ifndef BRIM_LOG_H
@@ -79,12 +79,12 @@ struct rb_log_inside {
     uint32_t highest;                    /* highest index of a ring */
     uint32_t turn;                       /* index of the ring that is next in turn */
 
-    pthread_mutex_t lock; /* protects the list, its numbers and settled_end */
+    pthread_mutex_t lock; /* protects the list, its numbers and synced_end */
     rb_log_extent *list;  /* from number `first` on */
     uint64_t first, capacity;
-    uint64_t settled_end; /* position after the last settled extent */
+    uint64_t synced_end; /* position after the last synced extent */
 
-    rb_log_ring **moved; /* rings with a settled extent, in one settle_extents() */
+    rb_log_ring **moved; /* rings with a synced extent, in one publish_extents() */
 
     rb_log_calls calls;
     rb_disk disk;
@@ -96,7 +96,7 @@ struct rb_log_inside {
     int64_t lazy_at, urgent_at; /* time of the last records from a ring of either kind */
     uint64_t largest_share;     /* largest part of a ring that one call took since the last backoff, in
                                    1/256 of the ring */
-    int64_t oldest_at;          /* lower bound of the time when the oldest unsettled extent was taken */
+    int64_t oldest_at;          /* lower bound of the time when the oldest unsynced extent was taken */
     bool short_of_memory;
 };
 

@@ -13,7 +13,7 @@ enum {
 enum { /* result of a call; the first two need no action */
     RB_LOG_DONE = 0,
     RB_LOG_CALLED = 1,  /* rb_wakeup_call() was called */
-    RB_LOG_MOVED = 2,   /* durable positions have changed, and `tells` is set */
+    RB_LOG_MOVED = 2,   /* durable positions have changed, and `returns_durable` is set */
     RB_LOG_FULL = 3,    /* there is no segment, or it is full and synced up to its end: begin the next one */
     RB_LOG_FAILED = 4,  /* the disk failed: `error` is the errno; end this segment */
     RB_LOG_TROUBLE = 5  /* a ring cannot be read further: it is `leaving`, with the cause in `trouble` */
@@ -39,14 +39,14 @@ typedef struct rb_log_ring {
     uint64_t taken_offset, durable_offset; /* the offsets there; 0 before the first records */
 } rb_log_ring;
 
-/* An extent: a run of records, or a catalogue.  It is queued, then written, then settled (synced). */
+/* An extent: a run of records, or a catalogue.  It is queued, then written, then synced. */
 typedef struct rb_log_extent {
     const uint8_t *body;
     uint64_t length, position, first_offset, count, first_timestamp_ns, last_timestamp_ns;
     uint64_t place;    /* position of its header in the file, once written */
     rb_log_ring *ring; /* NULL: its sync changes no ring */
     uint64_t ring_end, offset_end; /* position and offset below which the ring is durable after its sync */
-    uint64_t tag;      /* number of an extent that Python appended, rising; 0: taken from a ring in C */
+    uint64_t append_number; /* number of an extent that Python appended, rising; 0: taken from a ring in C */
     uint32_t ring_id, epoch;
 } rb_log_extent;
 
@@ -72,17 +72,17 @@ typedef struct rb_log {
     uint64_t durable_position; /* everything below is on the disk */
     uint64_t proven;           /* the highest durable position that the files of the log contain: in the
                                   header of an extent, or as the base of a segment */
-    uint64_t extents_queued, extents_written, extents_settled; /* settled <= written <= queued */
-    uint64_t settled_tag;                                      /* the highest tag of a settled extent */
-    uint64_t unsynced_bytes;                                   /* of extents that are not settled */
+    uint64_t extents_queued, extents_written, extents_synced; /* synced <= written <= queued */
+    uint64_t synced_append;  /* the highest append_number of a synced extent */
+    uint64_t unsynced_bytes;                                   /* of extents that are not synced */
     /* bounds */
     uint64_t extent_bytes, round_bytes, step_bytes, write_bytes;
     int64_t prove_after_ns, spin_ns;
-    int32_t tells;           /* 1: return with RB_LOG_MOVED */
+    int32_t returns_durable;           /* 1: return with RB_LOG_MOVED */
     int32_t wake_descriptor; /* an eventfd written when durable positions change; -1: none */
     /* results */
     int32_t error;
-    int32_t moved;     /* durable positions have changed, and `tells` is set; the caller clears it */
+    int32_t moved; /* durable positions have changed, and `returns_durable` is set; the caller clears this */
     int32_t troubles;  /* number of rings that left the log because of an error */
     int64_t active_at; /* time of the last taken records */
     int64_t due_ns;    /* time of the next sync */
@@ -125,19 +125,19 @@ void rb_log_remove(rb_log *log, rb_log_ring *ring);
 /* Take records of a `leaving` ring again. */
 void rb_log_resume(rb_log *log, rb_log_ring *ring);
 
-/* Use the segment given by the fields from now on.  Extents that are not settled are written to it; settled
+/* Use the segment given by the fields from now on.  Extents that are not synced are written to it; synced
  * ones are discarded from the list. */
 void rb_log_enter(rb_log *log);
 /* End the segment: nothing is written to it after this call, and no write is in flight.  Extents that are not
- * settled wait for the next segment, including written ones. */
+ * synced wait for the next segment, including written ones. */
 void rb_log_end(rb_log *log);
 
-/* Queue extents, whose memory must not change until they are settled.  Returns 0 if there is no memory; then
+/* Queue extents, whose memory must not change until they are synced.  Returns 0 if there is no memory; then
  * none is queued. */
 int rb_log_append(rb_log *log, const rb_log_extent *extents, int count, int64_t now_ns);
 /* Remove the waiting records of a ring from the queue.  Only without a segment. */
 void rb_log_drop(rb_log *log, uint32_t ring_id);
-/* A waiting extent; `number` from extents_settled to extents_queued. */
+/* A waiting extent; `number` from extents_synced to extents_queued. */
 rb_log_extent *rb_log_waiting(rb_log *log, uint64_t number);
 
 /* Write the queue.  A write is visible to other programs only after a flush or a sync. */
@@ -157,9 +157,9 @@ int64_t rb_log_pause_ns(const rb_log *log, int64_t now_ns);
 /* Run rounds, and sleep between them, until Python must act or `timeout_ns` are over. */
 int rb_log_run(rb_log *log, int64_t timeout_ns);
 
-/* Copy the settled extents of this segment from number `first` on to `out`.  Returns their number.  *end is
- * the position after the last settled one.  From any thread. */
-int rb_log_settled(rb_log *log, uint64_t first, rb_log_extent *out, int capacity, uint64_t *end);
+/* Copy the synced extents of this segment from number `first` on to `out`.  Returns their number.  *end is
+ * the position after the last synced one.  From any thread. */
+int rb_log_synced(rb_log *log, uint64_t first, rb_log_extent *out, int capacity, uint64_t *end);
 
 /* ---- the disk (direct_io.c, buffered_io.c) --------------------------------------------------- */
 

@@ -59,12 +59,12 @@ void rb_log_files(rb_log *log, const rb_log_calls *calls)
 void rb_log_enter(rb_log *log)
 {
     rb_log_inside *in = log->inside;
-    uint64_t waiting = log->extents_queued - log->extents_settled;
+    uint64_t waiting = log->extents_queued - log->extents_synced;
     pthread_mutex_lock(&in->lock);
     if (waiting > 0)
-        memmove(in->list, rb_log_extent_at(log, log->extents_settled), waiting * sizeof *in->list);
-    in->first = log->extents_settled;
-    in->settled_end = log->end;
+        memmove(in->list, rb_log_extent_at(log, log->extents_synced), waiting * sizeof *in->list);
+    in->first = log->extents_synced;
+    in->synced_end = log->end;
     pthread_mutex_unlock(&in->lock);
     rb_log_update_deadlines(log);
     rb_disk_enter(log);
@@ -72,9 +72,9 @@ void rb_log_enter(rb_log *log)
 
 void rb_log_end(rb_log *log)
 {
-    for (uint64_t i = log->extents_settled; i < log->extents_written; i++)
+    for (uint64_t i = log->extents_synced; i < log->extents_written; i++)
         log->rewritten_bytes += extent_bytes(rb_log_extent_at(log, i));
-    log->extents_written = log->extents_settled;
+    log->extents_written = log->extents_synced;
     rb_direct_close(log);
     log->descriptor = -1;
     log->base = log->proven = log->durable_position;
@@ -86,7 +86,7 @@ void rb_log_end(rb_log *log)
 /* Time until the end of the log must be proven; never while records wait for a sync. */
 static int64_t idle_ns(const rb_log *log, int64_t now)
 {
-    if (log->proven == log->durable_position || log->extents_settled < log->extents_queued)
+    if (log->proven == log->durable_position || log->extents_synced < log->extents_queued)
         return INT64_MAX;
     return log->active_at + log->prove_after_ns - now;
 }
@@ -103,7 +103,7 @@ int rb_log_round(rb_log *log, int64_t now, int take, int sync)
     } while (result == RB_LOG_DONE && taken >= log->step_bytes && total < log->round_bytes);
     if (result == RB_LOG_FAILED)
         return result;
-    bool sync_requested = sync && log->extents_settled < log->extents_queued;
+    bool sync_requested = sync && log->extents_synced < log->extents_queued;
     if (result == RB_LOG_FULL || sync_requested || log->due_ns <= now) {
         int synced = rb_log_sync(log, now);
         if (result != RB_LOG_FULL || synced == RB_LOG_FAILED)

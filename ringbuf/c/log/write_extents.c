@@ -80,7 +80,7 @@ int rb_log_append(rb_log *log, const rb_log_extent *extents, int count, int64_t 
 void rb_log_drop(rb_log *log, uint32_t ring_id)
 {
     rb_log_inside *in = log->inside;
-    uint64_t kept = log->extents_settled;
+    uint64_t kept = log->extents_synced;
     pthread_mutex_lock(&in->lock);
     for (uint64_t i = kept; i < log->extents_queued; i++) {
         rb_log_extent *extent = rb_log_extent_at(log, i);
@@ -93,7 +93,7 @@ void rb_log_drop(rb_log *log, uint32_t ring_id)
     }
     log->extents_queued = kept;
     pthread_mutex_unlock(&in->lock);
-    if (kept == log->extents_settled)
+    if (kept == log->extents_synced)
         in->oldest_at = 0;
     rb_log_update_deadlines(log);
 }
@@ -126,7 +126,7 @@ static void header_of(const rb_log *log, const rb_log_extent *extent, extent_hea
 }
 
 /* Number of extents for the next write; 0: the next one does not fit. */
-static int batch_of(const rb_log *log)
+static int extents_that_fit(const rb_log *log)
 {
     int count = 0;
     uint64_t size = 0, left = log->capacity > log->end ? log->capacity - log->end : 0;
@@ -238,11 +238,11 @@ int rb_log_prove(rb_log *log, const rb_log_extent *catalogues, int count)
     if (log->descriptor < 0)
         return RB_LOG_FULL;
     const rb_log_extent *batch = count > 0 ? catalogues : proof;
-    int most = count > 0 ? count : (int)(sizeof proof / sizeof *proof);
+    int extents = count > 0 ? count : (int)(sizeof proof / sizeof *proof);
     uint64_t end = log->end;
-    for (int i = 0; i < most; i++)
+    for (int i = 0; i < extents; i++)
         end += extent_bytes(&batch[i]);
-    int64_t result = put(log, batch, most, end);
+    int64_t result = put(log, batch, extents, end);
     if (result == 0)
         result = rb_direct_flush(log);
     if (result < 0)
@@ -262,7 +262,7 @@ int rb_log_write(rb_log *log)
     if (log->inside->short_of_memory)
         return rb_log_failed(log, -ENOMEM, false);
     while (log->extents_written < log->extents_queued) {
-        int count = log->descriptor < 0 ? 0 : batch_of(log);
+        int count = log->descriptor < 0 ? 0 : extents_that_fit(log);
         if (count == 0)
             return RB_LOG_FULL;
         int result = write_batch(log, count);

@@ -162,8 +162,8 @@ static void pause_accepting(mq_loop *loop, int number, uint32_t ms, bool waits_f
 void mq_accept_some(mq_loop *loop, int number, bool refuses)
 {
     mq_engine *engine = loop->engine;
-    int most = mq_events_waiting(engine) > 0 ? ACCEPT_FEW : ACCEPT_BATCH;
-    for (int i = 0; i < most; i++) {
+    int accepts_max = mq_events_waiting(engine) > 0 ? ACCEPT_FEW : ACCEPT_BATCH;
+    for (int i = 0; i < accepts_max; i++) {
         struct sockaddr_storage address = {0};
         socklen_t length = sizeof address;
         if (!refuses && listener_full(engine, number)) {

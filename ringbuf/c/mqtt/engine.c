@@ -40,9 +40,9 @@ static uint8_t *spare_take(mq_spares *spares, uint32_t capacity)
     return at;
 }
 
-static void spare_give(mq_spares *spares, uint32_t most, uint8_t *at)
+static void spare_give(mq_spares *spares, uint32_t spares_max, uint8_t *at)
 {
-    if (spares->count == most) {
+    if (spares->count == spares_max) {
         free(at);
         return;
     }
@@ -199,7 +199,7 @@ void mq_engine_free(mq_engine *engine)
     mq_trie_free(&engine->trie);
     mq_list *lists[] = {&engine->touched,          &engine->ready,         &engine->ack_waiters,
                         &engine->blocked,          &engine->closing,       &engine->rings_to_announce,
-                        &engine->passing,          &engine->limited,       &engine->copy_sessions,
+                        &engine->spare_list,          &engine->limited,       &engine->copy_sessions,
                         &engine->retained_changed, &engine->log_waiters,   &engine->sync_waiters,
                         &engine->retained_saving,  &engine->lines[0].list, &engine->lines[1].list,
                         &engine->lines[2].list};
@@ -400,7 +400,7 @@ void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 static void continue_connections(mq_engine *engine, mq_list *list)
 {
     mq_list walked = *list;
-    *list = engine->passing;
+    *list = engine->spare_list;
     for (uint32_t i = 0; i < walked.count; i++) {
         mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
         if (connection == NULL)
@@ -413,7 +413,7 @@ static void continue_connections(mq_engine *engine, mq_list *list)
         mq_continue(engine, connection);
     }
     walked.count = 0;
-    engine->passing = walked;
+    engine->spare_list = walked;
 }
 
 /* End connections without a socket when an event for Python has room; the loop closes others first. */

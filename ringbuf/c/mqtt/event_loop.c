@@ -61,7 +61,8 @@ int mq_loop_set_interest(int epoll, int operation, int fd, uint32_t interest, ui
     return epoll_ctl(epoll, operation, fd, &event);
 }
 
-static int watch(const mq_loop *loop, int operation, const mq_connection *connection, uint32_t interest)
+static int epoll_change(const mq_loop *loop, int operation, const mq_connection *connection,
+                        uint32_t interest)
 {
     int epoll = connection->opening ? loop->opening : loop->epoll;
     return mq_loop_set_interest(epoll, operation, connection->fd, interest, mq_handle(&connection->item));
@@ -72,7 +73,7 @@ static void interest_set(mq_loop *loop, mq_connection *connection, uint32_t inte
     if (connection->interest == interest)
         return;
     connection->interest = interest;
-    watch(loop, EPOLL_CTL_MOD, connection, interest);
+    epoll_change(loop, EPOLL_CTL_MOD, connection, interest);
 }
 
 /* The input of a client that has closed its socket may hold a DISCONNECT, which cancels its will
@@ -88,9 +89,9 @@ static void send_failed(mq_engine *engine, mq_connection *connection, int error)
 
 static void leave_opening(mq_loop *loop, mq_connection *connection)
 {
-    watch(loop, EPOLL_CTL_DEL, connection, 0);
+    epoll_change(loop, EPOLL_CTL_DEL, connection, 0);
     connection->opening = false;
-    if (watch(loop, EPOLL_CTL_ADD, connection, connection->interest) != 0)
+    if (epoll_change(loop, EPOLL_CTL_ADD, connection, connection->interest) != 0)
         mq_connection_close(loop->engine, connection, MQ_CLOSE_MEMORY);
 }
 
@@ -169,11 +170,11 @@ static bool send_out(mq_loop *loop, mq_connection *connection)
     return false;
 }
 
-/* Send up to `most` bytes, plus the rest of a block. */
-static void serve_output(mq_loop *loop, mq_connection *connection, uint64_t most)
+/* Send up to `limit_bytes` bytes, plus the rest of a block. */
+static void serve_output(mq_loop *loop, mq_connection *connection, uint64_t limit_bytes)
 {
     mq_engine *engine = loop->engine;
-    uint64_t until = engine->counters.bytes_out + most;
+    uint64_t until = engine->counters.bytes_out + limit_bytes;
     bool more = true;
     if (connection->fd < 0 || connection->blocked || connection->stop == MQ_STOP_CLOSING)
         return;
@@ -203,7 +204,7 @@ static void flush(mq_loop *loop)
     uint32_t done = 0;
     mq_announce_ends(engine);
     engine->appended_bytes = 0;
-    engine->touched = engine->passing;
+    engine->touched = engine->spare_list;
     while (done < walked.count && sent < FLUSH_ROUND_BYTES) {
         mq_connection *connection = mq_slab_get(&engine->connections, walked.at[done++]);
         if (connection == NULL)
@@ -217,7 +218,7 @@ static void flush(mq_loop *loop)
     if (engine->lags)
         mq_touched_first(engine, &walked, done);
     walked.count = 0;
-    engine->passing = walked;
+    engine->spare_list = walked;
     if (engine->producers_moved)
         mq_producers_store_progress(engine);
 }
@@ -283,7 +284,7 @@ static void pause_reading(mq_loop *loop, mq_connection *connection, bool has_lef
         mq_list_add(&loop->read_paused, mq_handle(&connection->item));
     if (has_left) {
         connection->interest = 0;
-        watch(loop, EPOLL_CTL_DEL, connection, 0);
+        epoll_change(loop, EPOLL_CTL_DEL, connection, 0);
     } else {
         interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLIN);
     }
@@ -292,8 +293,8 @@ static void pause_reading(mq_loop *loop, mq_connection *connection, bool has_lef
 static void resume_reading(mq_loop *loop, mq_connection *connection)
 {
     connection->interest |= EPOLLIN;
-    if (watch(loop, EPOLL_CTL_MOD, connection, connection->interest) != 0)
-        watch(loop, EPOLL_CTL_ADD, connection, connection->interest);
+    if (epoll_change(loop, EPOLL_CTL_MOD, connection, connection->interest) != 0)
+        epoll_change(loop, EPOLL_CTL_ADD, connection, connection->interest);
     mq_layers_used(loop, connection);
 }
 
@@ -363,7 +364,7 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
         return;
     }
     if (connection->stop == MQ_STOP_CLOSING) { /* ready all the time, without a use */
-        watch(loop, EPOLL_CTL_DEL, connection, 0);
+        epoll_change(loop, EPOLL_CTL_DEL, connection, 0);
         return;
     }
     if (events & EPOLLOUT && layers_flush(loop, connection)) {

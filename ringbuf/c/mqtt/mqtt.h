@@ -102,7 +102,7 @@ typedef struct mq_topic mq_topic;
 typedef struct mq_entry {
     uint64_t where; /* ring in the upper 12 bits; position / 32 below; for ring 0 the address of a blob */
     uint32_t topic; /* index of the topic; the key of a producer's record must still match it */
-    uint32_t tag;   /* MQ_TAG_*: options, state and number of subscription ids */
+    uint32_t options;   /* MQ_OPTION_*: options, state and number of subscription ids */
 } mq_entry;
 
 #define MQ_RING_SHIFT 52
@@ -162,7 +162,7 @@ typedef struct mq_message {
 
 typedef struct mq_member { /* of a group */
     mq_session *session;
-    uint32_t generation, tag; /* the subscription ids in its tag identify the group */
+    uint32_t generation, options; /* the subscription ids in its options identify the group */
 } mq_member;
 
 typedef struct mq_group { /* of a shared subscription: shared_subscriptions.c */
@@ -177,7 +177,7 @@ struct mq_retained_delivery { /* delivery of retained messages: retained_deliver
     uint32_t *topics;   /* NULL: all topics that the filter matches */
     uint32_t at, count; /* index of the next, in `topics` or in the table; number of them */
     uint64_t until;     /* retained messages with a higher number are routed to the session */
-    uint32_t tag, filter_length;
+    uint32_t options, filter_length;
     char filter[];
 };
 
@@ -240,10 +240,12 @@ typedef enum mq_stop { /* reason why parsing of a connection has stopped */
 } mq_stop;
 
 typedef struct mq_ack { /* an acknowledgement that waits */
-    uint64_t waits_for; /* position (disk), 1 + offset (upstream); 0: no wait of its own; MQ_NEVER: lost */
+    uint64_t waits_for; /* end of its record: a position (MQ_GATE_DURABLE) or an offset (MQ_GATE_UPSTREAM);
+                           MQ_NEVER: the record is lost */
     uint16_t ring, identifier;
-    uint8_t first;  /* byte of the packet: PUBACK or PUBREC */
-    uint8_t reason; /* MQTT 5 reason code */
+    uint8_t first_byte; /* of the packet: PUBACK or PUBREC */
+    uint8_t reason;     /* MQTT 5 reason code */
+    bool waits;         /* for its record; false: only for earlier acknowledgements */
 } mq_ack;
 
 typedef struct mq_acl_entry {
@@ -454,7 +456,7 @@ struct mq_engine {
     uint64_t in_promised;    /* total of all connections */
     uint64_t starved_due_ms; /* time to close some connections and make room */
     uint64_t limited_due_ms; /* time at which the first of `limited` may continue */
-    mq_list passing;         /* the list in iteration */
+    mq_list spare_list;      /* empty; exchanged with a list in iteration, so that items can be added to it */
     mq_spares blocks, smalls;
     mq_chunk *spare_chunks;
     uint32_t spare_chunk_count;

@@ -67,15 +67,16 @@ enum {                        /* causes for a message not stored in a ring, or a
        MQ_DROP_CAUSES = 12
 };
 
-enum { /* tag of a route or an entry: subscription options and state, then the number of subscription ids */
-       MQ_TAG_QOS = 3,
-       MQ_TAG_RETAIN = 4,    /* deliver with the RETAIN flag */
-       MQ_TAG_RELEASED = 8,  /* in flight, QoS 2: PUBREC received, PUBREL sent */
-       MQ_TAG_NO_LOCAL = 16, /* route: not for messages published by this session */
-       MQ_TAG_RETAIN_AS_PUBLISHED = 32, /* route: keep the RETAIN flag of the message */
-       MQ_TAG_OWN_ONLY = 64,            /* route: only for messages published by this session */
-       MQ_TAG_SHARED = 128,             /* route: to a shared subscription; entry: of its member */
-       MQ_TAG_IDS_SHIFT = 8           /* upper 24 bits: number of subscription ids; 0: none */
+enum { /* options of a route or an entry: those of the subscription, the state of the delivery, and above them
+          the number of the subscription ids */
+       MQ_OPTION_QOS = 3,
+       MQ_OPTION_RETAIN = 4,    /* deliver with the RETAIN flag */
+       MQ_OPTION_RELEASED = 8,  /* in flight, QoS 2: PUBREC received, PUBREL sent */
+       MQ_OPTION_NO_LOCAL = 16, /* route: not for messages published by this session */
+       MQ_OPTION_RETAIN_AS_PUBLISHED = 32, /* route: keep the RETAIN flag of the message */
+       MQ_OPTION_OWN_ONLY = 64,            /* route: only for messages published by this session */
+       MQ_OPTION_SHARED = 128,             /* route: to a shared subscription; entry: of its member */
+       MQ_OPTION_IDS_SHIFT = 8           /* upper 24 bits: number of subscription ids; 0: none */
 };
 
 enum { /* event that PUBACK and PUBREC wait for */
@@ -160,7 +161,7 @@ typedef struct mq_counters {
     uint64_t packets_out; /* packets other than PUBLISH */
     uint64_t published_bytes, delivered_bytes; /* payloads of `published` and `delivered` */
     uint64_t published;  /* records appended for clients and for Python */
-    uint64_t sourced;    /* records read from producer rings */
+    uint64_t from_producers;    /* records read from producer rings */
     uint64_t delivered;  /* PUBLISH frames built, redelivery included */
     uint64_t redelivered;
     uint64_t retained_refused; /* delivered but not retained: store at its limit */
@@ -168,9 +169,9 @@ typedef struct mq_counters {
     uint64_t full_waits; /* times a publisher was paused because its ring was full */
     uint64_t rate_waits; /* times a publisher was paused by publish_rate_max */
     uint64_t topics_recycled;
-    uint64_t source_lost;      /* records that producer rings overwrote before they were read */
-    uint64_t source_evictions; /* times a producer ring evicted this reader; it may overwrite records not yet
-                                  read */
+    uint64_t producer_lost; /* records that producer rings overwrote before they were read */
+    uint64_t producer_evictions; /* times a producer ring evicted this reader, and may overwrite unread
+                                    records */
     uint64_t spilled;          /* records copied out before their ring overwrote them */
     uint64_t spill_refused;    /* messages refused: no room for copies of records to be overwritten */
     uint64_t spill_over;       /* times a record was not copied because of spill_max_bytes */

@@ -210,8 +210,9 @@ static bool fits(const mq_engine *engine, const mq_owner *owner, uint32_t table,
 {
     if (is_full(engine, table, used) || owner == NULL)
         return !is_full(engine, table, used);
-    uint64_t most = engine->limits.owner_max[owner->key[0] == MQ_OWNER_ADDRESS][table];
-    return (most == 0 || own <= most) && !exceeds_share(engine, table, own, room_of(engine, table) - used);
+    uint64_t own_max = engine->limits.owner_max[owner->key[0] == MQ_OWNER_ADDRESS][table];
+    return (own_max == 0 || own <= own_max) &&
+           !exceeds_share(engine, table, own, room_of(engine, table) - used);
 }
 
 static bool within(mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t own, uint64_t used)

@@ -41,7 +41,7 @@ PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count)
     if (take(count, 2) != 0 || own_ring_from(self, args[0], &ring) != 0 ||
         unsigned_of(args[1], OFFSET_MAX, &offset) != 0)
         return NULL;
-    mq_upstream_moved(self->engine, ring, offset);
+    mq_upstream_progress(self->engine, ring, offset);
     Py_RETURN_NONE;
 }
 

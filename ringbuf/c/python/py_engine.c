@@ -344,12 +344,12 @@ static PyObject *event_data(const engine_object *self, const mq_event *event)
 
 static PyObject *events(engine_object *self, args_t args, Py_ssize_t count)
 {
-    unsigned long long most = MQ_EVENTS;
+    unsigned long long events_max = MQ_EVENTS;
     if (count > 1)
         return PyErr_Format(PyExc_TypeError, "events() takes at most 1 argument, not %zd", count);
-    if (count == 1 && unsigned_of(args[0], MQ_EVENTS, &most) != 0)
+    if (count == 1 && unsigned_of(args[0], MQ_EVENTS, &events_max) != 0)
         return NULL;
-    uint64_t end = self->engine->event_taken + most;
+    uint64_t end = self->engine->event_taken + events_max;
     PyObject *list = PyList_New(0);
     mq_event event;
     uint32_t ring = 0;
@@ -466,7 +466,7 @@ static PyMethodDef engine_methods[] = {
     {"session_owner", FAST(engine_session_owner), "(session, owner) -> bool: it counts for that owner"},
     {"session_author", FAST(engine_session_author), "(session, author) -> bool: of retained messages"},
     {"retained_authors", FAST(engine_retained_authors),
-     "(first, most) -> ([(topic, author)], place to continue from | None)"},
+     "(first, topics_max) -> ([(topic, author)], place to continue from | None)"},
     {"retained_withhold", FAST(engine_retained_withhold),
      "(topic, author, withheld) -> bool: False for another author"},
     {"session_lasts", FAST(engine_session_lasts), "(session, lasts) -> bool: it outlasts its connection"},
@@ -504,7 +504,7 @@ static PyMethodDef engine_methods[] = {
     {"retained_changes", ONE(engine_retained_changes), "(bytes) -> (records, authors, True: there are more)"},
     {"add_ended_ring", ONE(engine_add_ended_ring), "(logged) -> ring that has ended"},
     {"routed_position", ONE(engine_routed_position), "(ring) -> position: what is below was routed"},
-    {"lowest_positions", FAST(engine_lowest_positions), "(first, most) -> (lowest positions, next or None)"},
+    {"lowest_positions", FAST(engine_lowest_positions), "(first, count) -> (lowest positions, next or None)"},
     {"replay_begin", NONE(engine_replay_begin), "()"},
     {"replay_session", FAST(engine_replay_session), "(number, session)"},
     {"replay_ring", FAST(engine_replay_ring), "(number, ring, end, routed)"},
@@ -522,16 +522,16 @@ static PyMethodDef engine_methods[] = {
     {"topic_find", ONE(engine_topic_find), "(name) -> topic, or MQ_NO_TOPIC"},
     {"topic_name", ONE(engine_topic_name), "(topic) -> bytes"},
     {"topics_scan", FAST(engine_topics_scan),
-     "(filter, first, places, most) -> (topics, as uint32; where to continue, or None)"},
-    {"topics_recycle", ONE(engine_topics_recycle), "(most) -> number of topics that were forgotten"},
+     "(filter, first, places, topics_max) -> (topics, as uint32; where to continue, or None)"},
+    {"topics_recycle", ONE(engine_topics_recycle), "(topics_max) -> number of topics that were forgotten"},
     {"topics_age", ONE(engine_topics_age), "(places) -> number of topics that were forgotten"},
     {"filter_add", FAST(engine_filter_add), "(filter, session, options): add or change a subscription"},
     {"filter_remove", FAST(engine_filter_remove), "(filter, session) -> bool"},
-    {"plain_subscribe", FAST(engine_plain_subscribe), "(body, version, most) -> content | None"},
+    {"plain_subscribe", FAST(engine_plain_subscribe), "(body, version, filters_max) -> content | None"},
     {"filters_add", FAST(engine_filters_add), "(filters, QoS of each, session) -> filters that retain"},
-    {"plain_unsubscribe", FAST(engine_plain_unsubscribe), "(body, version, most) -> content | None"},
+    {"plain_unsubscribe", FAST(engine_plain_unsubscribe), "(body, version, filters_max) -> content | None"},
     {"filters_remove", FAST(engine_filters_remove), "(filters, session) -> 1 or 0 for each that was handled"},
-    {"topics_match", FAST(engine_topics_match), "(filter, most) -> topics, as uint32, or None"},
+    {"topics_match", FAST(engine_topics_match), "(filter, branches_max) -> topics, as uint32, or None"},
     {"match_begin", FAST(engine_match_begin), "(name, session or 0) -> match"},
     {"match_step", FAST(engine_match_step), "(match, work) -> bool: it is complete"},
     {"match_sessions", ONE(engine_match_sessions), "(match) -> sessions, as uint64"},
@@ -541,13 +541,13 @@ static PyMethodDef engine_methods[] = {
     {"topic_limits", FAST(engine_topic_limits), "(bytes, levels)"},
     {"session_receives", FAST(engine_session_receives), "(session, bool): no rule denies it a topic"},
     {"check_receivers", ONE(engine_check_receivers), "(bool): Python decides who may receive a topic"},
-    {"routes_set", FAST(engine_routes_set), "(topics, session, tag) -> int"},
-    {"routes_add", FAST(engine_routes_add), "(topics, session, tag) -> int: one route more"},
-    {"routes_merge", FAST(engine_routes_merge), "(topics, session, tag) -> int: the higher QoS stays"},
+    {"routes_set", FAST(engine_routes_set), "(topics, session, options) -> int"},
+    {"routes_add", FAST(engine_routes_add), "(topics, session, options) -> int: one route more"},
+    {"routes_merge", FAST(engine_routes_merge), "(topics, session, options) -> int: the higher QoS stays"},
     {"routes_drop", FAST(engine_routes_drop), "(topics, session, 0) -> int"},
-    {"routes_of", ONE(engine_routes_of), "(topic) -> [(session, tag)]"},
+    {"routes_of", ONE(engine_routes_of), "(topic) -> [(session, options)]"},
     {"send_retained", FAST(engine_send_retained),
-     "(session, tag, filter, topics or None): send what those, or all that match, retain"},
+     "(session, options, filter, topics or None): send what those, or all that match, retain"},
     {"stop_retained", FAST(engine_stop_retained), "(session, filter)"},
     {"queue_topics", ONE(engine_queue_topics), "(session) -> topics of what waits, as uint32"},
     {"queue_purge", FAST(engine_queue_purge), "(session, topics) -> how many were taken back"},

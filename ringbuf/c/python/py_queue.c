@@ -17,11 +17,11 @@ static uint32_t index_at(const bytes_view *topics, Py_ssize_t i)
 PyObject *engine_send_retained(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_session *session;
-    unsigned long long tag;
+    unsigned long long options;
     HELD_VIEW filter = {0}, topics = {0};
     bool listed = count == 4 && args[3] != Py_None;
     if (take(count, 4) != 0 || view_of(args[2], &filter) != 0 || (listed && view_of(args[3], &topics) != 0) ||
-        session_from(self, args[0], &session) != 0 || unsigned_of(args[1], UINT32_MAX, &tag) != 0)
+        session_from(self, args[0], &session) != 0 || unsigned_of(args[1], UINT32_MAX, &options) != 0)
         return NULL;
     mq_retained_scope scope = {.filter = filter.bytes,
                                .filter_length = (uint32_t)filter.length,
@@ -29,7 +29,8 @@ PyObject *engine_send_retained(engine_object *self, args_t args, Py_ssize_t coun
                                .count = listed ? (uint32_t)(topics.length / 4) : 0};
     if (listed && scope.topics == NULL)
         scope.topics = "";
-    bool begun = session == NULL || mq_retained_delivery_begin(self->engine, session, (uint32_t)tag, &scope);
+    bool begun = session == NULL ||
+                 mq_retained_delivery_begin(self->engine, session, (uint32_t)options, &scope);
     return begun ? PyBool_FromLong(session != NULL) : PyErr_NoMemory();
 }
 

@@ -38,7 +38,7 @@ PyObject *engine_share_join(engine_object *self, args_t args, Py_ssize_t count)
         uint32_t ids = mq_subscription_ids_take(self->engine, mq_handle(&queue->item), identifiers.bytes,
                                                 (uint32_t)identifiers.length);
         joined = ids != 0 &&
-                 mq_share_join(self->engine, queue, session, (uint32_t)options | ids << MQ_TAG_IDS_SHIFT);
+                 mq_share_join(self->engine, queue, session, (uint32_t)options | ids << MQ_OPTION_IDS_SHIFT);
         if (ids != 0)
             mq_subscription_ids_drop(self->engine, ids);
     }

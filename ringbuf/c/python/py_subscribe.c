@@ -131,7 +131,7 @@ PyObject *engine_filters_add(engine_object *self, args_t args, Py_ssize_t count)
         if (text == NULL || length > RB_KEY_MAX_BYTES)
             well = false;
         else if (!add_one(self->engine, session, text, (uint32_t)length,
-                          ((const uint8_t *)qos.bytes)[i] & MQ_TAG_QOS, &retains))
+                          ((const uint8_t *)qos.bytes)[i] & MQ_OPTION_QOS, &retains))
             well = PyErr_NoMemory() != NULL;
         if (retains && PyList_Append(retaining, filter) != 0)
             well = false;

@@ -258,8 +258,8 @@ PyObject *engine_topics_age(engine_object *self, PyObject *places)
 }
 
 /* Call `act` for each topic of `ids`, uint32 each.  Returns the number of calls that returned true. */
-static Py_ssize_t each_topic(engine_object *self, const bytes_view *ids, mq_session *session, uint32_t tag,
-                             bool (*act)(mq_engine *, mq_topic *, mq_session *, uint32_t))
+static Py_ssize_t each_topic(engine_object *self, const bytes_view *ids, mq_session *session,
+                             uint32_t options, bool (*act)(mq_engine *, mq_topic *, mq_session *, uint32_t))
 {
     Py_ssize_t yes = 0;
     for (Py_ssize_t i = 0; i + 4 <= ids->length; i += 4) {
@@ -267,29 +267,29 @@ static Py_ssize_t each_topic(engine_object *self, const bytes_view *ids, mq_sess
         memcpy(&index, (const char *)ids->bytes + i, sizeof index);
         mq_topic *topic = mq_slab_at(&self->engine->topics, index);
         if (topic != NULL && topic->item.generation & 1)
-            yes += act(self->engine, topic, session, tag);
+            yes += act(self->engine, topic, session, options);
     }
     return yes;
 }
 
-static bool act_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+static bool act_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t options)
 {
-    return mq_route_set(engine, topic, session, tag);
+    return mq_route_set(engine, topic, session, options);
 }
 
-static bool act_add(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+static bool act_add(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t options)
 {
-    return mq_route_add(engine, topic, session, tag);
+    return mq_route_add(engine, topic, session, options);
 }
 
-static bool act_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+static bool act_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t options)
 {
-    return mq_route_merge(engine, topic, session, tag);
+    return mq_route_merge(engine, topic, session, options);
 }
 
-static bool act_drop(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+static bool act_drop(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t options)
 {
-    (void)tag;
+    (void)options;
     mq_route_drop(engine, topic, session);
     return true;
 }
@@ -298,12 +298,12 @@ static PyObject *over_topics(engine_object *self, args_t args, Py_ssize_t count,
                              bool (*act)(mq_engine *, mq_topic *, mq_session *, uint32_t))
 {
     mq_session *session;
-    unsigned long long tag;
+    unsigned long long options;
     HELD_VIEW ids = {0};
     if (take(count, 3) != 0 || view_of(args[0], &ids) != 0 || session_from(self, args[1], &session) != 0 ||
-        unsigned_of(args[2], UINT32_MAX, &tag) != 0)
+        unsigned_of(args[2], UINT32_MAX, &options) != 0)
         return NULL;
-    return PyLong_FromSsize_t(session == NULL ? 0 : each_topic(self, &ids, session, (uint32_t)tag, act));
+    return PyLong_FromSsize_t(session == NULL ? 0 : each_topic(self, &ids, session, (uint32_t)options, act));
 }
 
 PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count)
@@ -346,7 +346,7 @@ PyObject *engine_routes_of(engine_object *self, PyObject *index)
         if (route->session->item.generation != route->generation)
             continue;
         PyObject *pair = Py_BuildValue("(KI)", (unsigned long long)mq_handle(&route->session->item),
-                                       route->tag);
+                                       route->options);
         if (pair == NULL || PyList_Append(list, pair) != 0)
             Py_CLEAR(list);
         Py_XDECREF(pair);

@@ -230,18 +230,18 @@ static void choose_granted(const view *ring, rb_check *check, place end, uint64_
 {
     uint64_t granted = atomic_load_explicit(&ring->header->granted, memory_order_relaxed);
     uint64_t reserve = atomic_load_explicit(&ring->header->reserve, memory_order_relaxed);
-    uint64_t least = end.position == 0 ? 0 : end.position + RB_RECORD_ALIGN;
-    uint64_t most = end.position + IN_FLIGHT(ring), upper;
-    bool is_good = granted >= least && granted <= most && granted % RB_RECORD_ALIGN == 0;
-    bool other = reserve >= least && reserve <= most && reserve % RB_RECORD_ALIGN == 0;
+    uint64_t lowest = end.position == 0 ? 0 : end.position + RB_RECORD_ALIGN;
+    uint64_t highest = end.position + IN_FLIGHT(ring), upper;
+    bool is_good = granted >= lowest && granted <= highest && granted % RB_RECORD_ALIGN == 0;
+    bool other = reserve >= lowest && reserve <= highest && reserve % RB_RECORD_ALIGN == 0;
     if (is_good && other) {
         upper = granted > reserve ? granted : reserve;
         check->granted = granted < reserve ? granted : reserve;
     } else if (is_good || other) {
         upper = check->granted = is_good ? granted : reserve;
     } else {
-        check->granted = (least + ring->chunk - 1) & ~(ring->chunk - 1);
-        upper = most;
+        check->granted = (lowest + ring->chunk - 1) & ~(ring->chunk - 1);
+        upper = highest;
     }
     if (check->granted != granted)
         check->rebuilt |= RB_REBUILT_WATERMARK;
@@ -539,9 +539,9 @@ void rb_check_end(void *memory, rb_check *check)
     atomic_store_explicit(&end->pair[count & 1].offset, check->offset, memory_order_relaxed);
     /* pairs with the acquire in rb_end_read() */
     atomic_store_explicit(&end->count, count, memory_order_release);
-    uint64_t least = check->position == 0 ? 0 : check->position + RB_RECORD_ALIGN;
-    if (check->granted < least) /* committed but unpublished records may lie beyond */
-        check->granted = least;
+    uint64_t lowest = check->position == 0 ? 0 : check->position + RB_RECORD_ALIGN;
+    if (check->granted < lowest) /* committed but unpublished records may lie beyond */
+        check->granted = lowest;
     atomic_store_explicit(&ring.header->reserve, check->granted, memory_order_relaxed);
     atomic_store_explicit(&ring.header->granted, check->granted, memory_order_relaxed);
     if (atomic_load_explicit(&ring.header->durable, memory_order_relaxed) > check->position)

@@ -217,8 +217,8 @@ def test_the_parser_routes_a_new_topic_as_python_does(
             found.append(
                 [
                     sorted(
-                        (session, tag & 0xFF, engine.subscription_ids_of(tag >> 8))
-                        for session, tag in engine.routes_of(topic)
+                        (session, options & 0xFF, engine.subscription_ids_of(options >> 8))
+                        for session, options in engine.routes_of(topic)
                     )
                     for topic in topics
                 ]

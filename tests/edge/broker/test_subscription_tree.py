@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from edge.broker.sliced_work import at_once
 from edge.broker.subscription_tree import SubscriptionTree, overlap
 from edge.engine.engine import Engine, EngineLimits, Match, engine_of
-from edge.engine.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, tags
+from edge.engine.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, route_options
 from edge.mqtt import matches
 from tests.support import topic_tries
 from tests.support.mqtt_bench import Bench
@@ -94,7 +94,7 @@ def test_the_engine_routes_a_topic_as_the_python_tree_says(
         wanted = sorted(
             (session, options, identifiers_of(identifiers))
             for session, terms in expected.items()
-            for options, identifiers in tags(terms)
+            for options, identifiers in route_options(terms)
         )
         assert routes_to(bench, match, name) == wanted
         for handle in handles:

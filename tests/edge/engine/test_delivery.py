@@ -448,7 +448,7 @@ def test_subscribers_with_the_same_identifier_share_it() -> None:
 def test_an_exception_leaves_no_identifier_behind() -> None:
     with Bench() as bench:
         options = options_of(Subscription("t", no_local=True), 5), options_of(Subscription("t"), 6)
-        with pytest.raises(ZeroDivisionError), bench.broker.router.routes.tags_of(options) as words:
+        with pytest.raises(ZeroDivisionError), bench.broker.router.routes.route_options_of(options) as words:
             assert (len(words), bench.engine.subscription_ids_count()) == (2, 2)
             raise ZeroDivisionError
         assert bench.engine.subscription_ids_count() == 0

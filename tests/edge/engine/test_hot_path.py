@@ -242,7 +242,7 @@ def test_records_of_a_local_producer_reach_subscribers_without_being_copied_to_a
         producer.publish(("cam/1", b"frame 1"), ("cam/2", b"frame 2"), ("other", b"x"), flags=1)
         assert client.publishes() == [("cam/1", b"frame 1", 1), ("cam/2", b"frame 2", 1)]
         assert bench.records() == []
-        assert bench.stats.totals()["sourced"] == 3
+        assert bench.stats.totals()["from_producers"] == 3
 
 
 def test_properties_of_a_record_are_not_for_clients_whose_version_has_none() -> None:

@@ -63,7 +63,7 @@ def test_every_loss_has_its_cause_and_what_did_not_happen_is_not_shown():
     ]
     found = _lost(
         {
-            "mqtt": {"dropped": {"queue": 2, "denied": 0}, "source_lost": 0, "retained_refused": 4},
+            "mqtt": {"dropped": {"queue": 2, "denied": 0}, "producer_lost": 0, "retained_refused": 4},
             "rings": [{"name": "r-0", "rejected": 5, "readers": readers}, {"name": "s@cam", "readers": []}],
             "zmq": {"overrun": 0, "full_queues": 1},
             "bridges": [{"name": "lake", "lost_by": {"overwritten": 9, "retention": 2}}],

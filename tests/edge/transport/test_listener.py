@@ -428,7 +428,7 @@ def test_a_producer_that_stops_heeding_us_is_read_on() -> None:
             writer.publish(b"after it", key="cam/1")
             there.listener.wake()
             assert client.publish().payload == b"after it"
-            assert there.stats.totals()["source_evictions"] == 1
+            assert there.stats.totals()["producer_evictions"] == 1
             there.ask(lambda: there.listener.remove_ring(source))
             reader.close()
             attached.close()

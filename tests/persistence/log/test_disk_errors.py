@@ -272,5 +272,5 @@ def test_a_dropped_queue_leaves_an_idle_log_that_sleeps(desk: Desk) -> None:
     desk.now += 10_000 * MS
     desk.writer.step()
     assert desk.log.queued == 0
-    assert not desk.log.commit.has_own
+    assert not desk.log.commit.has_appended
     assert desk.writer.step() == 60_000 * MS

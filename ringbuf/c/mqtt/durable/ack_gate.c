@@ -25,7 +25,7 @@
 #include <stdlib.h>
 
 #define PENDING_MIN 64u
-#define SHOW_MAX 4096u /* records of one ring in one turn */
+#define VISIBLE_MAX 4096u /* records of one ring in one turn */
 
 /* ---- acknowledgements ---- */
 
@@ -38,7 +38,7 @@ uint8_t mq_refusal(const mq_engine *engine, const mq_ring *ring)
 
 uint64_t mq_ack_waits_for(const mq_ring *ring)
 {
-    return ring->ack_gate.event == MQ_GATE_UPSTREAM ? 1 + ring->writer->offset : ring->writer->tail;
+    return ring->ack_gate.event == MQ_GATE_UPSTREAM ? ring->writer->offset : ring->writer->tail;
 }
 
 static uint64_t durable_of(const mq_ring *ring)
@@ -53,7 +53,7 @@ mq_ack_status mq_ack_status_of(const mq_engine *engine, const mq_ring *ring, uin
     if (gate->event == MQ_GATE_UPSTREAM) {
         if (waits_for == MQ_NEVER)
             return MQ_ACK_LOST;
-        return gate->upstream < waits_for ? MQ_ACK_WAITS : MQ_ACK_DONE;
+        return gate->upstream_reported && gate->upstream_end >= waits_for ? MQ_ACK_DONE : MQ_ACK_WAITS;
     }
     if (durable_of(ring) >= waits_for)
         return MQ_ACK_DONE;
@@ -71,12 +71,13 @@ void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason)
     ring->ack_gate.refusal = reason;
 }
 
-void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset)
+void mq_upstream_progress(mq_engine *engine, uint32_t index, uint64_t end)
 {
     mq_ack_gate *gate = &engine->rings[index]->ack_gate;
-    if (offset < gate->upstream)
+    if (gate->upstream_reported && end <= gate->upstream_end)
         return;
-    gate->upstream = 1 + offset;
+    gate->upstream_reported = true;
+    gate->upstream_end = end;
     mq_receipts_drop_stored(engine, index);
 }
 
@@ -151,7 +152,7 @@ static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *ring)
         mq_pending_record hidden = *pending_at(gate, 0);
         if (hidden.position >= durable)
             return;
-        if (i == SHOW_MAX) {
+        if (i == VISIBLE_MAX) {
             engine->visible_pending = true;
             return;
         }

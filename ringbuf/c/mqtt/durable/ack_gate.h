@@ -23,7 +23,8 @@ typedef struct mq_ack_gate {
     uint8_t refusal; /* reason code for publishers while its log takes no records; 0: none */
     bool visible_when_durable; /* records are routed when durable, not when committed */
     uint64_t refused_since_ms;
-    uint64_t upstream; /* 1 + offset: sinks have, or reported as lost, all records below it; 0: no report */
+    bool upstream_reported; /* the sinks have reported their progress */
+    uint64_t upstream_end;  /* offset below which they have all records, or lost them */
     mq_pending_record *pending_visibility; /* circular buffer; NULL: none */
     uint32_t pending_first, pending_count, pending_capacity; /* capacity: a power of two */
 } mq_ack_gate;
@@ -45,23 +46,19 @@ struct mq_topic;
 /* Reason code for refusing publishers to `ring` now; 0: they are not refused. */
 uint8_t mq_refusal(const mq_engine *engine, const struct mq_ring *ring);
 void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason); /* reason 0 ends the refusal */
-/* Store that the sinks have all records below `offset`, except those reported as lost. */
-void mq_upstream_moved(mq_engine *engine, uint32_t index, uint64_t offset);
+/* Store that the sinks have all records below offset `end`, except those reported as lost. */
+void mq_upstream_progress(mq_engine *engine, uint32_t index, uint64_t end);
 /* Store that the sinks will never have the records from offset `from` to `to` - 1. */
 void mq_upstream_lost(mq_engine *engine, uint32_t index, uint64_t from, uint64_t to);
-/* True if waits_for is the value for a record with an offset from `from` to `to` - 1. */
-static inline bool mq_is_lost(uint64_t waits_for, uint64_t from, uint64_t to)
-{
-    return from + 1 < waits_for && waits_for <= to + 1;
-}
-/* Value of mq_ack.waits_for for a record that waits for all records in the ring now. */
+/* mq_ack.waits_for of an acknowledgement that waits for all records in the ring now: the end of the ring, as
+ * an offset (MQ_GATE_UPSTREAM) or as a position. */
 uint64_t mq_ack_waits_for(const struct mq_ring *ring);
 mq_ack_status mq_ack_status_of(const mq_engine *engine, const struct mq_ring *ring,
                                uint64_t waits_for);
 
 /* receipts.c */
 typedef struct mq_receipt { /* a QoS 2 message that a client sent, and the sinks may not have */
-    uint64_t waits_for;     /* as in mq_ack */
+    uint64_t offset;        /* of its record */
     uint16_t ring, identifier;
 } mq_receipt;
 typedef struct mq_receipts mq_receipts; /* of one session */

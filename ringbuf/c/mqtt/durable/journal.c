@@ -120,7 +120,7 @@ void mq_journal_routed(mq_engine *engine, const mq_session *session, const mq_en
         journal->used -= count == 0 ? ROUTED_BYTES : 0;
         return;
     }
-    put_word(to, head(entry->tag & 0xff, session->item.index));
+    put_word(to, head(entry->options & 0xff, session->item.index));
     put_word(journal->at + open - 1, head(MQ_J_ROUTED, count + 1));
     journal->open = open;
     journal->open_where = where;
@@ -130,16 +130,16 @@ void mq_journal_routed(mq_engine *engine, const mq_session *session, const mq_en
  * it. */
 void mq_journal_popped(mq_engine *engine, const mq_session *session, const mq_entry *entry)
 {
-    if (entry->tag & MQ_TAG_SHARED)
+    if (entry->options & MQ_OPTION_SHARED)
         mq_journal_gone(engine, entry);
-    else if (session->kept && entry->tag & MQ_TAG_QOS && session->group == NULL)
+    else if (session->kept && entry->options & MQ_OPTION_QOS && session->group == NULL)
         mq_journal_word(engine, MQ_J_POPPED, session, origin_word(entry->where));
 }
 
 void mq_journal_gone(mq_engine *engine, const mq_entry *entry)
 {
     const mq_session *queue = mq_slab_get(
-        &engine->sessions, mq_subscription_ids_at(engine, entry->tag >> MQ_TAG_IDS_SHIFT)->group);
+        &engine->sessions, mq_subscription_ids_at(engine, entry->options >> MQ_OPTION_IDS_SHIFT)->group);
     if (queue != NULL && queue->kept)
         add_long(engine, MQ_J_GONE, queue->item.index, origin_of(entry->where));
 }
@@ -149,7 +149,7 @@ void mq_journal_gone(mq_engine *engine, const mq_entry *entry)
 void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entry *entry, bool sent,
                      bool queued)
 {
-    bool shared = entry->tag & MQ_TAG_SHARED;
+    bool shared = entry->options & MQ_OPTION_SHARED;
     if (!sent) {
         if (queued)
             mq_journal_popped(engine, session, entry);
@@ -161,10 +161,10 @@ void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entr
         uint8_t *to = collect(&engine->journal, 16);
         if (to != NULL) {
             to = put_word(to, head(MQ_J_SENT_ELSE, session->item.index));
-            put_word(put_long(to, origin_of(entry->where)), entry->tag & 0xff);
+            put_word(put_long(to, origin_of(entry->where)), entry->options & 0xff);
         }
     }
-    if (shared && (entry->tag & MQ_TAG_QOS) == 2)
+    if (shared && (entry->options & MQ_OPTION_QOS) == 2)
         mq_journal_gone(engine, entry); /* the message stays with this session [MQTT-4.8.2-5] */
 }
 
@@ -177,9 +177,8 @@ static uint8_t *put_identifier(uint8_t *to, uint32_t kind, const mq_session *ses
 
 static uint8_t *put_receipt(uint8_t *to, const mq_session *session, const mq_receipt *receipt)
 {
-    uint64_t offset = receipt->waits_for - 2; /* 1 + offset of the next record */
-    return put_identifier(to, MQ_J_RECEIPT, session, (uint64_t)receipt->ring << MQ_RING_SHIFT | offset,
-                          receipt->identifier);
+    uint64_t where = (uint64_t)receipt->ring << MQ_RING_SHIFT | receipt->offset;
+    return put_identifier(to, MQ_J_RECEIPT, session, where, receipt->identifier);
 }
 
 bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier,
@@ -367,9 +366,9 @@ bool mq_journal_append_record(mq_engine *engine, const void *bytes, uint32_t len
 
 /* ---- snapshots ---- */
 
-static uint8_t *put_item(uint8_t *to, uint64_t where, uint32_t tag)
+static uint8_t *put_item(uint8_t *to, uint64_t where, uint32_t options)
 {
-    return put_word(put_long(to, origin_of(where)), tag & 0xff);
+    return put_word(put_long(to, origin_of(where)), options & 0xff);
 }
 
 static uint64_t window_bytes(const mq_session *session)
@@ -401,8 +400,8 @@ static uint8_t *put_window(uint8_t *to, const mq_session *session)
     to = put_word(to, session->received_count);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
         const mq_entry *entry = &session->sent[n & (session->sent_capacity - 1)];
-        bool groups = entry->tag & MQ_TAG_SHARED && (entry->tag & MQ_TAG_QOS) == 1;
-        to = groups ? put_item(to, MQ_NOWHERE, 0) : put_item(to, entry->where, entry->tag);
+        bool groups = entry->options & MQ_OPTION_SHARED && (entry->options & MQ_OPTION_QOS) == 1;
+        to = groups ? put_item(to, MQ_NOWHERE, 0) : put_item(to, entry->where, entry->options);
     }
     to = put_received(to, session);
     for (uint32_t i = 0; session->receipts != NULL && i < session->receipts->count; i++)
@@ -413,7 +412,8 @@ static uint8_t *put_window(uint8_t *to, const mq_session *session)
 /* True if a restart restores the entry to this queue. */
 static bool is_kept(const mq_entry *entry)
 {
-    return entry->tag & MQ_TAG_QOS && !(entry->tag & MQ_TAG_SHARED) && entry->where != MQ_NOWHERE;
+    return entry->options & MQ_OPTION_QOS && !(entry->options & MQ_OPTION_SHARED) &&
+           entry->where != MQ_NOWHERE;
 }
 
 static uint8_t *put_queue(uint8_t *to, const mq_session *session, uint32_t number)
@@ -430,7 +430,7 @@ static uint8_t *put_queue(uint8_t *to, const mq_session *session, uint32_t numbe
             first = put_word(to, head(MQ_J_QUEUED, number));
             to = first + 4;
         }
-        to = put_item(to, entry.where, entry.tag);
+        to = put_item(to, entry.where, entry.options);
         put_word(first, ++count);
     }
     return to;
@@ -455,14 +455,15 @@ static uint64_t members_bytes(const mq_group *group)
 
 static bool is_of(const mq_engine *engine, const mq_entry *entry, const mq_session *queue)
 {
-    return entry->tag & MQ_TAG_SHARED && entry->where != MQ_NOWHERE &&
-           mq_subscription_ids_at(engine, entry->tag >> MQ_TAG_IDS_SHIFT)->group == mq_handle(&queue->item);
+    return entry->options & MQ_OPTION_SHARED && entry->where != MQ_NOWHERE &&
+           mq_subscription_ids_at(engine, entry->options >> MQ_OPTION_IDS_SHIFT)->group ==
+               mq_handle(&queue->item);
 }
 
 static uint8_t *put_one(uint8_t *to, const mq_session *queue, const mq_entry *entry)
 {
-    uint32_t published = mq_share_published(entry->tag);
-    if (!(published & MQ_TAG_QOS))
+    uint32_t published = mq_share_published(entry->options);
+    if (!(published & MQ_OPTION_QOS))
         return to;
     to = put_word(put_word(to, head(MQ_J_QUEUED, queue->item.index)), 1);
     return put_item(to, entry->where, published);
@@ -477,7 +478,7 @@ static uint8_t *put_members(uint8_t *to, const mq_engine *engine, const mq_sessi
             continue;
         for (uint64_t n = member->sent_first; n < member->sent_next; n++) {
             const mq_entry *entry = &member->sent[n & (member->sent_capacity - 1)];
-            if (is_of(engine, entry, queue) && (entry->tag & MQ_TAG_QOS) == 1)
+            if (is_of(engine, entry, queue) && (entry->options & MQ_OPTION_QOS) == 1)
                 to = put_one(to, queue, entry);
         }
         mq_walk walk = {0};
@@ -502,11 +503,11 @@ static uint8_t *put_section(uint8_t *to, const mq_engine *engine, const mq_sessi
     return put_queue(to, session, session->item.index);
 }
 
-uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, uint64_t *length)
+uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t bytes_max, uint64_t *length)
 {
     uint64_t bytes = 0;
     uint32_t from = *next, end = from;
-    for (; end < engine->sessions.created && bytes < most; end++) {
+    for (; end < engine->sessions.created && bytes < bytes_max; end++) {
         const mq_session *session = mq_slab_at(&engine->sessions, end);
         if (session->item.generation & 1 && session->kept)
             bytes += section_bytes(session);

@@ -88,7 +88,7 @@ void mq_journal_popped(mq_engine *engine, const mq_session *session, const mq_en
 void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entry *entry, bool sent,
                      bool queued);
 void mq_journal_word(mq_engine *engine, uint32_t kind, const mq_session *session, uint32_t word);
-/* of a member's entry, tagged MQ_TAG_SHARED */
+/* of a member's entry, with MQ_OPTION_SHARED */
 void mq_journal_gone(mq_engine *engine, const mq_entry *entry);
 /* False: the entries have no room, and leave no trace; their record must not be stored.  `receipt` NULL:
  * none. */
@@ -101,9 +101,9 @@ bool mq_journal_flush(mq_engine *engine);
 bool mq_journal_append_record(mq_engine *engine, const void *bytes, uint32_t length);
 /* Bytes of the complete entry at `at`; 0 if it exceeds `left` or is invalid. */
 uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left);
-/* Entries with the state of kept sessions, from session *next on, up to about `most` bytes.  *next is
+/* Entries with the state of kept sessions, from session *next on, up to about `bytes_max` bytes.  *next is
  * UINT32_MAX after the last session.  Caller frees.  NULL: no memory. */
-uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, uint64_t *length);
+uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t bytes_max, uint64_t *length);
 void mq_journal_section(mq_engine *engine, const mq_session *session); /* written to the journal itself */
 void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool output_waits, uint64_t in_log);
 void mq_journal_close(mq_engine *engine);

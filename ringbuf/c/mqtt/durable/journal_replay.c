@@ -121,12 +121,14 @@ static uint64_t where_now(const mq_journal_replay *replay, uint64_t where)
 
 /* ---- one entry each ---- */
 
-static void queue(mq_engine *engine, mq_session *session, uint64_t where, uint32_t tag)
+static void queue(mq_engine *engine, mq_session *session, uint64_t where, uint32_t options)
 {
-    if (!(tag & MQ_TAG_QOS) || (tag & MQ_TAG_QOS) == 3)
+    if (!(options & MQ_OPTION_QOS) || (options & MQ_OPTION_QOS) == 3)
         return;
     mq_push(engine, session,
-            (mq_entry){.where = where, .topic = MQ_NO_TOPIC, .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN)});
+            (mq_entry){.where = where,
+                       .topic = MQ_NO_TOPIC,
+                       .options = options & (MQ_OPTION_QOS | MQ_OPTION_RETAIN)});
 }
 
 static void on_routed(mq_engine *engine, mq_journal_replay *replay, const uint8_t *at)
@@ -171,7 +173,7 @@ static void send(mq_engine *engine, mq_session *session, mq_entry entry)
     if (sent == NULL)
         return;
     *sent = entry;
-    if (entry.where == MQ_NOWHERE && !(entry.tag & MQ_TAG_RELEASED))
+    if (entry.where == MQ_NOWHERE && !(entry.options & MQ_OPTION_RELEASED))
         mq_sent_done(engine, session, sent);
 }
 
@@ -188,11 +190,11 @@ static void on_sent(mq_engine *engine, mq_session *session, uint32_t word, bool 
 static void on_sent_else(mq_engine *engine, const mq_journal_replay *replay, mq_session *session,
                          const uint8_t *at)
 {
-    uint32_t tag = word_at(at, 3);
-    bool groups = tag & MQ_TAG_SHARED && (tag & MQ_TAG_QOS) == 1;
+    uint32_t options = word_at(at, 3);
+    bool groups = options & MQ_OPTION_SHARED && (options & MQ_OPTION_QOS) == 1;
     mq_entry entry = {.where = groups ? MQ_NOWHERE : where_now(replay, long_at(at, 1)),
                       .topic = MQ_NO_TOPIC,
-                      .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN)};
+                      .options = options & (MQ_OPTION_QOS | MQ_OPTION_RETAIN)};
     session->disordered = true;
     send(engine, session, entry);
 }
@@ -201,7 +203,7 @@ static void on_released(mq_session *session, uint32_t identifier)
 {
     mq_entry *entry = mq_sent_find(session, (uint16_t)identifier);
     if (entry != NULL)
-        *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
+        *entry = (mq_entry){.where = MQ_NOWHERE, .options = MQ_OPTION_RELEASED | 2};
 }
 
 /* True if the record was stored: the writer had passed its intended position. */
@@ -231,7 +233,7 @@ static void on_receipt(mq_engine *engine, const mq_journal_replay *replay, mq_se
     mq_receipt_drop(session, (uint16_t)identifier);
     mq_receipt_add(
         engine, session,
-        (mq_receipt){.waits_for = offset + 2, .ring = (uint16_t)ring, .identifier = (uint16_t)identifier});
+        (mq_receipt){.offset = offset, .ring = (uint16_t)ring, .identifier = (uint16_t)identifier});
 }
 
 /* Search from the oldest entry: a finished one is usually near the front. */
@@ -240,12 +242,12 @@ static void on_gone(mq_engine *engine, mq_session *group, uint64_t where)
     mq_walk walk = {0};
     while (mq_queue_next(group, &walk)) {
         mq_entry entry = mq_entry_at(walk.at);
-        if (entry.where != where || entry.tag & MQ_TAG_RELEASED)
+        if (entry.where != where || entry.options & MQ_OPTION_RELEASED)
             continue;
         mq_entry_take_back(walk.at);
         break;
     }
-    while (group->queue_count > 0 && mq_queue_front(group).tag & MQ_TAG_RELEASED)
+    while (group->queue_count > 0 && mq_queue_front(group).options & MQ_OPTION_RELEASED)
         mq_queue_pop(engine, group);
 }
 
@@ -257,11 +259,11 @@ static void on_window(mq_engine *engine, const mq_journal_replay *replay, mq_ses
     const uint8_t *identifiers = at + 28 + 12 * sent;
     session->sent_first = session->sent_next = session->resend = long_at(at, 1);
     for (uint32_t i = 0; i < sent; i++) {
-        uint32_t tag = word_at(at, 9 + 3 * i);
+        uint32_t options = word_at(at, 9 + 3 * i);
         send(engine, session,
              (mq_entry){.where = where_now(replay, long_at(at, 7 + 3 * i)),
                         .topic = MQ_NO_TOPIC,
-                        .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN | MQ_TAG_RELEASED)});
+                        .options = options & (MQ_OPTION_QOS | MQ_OPTION_RETAIN | MQ_OPTION_RELEASED)});
     }
     session->disordered |= sent > 0;
     for (uint32_t i = 0; i < received; i++)
@@ -366,10 +368,10 @@ static uint32_t ids_of(mq_engine *engine, uint32_t topic, const mq_session *sess
         const mq_route *route = &known->routes[i];
         if (route->session != session || route->generation != session->item.generation)
             continue;
-        uint32_t ids = route->tag >> MQ_TAG_IDS_SHIFT;
+        uint32_t ids = route->options >> MQ_OPTION_IDS_SHIFT;
         if (ids)
             mq_subscription_ids_at(engine, ids)->references++;
-        return ids << MQ_TAG_IDS_SHIFT;
+        return ids << MQ_OPTION_IDS_SHIFT;
     }
     return 0;
 }
@@ -460,7 +462,7 @@ static bool resolve_entry(mq_engine *engine, mq_journal_replay *replay, const mq
                      ? resolve_producer_record(engine, replay, ring, entry, out)
                      : resolve_overwritten(engine, replay, ring, entry, out);
     if (known && entry->topic != MQ_NO_TOPIC)
-        entry->tag |= ids_of(engine, entry->topic, session);
+        entry->options |= ids_of(engine, entry->topic, session);
     return known;
 }
 
@@ -468,7 +470,7 @@ static bool resolve_entry(mq_engine *engine, mq_journal_replay *replay, const mq
 static void entry_put(uint8_t *at, const mq_entry *entry)
 {
     memcpy(at, &entry->where, 8);
-    memcpy(at + 8, &entry->tag, 4);
+    memcpy(at + 8, &entry->options, 4);
     memcpy(at + 12, &entry->topic, 3);
 }
 

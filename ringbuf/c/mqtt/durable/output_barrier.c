@@ -75,7 +75,7 @@ static void reap_output(mq_engine *engine)
 {
     mq_list walked = engine->sync_waiters;
     uint64_t done = engine->journal.output_waits ? synced(engine) : UINT64_MAX;
-    engine->sync_waiters = engine->passing;
+    engine->sync_waiters = engine->spare_list;
     for (uint32_t i = 0; i < walked.count; i++) {
         mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
         if (connection == NULL)
@@ -87,7 +87,7 @@ static void reap_output(mq_engine *engine)
             add_waiter(engine, connection);
     }
     walked.count = 0;
-    engine->passing = walked;
+    engine->spare_list = walked;
 }
 
 /* ---- records ---- */

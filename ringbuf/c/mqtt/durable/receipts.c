@@ -92,12 +92,12 @@ void mq_receipts_forget(mq_session *session, uint32_t ring)
 
 /* ---- reports of the sinks ---- */
 
-static void settle(mq_engine *engine, mq_receipts *receipts, uint32_t ring)
+static void drop_stored(mq_engine *engine, mq_receipts *receipts, uint32_t ring)
 {
-    uint64_t upstream = engine->rings[ring]->ack_gate.upstream;
+    uint64_t end = engine->rings[ring]->ack_gate.upstream_end;
     uint32_t count = receipts->count, kept = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (receipts->at[i].ring != ring || receipts->at[i].waits_for > upstream)
+        if (receipts->at[i].ring != ring || receipts->at[i].offset >= end)
             receipts->at[kept++] = receipts->at[i];
     receipts->count = kept;
     mq_session *session = receipts->session;
@@ -111,7 +111,7 @@ void mq_receipts_drop_stored(mq_engine *engine, uint32_t ring)
 {
     for (mq_receipts *receipts = engine->receipts, *next; receipts != NULL; receipts = next) {
         next = receipts->next;
-        settle(engine, receipts, ring);
+        drop_stored(engine, receipts, ring);
     }
 }
 
@@ -120,7 +120,7 @@ void mq_receipts_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t 
     for (mq_receipts *receipts = engine->receipts, *next; receipts != NULL; receipts = next) {
         next = receipts->next;
         for (uint32_t i = receipts->count; i-- > 0;) /* as in mq_receipts_forget() */
-            if (receipts->at[i].ring == ring && mq_is_lost(receipts->at[i].waits_for, from, to))
+            if (receipts->at[i].ring == ring && from <= receipts->at[i].offset && receipts->at[i].offset < to)
                 mq_received_lost(engine, receipts->session, receipts->at[i].identifier);
     }
 }

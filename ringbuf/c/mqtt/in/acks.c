@@ -19,11 +19,12 @@
 
 #include <stdlib.h>
 
-static void put_ack(mq_engine *engine, mq_connection *connection, uint8_t first, uint16_t identifier,
+static void put_ack(mq_engine *engine, mq_connection *connection, uint8_t first_byte, uint16_t identifier,
                     uint8_t reason)
 {
     bool has_reason = reason != MQ_REASON_SUCCESS && connection->version == 5;
-    uint8_t bytes[5] = {first, has_reason ? 3 : 2, (uint8_t)(identifier >> 8), (uint8_t)identifier, reason};
+    uint8_t bytes[5] = {first_byte, has_reason ? 3 : 2, (uint8_t)(identifier >> 8), (uint8_t)identifier,
+                        reason};
     mq_write_output(engine, connection, bytes, has_reason ? 5 : 4);
 }
 
@@ -60,7 +61,7 @@ uint32_t mq_acks_max(const mq_engine *engine, const mq_connection *connection)
 /* True if sending this acknowledgement ends its exchange. */
 static bool ends(const mq_ack *ack)
 {
-    return ack->first == MQ_PUBACK << 4 || ack->reason >= MQ_REASON_UNSPECIFIED_ERROR;
+    return ack->first_byte == MQ_PUBACK << 4 || ack->reason >= MQ_REASON_UNSPECIFIED_ERROR;
 }
 
 static void wait_for_release(mq_engine *engine, mq_connection *connection)
@@ -97,7 +98,7 @@ static void queue_ack(mq_engine *engine, mq_connection *connection, mq_ack ack)
 static mq_ack_status status_of(const mq_engine *engine, const mq_connection *connection, mq_ack *ack)
 {
     const mq_ring *ring = engine->rings[ack->ring];
-    if (ack->waits_for == 0 || ring->kind != MQ_RING_OWN)
+    if (!ack->waits || ring->kind != MQ_RING_OWN)
         return MQ_ACK_DONE;
     mq_ack_status status = mq_ack_status_of(engine, ring, ack->waits_for);
     if (status == MQ_ACK_DONE || status == MQ_ACK_WAITS)
@@ -108,7 +109,8 @@ static mq_ack_status status_of(const mq_engine *engine, const mq_connection *con
     return status;
 }
 
-static void release(mq_engine *engine, mq_connection *connection)
+/* Send the acknowledgements of one connection up to the first that still waits. */
+static void send_reached(mq_engine *engine, mq_connection *connection)
 {
     connection->has_acks = false;
     while (connection->acks_count > 0) {
@@ -127,7 +129,7 @@ static void release(mq_engine *engine, mq_connection *connection)
         engine->counters.acks_waiting--;
         if (!ended && status == MQ_ACK_REFUSED) /* a PUBREC with a failure frees its identifier */
             mq_exchange_end(engine, connection, ack.identifier);
-        put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
+        put_ack(engine, connection, ack.first_byte, ack.identifier, ack.reason);
         if (connection->stop == MQ_STOP_CLOSING) /* no memory for the packet: it has no session any more */
             return;
     }
@@ -140,18 +142,18 @@ static void release(mq_engine *engine, mq_connection *connection)
     }
 }
 
-/* Send each acknowledgement whose record has reached the required durability.  One sync may release many. */
+/* Send each acknowledgement whose gate its record has reached.  One sync may release many. */
 void mq_acks_release(mq_engine *engine)
 {
     mq_list walked = engine->ack_waiters;
-    engine->ack_waiters = engine->passing;
+    engine->ack_waiters = engine->spare_list;
     for (uint32_t i = 0; i < walked.count; i++) {
         mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
         if (connection != NULL && connection->stop != MQ_STOP_CLOSING)
-            release(engine, connection);
+            send_reached(engine, connection);
     }
     walked.count = 0;
-    engine->passing = walked;
+    engine->spare_list = walked;
 }
 
 /* Find the acknowledgements of lost records.  Those of QoS 2 have receipts (mq_received_lost). */
@@ -161,7 +163,8 @@ void mq_acks_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to)
         mq_connection *connection = mq_slab_get(&engine->connections, engine->ack_waiters.at[i]);
         for (uint32_t j = 0; connection != NULL && j < connection->acks_count; j++) {
             mq_ack *ack = ack_at(connection, j);
-            if (ack->ring == ring && ack->first == MQ_PUBACK << 4 && mq_is_lost(ack->waits_for, from, to))
+            bool is_lost = from < ack->waits_for && ack->waits_for <= to; /* waits_for: offset + 1 */
+            if (ack->ring == ring && ack->first_byte == MQ_PUBACK << 4 && is_lost)
                 ack->waits_for = MQ_NEVER;
         }
     }
@@ -178,13 +181,11 @@ bool mq_ack_waits(const mq_connection *connection, uint16_t identifier)
 /* Acknowledge at once, or when the record is durable; never before an earlier one of this connection. */
 void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack)
 {
-    bool waits = ack.ring != 0 && engine->rings[ack.ring]->ack_gate.event != MQ_GATE_NONE;
-    if (!waits)
-        ack.waits_for = 0;
-    if (waits || connection->acks_count > 0)
+    ack.waits = ack.ring != 0 && engine->rings[ack.ring]->ack_gate.event != MQ_GATE_NONE;
+    if (ack.waits || connection->acks_count > 0)
         queue_ack(engine, connection, ack);
     else
-        put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
+        put_ack(engine, connection, ack.first_byte, ack.identifier, ack.reason);
 }
 
 bool mq_exchange_end(mq_engine *engine, mq_connection *connection, uint16_t identifier)
@@ -210,7 +211,7 @@ void mq_received_lost(mq_engine *engine, mq_session *session, uint16_t identifie
     mq_acks_retry(engine, connection);
     for (uint32_t i = 0; i < connection->acks_count; i++) {
         mq_ack *ack = ack_at(connection, i);
-        if (ack->identifier == identifier && ack->first == MQ_PUBREC << 4)
+        if (ack->identifier == identifier && ack->first_byte == MQ_PUBREC << 4)
             ack->waits_for = MQ_NEVER;
     }
 }
@@ -266,13 +267,13 @@ static uint32_t ack_read(const mq_connection *connection, const mq_packet *packe
 static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *entry, const mq_ack *ack)
 {
     bool known = entry != NULL, failed = ack->reason >= MQ_REASON_UNSPECIFIED_ERROR;
-    bool released = known && entry->tag & MQ_TAG_RELEASED;
+    bool released = known && entry->options & MQ_OPTION_RELEASED;
     if (known && failed) {
         mq_sent_done(engine, connection->session, entry);
         mq_connection_touch(engine, connection);
     } else if (known && !released) {
         mq_entry_done(engine, entry);
-        *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
+        *entry = (mq_entry){.where = MQ_NOWHERE, .options = MQ_OPTION_RELEASED | 2};
         if (connection->session->kept) {
             mq_journal_word(engine, MQ_J_RELEASED, connection->session, ack->identifier);
             mq_output_barrier(engine, connection); /* after PUBREL, a repetition would be a new message */
@@ -285,11 +286,11 @@ static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *en
 
 /* True if the message in flight waits for this type of acknowledgement.  Otherwise client and server mean
  * different exchanges, and neither can know what has arrived [MQTT-4.13.1-1]. */
-static bool fits(uint32_t kind, uint32_t tag)
+static bool fits(uint32_t kind, uint32_t options)
 {
-    uint32_t qos = tag & MQ_TAG_QOS;
+    uint32_t qos = options & MQ_OPTION_QOS;
     if (kind == MQ_PUBCOMP)
-        return (tag & MQ_TAG_RELEASED) != 0;
+        return (options & MQ_OPTION_RELEASED) != 0;
     return kind == MQ_PUBACK ? qos == 1 : qos == 2;
 }
 
@@ -309,12 +310,12 @@ bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const m
         return connection->stop != MQ_STOP_CLOSING;
     }
     mq_entry *entry = mq_sent_find(session, ack.identifier);
-    if (entry != NULL && !fits(kind, entry->tag))
+    if (entry != NULL && !fits(kind, entry->options))
         return mq_refuse(engine, connection, MQ_CLOSE_PROTOCOL);
     if (kind == MQ_PUBREC) {
         on_pubrec(engine, connection, entry, &ack);
     } else if (entry != NULL) {
-        if (kind == MQ_PUBACK && entry->tag & MQ_TAG_SHARED)
+        if (kind == MQ_PUBACK && entry->options & MQ_OPTION_SHARED)
             mq_journal_gone(engine, entry);
         mq_sent_done(engine, session, entry);
         mq_connection_touch(engine, connection);

@@ -59,8 +59,8 @@ static bool is_full(const mq_engine *engine)
 /* True if memory is scarce for connections without a promise. */
 static bool is_scarce(const mq_engine *engine)
 {
-    uint64_t most = engine->limits.unfinished_max_bytes;
-    return engine->starved > 0 || in_use(engine) >= most - most / 4;
+    uint64_t bytes_max = engine->limits.unfinished_max_bytes;
+    return engine->starved > 0 || in_use(engine) >= bytes_max - bytes_max / 4;
 }
 
 /* ---- memory ---- */
@@ -228,10 +228,10 @@ static mq_line *next_line(mq_engine *engine)
 /* Bytes that all connections in line lack, at most the limit of all input memory. */
 static uint64_t all_wanted(const mq_engine *engine)
 {
-    uint64_t bytes = 0, most = engine->limits.unfinished_max_bytes;
+    uint64_t bytes = 0, bytes_max = engine->limits.unfinished_max_bytes;
     for (int i = 0; i < MQ_LINES; i++) {
         const mq_line *line = &engine->lines[i];
-        for (uint32_t n = line->first; n < line->list.count && bytes < most; n++) {
+        for (uint32_t n = line->first; n < line->list.count && bytes < bytes_max; n++) {
             const mq_connection *connection = mq_slab_get(&engine->connections, line->list.at[n]);
             bytes += is_waiting(connection) ? rest_of(connection) : 0;
         }

@@ -28,7 +28,7 @@ typedef struct publish {
     uint32_t name_length; /* 0: only an alias was given */
     uint32_t qos;
     uint16_t identifier, alias;
-    bool text;
+    bool is_text; /* the payload is declared as UTF-8 */
 } publish;
 
 /* ---- reading ---- */
@@ -45,7 +45,7 @@ static uint32_t read_properties(mq_engine *engine, const uint8_t *at, const uint
     if (cause != 0) /* a malformed name has precedence; otherwise it is found with a new topic */
         return mq_is_string(out->name, out->name_length) ? cause : MQ_CLOSE_MALFORMED;
     out->alias = properties.alias;
-    out->text = properties.text;
+    out->is_text = properties.text;
     out->message.properties = properties.stored;
     out->message.properties_length = properties.stored_length;
     out->message.flags |= properties.flags;
@@ -92,7 +92,7 @@ static inline uint32_t read_publish(mq_engine *engine, const mq_connection *conn
     out->qos = qos;
     out->identifier = identifier;
     out->alias = 0;
-    out->text = false;
+    out->is_text = false;
     if (connection->version == 5)
         return read_version_5(engine, body + head, body + packet->length, out);
     return name_length == 0 ? MQ_CLOSE_MALFORMED : 0; /* 4.7.3-1: no empty topic */
@@ -100,14 +100,14 @@ static inline uint32_t read_publish(mq_engine *engine, const mq_connection *conn
 
 /* ---- acknowledgement ---- */
 
-static void answer(mq_engine *engine, mq_connection *connection, const publish *publish, uint16_t ring,
+static void acknowledge(mq_engine *engine, mq_connection *connection, const publish *publish, uint16_t ring,
                    uint64_t waits_for, uint8_t reason)
 {
     mq_acknowledge(engine, connection,
                    (mq_ack){.waits_for = waits_for,
                             .ring = ring,
                             .identifier = publish->identifier,
-                            .first = publish->qos == 1 ? MQ_PUBACK << 4 : MQ_PUBREC << 4,
+                            .first_byte = publish->qos == 1 ? MQ_PUBACK << 4 : MQ_PUBREC << 4,
                             .reason = reason});
 }
 
@@ -119,7 +119,7 @@ static bool drop(mq_engine *engine, mq_connection *connection, const publish *pu
     if (publish->qos == 2 && connection->version == 5)
         mq_exchange_end(engine, connection, publish->identifier);
     if (publish->qos > 0)
-        answer(engine, connection, publish, 0, 0, reason);
+        acknowledge(engine, connection, publish, 0, 0, reason);
     return true;
 }
 
@@ -163,7 +163,7 @@ static bool mark_once(mq_engine *engine, mq_session *session, const mq_topic *to
     bool again, has_receipt = needs_receipt(engine, topic);
     mq_ring *ring = engine->rings[topic->ring];
     mq_receipt receipt = {
-        .waits_for = 1 + mq_ack_waits_for(ring), .ring = topic->ring, .identifier = publish->identifier};
+        .offset = ring->writer->offset, .ring = topic->ring, .identifier = publish->identifier};
     if (!mq_received_mark(session, publish->identifier, &again))
         return false;
     if ((has_receipt && !mq_receipt_add(engine, session, receipt)) ||
@@ -184,8 +184,8 @@ static void acknowledge_again(mq_engine *engine, mq_connection *connection, cons
 {
     const mq_receipt *receipt = mq_receipt_find(connection->session, publish->identifier);
     uint16_t ring = receipt == NULL ? topic->ring : receipt->ring;
-    uint64_t waits_for = receipt == NULL ? mq_ack_waits_for(engine->rings[ring]) : receipt->waits_for;
-    answer(engine, connection, publish, ring, waits_for, MQ_REASON_SUCCESS);
+    uint64_t waits_for = receipt == NULL ? mq_ack_waits_for(engine->rings[ring]) : receipt->offset + 1;
+    acknowledge(engine, connection, publish, ring, waits_for, MQ_REASON_SUCCESS);
 }
 
 /* True if a new QoS 2 message must wait: the session has the maximum of receipts, from earlier connections,
@@ -217,7 +217,7 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
         return pause_for_room(engine, connection);
     uint64_t waits_for = mq_append_checked(engine, topic, &publish->message);
     connection->unfinished++;
-    answer(engine, connection, publish, topic->ring, waits_for, MQ_REASON_SUCCESS);
+    acknowledge(engine, connection, publish, topic->ring, waits_for, MQ_REASON_SUCCESS);
     return true;
 }
 
@@ -248,7 +248,7 @@ static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic,
     if (result != RB_OK)
         return append_failed(engine, connection, topic, publish, result);
     if (publish->qos == 1)
-        answer(engine, connection, publish, topic->ring, waits_for,
+        acknowledge(engine, connection, publish, topic->ring, waits_for,
                engine->matched == 0 ? MQ_REASON_NO_MATCHING_SUBSCRIBERS : MQ_REASON_SUCCESS);
     return true;
 }
@@ -265,7 +265,7 @@ static bool exceeds_quota(const mq_engine *engine, const mq_connection *connecti
 }
 
 /* Drop the message after Python has refused to create its topic. */
-static bool skip(mq_engine *engine, mq_connection *connection, const publish *publish)
+static bool drop_refused(mq_engine *engine, mq_connection *connection, const publish *publish)
 {
     uint8_t reason = connection->refusal_reason;
     connection->refusal_reason = 0;
@@ -353,17 +353,17 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
     if (cause != 0)
         return mq_refuse(engine, connection, cause);
     if (connection->refusal_reason != 0)
-        return skip(engine, connection, &publish);
+        return drop_refused(engine, connection, &publish);
     if (is_refused(connection, publish.alias))
         return drop(engine, connection, &publish, MQ_DROP_TOPIC_NAME, MQ_REASON_TOPIC_NAME_INVALID);
     if (exceeds_payload(engine, connection, &publish))
         return drop(engine, connection, &publish, MQ_DROP_TOO_LARGE, MQ_REASON_QUOTA_EXCEEDED);
     mq_topic *topic = cached_topic(engine, connection, packet, &publish);
     if (topic == NULL)
-        return connection->refusal_reason != 0 && skip(engine, connection, &publish);
+        return connection->refusal_reason != 0 && drop_refused(engine, connection, &publish);
     if (!connection->last_allowed)
         return drop(engine, connection, &publish, MQ_DROP_DENIED, MQ_REASON_NOT_AUTHORIZED);
-    if (publish.text && !mq_is_utf8(publish.message.payload, publish.message.payload_length))
+    if (publish.is_text && !mq_is_utf8(publish.message.payload, publish.message.payload_length))
         return drop(engine, connection, &publish, MQ_DROP_PAYLOAD_FORMAT, MQ_REASON_PAYLOAD_FORMAT_INVALID);
     if (refuses_retained(engine, connection, topic, &publish))
         return drop(engine, connection, &publish, MQ_DROP_RETAINED_FULL, MQ_REASON_QUOTA_EXCEEDED);

@@ -16,13 +16,13 @@
 
 static void fill(const mq_engine *engine, mq_connection *connection)
 {
-    uint64_t most = (uint64_t)connection->publish_rate_max * MESSAGE,
+    uint64_t credit_max = (uint64_t)connection->publish_rate_max * MESSAGE,
              passed_ms = engine->now_ms - connection->rate_seen_ms;
     connection->rate_seen_ms = engine->now_ms;
     /* one second fills the bucket; a longer time must not overflow */
     connection->rate_credit += (passed_ms < 1000 ? passed_ms : 1000) * connection->publish_rate_max;
-    if (connection->rate_credit > most)
-        connection->rate_credit = most;
+    if (connection->rate_credit > credit_max)
+        connection->rate_credit = credit_max;
 }
 
 void mq_rate_begin(const mq_engine *engine, mq_connection *connection)

@@ -64,16 +64,16 @@ static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_e
     mq_session *session = connection->session;
     mq_entry *sent = NULL;
     uint16_t identifier = 0;
-    if (result == MQ_BUILT && entry->tag & MQ_TAG_QOS &&
+    if (result == MQ_BUILT && entry->options & MQ_OPTION_QOS &&
         (sent = mq_sent_add(engine, session, &identifier)) == NULL)
         result = MQ_NO_MEMORY;
     if (sent != NULL) {
         *sent = *entry; /* takes over the references */
         mq_sent_measured(session, sent, mq_frame_bytes(frame));
     }
-    if (session->kept || entry->tag & MQ_TAG_SHARED) {
+    if (session->kept || entry->options & MQ_OPTION_SHARED) {
         mq_journal_sent(engine, session, entry, sent != NULL, queued);
-        if (sent != NULL && (entry->tag & MQ_TAG_QOS) == 2)
+        if (sent != NULL && (entry->options & MQ_OPTION_QOS) == 2)
             mq_output_barrier(engine, connection); /* with another identifier the client would get it twice */
     }
     if (result == MQ_BUILT)
@@ -93,7 +93,7 @@ static bool deliver_plain(mq_engine *engine, mq_connection *connection, const mq
 {
     mq_bytes *out = &connection->out;
     bool is_v5 = connection->version == 5;
-    if (entry->tag & ~(uint32_t)MQ_TAG_RETAIN || entry->where == MQ_NOWHERE ||
+    if (entry->options & ~(uint32_t)MQ_OPTION_RETAIN || entry->where == MQ_NOWHERE ||
         (is_v5 && (connection->alias_max | connection->send_max_bytes)))
         return false;
     const mq_ring *ring = engine->rings[mq_where_ring(entry->where)];
@@ -107,7 +107,7 @@ static bool deliver_plain(mq_engine *engine, mq_connection *connection, const mq
         (waiting > 0 && waiting + MQ_FRAME_HEAD_MAX + length > connection->out_chunk))
         return false;
     uint8_t *to = out->at + out->end;
-    *to++ = (uint8_t)(MQ_PUBLISH << 4 | (entry->tag & MQ_TAG_RETAIN ? 1 : 0));
+    *to++ = (uint8_t)(MQ_PUBLISH << 4 | (entry->options & MQ_OPTION_RETAIN ? 1 : 0));
     to = mq_variable_put(to, length);
     *to++ = (uint8_t)(record->key_length >> 8);
     *to++ = (uint8_t)record->key_length;
@@ -146,7 +146,7 @@ static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_s
     mq_entry *entry = &session->sent[session->resend & (session->sent_capacity - 1)];
     uint16_t identifier = (uint16_t)(session->resend % 65535 + 1);
     mq_built result = MQ_BUILT;
-    if (entry->tag & MQ_TAG_RELEASED) {
+    if (entry->options & MQ_OPTION_RELEASED) {
         uint8_t pubrel[4] = {MQ_PUBREL << 4 | 2, 2, (uint8_t)(identifier >> 8), (uint8_t)identifier};
         if ((result = reserve_output(engine, connection, sizeof pubrel)) != MQ_BUILT)
             return result;
@@ -162,35 +162,15 @@ static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_s
             return result;
         engine->counters.redelivered += result == MQ_BUILT;
     }
-    session->unsent -= entry->where != MQ_NOWHERE || entry->tag & MQ_TAG_RELEASED;
+    session->unsent -= entry->where != MQ_NOWHERE || entry->options & MQ_OPTION_RELEASED;
     session->resend++;
     if (result != MQ_BUILT) {
         count_drop(engine, session, result);
-        if (entry->tag & MQ_TAG_SHARED)
+        if (entry->options & MQ_OPTION_SHARED)
             mq_journal_gone(engine, entry);
         mq_sent_done(engine, session, entry);
     }
     return result;
-}
-
-/* True if the window permits the next redelivery: the client may have reconnected with a smaller Receive
- * Maximum [MQTT-3.3.4-9].  PUBREL needs no room in the window [4.9]. */
-static bool may_resend(const mq_session *session)
-{
-    const mq_entry *entry = &session->sent[session->resend & (session->sent_capacity - 1)];
-    return entry->where == MQ_NOWHERE || session->in_flight - session->unsent < session->window;
-}
-
-/* True if the window permits another message.  Its span is also bounded: a client that never acknowledges one
- * message must not keep the gaps of all later ones in memory. */
-static bool window_open(const mq_engine *engine, const mq_session *session, uint32_t tag)
-{
-    uint64_t limit = engine->limits.in_flight_max_bytes;
-    if (tag & MQ_TAG_QOS && limit != 0 && session->in_flight_bytes >= limit)
-        return false;
-    uint64_t span = session->sent_next - session->sent_first, span_max = 4ull * session->window;
-    return !(tag & MQ_TAG_QOS) ||
-           (session->in_flight < session->window && span < (span_max < 65535 ? span_max : 65535));
 }
 
 /* Send at most `limit` retained messages.  MQ_FULL_WINDOW: an acknowledgement will touch the connection;
@@ -205,7 +185,7 @@ static mq_built deliver_retained(mq_engine *engine, mq_connection *connection, m
         mq_found planned = mq_retained_delivery_find(engine, session, &entry);
         if (planned != MQ_FOUND)
             return planned == MQ_FOUND_LATER ? MQ_LATER : MQ_BUILT;
-        if (!window_open(engine, session, entry.tag))
+        if (!mq_window_permits(engine, session, entry.options))
             return MQ_FULL_WINDOW;
         result = prepare(engine, connection, &entry, false, &frame);
         if (stops(result))
@@ -221,7 +201,7 @@ static mq_built deliver_queued(mq_engine *engine, mq_connection *connection, mq_
     mq_built result = MQ_BUILT;
     do {
         while (session->queue_count > 0 && !stops(result)) {
-            if (!window_open(engine, session, mq_queue_front(session).tag))
+            if (!mq_window_permits(engine, session, mq_queue_front(session).options))
                 return MQ_FULL_WINDOW;
             result = deliver_next(engine, connection, session);
         }
@@ -237,7 +217,7 @@ bool mq_fill_output(mq_engine *engine, mq_connection *connection)
         return false;
     mq_built result = MQ_BUILT;
     while (session->resend < session->sent_next && !stops(result)) {
-        if (!may_resend(session))
+        if (!mq_window_permits_resend(session))
             return false; /* the delivery waits until an acknowledgement frees its window */
         result = deliver_again(engine, connection, session);
     }

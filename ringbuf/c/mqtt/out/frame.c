@@ -146,7 +146,7 @@ mq_built mq_message_plan(mq_engine *engine, const mq_entry *entry, bool again, m
     out->properties_length = 0;
     out->expires = false;
     if (entry->where == MQ_NOWHERE)
-        return entry->tag & MQ_TAG_RELEASED ? MQ_DENIED : MQ_OVERRUN;
+        return entry->options & MQ_OPTION_RELEASED ? MQ_DENIED : MQ_OVERRUN;
     if (index == 0)
         return plan_in_memory(engine, &mq_where_blob(entry->where)->record, again, out);
     const mq_ring *ring = engine->rings[index];
@@ -179,7 +179,7 @@ static mq_built check_producer_record(const mq_engine *engine, const mq_entry *e
 static void plan_properties(const mq_engine *engine, mq_connection *connection, const mq_entry *entry,
                             mq_frame *out)
 {
-    uint32_t number = entry->tag >> MQ_TAG_IDS_SHIFT;
+    uint32_t number = entry->options >> MQ_OPTION_IDS_SHIFT;
     out->ids = number ? mq_subscription_ids_at(engine, number) : NULL;
     out->alias = 0;
     out->alias_is_known = false;
@@ -198,11 +198,11 @@ mq_built mq_frame_plan(mq_engine *engine, mq_connection *connection, const mq_en
     mq_built found = mq_message_plan(engine, entry, again, out);
     if (found != MQ_BUILT)
         return found;
-    out->length = 2 + out->topic_length + (entry->tag & MQ_TAG_QOS ? 2 : 0) + out->payload_length;
+    out->length = 2 + out->topic_length + (entry->options & MQ_OPTION_QOS ? 2 : 0) + out->payload_length;
     if (connection->version == 5)
         plan_properties(engine, connection, entry, out);
-    uint32_t most = connection->send_max_bytes ? connection->send_max_bytes : PACKET_MAX_BYTES;
-    return mq_frame_bytes(out) > most ? MQ_TOO_LARGE : MQ_BUILT; /* [MQTT-3.1.2-24] */
+    uint32_t bytes_max = connection->send_max_bytes ? connection->send_max_bytes : PACKET_MAX_BYTES;
+    return mq_frame_bytes(out) > bytes_max ? MQ_TOO_LARGE : MQ_BUILT; /* [MQTT-3.1.2-24] */
 }
 
 static uint8_t *put_uint16(uint8_t *to, uint32_t value)
@@ -239,10 +239,11 @@ mq_built mq_frame_put(mq_engine *engine, mq_connection *connection, const mq_ent
                       const mq_frame *frame, uint16_t identifier, bool again)
 {
     mq_bytes *out = &connection->out;
-    uint32_t qos = entry->tag & MQ_TAG_QOS;
+    uint32_t qos = entry->options & MQ_OPTION_QOS;
     bool is_v5 = connection->version == 5, is_named = !is_v5 || !frame->alias_is_known;
     uint8_t *to = out->at + out->end;
-    *to++ = (uint8_t)(MQ_PUBLISH << 4 | (again ? 8 : 0) | qos << 1 | (entry->tag & MQ_TAG_RETAIN ? 1 : 0));
+    *to++ = (uint8_t)(MQ_PUBLISH << 4 | (again ? 8 : 0) | qos << 1 |
+                      (entry->options & MQ_OPTION_RETAIN ? 1 : 0));
     to = mq_variable_put(to, frame->length);
     to = put_uint16(to, is_named ? frame->topic_length : 0);
     const uint8_t *topic = is_named ? to : frame->topic;

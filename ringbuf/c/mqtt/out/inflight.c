@@ -4,8 +4,9 @@
  * acknowledgement.  in/received_ids.c has the identifiers of received messages.
  *
  * The window is a circular buffer in the order of sending, because redelivery uses that order [MQTT-4.6.0-1].
- * Number n is at n modulo the room and has the packet identifier n % 65535 + 1, so neither needs a table.  An
- * acknowledgement out of order leaves a gap until all earlier ones are acknowledged.
+ * Number n is at n modulo the capacity and has the packet identifier n % 65535 + 1, so neither needs a table.
+ * An acknowledgement out of order leaves a gap until all earlier ones are acknowledged.  inflight.h checks
+ * that the window permits another message.
  */
 #include "mqtt/mqtt.h"
 
@@ -16,8 +17,8 @@
 
 void mq_entry_done(mq_engine *engine, const mq_entry *entry)
 {
-    if (entry->tag >> MQ_TAG_IDS_SHIFT)
-        mq_subscription_ids_drop(engine, entry->tag >> MQ_TAG_IDS_SHIFT);
+    if (entry->options >> MQ_OPTION_IDS_SHIFT)
+        mq_subscription_ids_drop(engine, entry->options >> MQ_OPTION_IDS_SHIFT);
     if (entry->where == MQ_NOWHERE || mq_where_ring(entry->where) != 0)
         return;
     mq_blob_done(engine, mq_where_blob(entry->where));
@@ -82,7 +83,7 @@ mq_entry *mq_sent_find(mq_session *session, uint16_t identifier)
     if (identifier == 0 || ahead >= session->sent_next - session->sent_first)
         return NULL;
     mq_entry *entry = &session->sent[(session->sent_first + ahead) & (session->sent_capacity - 1)];
-    return entry->where == MQ_NOWHERE && !(entry->tag & MQ_TAG_RELEASED) ? NULL : entry;
+    return entry->where == MQ_NOWHERE && !(entry->options & MQ_OPTION_RELEASED) ? NULL : entry;
 }
 
 void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
@@ -101,7 +102,7 @@ void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
     }
     while (session->sent_first < session->sent_next) {
         const mq_entry *first = &session->sent[session->sent_first & (session->sent_capacity - 1)];
-        if (first->where != MQ_NOWHERE || first->tag & MQ_TAG_RELEASED)
+        if (first->where != MQ_NOWHERE || first->options & MQ_OPTION_RELEASED)
             return;
         session->sent_first++;
         if (session->resend < session->sent_first)

@@ -38,7 +38,7 @@ typedef enum fate {
 bool mq_is_only_in_log(const mq_engine *engine, const mq_entry *entry)
 {
     uint32_t index = mq_where_ring(entry->where);
-    if (entry->where == MQ_NOWHERE || index == 0 || !(entry->tag & MQ_TAG_QOS))
+    if (entry->where == MQ_NOWHERE || index == 0 || !(entry->options & MQ_OPTION_QOS))
         return false;
     const mq_ring *ring = engine->rings[index];
     if (ring->kind == MQ_RING_ENDED)
@@ -90,7 +90,7 @@ static fate fate_of(mq_engine *engine, run *run, const mq_entry *entry, mq_blob 
     rb_parts parts;
     uint64_t bad, position = mq_where_position(entry->where);
     if (entry->where == MQ_NOWHERE || mq_where_ring(entry->where) != run->ring ||
-        !(entry->tag & MQ_TAG_QOS) || position < run->wanted)
+        !(entry->options & MQ_OPTION_QOS) || position < run->wanted)
         return FATE_STAYS;
     if (!mq_is_only_in_log(engine, entry))
         return FATE_BEYOND;
@@ -152,8 +152,8 @@ static void restore_queue(mq_engine *engine, mq_session *session, run *run)
 void mq_restore_records(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position,
                         const uint8_t *bytes, uint64_t length)
 {
-    uint64_t used = engine->counters.spilled_bytes, most = engine->limits.spill_max_bytes;
-    uint64_t bytes_left = (most > used ? most - used : 0) / 16;
+    uint64_t used = engine->counters.spilled_bytes, bytes_max = engine->limits.spill_max_bytes;
+    uint64_t bytes_left = (bytes_max > used ? bytes_max - used : 0) / 16;
     run run = {.ring = mq_where_ring(wanted),
                .wanted = mq_where_position(wanted),
                .position = position,

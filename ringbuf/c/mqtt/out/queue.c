@@ -7,7 +7,7 @@
  * queue.h).  Format:
  *
  *   chunk   512, 1024, 2048 and from then on 4096 bytes with the allocator's: 32, 66, 134, 271 entries
- *   entry   15 bytes, packed: where (8), tag (4), topic (3; MQ_TOPICS_MAX).  An entry is written as two
+ *   entry   15 bytes, packed: where (8), options (4), topic (3; MQ_TOPICS_MAX).  An entry is written as two
  *           words, of which the second extends into the first byte after the entry.  The next entry
  *           overwrites that byte; after the last entry a chunk has a spare byte
  *
@@ -87,8 +87,8 @@ static void left_refresh(const mq_engine *engine, mq_session *session)
     uint32_t capacity = session->back == NULL
                             ? 0
                             : (uint32_t)(mq_chunk_end(session->back) - session->queue_in) / MQ_ENTRY_BYTES;
-    uint32_t most = queue_max(engine, session),
-             allowed = session->queue_count < most ? most - session->queue_count : 0;
+    uint32_t entries_max = queue_max(engine, session),
+             allowed = session->queue_count < entries_max ? entries_max - session->queue_count : 0;
     session->queue_left = capacity < allowed ? capacity : allowed;
 }
 
@@ -189,11 +189,11 @@ static void room_from_oldest(mq_engine *engine, mq_session *session)
 bool mq_queue_reserve(mq_engine *engine, mq_session *session)
 {
     uint32_t cause = MQ_DROP_QUEUE;
-    uint32_t most = queue_max(engine, session);
-    if (session->queue_count >= most && session->queue_count > 0 && !session->drop_newest)
+    uint32_t entries_max = queue_max(engine, session);
+    if (session->queue_count >= entries_max && session->queue_count > 0 && !session->drop_newest)
         drop_oldest(engine, session, cause);
     left_refresh(engine, session);
-    if (session->queue_left == 0 && session->queue_count < most) {
+    if (session->queue_left == 0 && session->queue_count < entries_max) {
         cause = MQ_DROP_MEMORY;
         if (!chunk_append(engine, session) && session->queue_count > 0 && !session->drop_newest)
             room_from_oldest(engine, session);

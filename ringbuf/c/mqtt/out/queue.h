@@ -6,17 +6,7 @@
 #ifndef BRIM_QUEUE_H
 #define BRIM_QUEUE_H
 
-/* inflight.c */
-void mq_session_clear(mq_engine *engine, mq_session *session);
-void mq_session_forget_ring(mq_engine *engine, mq_session *session, uint32_t ring);
-void mq_session_return(mq_session *session); /* after a connection was attached: redeliver */
-void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause);
-void mq_entry_done(mq_engine *engine, const mq_entry *entry); /* release its blob and subscription ids */
-mq_entry *mq_sent_add(mq_engine *engine, mq_session *session, uint16_t *identifier); /* NULL: no memory */
-/* Store the size of an entry in flight, if it was not known. */
-void mq_sent_measured(mq_session *session, const mq_entry *entry, uint32_t bytes);
-mq_entry *mq_sent_find(mq_session *session, uint16_t identifier); /* NULL: not in flight */
-void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry);
+#include "mqtt/out/inflight.h"
 
 /* in/received_ids.c */
 bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /* false: no memory */
@@ -88,7 +78,7 @@ static inline mq_entry mq_entry_at(const uint8_t *at)
     mq_entry entry;
     memcpy(&entry.where, at, sizeof entry.where);
     memcpy(&rest, at + 7, sizeof rest); /* from 7 on, so that no byte after the entry is read */
-    entry.tag = (uint32_t)(rest >> 8);
+    entry.options = (uint32_t)(rest >> 8);
     entry.topic = (uint32_t)(rest >> 40);
     return entry;
 }
@@ -102,9 +92,9 @@ static inline void mq_entry_move(uint8_t *at, uint64_t where)
 /* Mark the entry as removed: it has no record and needs no window. */
 static inline void mq_entry_take_back(uint8_t *at)
 {
-    uint32_t tag = MQ_TAG_RELEASED;
+    uint32_t options = MQ_OPTION_RELEASED;
     mq_entry_move(at, MQ_NOWHERE);
-    memcpy(at + sizeof(uint64_t), &tag, sizeof tag);
+    memcpy(at + sizeof(uint64_t), &options, sizeof options);
 }
 
 /* The oldest entry of a non-empty queue; mq_queue_pop() removes it. */
@@ -125,7 +115,7 @@ static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entr
 {
     if (session->queue_left == 0 && !mq_queue_reserve(engine, session))
         return;
-    uint64_t rest = entry.tag | (uint64_t)entry.topic << 32;
+    uint64_t rest = entry.options | (uint64_t)entry.topic << 32;
     memcpy(session->queue_in, &entry.where, sizeof entry.where);
     /* the last byte is zero and belongs to the next entry */
     memcpy(session->queue_in + 8, &rest, sizeof rest);
@@ -134,11 +124,12 @@ static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entr
     session->queue_count++;
     if (mq_where_ring(entry.where) == 0)
         mq_where_blob(entry.where)->references++;
-    if (entry.tag >> MQ_TAG_IDS_SHIFT)
-        mq_subscription_ids_at(engine, entry.tag >> MQ_TAG_IDS_SHIFT)->references++;
-    if (!session->may_need_copies && entry.tag & MQ_TAG_QOS)
+    if (entry.options >> MQ_OPTION_IDS_SHIFT)
+        mq_subscription_ids_at(engine, entry.options >> MQ_OPTION_IDS_SHIFT)->references++;
+    if (!session->may_need_copies && entry.options & MQ_OPTION_QOS)
         mq_spill_add_session(engine, session);
-    if (session->kept && entry.tag & MQ_TAG_QOS && !(entry.tag & MQ_TAG_SHARED) && session->group == NULL)
+    if (session->kept && entry.options & MQ_OPTION_QOS && !(entry.options & MQ_OPTION_SHARED) &&
+        session->group == NULL)
         mq_journal_routed(engine, session, &entry);
     if (!session->needs_delivery) {
         session->needs_delivery = true;

@@ -30,13 +30,13 @@ static void take_out(mq_engine *engine, mq_retained_delivery **place)
 {
     mq_retained_delivery *delivery = *place;
     *place = delivery->next;
-    if (delivery->tag >> MQ_TAG_IDS_SHIFT)
-        mq_subscription_ids_drop(engine, delivery->tag >> MQ_TAG_IDS_SHIFT);
+    if (delivery->options >> MQ_OPTION_IDS_SHIFT)
+        mq_subscription_ids_drop(engine, delivery->options >> MQ_OPTION_IDS_SHIFT);
     free(delivery->topics);
     free(delivery);
 }
 
-bool mq_retained_delivery_begin(mq_engine *engine, mq_session *session, uint32_t tag,
+bool mq_retained_delivery_begin(mq_engine *engine, mq_session *session, uint32_t options,
                                 const mq_retained_scope *scope)
 {
     mq_retained_delivery *delivery = malloc(sizeof *delivery + scope->filter_length);
@@ -48,14 +48,14 @@ bool mq_retained_delivery_begin(mq_engine *engine, mq_session *session, uint32_t
     }
     if (topics != NULL)
         memcpy(topics, scope->topics, scope->count * sizeof *topics);
-    *delivery = (mq_retained_delivery){.tag = tag,
+    *delivery = (mq_retained_delivery){.options = options,
                                        .topics = topics,
                                        .count = topics != NULL ? scope->count : engine->topics.created,
                                        .until = engine->retained_number,
                                        .filter_length = scope->filter_length};
     memcpy(delivery->filter, scope->filter, scope->filter_length);
-    if (tag >> MQ_TAG_IDS_SHIFT)
-        mq_subscription_ids_at(engine, tag >> MQ_TAG_IDS_SHIFT)->references++;
+    if (options >> MQ_OPTION_IDS_SHIFT)
+        mq_subscription_ids_at(engine, options >> MQ_OPTION_IDS_SHIFT)->references++;
     mq_retained_delivery_end(engine, session, scope->filter, scope->filter_length);
     mq_retained_delivery **last = &session->retained_deliveries;
     while (*last != NULL)
@@ -99,7 +99,7 @@ static bool is_in_delivery(const mq_session *session, const mq_retained_delivery
     if (delivery->topics == NULL && !mq_filter_matches(delivery->filter, delivery->filter_length,
                                                        (const char *)topic->name, topic->length))
         return false;
-    return !(delivery->tag & MQ_TAG_NO_LOCAL && blob->publisher == mq_handle(&session->item));
+    return !(delivery->options & MQ_OPTION_NO_LOCAL && blob->publisher == mq_handle(&session->item));
 }
 
 /* List the remaining topics of each delivery, so that Python can authorize them.  Without memory a delivery
@@ -146,10 +146,11 @@ void mq_retained_deliveries_purge(mq_session *session, const mq_denied *denied)
 
 static mq_entry entry_of(const mq_retained_delivery *delivery, const mq_topic *topic)
 {
-    uint32_t qos = topic->retained->record.flags & RB_FLAG_QOS, granted = delivery->tag & MQ_TAG_QOS;
+    uint32_t qos = topic->retained->record.flags & RB_FLAG_QOS, granted = delivery->options & MQ_OPTION_QOS;
     return (mq_entry){.where = (uint64_t)(uintptr_t)topic->retained,
                       .topic = topic->item.index,
-                      .tag = (delivery->tag & ~0xffu) | MQ_TAG_RETAIN | (qos < granted ? qos : granted)};
+                      .options = (delivery->options & ~0xffu) | MQ_OPTION_RETAIN |
+                                 (qos < granted ? qos : granted)};
 }
 
 mq_found mq_retained_delivery_find(mq_engine *engine, mq_session *session, mq_entry *out)
@@ -177,6 +178,6 @@ void mq_retained_delivery_advance(mq_engine *engine, mq_session *session, const 
 {
     session->retained_deliveries->at++;
     mq_where_blob(entry->where)->references++;
-    if (entry->tag >> MQ_TAG_IDS_SHIFT)
-        mq_subscription_ids_at(engine, entry->tag >> MQ_TAG_IDS_SHIFT)->references++;
+    if (entry->options >> MQ_OPTION_IDS_SHIFT)
+        mq_subscription_ids_at(engine, entry->options >> MQ_OPTION_IDS_SHIFT)->references++;
 }

@@ -227,7 +227,7 @@ static mq_blob *copy_of(sweep *sweep, const mq_session *session, const mq_entry 
 static need need_of(const sweep *sweep, const mq_entry *entry)
 {
     uint32_t index = mq_where_ring(entry->where);
-    if (entry->where == MQ_NOWHERE || index == 0 || !(entry->tag & MQ_TAG_QOS))
+    if (entry->where == MQ_NOWHERE || index == 0 || !(entry->options & MQ_OPTION_QOS))
         return NEEDS_NOTHING;
     const mq_ring *ring = sweep->engine->rings[index];
     if (ring->kind == MQ_RING_NONE || ring->logged)

@@ -63,11 +63,11 @@ static uint32_t class_that_fits(const mq_spill *spill)
 static void choose(mq_spill *spill)
 {
     bool tight = spill->error != 0;
-    uint32_t most = tight ? class_that_fits(spill) : CLASSES;
+    uint32_t class_max = tight ? class_that_fits(spill) : CLASSES;
     uint64_t left = tight ? MQ_UNIT_BYTES - MQ_UNIT_BYTES / 4 : UINT64_MAX;
     for (uint32_t unit = 1; unit < spill->top; unit++) {
         mq_extent *extent = &spill->extents[unit];
-        if (!is_sparse(spill, unit) || class_of(extent) > most || extent->live > left)
+        if (!is_sparse(spill, unit) || class_of(extent) > class_max || extent->live > left)
             continue;
         extent->victim = true;
         left -= extent->live;

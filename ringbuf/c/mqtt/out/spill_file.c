@@ -119,14 +119,14 @@ static bool table_grow(mq_spill *spill, uint32_t top)
 static uint32_t run_find(mq_spill *spill, uint32_t units)
 {
     uint32_t run = 0, unit = spill->first_free;
-    uint64_t most = spill->bytes / MQ_UNIT_BYTES;
+    uint64_t units_max = spill->bytes / MQ_UNIT_BYTES;
     while (unit < spill->top && spill->extents[unit].state != MQ_EXTENT_FREE)
         unit++;
     spill->first_free = unit;
     for (; unit < spill->top && run < units; unit++)
         run = spill->extents[unit].state == MQ_EXTENT_FREE ? run + 1 : 0;
     uint32_t first = unit - run;
-    if ((uint64_t)first + units > most || !table_grow(spill, first + units))
+    if ((uint64_t)first + units > units_max || !table_grow(spill, first + units))
         return 0;
     return first;
 }

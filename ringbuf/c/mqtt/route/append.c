@@ -5,23 +5,25 @@
  */
 #include "mqtt/mqtt.h"
 
-/* Handle a full ring.  A reader in another process that blocks for the queue timeout is evicted;
- * the broker's own readers never are, and `hidden` records are never overwritten. */
+/* Handle a full ring.  RB_FULL: wait; RB_TIMEOUT: refuse.  A reader in another process that blocks for the
+ * queue timeout is evicted; the broker's own readers never are.  `has_hidden`: the space has records that are
+ * not durable yet, and these are never overwritten. */
 static int append_full(mq_engine *engine, mq_ring *ring, uint32_t prefix, const mq_message *message,
-                       bool hidden)
+                       bool has_hidden)
 {
     if (ring->full_since_ms == 0)
         ring->full_since_ms = engine->now_ms;
     if (engine->now_ms - ring->full_since_ms < ring->queue_timeout_ms)
         return ring->blocks ? RB_FULL : RB_TIMEOUT;
-    if (!hidden && rb_evict_stalled(ring->writer, message->payload_length, prefix) > 0 &&
+    if (!has_hidden && rb_evict_stalled(ring->writer, message->payload_length, prefix) > 0 &&
         rb_can_claim(ring->writer, message->payload_length, prefix) == RB_OK)
         return RB_OK;
     return RB_TIMEOUT;
 }
 
 /* Upper limit of the bytes behind the tail that the append of one record may overwrite: the span of the
- * record, as much again to fill the end of the ring, and one chunk that the writer takes in advance. */
+ * record, as much again to fill the end of the ring, and one chunk that the writer takes in advance.  The 7
+ * bytes align the payload. */
 static uint64_t overwrite_max(const rb_writer *writer, uint64_t prefix, uint64_t payload)
 {
     return 2 * rb_span(RB_RECORD_HEADER_BYTES + prefix + 7 + payload) + RB_RECORD_ALIGN + writer->chunk;
@@ -57,10 +59,10 @@ int mq_append_check(mq_engine *engine, const mq_topic *topic, const mq_message *
                     : RB_OK;
     if (saved != RB_OK)
         return saved;
-    bool hidden = ring->ack_gate.visible_when_durable &&
-                  mq_pending_reserve(engine, topic->ring, overwrite_bytes) != RB_OK;
-    int result = hidden ? RB_FULL : rb_can_claim(ring->writer, message->payload_length, prefix);
-    return result == RB_FULL ? append_full(engine, ring, prefix, message, hidden) : result;
+    bool has_hidden = ring->ack_gate.visible_when_durable &&
+                      mq_pending_reserve(engine, topic->ring, overwrite_bytes) != RB_OK;
+    int result = has_hidden ? RB_FULL : rb_can_claim(ring->writer, message->payload_length, prefix);
+    return result == RB_FULL ? append_full(engine, ring, prefix, message, has_hidden) : result;
 }
 
 static uint64_t append(mq_engine *engine, mq_topic *topic, const mq_message *message)

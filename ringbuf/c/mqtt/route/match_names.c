@@ -147,10 +147,10 @@ static bool search_levels(const mq_engine *engine, search *search, const char *f
     return true;
 }
 
-mq_names_result mq_names_match(mq_engine *engine, const char *filter, uint32_t length, uint64_t most,
+mq_names_result mq_names_match(mq_engine *engine, const char *filter, uint32_t length, uint64_t branches_max,
                                uint32_t **topics, uint32_t *count)
 {
-    search search = {.left = most};
+    search search = {.left = branches_max};
     add_branch(&search, engine->trie.roots[MQ_NAMES]);
     search.level = search.below;
     search.below = (branches){0};

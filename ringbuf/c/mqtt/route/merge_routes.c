@@ -40,16 +40,16 @@ static bool route_of(mq_engine *engine, const mq_match *match, mq_topic *topic, 
     uint8_t *end = bytes;
     for (uint32_t i = first + 1; i != 0; i = match->entries[i - 1].next) {
         uint64_t options = match->entries[i - 1].options;
-        if (own && options & MQ_TAG_NO_LOCAL)
+        if (own && options & MQ_OPTION_NO_LOCAL)
             continue;
-        qos = (options & MQ_TAG_QOS) > qos ? options & MQ_TAG_QOS : qos;
-        merged |= options & (MQ_TAG_RETAIN_AS_PUBLISHED | MQ_TAG_SHARED);
-        end = property(end, options >> MQ_TAG_IDS_SHIFT);
+        qos = (options & MQ_OPTION_QOS) > qos ? options & MQ_OPTION_QOS : qos;
+        merged |= options & (MQ_OPTION_RETAIN_AS_PUBLISHED | MQ_OPTION_SHARED);
+        end = property(end, options >> MQ_OPTION_IDS_SHIFT);
     }
     uint32_t number = end == bytes ? 0 : mq_subscription_ids_take(engine, 0, bytes, (uint32_t)(end - bytes));
     mq_session *session = mq_slab_get(&engine->sessions, match->entries[first].session);
     bool added = (number != 0 || end == bytes) && session != NULL &&
-                 mq_route_add(engine, topic, session, merged | qos | number << MQ_TAG_IDS_SHIFT);
+                 mq_route_add(engine, topic, session, merged | qos | number << MQ_OPTION_IDS_SHIFT);
     if (number != 0)
         mq_subscription_ids_drop(engine, number);
     if (bytes != few)
@@ -61,11 +61,11 @@ static bool routes_of(mq_engine *engine, const mq_match *match, mq_topic *topic,
 {
     bool others = false, own = false; /* some are no-local; some are not */
     for (uint32_t i = first + 1; i != 0; i = match->entries[i - 1].next)
-        *(match->entries[i - 1].options & MQ_TAG_NO_LOCAL ? &others : &own) = true;
+        *(match->entries[i - 1].options & MQ_OPTION_NO_LOCAL ? &others : &own) = true;
     if (!others)
         return route_of(engine, match, topic, first, false, 0);
-    return route_of(engine, match, topic, first, false, MQ_TAG_NO_LOCAL) &&
-           (!own || route_of(engine, match, topic, first, true, MQ_TAG_OWN_ONLY));
+    return route_of(engine, match, topic, first, false, MQ_OPTION_NO_LOCAL) &&
+           (!own || route_of(engine, match, topic, first, true, MQ_OPTION_OWN_ONLY));
 }
 
 /* Link the entries of each session, in the order of the match.  session->matched is the first of them. */

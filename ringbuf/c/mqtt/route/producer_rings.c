@@ -81,7 +81,7 @@ static bool route_record(mq_engine *engine, uint32_t index, mq_ring *ring, const
     uint32_t length = view->header.key_length;
     memcpy(name, view->bytes + RB_RECORD_HEADER_BYTES, length);
     if (!rb_reader_holds(ring->reader, view->position)) {
-        engine->counters.source_lost++;
+        engine->counters.producer_lost++;
         return true;
     }
     mq_topic *topic = mq_topic_find(engine, name, length);
@@ -96,7 +96,7 @@ static bool route_record(mq_engine *engine, uint32_t index, mq_ring *ring, const
     }
     mq_message message = message_of(view);
     topic->used = true;
-    engine->counters.sourced++;
+    engine->counters.from_producers++;
     engine->appended_bytes += view->header.length;
     if (view->header.flags & RB_FLAG_RETAIN)
         retain_record(engine, index, topic, view, message);
@@ -115,11 +115,11 @@ static void read_producer(mq_engine *engine, uint32_t index, mq_ring *ring)
             return;
         engine->producers_moved = ring->moved = true;
         if (result == RB_OVERRUN) {
-            engine->counters.source_lost += reader->lost - lost;
+            engine->counters.producer_lost += reader->lost - lost;
             continue;
         }
         if (result == RB_EVICTED) { /* evicted as too slow: continue as a plain reader */
-            engine->counters.source_evictions++;
+            engine->counters.producer_evictions++;
             reader->blocks_writer = false;
             continue;
         }

@@ -241,12 +241,12 @@ static uint64_t put_authors(mq_engine *engine, const mq_list *list, uint32_t fir
     return bytes;
 }
 
-uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length, uint64_t *authors)
+uint8_t *mq_retained_changes(mq_engine *engine, uint64_t bytes_max, uint64_t *length, uint64_t *authors)
 {
     mq_list *list = &engine->retained_saving;
     uint64_t bytes = 0, at = 0;
     uint32_t first = list->count;
-    while (first > 0 && bytes < most)
+    while (first > 0 && bytes < bytes_max)
         bytes += change_bytes(engine, mq_slab_at(&engine->topics, (uint32_t)list->at[--first]));
     *authors = put_authors(engine, list, first, NULL);
     uint8_t *changes = calloc(1, bytes + *authors + 1);

@@ -7,13 +7,14 @@
  * dead route is removed when the topic's routes are next iterated, or when a new route needs its place.
  *
  * A session has one route per topic, or two if some of its matching subscriptions are no-local and others are
- * not: one for messages of others (MQ_TAG_NO_LOCAL), and one for its own messages (MQ_TAG_OWN_ONLY).
+ * not: one for messages of others (MQ_OPTION_NO_LOCAL), and one for its own messages (MQ_OPTION_OWN_ONLY).
  */
 #include "mqtt/mqtt.h"
 
 #include <stdlib.h>
 
-_Static_assert((int)MQ_TAG_RETAIN == (int)RB_FLAG_RETAIN && MQ_TAG_RETAIN << 3 == MQ_TAG_RETAIN_AS_PUBLISHED,
+_Static_assert((int)MQ_OPTION_RETAIN == (int)RB_FLAG_RETAIN &&
+                   MQ_OPTION_RETAIN << 3 == MQ_OPTION_RETAIN_AS_PUBLISHED,
                "mq_route_record() makes one of the other by a shift");
 
 static bool is_live(const mq_route *route)
@@ -26,21 +27,21 @@ static bool is_to(const mq_route *route, const mq_session *session)
     return route->session == session && route->generation == session->item.generation;
 }
 
-static void count(mq_engine *engine, uint32_t tag)
+static void reference_ids(mq_engine *engine, uint32_t options)
 {
-    if (tag >> MQ_TAG_IDS_SHIFT)
-        mq_subscription_ids_at(engine, tag >> MQ_TAG_IDS_SHIFT)->references++;
+    if (options >> MQ_OPTION_IDS_SHIFT)
+        mq_subscription_ids_at(engine, options >> MQ_OPTION_IDS_SHIFT)->references++;
 }
 
-static void uncount(mq_engine *engine, uint32_t tag)
+static void release_ids(mq_engine *engine, uint32_t options)
 {
-    if (tag >> MQ_TAG_IDS_SHIFT)
-        mq_subscription_ids_drop(engine, tag >> MQ_TAG_IDS_SHIFT);
+    if (options >> MQ_OPTION_IDS_SHIFT)
+        mq_subscription_ids_drop(engine, options >> MQ_OPTION_IDS_SHIFT);
 }
 
-static void take_out(mq_engine *engine, mq_topic *topic, uint32_t at)
+static void route_remove(mq_engine *engine, mq_topic *topic, uint32_t at)
 {
-    uncount(engine, topic->routes[at].tag);
+    release_ids(engine, topic->routes[at].options);
     topic->routes[at] = topic->routes[--topic->route_count];
 }
 
@@ -50,7 +51,7 @@ static bool grow(mq_engine *engine, mq_topic *topic)
         if (is_live(&topic->routes[i]))
             i++;
         else
-            take_out(engine, topic, i);
+            route_remove(engine, topic, i);
     if (topic->route_count < topic->route_capacity)
         return true;
     uint32_t capacity = topic->route_capacity ? topic->route_capacity * 2 : 1;
@@ -62,43 +63,44 @@ static bool grow(mq_engine *engine, mq_topic *topic)
     return true;
 }
 
-bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t options)
 {
     if (topic->route_count == topic->route_capacity && !grow(engine, topic))
         return false;
     topic->routes[topic->route_count++] = (mq_route){
-        .session = session, .generation = session->item.generation, .tag = tag};
-    count(engine, tag);
+        .session = session, .generation = session->item.generation, .options = options};
+    reference_ids(engine, options);
     return true;
 }
 
 /* Replace all routes of `session` by this one. */
-bool mq_route_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+bool mq_route_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t options)
 {
     mq_route_drop(engine, topic, session);
-    return mq_route_add(engine, topic, session, tag);
+    return mq_route_add(engine, topic, session, options);
 }
 
 /* Merge the options of another matching subscription of `session`: the highest QoS counts [MQTT-3.3.4-2].
  * Neither may be no-local or have identifiers. */
-bool mq_route_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+bool mq_route_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t options)
 {
     for (uint32_t i = 0; i < topic->route_count; i++) {
         mq_route *route = &topic->routes[i];
         if (!is_to(route, session))
             continue;
-        uint32_t qos = tag & MQ_TAG_QOS, route_qos = route->tag & MQ_TAG_QOS;
-        route->tag = ((route->tag | tag) & ~(uint32_t)MQ_TAG_QOS) | (qos > route_qos ? qos : route_qos);
+        uint32_t qos = options & MQ_OPTION_QOS, route_qos = route->options & MQ_OPTION_QOS;
+        route->options = ((route->options | options) & ~(uint32_t)MQ_OPTION_QOS) |
+                         (qos > route_qos ? qos : route_qos);
         return true;
     }
-    return mq_route_add(engine, topic, session, tag);
+    return mq_route_add(engine, topic, session, options);
 }
 
 void mq_route_drop(mq_engine *engine, mq_topic *topic, const mq_session *session)
 {
     for (uint32_t i = 0; i < topic->route_count;)
         if (is_to(&topic->routes[i], session))
-            take_out(engine, topic, i);
+            route_remove(engine, topic, i);
         else
             i++;
 }
@@ -106,7 +108,7 @@ void mq_route_drop(mq_engine *engine, mq_topic *topic, const mq_session *session
 void mq_routes_free(mq_engine *engine, mq_topic *topic)
 {
     for (uint32_t i = 0; i < topic->route_count; i++)
-        uncount(engine, topic->routes[i].tag);
+        release_ids(engine, topic->routes[i].options);
     free(topic->routes);
     topic->routes = NULL;
     topic->route_count = topic->route_capacity = 0;
@@ -115,7 +117,7 @@ void mq_routes_free(mq_engine *engine, mq_topic *topic)
 /* True if a message of `publisher` uses this route, which distinguishes its session from others. */
 static bool is_for(const mq_route *route, const mq_session *publisher)
 {
-    return (route->session == publisher) == !(route->tag & MQ_TAG_NO_LOCAL);
+    return (route->session == publisher) == !(route->options & MQ_OPTION_NO_LOCAL);
 }
 
 /* QoS 0 records are not queued for a disconnected session. */
@@ -125,18 +127,18 @@ uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, con
     for (uint32_t i = 0; i < topic->route_count;) {
         mq_route route = topic->routes[i];
         if (!is_live(&route)) {
-            take_out(engine, topic, i);
+            route_remove(engine, topic, i);
             continue;
         }
         i++;
-        if (route.tag & (MQ_TAG_NO_LOCAL | MQ_TAG_OWN_ONLY) && !is_for(&route, message->publisher))
+        if (route.options & (MQ_OPTION_NO_LOCAL | MQ_OPTION_OWN_ONLY) && !is_for(&route, message->publisher))
             continue;
         matched++;
-        uint32_t granted = route.tag & MQ_TAG_QOS, lower = qos < granted ? qos : granted;
+        uint32_t granted = route.options & MQ_OPTION_QOS, lower = qos < granted ? qos : granted;
         mq_entry entry = {.where = where,
                           .topic = topic->item.index,
-                          .tag = (route.tag & ~0xffu) | (retain & route.tag >> 3) | lower};
-        if (route.tag & MQ_TAG_SHARED)
+                          .options = (route.options & ~0xffu) | (retain & route.options >> 3) | lower};
+        if (route.options & MQ_OPTION_SHARED)
             mq_share_route(engine, route.session, entry);
         else if (lower > 0 || route.session->connection != NULL)
             mq_push(engine, route.session, entry);

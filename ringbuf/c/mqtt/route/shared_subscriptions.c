@@ -23,7 +23,7 @@
 #include <stdlib.h>
 
 #define QOS_0_MAX 1024u   /* limit of QoS 0 entries in one member's queue */
-#define PUBLISHED_SHIFT 4 /* in the tag of an entry: QoS and RETAIN as published */
+#define PUBLISHED_SHIFT 4 /* in the options of an entry: QoS and RETAIN as published */
 #define PUBLISHED_RETAIN 64u
 
 static mq_group *group_of(const mq_session *queue)
@@ -46,7 +46,7 @@ static mq_member *member_of(const mq_group *group, const mq_session *session)
 
 static void member_remove(mq_engine *engine, mq_group *group, uint32_t at)
 {
-    mq_subscription_ids_drop(engine, group->members[at].tag >> MQ_TAG_IDS_SHIFT);
+    mq_subscription_ids_drop(engine, group->members[at].options >> MQ_OPTION_IDS_SHIFT);
     group->members[at] = group->members[--group->count];
 }
 
@@ -57,8 +57,9 @@ static bool can_take(const mq_member *member, uint32_t qos)
     const mq_session *session = member->session;
     if (session->connection == NULL || session->queue_count >= session->queue_max)
         return false;
-    return qos > 0 && member->tag & MQ_TAG_QOS ? session->queue_count + session->in_flight < session->window
-                                               : session->queue_count < QOS_0_MAX;
+    return qos > 0 && member->options & MQ_OPTION_QOS
+               ? session->queue_count + session->in_flight < session->window
+               : session->queue_count < QOS_0_MAX;
 }
 
 static mq_member *next_with_room(mq_engine *engine, mq_group *group, uint32_t qos)
@@ -86,29 +87,29 @@ static bool is_reachable(const mq_group *group)
 }
 
 /* Queue `entry` for a member.  The entry has the form of the group's queue: QoS and RETAIN as published. */
-static void hand(mq_engine *engine, const mq_member *member, mq_entry entry)
+static void queue_for(mq_engine *engine, const mq_member *member, mq_entry entry)
 {
-    uint32_t qos = entry.tag & MQ_TAG_QOS, granted = member->tag & MQ_TAG_QOS,
-             retain = entry.tag & MQ_TAG_RETAIN;
-    entry.tag = (member->tag & ~0xffu) | MQ_TAG_SHARED | qos << PUBLISHED_SHIFT |
-                (retain ? PUBLISHED_RETAIN : 0) | (qos < granted ? qos : granted) |
-                (retain & member->tag >> 3);
+    uint32_t qos = entry.options & MQ_OPTION_QOS, granted = member->options & MQ_OPTION_QOS,
+             retain = entry.options & MQ_OPTION_RETAIN;
+    entry.options = (member->options & ~0xffu) | MQ_OPTION_SHARED | qos << PUBLISHED_SHIFT |
+                    (retain ? PUBLISHED_RETAIN : 0) | (qos < granted ? qos : granted) |
+                    (retain & member->options >> 3);
     mq_push(engine, member->session, entry);
 }
 
-uint32_t mq_share_published(uint32_t tag)
+uint32_t mq_share_published(uint32_t options)
 {
-    return (tag >> PUBLISHED_SHIFT & MQ_TAG_QOS) | (tag & PUBLISHED_RETAIN ? MQ_TAG_RETAIN : 0);
+    return (options >> PUBLISHED_SHIFT & MQ_OPTION_QOS) | (options & PUBLISHED_RETAIN ? MQ_OPTION_RETAIN : 0);
 }
 
 /* The entry in the form of the group's queue. */
 static mq_entry as_published(mq_entry entry)
 {
-    entry.tag = mq_share_published(entry.tag);
+    entry.options = mq_share_published(entry.options);
     return entry;
 }
 
-static mq_session *waiting(mq_session *queue)
+static mq_session *waiting_queue(mq_session *queue)
 {
     mq_session *returned = group_of(queue)->returned;
     return returned != NULL && returned->queue_count > 0 ? returned : queue;
@@ -116,14 +117,14 @@ static mq_session *waiting(mq_session *queue)
 
 void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry)
 {
-    uint32_t qos = entry.tag & MQ_TAG_QOS;
+    uint32_t qos = entry.options & MQ_OPTION_QOS;
     if (queue->kept && qos > 0)
         mq_journal_routed(engine, queue, &entry);
-    const mq_member *member = waiting(queue)->queue_count == 0 || qos == 0
+    const mq_member *member = waiting_queue(queue)->queue_count == 0 || qos == 0
                                   ? next_with_room(engine, group_of(queue), qos)
                                   : NULL;
     if (member != NULL)
-        hand(engine, member, entry);
+        queue_for(engine, member, entry);
     else if (qos > 0)
         mq_push(engine, queue, entry);
     else if (is_reachable(group_of(queue))) {
@@ -133,26 +134,26 @@ void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry)
 }
 
 /* Give the oldest waiting record to a member with room for it. */
-static void hand_waiting(mq_engine *engine, mq_session *queue, const mq_member *member)
+static void queue_waiting_for(mq_engine *engine, mq_session *queue, const mq_member *member)
 {
-    mq_session *from = waiting(queue);
+    mq_session *from = waiting_queue(queue);
     mq_entry entry = mq_queue_pop(engine, from);
     if (entry.where == MQ_NOWHERE) { /* overwritten; or removed, and counted then */
-        engine->counters.dropped[MQ_DROP_OVERRUN] += !(entry.tag & MQ_TAG_RELEASED);
+        engine->counters.dropped[MQ_DROP_OVERRUN] += !(entry.options & MQ_OPTION_RELEASED);
         return;
     }
     member->session->disordered = true;
-    hand(engine, member, entry);
+    queue_for(engine, member, entry);
     mq_entry_done(engine, &entry);
 }
 
-static void spread(mq_engine *engine, mq_session *queue)
+static void distribute_waiting(mq_engine *engine, mq_session *queue)
 {
     const mq_member *member;
-    while (waiting(queue)->queue_count > 0 &&
+    while (waiting_queue(queue)->queue_count > 0 &&
            (member = next_with_room(engine, group_of(queue),
-                                    mq_queue_front(waiting(queue)).tag & MQ_TAG_QOS)) != NULL)
-        hand_waiting(engine, queue, member);
+                                    mq_queue_front(waiting_queue(queue)).options & MQ_OPTION_QOS)) != NULL)
+        queue_waiting_for(engine, queue, member);
 }
 
 bool mq_share_pull(mq_engine *engine, mq_session *session)
@@ -163,9 +164,9 @@ bool mq_share_pull(mq_engine *engine, mq_session *session)
         uint32_t at = (first + i) % session->shares.count;
         mq_session *queue = mq_slab_get(&engine->sessions, session->shares.at[at]);
         const mq_member *member = queue == NULL ? NULL : member_of(group_of(queue), session);
-        while (member != NULL && waiting(queue)->queue_count > 0 &&
-               can_take(member, mq_queue_front(waiting(queue)).tag & MQ_TAG_QOS)) {
-            hand_waiting(engine, queue, member);
+        while (member != NULL && waiting_queue(queue)->queue_count > 0 &&
+               can_take(member, mq_queue_front(waiting_queue(queue)).options & MQ_OPTION_QOS)) {
+            queue_waiting_for(engine, queue, member);
             took = true;
         }
     }
@@ -178,13 +179,13 @@ bool mq_share_pull(mq_engine *engine, mq_session *session)
  * others. */
 static void take_back(mq_engine *engine, const mq_entry *entry)
 {
-    mq_session *queue = mq_slab_get(&engine->sessions,
-                                    mq_subscription_ids_at(engine, entry->tag >> MQ_TAG_IDS_SHIFT)->group);
+    mq_session *queue = mq_slab_get(
+        &engine->sessions, mq_subscription_ids_at(engine, entry->options >> MQ_OPTION_IDS_SHIFT)->group);
     mq_entry published = as_published(*entry);
     if (queue == NULL)
         return;
     mq_group *group = group_of(queue);
-    if (!(published.tag & MQ_TAG_QOS)) {
+    if (!(published.options & MQ_OPTION_QOS)) {
         mq_share_route(engine, queue, published);
         return;
     }
@@ -194,22 +195,24 @@ static void take_back(mq_engine *engine, const mq_entry *entry)
         engine->share_queues++;
     }
     mq_session *to = group->returned != NULL ? group->returned : queue;
-    bool is_first = waiting(queue)->queue_count == 0; /* otherwise each member with room is already listed */
+    /* otherwise each member with room is already listed */
+    bool is_first = waiting_queue(queue)->queue_count == 0;
     to->disordered = true; /* each time: a queue that falls empty is in order again */
     mq_push(engine, to, published);
     if (is_first)
-        spread(engine, queue);
+        distribute_waiting(engine, queue);
 }
 
 static bool goes_back(const mq_entry *entry)
 {
-    return entry->where != MQ_NOWHERE && entry->tag & MQ_TAG_SHARED && (entry->tag & MQ_TAG_QOS) < 2;
+    return entry->where != MQ_NOWHERE && entry->options & MQ_OPTION_SHARED &&
+           (entry->options & MQ_OPTION_QOS) < 2;
 }
 
 /* Filter for a member's queue: take a shared record back.  False: the record belongs to the member itself. */
 static bool queued_goes_back(mq_engine *engine, const mq_entry *entry)
 {
-    if (!(entry->tag & MQ_TAG_SHARED))
+    if (!(entry->options & MQ_OPTION_SHARED))
         return false;
     take_back(engine, entry);
     mq_entry_done(engine, entry);
@@ -259,18 +262,18 @@ static mq_member *member_add(mq_group *group, mq_session *session)
     return &group->members[group->count++];
 }
 
-bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, uint32_t tag)
+bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, uint32_t options)
 {
     mq_member *member = member_of(group_of(queue), session);
     if (member != NULL) {
-        mq_subscription_ids_drop(engine, member->tag >> MQ_TAG_IDS_SHIFT);
+        mq_subscription_ids_drop(engine, member->options >> MQ_OPTION_IDS_SHIFT);
     } else {
         if ((member = member_add(group_of(queue), session)) == NULL)
             return false;
         mq_list_add(&session->shares, mq_handle(&queue->item));
     }
-    mq_subscription_ids_at(engine, tag >> MQ_TAG_IDS_SHIFT)->references++;
-    member->tag = tag;
+    mq_subscription_ids_at(engine, options >> MQ_OPTION_IDS_SHIFT)->references++;
+    member->options = options;
     session->shared = true;
     if (session->connection != NULL)
         mq_connection_touch(engine, session->connection);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Subscription ids: properties of a subscription that do not fit in bits: its identifiers, and the group
- * of a shared subscription.  A tag has 24 bits for the number of a set, so a route or queue entry stays one
- * word for any number of identifiers.
+ * of a shared subscription.  The options of a route or queue entry have 24 bits for the number of a set, so
+ * they stay one word for any number of identifiers.
  *
  * A set is kept in wire form, and equal sets exist once.  A thousand subscribers with the same identifier
  * share it, and a client that subscribes with ever new ones leaves nothing behind.  Routes and queue entries

@@ -14,7 +14,7 @@ typedef struct mq_subscription { /* its number: index + 1 */
     uint32_t chain;          /* next of the same place in engine->subscription_table */
     mq_node *filter;
     uint64_t session; /* handle, perhaps of a session that has ended */
-    uint64_t options; /* MQ_TAG_* in the lower eight bits; Subscription Identifier above, 0: none */
+    uint64_t options; /* MQ_OPTION_* in the lower eight bits; Subscription Identifier above, 0: none */
 } mq_subscription;
 
 #define MQ_PLAIN_FILTERS_MAX 512u /* of a SUBSCRIBE that is served in one call */

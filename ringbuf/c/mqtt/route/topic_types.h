@@ -17,14 +17,14 @@ typedef struct mq_subscription_ids { /* its number: index + 1 */
     uint8_t *identifiers; /* Subscription Identifier properties, as in a PUBLISH */
 } mq_subscription_ids;
 
-#define MQ_SUBSCRIPTION_IDS_MAX 0xffff00u /* range of the upper 24 bits of a tag, in full chunks of a slab */
+#define MQ_SUBSCRIPTION_IDS_MAX 0xffff00u /* 24 bits of options, in full chunks of a slab */
 
 /* ---- topics ---- */
 
 typedef struct mq_route {
     mq_session *session;
     uint32_t generation;
-    uint32_t tag;
+    uint32_t options;
 } mq_route;
 
 struct mq_topic {

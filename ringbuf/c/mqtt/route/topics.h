@@ -18,12 +18,12 @@ void mq_subscription_ids_drop(mq_engine *engine, uint32_t number);
 
 /* shared_subscriptions.c.  The queue of a group, a session, identifies the group. */
 mq_session *mq_share_open(mq_engine *engine, uint32_t queue_max, bool drop_newest); /* NULL: no memory */
-bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, uint32_t tag);
+bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, uint32_t options);
 void mq_share_leave(mq_engine *engine, mq_session *queue, mq_session *session);
 void mq_share_clear(mq_engine *engine, mq_session *session); /* part of mq_session_clear() */
-/* Give a record to a member, or keep it in the queue.  The tag of `entry`: QoS and RETAIN as published. */
+/* Give a record to a member, or keep it in the queue.  Options of `entry`: QoS and RETAIN as published. */
 void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry);
-uint32_t mq_share_published(uint32_t tag); /* QoS and RETAIN as published, of a member's entry */
+uint32_t mq_share_published(uint32_t options); /* QoS and RETAIN as published, of a member's entry */
 /* fill a member with room; true if there was a record */
 bool mq_share_pull(mq_engine *engine, mq_session *session);
 /* take back the records of a member whose connection has ended */
@@ -45,8 +45,8 @@ uint64_t mq_hash(const mq_engine *engine, const void *bytes,
 /* match_names.c */
 typedef enum mq_names_result { MQ_NAMES_FOUND, MQ_NAMES_MANY, MQ_NAMES_NO_MEMORY } mq_names_result;
 /* Indexes of the topics that a valid filter matches; the caller frees them.  MQ_NAMES_MANY: that would need
- * more than `most` branches. */
-mq_names_result mq_names_match(mq_engine *engine, const char *filter, uint32_t length, uint64_t most,
+ * more than `branches_max` branches. */
+mq_names_result mq_names_match(mq_engine *engine, const char *filter, uint32_t length, uint64_t branches_max,
                                uint32_t **topics, uint32_t *count);
 
 /* new_topics.c */
@@ -70,11 +70,11 @@ uint64_t mq_append_checked(mq_engine *engine, mq_topic *topic, const mq_message 
 void mq_producers_read(mq_engine *engine);
 void mq_producers_store_progress(mq_engine *engine);
 
-/* routes.c.  A route holds a reference to the subscription ids in its tag. */
+/* routes.c.  A route holds a reference to the subscription ids in its options. */
 bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session,
-                  uint32_t tag); /* the session has no route there yet; false: no memory */
-bool mq_route_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag);
-bool mq_route_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag);
+                  uint32_t options); /* the session has no route there yet; false: no memory */
+bool mq_route_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t options);
+bool mq_route_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t options);
 void mq_route_drop(mq_engine *engine, mq_topic *topic, const mq_session *session);
 void mq_routes_free(mq_engine *engine, mq_topic *topic);
 /* Queue the record at `where` for the subscribers of its topic.  Only flags and publisher of `message` are
@@ -95,11 +95,11 @@ void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, ui
 void mq_retained_due(mq_engine *engine, const mq_ring *ring);
 /* Begin to save the topics changed since the last one, or over `all` that retain a message. */
 void mq_retained_save_begin(mq_engine *engine, bool all);
-/* Records of the retained messages of the next topics to save, padded to 32: about `most` bytes; each is
+/* Records of the retained messages of the next topics to save, padded to 32: about `bytes_max` bytes; each is
  * returned once.  After these *length bytes come *authors bytes with their publishers.  Caller frees.  NULL:
  * no memory.
  */
-uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length, uint64_t *authors);
+uint8_t *mq_retained_changes(mq_engine *engine, uint64_t bytes_max, uint64_t *length, uint64_t *authors);
 /* Find the next topic from `from` on whose retained message has a known author, within `places` of the table.
  * *author NULL: no topic found.  Returns the next place. */
 uint32_t mq_retained_author_next(mq_engine *engine, uint32_t from, uint32_t places, mq_author **author);
@@ -125,7 +125,7 @@ typedef enum mq_found {
     MQ_FOUND_LATER, /* not yet: other connections are served first */
     MQ_FOUND_NONE
 } mq_found;
-bool mq_retained_delivery_begin(mq_engine *engine, mq_session *session, uint32_t tag,
+bool mq_retained_delivery_begin(mq_engine *engine, mq_session *session, uint32_t options,
                                 const mq_retained_scope *scope);
 void mq_retained_delivery_end(mq_engine *engine, mq_session *session, const void *filter, uint32_t length);
 void mq_retained_deliveries_list(mq_engine *engine, mq_session *session);
