@@ -1,4 +1,4 @@
-"""Retained messages: starts their delivery to new subscriptions, and restores them after a restart.
+"""Retained messages: finds those of a new subscription, delivers them, and restores them after a restart.
 
 The engine owns the messages, one copy each. C code sets and clears them as they are published
 (ringbuf/c/mqtt/route/retained.c) and sends them to new subscriptions (out/retained_delivery.c), because both
@@ -14,15 +14,16 @@ from newer records of the rings, or of the log.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from edge.auth.interfaces import ClientInfo
+from edge.auth.interfaces import AllowedFilters, ClientInfo
 from edge.broker.owners import NO_OWNER, key_of
 from edge.broker.retained_authors import NO_AUTHOR, client_info_of_author
 from edge.broker.router import Router
 from edge.broker.sessions import Session
-from edge.broker.sliced_work import Steps
+from edge.broker.sliced_work import Steps, at_once
 from edge.broker.subscription_tree import is_share
 from edge.engine.engine import DropCause, Engine, counters_of, limits_of
 from edge.log_throttle import LogThrottle
@@ -37,6 +38,7 @@ __all__ = ["Retained", "RetainedRecord"]
 log = logging.getLogger(__name__)
 
 SOURCES_AT_ONCE = 64  # authors that are checked in one step
+TRIES = 3  # attempts to find topics while others are forgotten
 
 
 class RetainedRecord(NamedTuple):
@@ -81,11 +83,42 @@ class Retained:
         if is_share(topic_filter):  # [3.8.3.1]
             return
         routes = self._router.routes
-        topics = yield from routes.retaining(session, topic_filter)  # in the order of the table of topics
+        topics = yield from self._topics_of(session, topic_filter)  # in the order of the table of topics
         options = session.subscriptions.get(topic_filter)
         if options is not None and (topics is None or len(topics) > 0):
-            with routes.tags_of(options) as (tag,):
-                self._engine.send_retained(session.handle, tag, topic_filter.encode(), topics)
+            with routes.route_options_of(options) as (route_options,):
+                self._engine.send_retained(session.handle, route_options, topic_filter.encode(), topics)
+
+    def _topics_of(self, session: Session, topic_filter: str) -> Steps[array[int] | None]:
+        """Known topics of a filter with a retained message that `session` may receive.
+
+        None if they are many and all allowed: the engine then scans all topics while it sends.
+        """
+        allowed = self._router.routes.allowed_filters_of(session, topic_filter)
+        if allowed.certain and allowed.filters == (topic_filter,):
+            topics = self._router.routes.walked(topic_filter)
+            return None if topics is None else array("I", sorted(self._with_retained(topics)))
+        for _ in range(TRIES):
+            forgotten = self._counters.topics_recycled
+            retained_topics = yield from self._allowed_topics(session, allowed)
+            # ids of forgotten topics may belong to other topics by now
+            if forgotten == self._counters.topics_recycled or session.ended:
+                return array("I", sorted(retained_topics))
+        return array("I", sorted(at_once(self._allowed_topics(session, allowed))))
+
+    def _allowed_topics(self, session: Session, allowed: AllowedFilters) -> Steps[set[int]]:
+        routes, retained_topics = self._router.routes, set[int]()
+        for allowed_filter in allowed.filters:
+            for topics in routes.pieces(allowed_filter, few=not allowed.certain):
+                for topic in self._with_retained(topics):
+                    may = None if allowed.certain else routes.may_receive
+                    if may is None or may(session, routes.name_of(topic)):
+                        retained_topics.add(topic)
+                yield
+        return retained_topics
+
+    def _with_retained(self, topics: array[int]) -> array[int]:
+        return array("I", self._engine.topics_retaining(topics))
 
     def report_refused(self) -> None:
         """Log the number of messages that were not retained since the last report, if any."""

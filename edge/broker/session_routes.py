@@ -18,28 +18,27 @@ from typing import TypeAlias, TypeGuard
 
 from edge.auth.interfaces import AllowedFilters
 from edge.broker.sessions import Session
-from edge.broker.sliced_work import Steps, at_once
+from edge.broker.sliced_work import Steps
 from edge.broker.subscription_tree import has_wildcard, is_share, overlap
-from edge.engine.engine import NO_TOPIC, TAG_IDS_SHIFT, Engine, Match, counters_of
-from edge.engine.subscription_options import SubscriptionOptions, combined, tags
+from edge.engine.engine import NO_TOPIC, OPTION_IDS_SHIFT, Engine, Match, counters_of
+from edge.engine.subscription_options import SubscriptionOptions, combined, route_options
 
 __all__ = ["SessionRoutes"]
 
-TAG_OPTIONS = (1 << TAG_IDS_SHIFT) - 1
+OPTIONS_MASK = (1 << OPTION_IDS_SHIFT) - 1
 MANY = 128  # topics from which on the filters of a session are looked up, instead of each topic
 PYTHON_PIECE = 128  # topics that Python examines one by one between two yields
 FEW = 16  # filters that are looked up at most
 PIECE = 1_024  # topics that are routed alike between two yields
 PLACES = 8_192  # topics that C examines between two yields
 WALK_MAX = 4_096  # branches of the trie of names that are examined at once, at most
-TRIES = 3  # attempts to find topics while others are forgotten
 Matching: TypeAlias = "Callable[[str, int], Steps[Match]]"  # SubscriptionTree.matching()
 FILTERS = 128  # filters of a session that are compared between two yields
 
 
-def is_tag(options: SubscriptionOptions) -> TypeGuard[int]:
-    """True for options that are their tag: without a Subscription Identifier."""
-    return isinstance(options, int) and options <= TAG_OPTIONS
+def is_route_options(options: SubscriptionOptions) -> TypeGuard[int]:
+    """True for options of one route without a Subscription Identifier."""
+    return isinstance(options, int) and options <= OPTIONS_MASK
 
 
 class SessionRoutes:
@@ -58,7 +57,7 @@ class SessionRoutes:
 
     def known(self, topic_filter: str) -> array[int]:
         """Ids of the known topics that `topic_filter` matches, found at once."""
-        all_topics = self._walked(topic_filter, WALK_MAX)
+        all_topics = self.walked(topic_filter)
         if all_topics is not None:
             return all_topics
         all_topics = array("I")
@@ -80,8 +79,12 @@ class SessionRoutes:
         allowed = None if decide is None else decide(session, topic_filter)
         return AllowedFilters((topic_filter,), certain=False) if allowed is None else allowed
 
-    def _walked(self, topic_filter: str, limit: int) -> array[int] | None:
-        """Known topics that a filter matches, found one by one; None if that takes too long."""
+    def walked(self, topic_filter: str, limit: int | None = None) -> array[int] | None:
+        """Known topics that a filter matches, found in the trie of names; None if they are too many.
+
+        `limit`: branches of the trie that are examined; by default WALK_MAX.
+        """
+        limit = WALK_MAX if limit is None else limit
         if has_wildcard(topic_filter):
             matching = self._engine.topics_match(topic_filter.encode(), limit)
             return None if matching is None else array("I", matching)
@@ -103,7 +106,7 @@ class SessionRoutes:
 
     def pieces(self, topic_filter: str, *, few: bool) -> Iterator[array[int]]:
         """All known topics that a filter matches, in pieces; small ones (`few`) for work in Python."""
-        topics_found = self._walked(topic_filter, MANY if few else WALK_MAX)
+        topics_found = self.walked(topic_filter, MANY if few else WALK_MAX)
         if topics_found is not None:
             yield topics_found
             return
@@ -126,7 +129,7 @@ class SessionRoutes:
         """Recompute the routes of the topics that a filter matches, from all filters of the session."""
         rules, allowed = self.rules, self.allowed_filters_of(session, topic_filter)
         for allowed_filter in allowed.filters:
-            topics_found = self._walked(allowed_filter, MANY)
+            topics_found = self.walked(allowed_filter, MANY)
             others = None
             if topics_found is None and allowed.certain:
                 others = yield from self._overlapping(session, topic_filter)
@@ -218,60 +221,30 @@ class SessionRoutes:
             self._assign(session, same, options)
 
     def _assign(self, session: Session, topics: array[int], options: SubscriptionOptions) -> None:
-        with self.tags_of(options) as (first, *second):
+        with self.route_options_of(options) as (first, *second):
             self._engine.routes_set(topics, session.handle, first)
-            for tag in second:
-                self._engine.routes_add(topics, session.handle, tag)
+            for more in second:
+                self._engine.routes_add(topics, session.handle, more)
 
-    # ---- retained messages ----
-
-    def retaining(self, session: Session, topic_filter: str) -> Steps[array[int] | None]:
-        """Known topics of a filter with a retained message that `session` may receive.
-
-        None if they are many and all allowed: the engine then scans all topics while it sends.
-        """
-        allowed = self.allowed_filters_of(session, topic_filter)
-        if allowed.certain and allowed.filters == (topic_filter,):
-            topics = self._walked(topic_filter, WALK_MAX)
-            return None if topics is None else array("I", sorted(self._with_retained(topics)))
-        for _ in range(TRIES):
-            forgotten = self._counters.topics_recycled
-            retained_topics = yield from self._retaining(session, allowed)
-            # ids of forgotten topics may belong to other topics by now
-            if forgotten == self._counters.topics_recycled or session.ended:
-                return array("I", sorted(retained_topics))
-        return array("I", sorted(at_once(self._retaining(session, allowed))))
-
-    def _retaining(self, session: Session, allowed: AllowedFilters) -> Steps[set[int]]:
-        retained_topics: set[int] = set()
-        for allowed_filter in allowed.filters:
-            for topics in self.pieces(allowed_filter, few=not allowed.certain):
-                for topic in self._with_retained(topics):
-                    may = None if allowed.certain else self.may_receive
-                    if may is None or may(session, self.name_of(topic)):
-                        retained_topics.add(topic)
-                yield
-        return retained_topics
-
-    def _with_retained(self, topics: array[int]) -> array[int]:
-        return array("I", self._engine.topics_retaining(topics))
-
-    # ---- tags ----
+    # ---- options of routes ----
 
     @contextmanager
-    def tags_of(self, options: SubscriptionOptions) -> Iterator[list[int]]:
-        """Tags of the one or two routes, valid while the context lasts: routes hold their own references."""
-        if is_tag(options):
+    def route_options_of(self, options: SubscriptionOptions) -> Iterator[list[int]]:
+        """Options of the one or two routes of a session, for the engine.
+
+        Valid while the context lasts: routes have their own references to the subscription ids.
+        """
+        if is_route_options(options):
             yield [options]
             return
-        words, taken = [], []
+        all_options, taken = [], []
         try:
-            for option_bits, identifiers in tags(options):
+            for option_bits, identifiers in route_options(options):
                 number = self._engine.subscription_ids_take(identifiers) if identifiers else 0
                 if number:
                     taken.append(number)
-                words.append(option_bits | number << TAG_IDS_SHIFT)
-            yield words
+                all_options.append(option_bits | number << OPTION_IDS_SHIFT)
+            yield all_options
         finally:
             for number in taken:
                 self._engine.subscription_ids_drop(number)
