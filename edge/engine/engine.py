@@ -399,10 +399,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         """
 
     def topics_recycle(self, topics_max: int, /) -> int:
-        """Forget up to `topics_max` topics that were not used lately and retain nothing.
-
-        Returns their number.
-        """
+        """Forget up to `topics_max` topics without recent use or retained message. Returns their number."""
 
     def topics_age(self, places: int, /) -> int:
         """Age the next `places` of the table: topics not used since the last time around are forgotten,
