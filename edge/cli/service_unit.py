@@ -51,8 +51,8 @@ After=network-online.target
 Wants=network-online.target
 """
 
-# RestrictRealtime= would take SCHED_FIFO from the thread of the log, PrivateUsers= the identity of local
-# programs, ProcSubset=pid the id of the boot.
+# RemoveIPC= would remove rings in /dev/shm at each stop. RestrictRealtime= would take SCHED_FIFO from the
+# thread of the log, PrivateUsers= the identity of local programs, ProcSubset=pid the id of the boot.
 _IDENTITY = """\
 User=brim
 Group=brim
@@ -80,7 +80,6 @@ ProtectKernelLogs=yes
 ProtectKernelModules=yes
 ProtectKernelTunables=yes
 ProtectSystem=strict
-RemoveIPC=yes
 """
 
 _SOCKET = """\
