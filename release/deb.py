@@ -2,12 +2,15 @@
 
     ./dev deb [--arch amd64|arm64] [--python 3.11]
 
+Completion and manual pages are made by the command in .venv, which `./dev deb` prepares.
+
 Debian 12 has none of the dependencies, so the package has them in /usr/lib/brim. Their compiled modules fit
 one version of Python: 3.11 is that of Debian 12, 3.13 that of Debian 13. release/debian has the scripts and
 the configuration; edge/cli/service_unit.py has the units.
 """
 
 import argparse
+import gzip
 import hashlib
 import runpy
 import shutil
@@ -20,6 +23,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 FILES = ROOT / "release" / "debian"
+PYTHON = ROOT / ".venv" / "bin" / "python"
+COMPLETIONS = {
+    "bash": "usr/share/bash-completion/completions/brim",
+    "zsh": "usr/share/zsh/vendor-completions/_brim",
+    "fish": "usr/share/fish/vendor_completions.d/brim.fish",
+}
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 CONTROL = """\
@@ -101,10 +110,26 @@ def add_files(root: Path) -> None:
         write(root / f"lib/systemd/system/{name}.service", unit(instance))
     write(root / "etc/brim/brim.toml", (FILES / "brim.toml").read_text(), 0o640)
     write(root / "usr/share/doc/brim/copyright", (ROOT / "LICENSE").read_text())
+    for shell, name in COMPLETIONS.items():
+        words = [PYTHON, "-m", "edge", "completion", shell]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+        write(root / name, done.stdout)
+    add_manual(root / "usr/share/man/man1")
     for folder in (root / "usr", root / "etc", root / "lib"):
         for path in (folder, *folder.rglob("*")):
             if path.is_dir():
                 path.chmod(0o755)
+
+
+def add_manual(folder: Path) -> None:
+    """Add the manual pages, compressed without a time, so that the package is the same each time."""
+    folder.mkdir(parents=True)
+    subprocess.run([PYTHON, "-m", "docs.generate.manual", folder], cwd=ROOT, check=True)
+    for page in list(folder.iterdir()):
+        packed = page.with_name(f"{page.name}.gz")
+        packed.write_bytes(gzip.compress(page.read_bytes(), mtime=0))
+        packed.chmod(0o644)
+        page.unlink()
 
 
 def unit(instance: str) -> str:
