@@ -17,9 +17,12 @@ from typing import Any
 import pytest
 
 from brim.asyncio import connect
+from edge.cli import VERSION
 from tests.support.children import Child
 from tests.support.documented import Newcomer, lines_of
 from tests.support.documents import block_of, commands, parse
+from tests.support.old_version import OLD_VERSION, OldVersion
+from tests.support.paho_client import Paho
 from tests.support.waiting import wait_until
 
 TUTORIAL = "docs/tutorials/first-minutes.md"
@@ -258,6 +261,32 @@ def test_a_backup_that_is_shown_is_made_and_restored(newcomer: Newcomer) -> None
         assert "21.5" in newcomer.run("replay", "--from", "-1h")
 
 
+@pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGKILL])
+def test_an_upgrade_that_is_shown_keeps_messages_in_memory(ends_by: int, newcomer: Newcomer) -> None:
+    page = "docs/how-to/upgrade.md"
+    file = newcomer.write("brim.toml", "[[listener]]\nport = 1883\n")
+    old = OldVersion(newcomer.directory / "old")
+    with old.broker("--config", file, environment=newcomer.environment) as broker:
+        before = json.loads(newcomer.run("status", "--json"))
+        newcomer.ports["mqtt"] = int(before["listeners"][0].rpartition(":")[2])
+        Paho(newcomer.ports["mqtt"], "away", clean=False, topic="plant/#").stop()
+        newcomer.run("pub", "plant/1/temp", "21.5", "-q", "1")
+        newcomer.run("pub", "plant/2/temp", "20", "-q", "1", "-r")
+        assert newcomer.status(*lines_of(page, "backup")[0])[0] == 1  # the messages are only in memory
+        newcomer.run(*lines_of(page, "check")[0])
+        broker.stop(ends_by) if ends_by == signal.SIGTERM else broker.kill()
+    with newcomer.broker("[[listener]]\nport = 1883\n"):
+        newcomer.run(*lines_of(page, "status")[0])
+        after = json.loads(newcomer.run("status", "--json"))
+        assert (before["version"], after["version"]) == (OLD_VERSION, VERSION)
+        [ring] = after["rings"]
+        assert (ring["epoch"], ring["end_offset"]) == (before["rings"][0]["epoch"], 2)
+        away = Paho(newcomer.ports["mqtt"], "away", clean=False)
+        assert [bytes(away.message().payload) for _ in range(2)] == [b"21.5", b"20"]
+        away.stop()
+        assert newcomer.run("sub", "plant/2/temp", "-C", "1") == "20\n"
+
+
 def test_an_edge_that_was_renamed_continues(newcomer: Newcomer) -> None:
     page = "docs/how-to/several-instances.md"
     [rename] = lines_of(page, "bridge", "rename-edge")
@@ -293,6 +322,7 @@ def test_the_command_of_the_unit_for_systemd_is_accepted(newcomer: Newcomer) -> 
     parse(shlex.split(command.partition(" brim ")[2]))
     settings = {line.partition("=")[0] for line in unit.splitlines() if "=" in line}
     assert {"Type", "WatchdogSec", "Restart", "RuntimeDirectoryPreserve"} <= settings
+    assert "RemoveIPC" not in settings  # it would remove rings in /dev/shm at a stop
 
 
 def test_an_instance_has_its_own_broker(
@@ -320,6 +350,15 @@ def test_an_instance_has_its_own_broker(
         finally:
             shutil.rmtree(f"/dev/shm/brim-{os.geteuid()}-b", ignore_errors=True)
     assert (newcomer.directory / ".local/state/brim-b/brim.lock").exists()
+
+
+def test_the_service_of_an_instance_that_is_shown_has_its_own_directories(newcomer: Newcomer) -> None:
+    [install] = lines_of("docs/how-to/several-instances.md", "service", "install")
+    newcomer.write("b.toml", block_of("docs/how-to/several-instances.md", "toml"))
+    unit = newcomer.run(*install, "--print", "--system")
+    assert " --instance b --config " in unit
+    assert "\nStateDirectory=brim-b\n" in unit
+    assert "\nRuntimeDirectory=brim-b\n" in unit
 
 
 def _has_reader(status: dict[str, Any]) -> bool:

@@ -25,7 +25,7 @@ from edge.cli.backup import content
 from edge.cli.config_options import add_config_arguments, configured
 from edge.cli.exit_status import Exit
 from edge.cli.progress import progress
-from edge.config.directories import DirectoryLock, make_directory
+from edge.config.directories import LOCK_NAME, DirectoryLock, make_directory
 from edge.terminal_escape import escaped
 
 __all__ = ["add_arguments", "run"]
@@ -44,9 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
     files = BrokerFiles.of_config(config)
     with ExitStack() as locks:
-        for key, place in (("runtime_dir", files.runtime_dir), ("state_dir", files.state_dir)):
-            make_directory(place, key)
-            locks.enter_context(DirectoryLock(place))
+        make_directory(files.state_dir, "state_dir")
+        locks.enter_context(DirectoryLock(files.state_dir))
+        if (files.runtime_dir / LOCK_NAME).exists():  # a new one would belong to this user
+            locks.enter_context(DirectoryLock(files.runtime_dir))
         check_empty(files)
         size = sum(file.bytes for file in manifest.files)
         with progress("restoring", size) as advance:
