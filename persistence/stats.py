@@ -12,7 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-__all__ = ["DiskUsage", "LatencyHistogram", "LogState", "LogStats", "ReadStats", "disk_usage"]
+__all__ = [
+    "MILLISECOND_NS",
+    "DiskUsage",
+    "LatencyHistogram",
+    "LogState",
+    "LogStats",
+    "ReadStats",
+    "disk_usage",
+]
+
+MICROSECOND_NS, MILLISECOND_NS = 1_000, 1_000_000
 
 _COUNTED = (
     "records", "record_bytes", "extents", "written_bytes", "synced_bytes", "syncs", "rewritten_bytes",
@@ -22,26 +32,27 @@ _TIMED = ("fsync", "write", "commit")
 
 
 class LatencyHistogram:
-    """Durations in powers of two, from 1 µs to over half a minute."""
+    """Durations in powers of two: from 1 µs to 16 s, or with unit_ns = MILLISECOND_NS from 1 ms to 4 h."""
 
     BUCKETS = 26
 
-    def __init__(self) -> None:
-        self.counts = [0] * self.BUCKETS  # counts[i]: durations below 2**i µs, at or above the limit of i - 1
+    def __init__(self, unit_ns: int = MICROSECOND_NS) -> None:
+        self.unit_ns = unit_ns
+        self.counts = [0] * self.BUCKETS  # counts[i]: durations below 2**i units, not below those of i - 1
         self.count = 0
         self.total_ns = 0
         self.max_ns = 0
 
     def add(self, duration_ns: int) -> None:
         """Add one duration."""
-        self.counts[min((duration_ns // 1000).bit_length(), self.BUCKETS - 1)] += 1
+        self.counts[min((duration_ns // self.unit_ns).bit_length(), self.BUCKETS - 1)] += 1
         self.count += 1
         self.total_ns += duration_ns
         self.max_ns = max(self.max_ns, duration_ns)
 
     def plus(self, times: Any) -> LatencyHistogram:
         """The sum with the counts of C (an rb_log_times)."""
-        both = LatencyHistogram()
+        both = LatencyHistogram(self.unit_ns)
         both.counts = [mine + theirs for mine, theirs in zip(self.counts, times.counts, strict=True)]
         both.count = self.count + times.count
         both.total_ns = self.total_ns + times.total_ns
@@ -49,12 +60,12 @@ class LatencyHistogram:
         return both
 
     def quantile_us(self, share: float) -> int:
-        """Upper bound in µs, a power of two, of the `share` (0..1) of shortest durations; 0: none."""
+        """Upper bound in µs, a power of two of units, of the `share` (0..1) of shortest times; 0: none."""
         rank, seen = share * self.count, 0
         for index, count in enumerate(self.counts):
             seen += count
             if count and seen >= rank:
-                return 1 << index
+                return self.unit_ns // MICROSECOND_NS << index
         return 0
 
     def as_dict(self) -> dict[str, object]:
@@ -75,7 +86,7 @@ class LatencyHistogram:
         bounds, seen = {}, 0
         for index, count in enumerate(self.counts[:-1]):  # the last one has no bound
             seen += count
-            bounds[str(1 << index)] = seen
+            bounds[str(self.unit_ns // MICROSECOND_NS << index)] = seen
             if seen == self.count:
                 break
         return bounds

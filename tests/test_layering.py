@@ -66,7 +66,7 @@ edge.consumers: EDGE FILES edge.config edge.local edge.mqtt edge.rpc edge.waitin
     persistence.free_disk_space persistence.read ringbuf msgspec pyroaring zmq
 edge.load: edge.errors edge.mqtt ringbuf
 edge.observe: EDGE edge.broker edge.config edge.local edge.rpc edge.session_store edge.streams
-    edge.terminal_escape edge.transport persistence.log ringbuf msgspec
+    edge.terminal_escape edge.transport persistence.log persistence.stats ringbuf msgspec
 bridge:
 bridge.backoff:
 bridge.errors:
@@ -77,7 +77,8 @@ bridge.arrow: bridge.errors bridge.format ringbuf numpy pyarrow
 bridge.sinks: bridge.arrow bridge.backoff bridge.errors bridge.format edge.client edge.mqtt
     persistence.files ringbuf cffi msgspec confluent_kafka obstore pyarrow
 bridge.drain: FILES bridge.backoff bridge.errors bridge.format bridge.rangeset bridge.sinks bridge.source
-    edge.errors edge.mqtt edge.rpc persistence.errors persistence.segment ringbuf msgpack msgspec
+    edge.errors edge.mqtt edge.rpc persistence.errors persistence.segment persistence.stats ringbuf
+    msgpack msgspec
 bridge.payloads: bridge.arrow bridge.errors ringbuf cbor2 google msgpack pyarrow
 bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.rangeset deltalake
     py4j pyarrow pyspark

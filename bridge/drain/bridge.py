@@ -415,6 +415,7 @@ class Bridge:
             last_error=_words(error) if error else broken,
             remedy=error.hint if isinstance(error, BridgeError) else FAILED_REMEDY if error else "",
             totals=dataclasses.replace(drain.totals),
+            drain=drain.times.as_dict(),
             partitions=lags,
             losses=tuple(losses_of(drain, self._meter.gone)),
         )

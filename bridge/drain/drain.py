@@ -58,6 +58,7 @@ from bridge.source.partition_source import (
     cut,
 )
 from persistence.errors import LogError
+from persistence.stats import MILLISECOND_NS, LatencyHistogram
 from ringbuf.errors import RingError
 
 __all__ = ["Drain", "Lost", "Moved", "Totals"]
@@ -116,6 +117,7 @@ class Drain:
             settings = bounded(settings, 2 * settings.window)
         self.settings = settings
         self.totals = Totals()
+        self.times = LatencyHistogram(MILLISECOND_NS)  # oldest record of a file to its acknowledgement
         self.last_ack: float | None = None  # monotonic
         self.intake_paused = False  # no file is begun; files in flight continue
         self.checkpoint = checkpoint
@@ -546,6 +548,7 @@ class Drain:
         self.last_ack = self.clock.monotonic()
         if file.shipment is not None:
             self.plan.measured(file.shipment.length, file.took_s)
+            self.times.add(int(self.clock.age_s(file.shipment.batch.first_timestamp_ns) * 1e9))
 
     def _count(self, file: InFlightFile) -> None:
         intent = file.intent

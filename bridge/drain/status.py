@@ -10,6 +10,7 @@ from typing import Any, Literal
 from bridge.drain.drain import Totals
 from bridge.drain.lag import PartitionLag
 from bridge.drain.losses import PartitionLosses
+from persistence.stats import MILLISECOND_NS, LatencyHistogram
 
 __all__ = ["BridgeState", "Condition", "Verdict"]
 
@@ -33,6 +34,7 @@ class BridgeState:
     buffer_left_s    seconds until the first records are lost, at the present rate; None: no records arrive
     losses           by partition: records that no file will ever hold (bridge/drain/losses.py)
     in_flight        files that the sink has and has not acknowledged
+    drain            times from the oldest record of a file to the acknowledgement of the sink
     bytes_s          speed at which the sink takes a file; 0: not known yet
     """
 
@@ -54,6 +56,7 @@ class BridgeState:
     last_error: str = ""
     remedy: str = ""
     totals: Totals = dataclasses.field(default_factory=Totals)
+    drain: dict[str, object] = dataclasses.field(default_factory=LatencyHistogram(MILLISECOND_NS).as_dict)
     partitions: tuple[PartitionLag, ...] = ()
     losses: tuple[PartitionLosses, ...] = ()
 

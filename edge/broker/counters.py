@@ -69,6 +69,11 @@ class Counters:
         """Totals since the broker started."""
         return {name: getattr(self._counters, name) for name in _TOTALS}
 
+    @property
+    def delivery(self) -> Any:
+        """Age of records at their delivery, a sample: an mq_times."""
+        return self._counters.delivery
+
     def gauges(self) -> dict[str, int]:
         """Current values."""
         return {name: getattr(self._counters, name) for name in _GAUGES}

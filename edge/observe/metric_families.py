@@ -55,6 +55,12 @@ METRICS: Mapping[str, Metric] = {
     "brim_mqtt_payload_sent_bytes_total": Metric(
         "counter", "Payload bytes of deliveries to MQTT clients.", (), "mqtt.delivered_bytes"
     ),
+    "brim_mqtt_delivery_seconds": Metric(
+        "histogram",
+        "Time from a record to its packet for a subscriber, of a sample of all deliveries.",
+        (),
+        "mqtt.delivery",
+    ),
     "brim_mqtt_messages_sent_again_total": Metric(
         "counter", "Repeated deliveries to MQTT clients.", (), "mqtt.redelivered"
     ),
@@ -225,6 +231,12 @@ METRICS: Mapping[str, Metric] = {
     "brim_bridge_lag_records": Metric("gauge", "Records not yet drained.", _BRIDGE, "bridges[].lag_records"),
     "brim_bridge_lag_seconds": Metric(
         "gauge", "Age of the oldest record not yet drained.", _BRIDGE, "bridges[].lag_s"
+    ),
+    "brim_bridge_drain_seconds": Metric(
+        "histogram",
+        "Time from the oldest record of a drained file or batch to the acknowledgement of the sink.",
+        _BRIDGE,
+        "bridges[].drain",
     ),
     "brim_bridge_lag_bytes": Metric(
         "gauge", "Bytes of records not yet drained.", _BRIDGE, "bridges[].lag_bytes"

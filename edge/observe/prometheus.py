@@ -15,6 +15,7 @@ from typing import Any
 from edge.observe.health import is_ready
 from edge.observe.metric_families import METRICS, SECTIONS, keys_of
 from edge.observe.process_numbers import process_numbers
+from persistence.stats import LatencyHistogram
 
 __all__ = ["CONTENT_TYPE", "page"]
 
@@ -41,10 +42,12 @@ class _Page:
 
     def times(self, name: str, times: Status, **labels: object) -> None:
         """Add a histogram of durations (persistence.stats.Histogram.as_dict()), in seconds."""
-        lines = self._lines(name)
-        for below_us, count in times["below_us"].items():
-            bound = _number(int(below_us) / 1e6)
-            lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {count}")
+        lines, seen, below_us = self._lines(name), 0, times["below_us"]
+        first_us, filled_us = int(next(iter(below_us))), max(map(int, below_us))
+        for power in range(LatencyHistogram.BUCKETS - 1):  # always the same: no series begins late
+            bound_us = first_us << power
+            seen = below_us.get(str(bound_us), times["count"] if bound_us > filled_us else seen)
+            lines.append(f"{name}_bucket{_labels({**labels, 'le': _number(bound_us / 1e6)})} {seen}")
         lines.append(f"{name}_bucket{_labels({**labels, 'le': '+Inf'})} {times['count']}")
         lines.append(f"{name}_sum{_labels(labels)} {_number(times['total_us'] / 1e6)}")
         lines.append(f"{name}_count{_labels(labels)} {times['count']}")

@@ -33,6 +33,7 @@ from edge.streams.ring_files import records_lost
 from edge.streams.streams import Streams
 from edge.terminal_escape import escaped
 from edge.transport.listener import Listener
+from persistence.stats import LatencyHistogram
 from ringbuf import Ring, SlotInfo
 from ringbuf.errors import Corrupt
 
@@ -102,6 +103,10 @@ class StatusReporter(Struct, eq=False):
             f"log_{name}": value for name, value in written.items()
         }
 
+    def _mqtt(self) -> Status:
+        times = LatencyHistogram().plus(self.stats.delivery).as_dict()
+        return {**self.stats.snapshot(), "delivery": times}
+
     async def report(self, *, clients: bool = True) -> Status:
         """The whole report, or without clients, shortened to fit an answer."""
         return _fitting(await self.gathered(clients=clients))
@@ -109,7 +114,7 @@ class StatusReporter(Struct, eq=False):
     async def essentials(self) -> Status:
         """The parts of the report that show if the broker is ready: no client and no ring is visited."""
         return {
-            "mqtt": self.stats.snapshot(),
+            "mqtt": self._mqtt(),
             "watchdog": self.watchdog(),
             "missing": [missing._asdict() for missing in self.missing()],
             "log": await asyncio.to_thread(self.log) if self.log else None,
@@ -121,7 +126,7 @@ class StatusReporter(Struct, eq=False):
         nothing: tuple[dict[str, int], Status] = ({}, {})
         counts, owners = await self._submit(self._of_broker, nothing)
         rows, not_shown = await self._clients() if clients else ([], 0)
-        mqtt = self.stats.snapshot() | counts | {"refused": self.listener.broker.refused}
+        mqtt = self._mqtt() | counts | {"refused": self.listener.broker.refused}
         # Topics of users: the $SYS topics are the broker's, and "retained" does not count them either.
         mqtt["topics"] = max(0, mqtt["topics"] - counts.get("sys_topics", 0))
         status: Status = {

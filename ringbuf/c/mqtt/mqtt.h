@@ -399,6 +399,7 @@ struct mq_engine {
     mq_pulse pulse;
     mq_spill spill;
     uint64_t now_ms, now_ns; /* monotonic; wall */
+    uint64_t measured_ns;    /* now_ns at the last measurement of a delivery */
     uint64_t next_deadline_ms;
     uint64_t input_read_ms;   /* all input that had arrived by then was read: end of clients' idle time */
     uint64_t unread_since_ms; /* begin of the first of these rounds */

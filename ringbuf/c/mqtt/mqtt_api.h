@@ -154,6 +154,10 @@ typedef struct mq_violation {
     const char *reason; /* in static memory */
 } mq_violation;
 
+typedef struct mq_times { /* durations; counts[i]: below 2^i us, at or above the limit of i - 1 */
+    uint64_t count, total_ns, max_ns, counts[26];
+} mq_times;
+
 typedef struct mq_counters {
     /* Totals since the engine was created. */
     uint64_t bytes_in, bytes_out;
@@ -182,6 +186,7 @@ typedef struct mq_counters {
     uint64_t wakeups;          /* returns of epoll_wait */
     uint64_t input_waits;      /* times that reading was paused to keep unfinished_max_bytes */
     uint64_t accept_rests;     /* times that accepting paused at the limit of open files */
+    mq_times delivery; /* age of records at their delivery: a sample, see mq_delivery_measure() */
     /* Current values. */
     uint64_t connections, sessions, topics;
     uint64_t topics_bytes; /* counted as for topics_max_bytes */

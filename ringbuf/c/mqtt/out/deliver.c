@@ -78,6 +78,8 @@ static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_e
     }
     if (result == MQ_BUILT)
         result = mq_frame_put(engine, connection, entry, frame, identifier, false);
+    if (result == MQ_BUILT && queued && entry->where != MQ_NOWHERE)
+        mq_delivery_sample(engine, frame->timestamp_ns);
     if (result != MQ_BUILT && result != MQ_DENIED)
         count_drop(engine, session, result);
     if (sent == NULL)
@@ -120,6 +122,7 @@ static bool deliver_plain(mq_engine *engine, mq_connection *connection, const mq
     engine->counters.delivered++;
     engine->counters.delivered_bytes += payload_length;
     connection->session->delivered++;
+    mq_delivery_sample(engine, record->timestamp_ns);
     return true;
 }
 

@@ -15,6 +15,8 @@
  * then those of the message.  A subscriber with MQTT 3.1.1 gets none of them.
  */
 #include "mqtt/out/frame.h"
+
+#include "base/clock.h"
 #include "mqtt/in/packets.h"
 
 #include <stdlib.h>
@@ -68,6 +70,7 @@ static mq_built plan_in_memory(const mq_engine *engine, const rb_record *record,
 {
     const uint8_t *bytes = (const uint8_t *)record;
     uint32_t payload = rb_payload_position(record->key_length, 0);
+    out->timestamp_ns = record->timestamp_ns;
     out->topic = bytes + RB_RECORD_HEADER_BYTES;
     out->topic_length = record->key_length;
     out->producer = NULL;
@@ -124,6 +127,7 @@ static mq_built plan_from_producer(mq_engine *engine, const mq_ring *ring, uint6
     if (header.length < RB_RECORD_HEADER_BYTES ||
         rb_record_parts(&header, bytes, reader->capacity - (position & reader->mask), &parts) != RB_OK)
         return MQ_FORGED;
+    out->timestamp_ns = header.timestamp_ns;
     out->topic = bytes + RB_RECORD_HEADER_BYTES;
     out->topic_length = header.key_length;
     out->payload = bytes + parts.payload_position;
@@ -233,6 +237,22 @@ static uint8_t *put_properties(uint8_t *to, const mq_frame *frame)
     if (frame->ids != NULL)
         to = put_bytes(to, frame->ids->identifiers, frame->ids->length);
     return put_bytes(to, frame->properties, frame->properties_length);
+}
+
+void mq_delivery_measure(mq_engine *engine, uint64_t timestamp_ns)
+{
+    mq_times *times = &engine->counters.delivery;
+    uint64_t now_ns = (uint64_t)rb_clock_ns(CLOCK_REALTIME),
+             age_ns = now_ns > timestamp_ns ? now_ns - timestamp_ns : 0, age_us = age_ns / 1000;
+    uint32_t most = sizeof times->counts / sizeof *times->counts - 1, bucket = 0;
+    while (bucket < most && age_us >> bucket != 0)
+        bucket++;
+    times->counts[bucket]++;
+    times->count++;
+    times->total_ns += age_ns;
+    if (age_ns > times->max_ns)
+        times->max_ns = age_ns;
+    engine->measured_ns = engine->now_ns;
 }
 
 mq_built mq_frame_put(mq_engine *engine, mq_connection *connection, const mq_entry *entry,

@@ -25,6 +25,7 @@ typedef struct mq_frame {
     /* The message, in place. */
     const uint8_t *topic, *payload, *properties; /* properties without their length and the expiry interval */
     uint32_t topic_length, payload_length, properties_length;
+    uint64_t timestamp_ns; /* of its record; 0: unknown */
     bool expires;
     uint32_t remaining_s;     /* of the expiry interval */
     const mq_ring *producer;  /* ring whose record must be checked after copying; NULL: own record */
@@ -45,6 +46,17 @@ mq_built mq_frame_plan(mq_engine *engine, mq_connection *connection, const mq_en
 /* Write the frame after the other output, which has room for mq_frame_bytes(). */
 mq_built mq_frame_put(mq_engine *engine, mq_connection *connection, const mq_entry *entry,
                       const mq_frame *frame, uint16_t identifier, bool again);
+
+/* Add the age of a record, at its delivery, to counters.delivery: of the first delivery after each reading of
+ * the clock and of every 64th.  So the cost of a clock is paid for few messages at a high rate, and each
+ * message counts at a low rate. */
+void mq_delivery_measure(mq_engine *engine, uint64_t timestamp_ns);
+
+static inline void mq_delivery_sample(mq_engine *engine, uint64_t timestamp_ns)
+{
+    if (engine->measured_ns != engine->now_ns || (engine->counters.delivered & 63) == 0)
+        mq_delivery_measure(engine, timestamp_ns);
+}
 
 #define MQ_FRAME_HEAD_MAX 5u /* first byte and the longest remaining length */
 
