@@ -25,7 +25,7 @@ from typing import Final, Literal, TextIO
 
 from edge.terminal_escape import escaped
 
-__all__ = ["AUDIT", "FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "pairs", "set_level"]
+__all__ = ["AUDIT", "FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "form", "pairs", "set_level"]
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -39,6 +39,7 @@ WAITING_MAX = 10_000  # lines
 VALUE_MAX = 1_000  # characters of a value: a client may choose 64 KiB of text, and has not logged in yet
 FLUSH_S = 2.0  # time to write waiting lines at the end, if the reader is slow
 
+_form: Final = ["text"]  # that of configure()
 _NEEDS_QUOTES = re.compile(r'[\s"=]|^$')
 
 
@@ -190,12 +191,18 @@ def configure(
     level: str = "info", form: Literal["text", "json"] = "text", stream: TextIO | None = None
 ) -> None:
     """Send the log of the whole process to `stream` (standard error), replacing earlier settings."""
+    _form[:] = [form]
     output = logging.StreamHandler(stream or sys.stderr)
     output.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     output.addFilter(_Limit())
     root = logging.getLogger()
     root.handlers[:] = [output]
     set_level(level)
+
+
+def form() -> str:
+    """Form of the log, as configure() has set it, for processes that write to the same place."""
+    return _form[0]
 
 
 def set_level(level: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from edge.cli.exit_status import Exit
 from edge.cli.stop_request import StopRequest
+from edge.config.schema import Web
 from edge.logging_setup import pairs
 from edge.server.sd_notify import notify, watchdog_interval_s
 from edge.server.server import BrokerServer
@@ -112,9 +113,17 @@ def _ready(broker: BrokerServer, arguments: argparse.Namespace, seconds: float) 
     return (
         f"brim {broker.version} is ready after {seconds:.1f} s: "
         f"mqtt {mqtt}, memory {broker.config.runtime_dir}, zmq {broker.zmq_endpoint or 'off'}, "
-        f"metrics {broker.metrics_url or 'off (set metrics.listen)'}\n"
+        f"metrics {broker.metrics_url or 'off (set metrics.listen)'}, "
+        f"console {_console(broker.config.web)}\n"
         f"try\n"
         f"  brim sub 'plant/#' --shm{memory}\n"
         f"  brim pub plant/1/temp 21.5{where}\n"
         f"  brim status{memory}"
     )
+
+
+def _console(web: Web) -> str:
+    """URL of the console, which the broker starts now."""
+    if not web.listen:
+        return "off (set web.listen, or run `brim web`)"
+    return f"{'http' if web.tls is None else 'https'}://{web.listen}/"

@@ -15,6 +15,7 @@ Exit status: 0 stopped, 2 wrong arguments, or not started.
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,7 +24,7 @@ import msgspec
 from edge import logging_setup
 from edge.cli.config_options import add_config_arguments, configured
 from edge.config import loader
-from edge.config.schema import Config
+from edge.config.schema import Web
 from edge.errors import EdgeError
 
 __all__ = ["add_arguments", "run"]
@@ -59,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="form of log lines (default: %(default)s)",
     )
     parser.add_argument(
-        "--with-parent", action="store_true", help="end when standard input ends, as the broker needs it"
+        "--with-parent",
+        action="store_true",
+        help="read [web] as one line of JSON from standard input, and end with it; the broker does that",
     )
     add_config_arguments(parser)
 
@@ -68,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise EdgeError("the web console is not installed", hint="pip install 'brim[web]'")
-    config = _settings(arguments)
+    web, runtime_dir = _settings(arguments)
     logging_setup.configure(arguments.log_level, arguments.log_format)
     from edge.web.run import run as serve
 
@@ -76,15 +79,16 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.with_parent:
             print(f"the console is at {url}", flush=True)
 
-    chosen = arguments.runtime_dir is not None or arguments.config is not None
     with logging_setup.detached():
-        return serve(
-            config.web, config.runtime_dir if chosen else None, ready, with_parent=arguments.with_parent
-        )
+        return serve(web, runtime_dir, ready, with_parent=arguments.with_parent)
 
 
-def _settings(arguments: argparse.Namespace) -> Config:
-    """Configuration with the options of the command line. Raises ConfigError."""
+def _settings(arguments: argparse.Namespace) -> tuple[Web, Path | None]:
+    """Settings of the console, and the runtime directory; None: the default one. Raises ConfigError."""
+    if arguments.with_parent:
+        line = sys.stdin.buffer.readline()
+        web = msgspec.json.decode(line, type=Web, dec_hook=lambda kind, value: kind(value))
+        return web, arguments.runtime_dir
     config = configured(arguments)
     changes: dict[str, object] = {"listen": arguments.listen or config.web.listen or LISTEN}
     if arguments.users is not None:
@@ -93,4 +97,6 @@ def _settings(arguments: argparse.Namespace) -> Config:
         if (names := getattr(arguments, option)) is not None:
             changes[key] = tuple(names)
     web = msgspec.structs.replace(config.web, **changes)
-    return loader.checked(msgspec.structs.replace(config, web=web), "the command line")
+    config = loader.checked(msgspec.structs.replace(config, web=web), "the command line")
+    chosen = arguments.runtime_dir is not None or arguments.config is not None
+    return config.web, config.runtime_dir if chosen else None

@@ -1,6 +1,7 @@
 """Services of a broker process, next to MQTT: all that needs the event loop, or may begin a little later.
 
     bridges -> log maintenance -> ZeroMQ -> watchdog -> consumers -> control socket -> metrics
+    -> web console
 
 Owns these parts. Their modules are imported after clients are served. A failure, except of a bridge, ends the
 broker.
@@ -95,6 +96,7 @@ class Services:
         self._start_watches(reporter)
         self._start_task(_populate(core.rings()))
         await self._start_metrics(reporter)
+        self._start_console()
 
     def follow(self, config: Config) -> None:
         """Use another configuration from now on, in the parts that read more than their own section of it."""
@@ -239,6 +241,16 @@ class Services:
         await metrics.start()
         self.metrics_url = reporter.metrics_url = metrics.url
         core.down.push_async_callback(metrics.stop)
+
+    def _start_console(self) -> None:
+        core = self._core
+        if not core.config.web.listen:
+            return
+        from edge.server.web_process import WebProcess
+
+        console = WebProcess(core.config)
+        console.start()
+        core.down.push_async_callback(console.stop)
 
     async def _start_local(self, reporter: StatusReporter) -> LocalEndpoint:
         core = self._core

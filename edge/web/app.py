@@ -30,7 +30,7 @@ from edge.web.read_api import READS
 from edge.web.roles import ConsoleRole
 from edge.web.session_api import SESSIONS
 
-__all__ = ["ENDPOINTS", "application"]
+__all__ = ["ENDPOINTS", "PAGES", "application"]
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)

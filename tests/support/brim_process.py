@@ -34,8 +34,10 @@ class BrimProcess:
         log_level: str | None = "info",
         module: str = "edge",
         edge: str = "here",
+        log_format: str = "text",
     ) -> None:
         self._open_files, self._log_level, self._module = open_files, log_level, module
+        self._log_format = log_format
         self.port = free_port()
         self.runtime_dir = runtime_dir
         self.sink = directory / "drained"
@@ -50,7 +52,7 @@ class BrimProcess:
 
     def start(self, **environment: str) -> None:
         """Returns when it is ready. `environment`: more variables."""
-        words: tuple[object, ...] = ("run", "--config", self._config)
+        words: tuple[object, ...] = ("run", "--config", self._config, "--log-format", self._log_format)
         if self._log_level is not None:
             words += ("--log-level", self._log_level)
         limited = self._open_files > 0

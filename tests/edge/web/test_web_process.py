@@ -1,0 +1,79 @@
+"""The console that the broker starts: with its settings, again after its end, and with the broker's end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edge.config.loader import parse
+from edge.errors import EdgeError
+from edge.server import web_process
+from edge.server.web_process import WebProcess
+from tests.edge.web.test_access import signed_in
+from tests.support.brim_process import BrimProcess
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+from tests.support.web_console import Visitor, write_users
+
+
+def consoles(broker: BrimProcess) -> list[psutil.Process]:
+    return [child for child in psutil.Process(broker.pid).children() if "web" in child.cmdline()]
+
+
+def serves(port: int) -> bool:
+    try:
+        return Visitor(f"http://127.0.0.1:{port}").send("GET", "/").status == 200
+    except OSError:
+        return False
+
+
+def test_the_broker_starts_the_console_again_and_takes_it_along(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    port = free_port()
+    write_users(tmp_path / "web.users")
+    settings = f'[web]\nlisten = "127.0.0.1:{port}"\nusers_file = "web.users"\nadmins = ["ann"]\n'
+    broker = BrimProcess(runtime_directory, tmp_path, settings, bridge=False)
+    broker.start()
+    wait_until(lambda: serves(port))
+    assert signed_in(f"http://127.0.0.1:{port}", "ann").post("reload").status == 200
+    (first,) = consoles(broker)
+    first.kill()
+    wait_until(lambda: serves(port) and consoles(broker) and consoles(broker)[0].pid != first.pid)
+    (second,) = consoles(broker)
+    broker.kill()
+    second.wait(30)  # by itself
+    broker.start()
+    wait_until(lambda: serves(port))
+    (third,) = consoles(broker)
+    log = broker.stop()
+    assert not third.is_running()
+    assert "brim.audit: console action" not in log  # of the first console
+    assert "web console" in log
+
+
+def test_the_console_logs_in_the_form_of_the_broker(runtime_directory: Path, tmp_path: Path) -> None:
+    port = free_port()
+    settings = f'[web]\nlisten = "127.0.0.1:{port}"\n'
+    broker = BrimProcess(runtime_directory, tmp_path, settings, bridge=False, log_format="json")
+    with broker:
+        wait_until(lambda: serves(port))
+        log = broker.stop()
+    rows = [json.loads(line) for line in log.splitlines()]
+    assert {"web console"} <= {row["message"].partition(" at=")[0] for row in rows}
+
+
+def test_a_port_in_use_ends_the_console_and_not_the_broker(runtime_directory: Path, tmp_path: Path) -> None:
+    broker = BrimProcess(runtime_directory, tmp_path, '[web]\nlisten = "127.0.0.1:$PORT"\n', bridge=False)
+    with broker:
+        assert "web.listen" in broker.log_until("web console ended")
+
+
+def test_a_console_without_its_libraries_is_an_error_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_process, "find_spec", lambda _: None)
+    with pytest.raises(EdgeError, match="not installed") as raised:
+        WebProcess(parse('[web]\nlisten = "127.0.0.1:0"'))
+    assert "brim[web]" in raised.value.hint
