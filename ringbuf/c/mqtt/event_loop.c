@@ -14,7 +14,8 @@
  *   - Changes of the epoll interest are rare.  EPOLLOUT is set only while a socket's buffer is full.  EPOLLIN
  *     is removed only from a paused connection that has input.
  *   - Handshakes do not delay others.  A connection is in an epoll of its own until its layers are open
- *     (transport/layer.h).  A round serves the ready ones for OPENING_NS.
+ *     (transport/layer.h).  A round serves the ready ones for OPENING_NS, after all other input was read and
+ *     its output was sent: so a message waits for the end of one step at most.
  *
  * Two eventfds: `wake` is for C (a sync is done, a producer ring has records) and needs no Python; `call`
  * makes the poll return to Python.
@@ -41,7 +42,7 @@
 #define FLUSH_COST_BYTES 4096u       /* extra cost of a connection's turn */
 #define OUT_CHUNK_MIN 4096u
 #define DRAIN_READS 16
-#define OPENING_NS 500000 /* for handshakes in a round; the last step that began may take a millisecond */
+#define OPENING_NS 100000 /* for handshakes in a round; the last step that began may take a millisecond */
 
 enum {
     TAG_WAKE = MQ_LISTENERS_MAX,
@@ -398,6 +399,7 @@ static void serve_opening(mq_loop *loop)
 {
     struct epoll_event event;
     int64_t until_ns = rb_clock_ns(CLOCK_MONOTONIC) + OPENING_NS;
+    loop->opening_ready = false;
     while (epoll_wait(loop->opening, &event, 1, 0) > 0) {
         mq_connection *connection = mq_slab_get(&loop->engine->connections, event.data.u64);
         if (connection != NULL)
@@ -440,7 +442,7 @@ static void serve(mq_loop *loop, const struct epoll_event *event)
         eventfd_drain(loop->call);
         loop->called = true;
     } else if (event->data.u64 == TAG_OPENING) {
-        serve_opening(loop);
+        loop->opening_ready = true;
     } else if (event->data.u64 < MQ_LISTENERS_MAX) {
         if (loop->rest_until_ms[event->data.u64] == 0)
             mq_accept_some(loop, (int)event->data.u64, false);
@@ -494,6 +496,8 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
     mq_events_resume(engine);
     for (bool waited = false;; waited = true) {
         round_begin(loop);
+        if (loop->opening_ready)
+            serve_opening(loop);
         uint32_t waiting = mq_events_waiting(engine);
         if (waited && (waiting > 0 || loop->called || engine->now_ms >= until_ms))
             return (int)waiting;

@@ -12,6 +12,7 @@ struct mq_loop {
     mq_engine *engine;
     int epoll, wake, call;
     int opening; /* epoll of connections whose layers are not open yet; `epoll` watches it */
+    bool opening_ready; /* it has events */
     int listeners[MQ_LISTENERS_MAX];          /* -1: none */
     uint64_t rest_until_ms[MQ_LISTENERS_MAX]; /* 0: accepting */
     bool waits_for_place[MQ_LISTENERS_MAX];   /* paused because it is full */

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import select
 import shutil
 import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 
 import pytest
@@ -26,7 +27,7 @@ from edge.mqtt import (
     encode,
 )
 from tests.support.mqtt_transports import PROXY_HEADER, Transports, authority, transports
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 READ_BYTES = 65_536
 
@@ -296,3 +297,25 @@ def test_reasons_of_refusals_are_logged_once_for_many(caplog: pytest.LogCaptureF
         wait_until(lambda: "reason=http request" in caplog.text.replace('"', ""))
     lines = [it for it in caplog.records if it.name == "edge.transport.violations"]
     assert len(lines) == 1
+
+
+def test_input_of_others_is_answered_before_a_step_of_a_handshake() -> None:
+    """All is sent while the broker's thread is busy, the first flights of the handshakes first."""
+    with transports("tcp", "tls") as there, there.client("tcp") as other, ExitStack() as stack:
+        shaking = [Records(stack.enter_context(closing(there.dial("tls")))) for _ in range(4)]
+        other.send(PingReq())
+        assert isinstance(other.packet(), PingResp)  # so the others have been accepted
+        answered = stack.enter_context(select.epoll())
+        for end in (*(client.socket for client in shaking), other.socket):
+            answered.register(end, select.EPOLLIN)
+
+        def send() -> None:
+            for client in shaking:
+                client.socket.sendall(client.flight())
+            other.send(PingReq())
+
+        there.there.ask(send)
+        first, _ = answered.poll(PATIENCE_S, 1)[0]  # in the order in which they became readable
+        assert first == other.socket.fileno()
+        for client in shaking:
+            client.shake_hands()
