@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
+from persistence.errors import FormatError
 from tests.campaigns.running import Campaign, Outcome
 from tests.support.archive_crashes import crash_at_each_step
 
@@ -16,8 +17,8 @@ def run_seed(seed: int) -> Outcome:
     logging.disable(logging.ERROR)
     try:
         return Counter(states=crash_at_each_step(seed)), []
-    except AssertionError as error:
-        return Counter(), [f"seed {seed}: {error}"]
+    except (AssertionError, FormatError) as error:
+        return Counter(), [f"seed {seed}: {error!r}"]
 
 
 ARCHIVES = Campaign(

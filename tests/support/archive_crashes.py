@@ -20,12 +20,12 @@ __all__ = ["crash_at_each_step", "steps_of"]
 
 
 def crash_at_each_step(seed: int) -> int:
-    """Number of crash states of that seed. Raises AssertionError if a record is lost or wrong in one."""
+    """Number of crash states of that seed. Raises AssertionError or FormatError if one lost a record."""
     written = typical(seed)
     ends = list(ends_of(written.files).items())
     base, end = ends[seed % len(ends)]
     steps = steps_of(written.files.kill(), base, end)
-    for step in range(steps):
+    for step in range(steps + 1):  # also after the last one: the segment is gone then
         files = written.files.kill()
         files.random = Random(seed * 1000 + step)
         files.short_writes = True
@@ -33,7 +33,7 @@ def crash_at_each_step(seed: int) -> int:
             _archive_until(files, base, end, step)
         for disk in (files.crash(), files.kill()):
             _judge(disk, written, base, end)
-    return 2 * steps
+    return 2 * (steps + 1)
 
 
 def steps_of(files: SimFiles, base: int, end: int) -> int:

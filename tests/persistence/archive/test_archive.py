@@ -18,6 +18,7 @@ from persistence.maintenance.scrub import scrub_archive
 from persistence.segment.format import segment_name
 from ringbuf import FLAG_UNCHECKED, crc32c, scan_records
 from ringbuf.record import RecordHeader, encode
+from tests.support import archive_crashes
 from tests.support.archive_crashes import crash_at_each_step, steps_of
 from tests.support.archives import SMALL, archive_all, archived_records, ends_of, path_of
 from tests.support.log_simulation import run_of
@@ -316,6 +317,19 @@ def test_telemetry_takes_a_tenth() -> None:
 def test_a_crash_at_any_step_leaves_the_segment_or_a_whole_archive() -> None:
     """`./dev simulate archives` has more of them."""
     assert sum(map(crash_at_each_step, range(9))) > 180
+
+
+def test_an_archive_that_is_not_synced_before_its_segment_is_removed_would_be_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sync_nothing(files: SimFiles, *arguments: Any, **named: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "fdatasync", lambda handle: None)
+            archive_segment(files, *arguments, **named)
+
+    monkeypatch.setattr(archive_crashes, "archive_segment", sync_nothing)
+    with pytest.raises((AssertionError, FormatError)):
+        sum(map(crash_at_each_step, range(4)))
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
