@@ -124,6 +124,15 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
             "(body, 2, &length) || left(body) + 1 <",
         ),
         ("connect", "mqtt/in/connect", "&& body.at == body.end;", ";"),
+        ("subscribe", "mqtt/in/subscribe", "(size_t)length + has_qos)", "(size_t)length)"),
+        ("subscribe", "mqtt/in/subscribe", "if (out->count == most ||", "if (out->count > most ||"),
+        ("subscribe", "mqtt/in/subscribe", "*body->at++ == 0);", "*body->at++ < 2);"),
+        (
+            "subscribe",
+            "mqtt/route/subscriptions",
+            "    mq_slab_give(&engine->subscriptions, &subscription->item);\n",
+            "",
+        ),
         ("acks", "mqtt/in/acks", "if (connection->stop == MQ_STOP_CLOSING) /* no", "if (false) /* no"),
         ("acks", "mqtt/in/acks", "if (packet->length < 2 ||", "if ("),
         (

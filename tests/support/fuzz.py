@@ -144,6 +144,21 @@ def _seeds_of_connect() -> list[bytes]:
     return whole + [it[:1] + bytes((len(it) - 2,)) + it[2:] for it in ends]
 
 
+def _seeds_of_subscribe() -> list[bytes]:
+    """Bodies of SUBSCRIBE and UNSUBSCRIBE, half of them plain: whole, cut, and one byte longer."""
+    random = Random(6)
+    plain = [it for it in NAMES if not it.startswith("$")]
+    others = [*NAMES, *FILTERS, "level/" * 9, "x" * 201, "", "ä/日", "\ufffe", "a\0b"]
+    found = [b"\3\0\1\1" + b"\0\1a\0", b"\2\0\0" + b"\0\1a\0"]  # properties; identifier 0
+    for number in range(160):
+        body = bytes((number % 8,)) + (1 + number % 3).to_bytes(2) + bytes(number % 2)
+        for name in random.choices(plain if number & 8 else others, k=number % 7):
+            body += len(name.encode()).to_bytes(2) + name.encode()
+            body += bytes((random.randrange(3 if number & 8 else 5),)) if number & 2 else b""
+        found += [body, body[:-1], body + b"\0"]
+    return found
+
+
 def _seeds_of_tls() -> list[bytes]:
     """Operations in any order, and beginnings of invalid records."""
     random = Random(4)
@@ -165,6 +180,7 @@ SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
     "connect": _seeds_of_connect,
     "mqtt": _seeds_of_mqtt,
     "sessions": _seeds_of_sessions,
+    "subscribe": _seeds_of_subscribe,
     "scan": _seeds_of_scan,
     "unpack": _seeds_of_unpack,
     "websocket": _seeds_of_websocket,

@@ -2,78 +2,40 @@
  *
  * Methods of the Python type Engine for SUBSCRIBE and UNSUBSCRIBE with many plain filters (see py_engine.c).
  *
- * A filter is plain if it has no wildcards, names no group and no reserved topic, and is within the limits of
- * names.  Python decodes all other packets (edge/mqtt/decode.py), and those with an error.
+ * mqtt/in/subscribe.h says which are plain.  Python decodes all others, and those with an error.
  */
+#include "mqtt/in/subscribe.h"
 #include "python/py_engine.h"
 
 #include <string.h>
 
-#define VERSION_5 5u
-#define QOS_MAX 2u
 #define REMOVE_WORK (16u * MQ_MATCH_WORK) /* for all filters of an UNSUBSCRIBE */
 
-typedef struct cursor {
-    const uint8_t *at, *end;
-} cursor;
-
-/* Read a 16-bit number.  False: the bytes end before. */
-static bool number_at(cursor *body, uint32_t *out)
+static PyObject *list_of(const mq_plain_filters *filters)
 {
-    if (body->end - body->at < 2)
-        return false;
-    *out = (uint32_t)body->at[0] << 8 | body->at[1];
-    body->at += 2;
-    return true;
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < filters->count; i++) {
+        PyObject *filter = PyUnicode_FromStringAndSize(filters->filter[i].text, filters->filter[i].length);
+        if (filter == NULL || PyList_Append(list, filter) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(filter);
+    }
+    return list;
 }
 
-/* Read a filter, and its options if `qos` is not NULL, and append it to `filters`.  1; 0: it is not plain;
- * -1: exception. */
-static int filter_at(const mq_engine *engine, cursor *body, PyObject *filters, uint8_t *qos)
+/* Decode the body of a SUBSCRIBE (`has_qos`) or UNSUBSCRIBE.  NULL without an exception: it is not plain. */
+static PyObject *plain_filters(const engine_object *self, args_t args, Py_ssize_t count, bool has_qos,
+                               mq_plain_filters *filters)
 {
-    uint32_t length;
-    if (!number_at(body, &length) || (size_t)(body->end - body->at) < (size_t)length + (qos != NULL))
-        return 0;
-    const char *text = (const char *)body->at;
-    body->at += length;
-    if (qos != NULL && (*qos = *body->at++) > QOS_MAX)
-        return 0;
-    if (!mq_name_is_ordinary(engine, text, length))
-        return 0;
-    PyObject *filter = PyUnicode_FromStringAndSize(text, (Py_ssize_t)length);
-    int result = filter == NULL || PyList_Append(filters, filter) != 0 ? -1 : 1;
-    Py_XDECREF(filter);
-    return result;
-}
-
-/* Properties of MQTT 5 must be absent. */
-static bool head_at(cursor *body, unsigned long long version, uint32_t *identifier)
-{
-    if (!number_at(body, identifier) || *identifier == 0)
-        return false;
-    return version != VERSION_5 || (body->at < body->end && *body->at++ == 0);
-}
-
-/* Decode the body of a SUBSCRIBE (`qos` not NULL) or UNSUBSCRIBE.  The list of its filters; NULL without an
- * exception: it is not plain. */
-static PyObject *plain_filters(engine_object *self, args_t args, Py_ssize_t count, uint32_t *identifier,
-                               uint8_t *qos)
-{
-    HELD_VIEW bytes = {0};
+    HELD_VIEW body = {0};
     unsigned long long version, most;
-    if (take(count, 3) != 0 || view_of(args[0], &bytes) != 0 || unsigned_of(args[1], 255, &version) != 0 ||
+    if (take(count, 3) != 0 || view_of(args[0], &body) != 0 || unsigned_of(args[1], 255, &version) != 0 ||
         unsigned_of(args[2], MQ_PLAIN_FILTERS_MAX, &most) != 0)
         return NULL;
-    cursor body = {.at = bytes.bytes, .end = (const uint8_t *)bytes.bytes + bytes.length};
-    if (!head_at(&body, version, identifier) || body.at == body.end)
+    if (!mq_plain_filters_decode(self->engine, body.bytes, (size_t)body.length, (uint32_t)version, has_qos,
+                                 (uint32_t)most, filters))
         return NULL;
-    PyObject *filters = PyList_New(0);
-    int plain = filters == NULL ? -1 : 1;
-    for (uint32_t i = 0; plain == 1 && body.at < body.end; i++)
-        plain = i < most ? filter_at(self->engine, &body, filters, qos == NULL ? NULL : &qos[i]) : 0;
-    if (plain != 1)
-        Py_CLEAR(filters);
-    return filters;
+    return list_of(filters);
 }
 
 static PyObject *none_unless_failed(void)
@@ -85,21 +47,23 @@ static PyObject *none_unless_failed(void)
 
 PyObject *engine_plain_subscribe(engine_object *self, args_t args, Py_ssize_t count)
 {
-    uint32_t identifier;
+    mq_plain_filters filters;
     uint8_t qos[MQ_PLAIN_FILTERS_MAX];
-    PyObject *filters = plain_filters(self, args, count, &identifier, qos);
-    if (filters == NULL)
+    PyObject *list = plain_filters(self, args, count, true, &filters);
+    if (list == NULL)
         return none_unless_failed();
-    return Py_BuildValue("(INy#)", identifier, filters, (const char *)qos, PyList_Size(filters));
+    for (uint32_t i = 0; i < filters.count; i++)
+        qos[i] = filters.filter[i].qos;
+    return Py_BuildValue("(INy#)", filters.identifier, list, (const char *)qos, (Py_ssize_t)filters.count);
 }
 
 PyObject *engine_plain_unsubscribe(engine_object *self, args_t args, Py_ssize_t count)
 {
-    uint32_t identifier;
-    PyObject *filters = plain_filters(self, args, count, &identifier, NULL);
-    if (filters == NULL)
+    mq_plain_filters filters;
+    PyObject *list = plain_filters(self, args, count, false, &filters);
+    if (list == NULL)
         return none_unless_failed();
-    return Py_BuildValue("(IN)", identifier, filters);
+    return Py_BuildValue("(IN)", filters.identifier, list);
 }
 
 /* Add a subscription and the route of its topic.  Its routes do not change otherwise: the session has no
