@@ -90,10 +90,7 @@ def version() -> str:
 
 def install(wheel: Path, folder: Path, python: str) -> None:
     """Install the wheel and the locked dependencies for another machine or Python."""
-    machine = wheel.stem.partition("manylinux_2_17_")[2]
-    platforms = [f"--platform=manylinux{it}_{machine}" for it in ("2014", "_2_28", "_2_27", "_2_26", "_2_17")]
-    common = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-    common += ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *platforms]
+    common = pip_for(folder, wheel.stem.partition("manylinux_2_17_")[2], python)
     lock = ROOT / "locks" / "base.txt"
     subprocess.run([*common, "--require-hashes", f"--requirement={lock}"], check=True)
     shutil.rmtree(folder / "bin", ignore_errors=True)  # pip would warn of it
@@ -101,6 +98,13 @@ def install(wheel: Path, folder: Path, python: str) -> None:
     shutil.rmtree(folder / "bin", ignore_errors=True)
     for cache in list(folder.rglob("__pycache__")):
         shutil.rmtree(cache)
+
+
+def pip_for(folder: Path, machine: str, python: str) -> list[str]:
+    """Command that installs wheels for another machine or Python."""
+    platforms = [f"--platform=manylinux{it}_{machine}" for it in ("2014", "_2_28", "_2_27", "_2_26", "_2_17")]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    return [*command, "--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *platforms]
 
 
 def add_files(root: Path) -> None:
