@@ -5,6 +5,8 @@
     subscribe_zmq()   the same records, copied by ZeroMQ
     producer()        a ring of this process, for data such as camera frames
     consumer()        a member of a consumer group: records are shared among members and acknowledged
+    sql()             rows of a query on rings, log and archive of a broker on this machine
+    records()         the same records as Arrow batches, pandas or polars
     publish()         messages for consumer groups, perhaps delayed
     Ring, Record      a ring in shared memory, and one record of it
     errors            every exception that these raise
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     from edge.local.zmq_subscription import ZmqSubscription
     from edge.local.zmq_subscription import ZmqSubscription as subscribe_zmq  # noqa: N813
     from edge.mqtt import Properties, Will
+    from edge.sql.records import RecordRelation, sql
+    from edge.sql.records import RecordRelation as records  # noqa: N813
+    from edge.sql.result import QueryResult
     from ringbuf import Record, Ring, Writer
 
     __version__: str
@@ -65,8 +70,10 @@ __all__ = [
     "Options",
     "Place",
     "Properties",
+    "QueryResult",
     "Reconnect",
     "Record",
+    "RecordRelation",
     "Ring",
     "RingBatch",
     "Start",
@@ -81,6 +88,8 @@ __all__ = [
     "errors",
     "producer",
     "publish",
+    "records",
+    "sql",
     "subscribe",
     "subscribe_zmq",
 ]
@@ -97,6 +106,8 @@ _HOMES = {
     "edge.local.zmq_frames": ("Header",),
     "edge.local.producer_ring": ("producer",),
     "edge.mqtt": ("Properties", "Will"),
+    "edge.sql.records": ("RecordRelation", "records=RecordRelation", "sql"),
+    "edge.sql.result": ("QueryResult",),
     "edge.local.shm_subscription": (
         *("Place", "RingBatch", "Start"),
         *("Subscription=ShmSubscription", "subscribe=ShmSubscription"),

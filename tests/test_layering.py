@@ -84,6 +84,9 @@ bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.ra
     py4j pyarrow pyspark
 bridge.spark.jobs: bridge.arrow bridge.errors bridge.payloads bridge.rangeset bridge.spark msgpack pyarrow
     pyspark
+edge.sql: EDGE bridge.arrow bridge.payloads edge.broker edge.config edge.log edge.mqtt edge.streams
+    edge.terminal_escape persistence.archive persistence.errors persistence.segment ringbuf duckdb polars
+    pyarrow
 edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.broker edge.config edge.consumers edge.engine edge.local
     edge.log edge.mqtt
@@ -95,11 +98,11 @@ edge.doctor: EDGE edge.config edge.observe edge.server edge.transport
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.backup edge.client edge.config edge.consumers edge.doctor
     edge.load
-    edge.local edge.log edge.mqtt edge.observe edge.server edge.streams edge.terminal_escape edge.transport
-    edge.waiting edge.web persistence persistence.archive persistence.maintenance persistence.segment ringbuf
-    msgspec rich tomlkit zmq
+    edge.local edge.log edge.mqtt edge.observe edge.server edge.sql edge.streams edge.terminal_escape
+    edge.transport edge.waiting edge.web persistence persistence.archive persistence.maintenance
+    persistence.segment ringbuf msgspec pyarrow rich tomlkit zmq
 edge.__main__: edge.cli
-brim: bridge.spark edge.cli edge.client edge.consumers edge.errors edge.local edge.mqtt ringbuf
+brim: bridge.spark edge.cli edge.client edge.consumers edge.errors edge.local edge.mqtt edge.sql ringbuf
 """
 
 
@@ -123,6 +126,7 @@ ONLY_IN = {
     "confluent_kafka": {"bridge.sinks.kafka_client"},
     "dacite": {"edge.auth.amqtt_compat.loader"},
     "deltalake": {"bridge.spark.tables"},
+    "duckdb": {"edge.sql.records", "edge.sql.result"},
     "google": {"bridge.payloads.formats"},
     "obstore": {"bridge.sinks.lease", "bridge.sinks.object_store"},
     "starlette": {"edge.web.app"},
@@ -137,8 +141,9 @@ NOT_IN_THE_ENGINE = {
 
 # Too heavy for the start of a broker: loaded by the modules that need them, at the first use.
 LOADED_LATE = {
-    "amqtt", "argon2", "backports", "confluent_kafka", "deltalake", "matplotlib", "numpy", "obstore", "paho",
-    "psutil", "pyarrow", "pyspark", "rich", "starlette", "tomlkit", "typer", "uvicorn",
+    "amqtt", "argon2", "backports", "confluent_kafka", "deltalake", "duckdb", "matplotlib", "numpy",
+    "obstore", "paho", "polars", "psutil", "pyarrow", "pyspark", "rich", "starlette", "tomlkit", "typer",
+    "uvicorn",
 }  # fmt: skip
 
 SYSTEM_HEADERS = re.compile(
@@ -315,6 +320,7 @@ def test_starting_the_broker_loads_nothing_that_it_does_not_need() -> None:
         "edge.auth.amqtt_compat.loader",
         "edge.cli.config_file",
         "edge.web.",
+        "edge.sql",
     )
     names = [name for name in sorted(NAMES) if not name.startswith(late)]
     code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\nprint(*sys.modules)"

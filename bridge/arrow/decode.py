@@ -14,13 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from bridge.arrow.schema import TYPES, DecodedColumns, as_text
+from bridge.arrow.schema import RAW_TYPES, TYPES, DecodedColumns, as_text
+from bridge.errors import DrainedFileError
 from bridge.format import drained_file
 from ringbuf.constants import RECORD_HEADER_BYTES
 from ringbuf.native import ffi, lib
 from ringbuf.record import RecordHeader
 
-__all__ = ["decode_file", "decode_records"]
+__all__ = ["decode_file", "decode_records", "decode_sparse"]
 
 ROWS_MAX = 65_536  # of one batch
 BYTES_MAX = 2 << 20  # of records at once, so that the second pass finds them in the cache
@@ -65,6 +66,25 @@ def decode_records(
             return
 
 
+def decode_sparse(
+    records: memoryview, epoch: int, wanted_columns: Collection[str]
+) -> Iterator[DecodedColumns]:
+    """Rows of verified records with any offsets, as they stand behind each other.
+
+    `first_offset` of a result is 0. Raises DrainedFileError if a record does not verify.
+    """
+    data, sizes, at = ffi.from_buffer("uint8_t[]", records), ffi.new("rb_decode_sizes *"), 0
+    while at < len(records):
+        lib.rb_decode_measure(
+            data + at, len(records) - at, epoch, lib.RB_ANY_OFFSET, ROWS_MAX, BYTES_MAX, sizes
+        )
+        columns = _filled(data + at, sizes, wanted_columns) if sizes.rows else None
+        if columns is None:
+            raise DrainedFileError(f"a record at byte {at} does not verify")
+        yield DecodedColumns(0, sizes.rows, columns)
+        at += sizes.consumed_bytes
+
+
 def _offset_at(records: memoryview, at: int, least: int, high: int) -> int:
     """The offset in the header of the record at `at`, if it is in least .. most; otherwise `least`."""
     if at + RECORD_HEADER_BYTES > len(records):
@@ -87,6 +107,8 @@ def _filled(data: Any, sizes: Any, wanted_columns: Collection[str]) -> dict[str,
     for column, field, length in (
         ("offset", "offset", 8 * rows),
         ("timestamp", "timestamp_us", 8 * rows),
+        ("timestamp_ns", "timestamp_ns", 8 * rows),
+        ("flags", "flags", 4 * rows),
         ("qos", "qos", 4 * rows),
         ("retain", "retain", bits),
         ("topic", "key", sizes.key_bytes),
@@ -104,6 +126,8 @@ def _filled(data: Any, sizes: Any, wanted_columns: Collection[str]) -> dict[str,
     layouts = {
         "offset": (None, "offset"),
         "timestamp": (None, "timestamp_us"),
+        "timestamp_ns": (None, "timestamp_ns"),
+        "flags": (None, "flags"),
         "qos": (None, "qos"),
         "retain": (None, "retain"),
         "topic": (None, "key_ends", "key"),
@@ -113,7 +137,7 @@ def _filled(data: Any, sizes: Any, wanted_columns: Collection[str]) -> dict[str,
     columns = {}
     for name, fields in layouts.items():
         if name in wanted_columns:
-            kind = pa.binary() if name == "topic" else TYPES[name]
+            kind = pa.binary() if name == "topic" else TYPES.get(name) or RAW_TYPES[name]
             parts = [buffers[field] if field else None for field in fields]
             columns[name] = pa.Array.from_buffers(kind, rows, parts)
     if "topic" in columns:

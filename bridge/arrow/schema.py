@@ -35,9 +35,11 @@ __all__ = [
     "CORRUPT",
     "DDL",
     "NEVER_NULL",
+    "RAW_TYPES",
     "TYPES",
     "Constants",
     "DecodedColumns",
+    "RingConstants",
     "as_text",
     "batch_of",
     "corrupt_batch_of",
@@ -61,6 +63,13 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "payload": pa.binary(),
     CORRUPT: pa.string(),
 }
+
+RAW_TYPES: Final[dict[str, pa.DataType]] = {
+    "ring": pa.string(),
+    "timestamp_ns": pa.int64(),
+    "flags": pa.int32(),
+}
+"""Columns of a record as in an archive (persistence/archive/layout.py), which Spark does not have."""
 
 NEVER_NULL: Final = frozenset(TYPES) - {"properties", CORRUPT}  # in a record that verifies
 
@@ -100,8 +109,17 @@ class Constants(NamedTuple):
     epoch: int
 
 
-def batch_of(decoded: DecodedColumns, constants: Constants, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows in the order of `schema`, whose fields are some of TYPES."""
+class RingConstants(NamedTuple):
+    """Values that all records of a ring share in an epoch."""
+
+    ring: str
+    epoch: int
+
+
+def batch_of(
+    decoded: DecodedColumns, constants: Constants | RingConstants, schema: pa.Schema
+) -> pa.RecordBatch:
+    """The rows in the order of `schema`, whose fields are some of TYPES and RAW_TYPES."""
     return pa.RecordBatch.from_arrays(
         [
             decoded.columns[field.name]
@@ -136,7 +154,7 @@ def as_text(keys: pa.Array) -> pa.Array:
         return pa.array((key.decode(errors="replace") for key in keys.to_pylist()), pa.string())
 
 
-def _filled(field: pa.Field, constants: Constants, rows: int) -> pa.Array:
+def _filled(field: pa.Field, constants: Constants | RingConstants, rows: int) -> pa.Array:
     """The same value for each row: a value of the file, or null. Usually a slice of a cached array."""
     value = getattr(constants, field.name, None)
     if rows > REPEATED_MAX:

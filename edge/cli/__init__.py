@@ -55,6 +55,7 @@ VERBS = {
     "bench": "measure an MQTT broker",
     "segments": "list, verify, repair and export segments of the log",
     "replay": "send records of the log again",
+    "sql": "query the records of rings, log and archive with SQL",
     "consumers": "show and change the offsets of consumer groups",
     "spark": "run a Spark job on drained files",
     "bridge": "run and control bridges",

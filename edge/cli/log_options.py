@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 from edge.cli.argument_types import directory
 from edge.cli.config_options import add_config_arguments, configured
 from edge.errors import EdgeError
-from edge.log.offline_reader import LogPlace
+from edge.log.log_place import PLACE_HELP
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 from edge.streams.ring_files import stream_of
 
 __all__ = [
     "NEGATIVE_PLACE",
-    "PLACE_HELP",
     "add_log_arguments",
     "add_part_arguments",
     "chosen_rings",
     "log_directory",
-    "place_of",
 ]
 
-_AGO = re.compile(r"-(\d+(?:\.\d+)?)(s|m|h|d|w)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_EPOCH = re.compile(r"@(\d+)(?:\.(\d{1,9}))?")
 NEGATIVE_PLACE = re.compile(r"-\.?\d")
-PLACE_HELP = "an offset (5120), a time (2026-11-21T14:00 local, 2026-11-21T14:00Z UTC), -15m, or @SECONDS"
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,25 +70,6 @@ def log_directory(arguments: argparse.Namespace) -> Path:
         return directory.absolute()
     ours = {key: getattr(arguments, key) for key in ("config", "state_dir", "runtime_dir")}
     return configured(argparse.Namespace(**ours)).log_directory
-
-
-def place_of(text: str, option: str, now_s: Callable[[], float] = time.time) -> LogPlace:
-    """Parse a place; "": no place. Raises EdgeError."""
-    if not text:
-        return LogPlace()
-    if text.isascii() and text.isdigit():
-        return LogPlace(offset=int(text))
-    if match := _AGO.fullmatch(text):
-        return LogPlace(timestamp_ns=int((now_s() - float(match[1]) * _SECONDS[match[2]]) * 1e9))
-    if match := _EPOCH.fullmatch(text):
-        return LogPlace(timestamp_ns=int(match[1]) * 10**9 + int((match[2] or "").ljust(9, "0")))
-    try:
-        when = datetime.fromisoformat(text)
-        return LogPlace(timestamp_ns=int(when.timestamp()) * 10**9 + when.microsecond * 1000)
-    except (ValueError, OverflowError, OSError) as error:
-        raise EdgeError(
-            f"{option} {text!r} is not a position in a log", hint=f"write {PLACE_HELP}"
-        ) from error
 
 
 def chosen_rings(arguments: argparse.Namespace, rings: Sequence[str]) -> list[str]:

@@ -26,11 +26,11 @@ from edge.cli.log_options import (
     add_part_arguments,
     chosen_rings,
     log_directory,
-    place_of,
 )
 from edge.cli.mqtt_options import UsageError, add_connection_arguments, run_verb
 from edge.cli.progress import progress
 from edge.cli.replay_targets import ReplayTarget, target
+from edge.log.log_place import place_of
 from edge.log.offline_reader import LogRecord, LogView, ScanPosition
 
 __all__ = ["add_arguments", "run"]

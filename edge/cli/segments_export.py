@@ -22,11 +22,12 @@ from bridge.source.partition_source import RecordBuffer, RingName
 from edge.cli.config_options import configured
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words
-from edge.cli.log_options import add_part_arguments, chosen_rings, place_of
+from edge.cli.log_options import add_part_arguments, chosen_rings
 from edge.cli.progress import progress
 from edge.cli.replay_targets import Lines
 from edge.cli.sub import line_form
 from edge.errors import EdgeError
+from edge.log.log_place import place_of
 from edge.log.offline_reader import LogView, ScanPosition
 from ringbuf import Range
 

@@ -27,7 +27,7 @@ from contextlib import aclosing
 from edge.cli.argument_types import at_least_one, seconds
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
-from edge.cli.log_options import NEGATIVE_PLACE, PLACE_HELP
+from edge.cli.log_options import NEGATIVE_PLACE
 from edge.cli.message_format import message_format
 from edge.cli.mqtt_options import (
     UsageError,
@@ -39,6 +39,7 @@ from edge.cli.mqtt_options import (
 from edge.cli.sub_sources import Arrivals, chosen, from_memory, from_mqtt, from_zeromq
 from edge.local.arrivals import Arrival
 from edge.local.payloads import payload_fields
+from edge.log.log_place import PLACE_HELP
 from edge.mqtt import check_filter
 from edge.terminal_escape import escaped, escaped_payload
 

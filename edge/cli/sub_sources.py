@@ -12,15 +12,15 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edge.cli.log_options import place_of
 from edge.cli.mqtt_options import client_of, will_of
 from edge.local.arrivals import Arrival, messages_of_batch
 from edge.local.payloads import property_fields
+from edge.log.log_place import place_of
 from edge.mqtt import matches
 
 if TYPE_CHECKING:
     from edge.local.shm_subscription import Start
-    from edge.log.offline_reader import LogPlace
+    from edge.log.log_place import LogPlace
 
 __all__ = ["Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq"]
 

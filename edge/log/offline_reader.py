@@ -1,7 +1,7 @@
 """Log reader for other processes: the rings of a broker's log, and their records from a place on.
 
 Reads all logs of a log directory (persistence/read/directories.py), while a broker writes them or after it;
-takes no lock and changes nothing. Owns the definition of a place: an offset, or a time.
+takes no lock and changes nothing.
 
 Records come in the order of each ring, and merged by time for several rings. Records that the log no longer
 has, because they were damaged or removed meanwhile, are skipped and counted: `missing`. Only durable records
@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from edge.broker.subscription_tree import has_wildcard
 from edge.errors import EdgeError
+from edge.log.log_place import LogPlace
 from edge.mqtt.topic_filters import matches
 from persistence import Epoch, LogReader, OsFiles
 from persistence.read.directories import logs_in, places
@@ -27,18 +27,11 @@ from persistence.segment.verified_reader import record_headers
 from ringbuf import FLAG_PROPERTIES, RECORD_HEADER_BYTES, Range
 from ringbuf.record import payload_position
 
-__all__ = ["LogPlace", "LogRecord", "LogView", "ScanPosition"]
+__all__ = ["LogRecord", "LogView", "ScanPosition"]
 
 READ_BYTES = 1 << 20  # approximate; at a time, of one ring
 TOPICS_REMEMBERED = 65_536
 AS_BROKER = "run as the broker's user"
-
-
-class LogPlace(NamedTuple):
-    """Begin or end: an offset of each ring, or a time; (None, None): the first record."""
-
-    offset: int | None = None
-    timestamp_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,7 @@ class LogView:
             except OSError as error:
                 raise _unreadable(directory, error) from error
             self._readers[directory] = reader
-        if not any(reader.bases() for reader in self._readers.values()):
+        if not any(reader.bases() or reader.archive.bases() for reader in self._readers.values()):
             hint = "see --log; streams are logged whose durability is interval or disk"
             raise EdgeError(f"there is no log in {self.directory}", hint=hint)
 
@@ -112,11 +105,13 @@ class LogView:
         with self._disk():
             return self._merged.read(ring_name, epoch, offset, limit_bytes)
 
-    def read_topic(self, ring_name: str, topic: str, epoch: int, offset: int) -> list[Range]:
+    def read_topic(
+        self, ring_name: str, topic: str, epoch: int, offset: int, limit_bytes: int = READ_BYTES
+    ) -> list[Range]:
         """Runs with only that topic, from the log that has the next of them."""
         readers = self._of_ring(ring_name)
         with self._disk():
-            parts = [reader.read_topic(ring_name, topic, epoch, offset, READ_BYTES) for reader in readers]
+            parts = [reader.read_topic(ring_name, topic, epoch, offset, limit_bytes) for reader in readers]
         return min((part for part in parts if part), key=lambda part: part[0].offset, default=[])
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:

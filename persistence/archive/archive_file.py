@@ -160,6 +160,19 @@ class ArchiveFile:
                 "the file does not begin as a Parquet file; this program reads it all the same"
             )
 
+    def is_intact(self, handle: int) -> bool:
+        """True if every row group matches the checksum of its bytes."""
+        groups = self.catalogue.groups
+        return all(
+            crc32c(self._files.read(handle, group.length, group.place)) == group.file_crc32c
+            for group in groups
+        )
+
+    def may_have_topic(self, handle: int, topic: bytes) -> bool:
+        """False if no record has the topic. Raises FormatError."""
+        footer = self._footer(handle)
+        return any(may_have_topic(footer, index, topic) for index in range(len(self.catalogue.groups)))
+
     def records(self, handle: int, index: int, topic: bytes | None = None) -> Records | None:
         """All records of a row group, or those of a topic; None: it has none of that topic.
 

@@ -73,6 +73,7 @@ TASKS = [Task(*row) for row in ROW.findall(PAGE.read_text())]
 SHOWN = {  # a regular expression in the output of the commands that begin so; the longest beginning counts
     "brim --help": "publish messages",
     "brim --version": r"brim \d+\.",
+    "brim sql": "plant/",
     "brim bench": "received",
     "brim bridge backfill": "plant",
     "brim bridge pause": "paused",

@@ -27,8 +27,8 @@ int rb_decode_measure(const uint8_t *bytes, uint64_t length, uint32_t epoch, uin
     while (out->consumed_bytes < length && out->rows < rows_max) {
         const uint8_t *record = bytes + out->consumed_bytes;
         uint64_t span = rb_record_at(record, length - out->consumed_bytes, &header, &parts, &out->bad_length);
-        if (span == 0 || header.offset != first_offset + out->rows ||
-            !rb_record_verifies(&header, &parts, record, epoch))
+        bool expected = first_offset == RB_ANY_OFFSET || header.offset == first_offset + out->rows;
+        if (span == 0 || !expected || !rb_record_verifies(&header, &parts, record, epoch))
             return RB_CORRUPT;
         if (out->rows > 0 && out->consumed_bytes + span > bytes_max)
             break;

@@ -12,9 +12,12 @@ typedef struct rb_decode_sizes {
     uint64_t bad_length;     /* at RB_CORRUPT: span of the bad record if plausible, otherwise 0 */
 } rb_decode_sizes;
 
+#define RB_ANY_OFFSET 0xffffffffffffffff
+
 /* Count the records at `bytes`, `length` bytes without padding records, up to the end, `rows_max` rows or
  * `bytes_max` bytes, but at least one record if one exists.  Each must verify, and offsets must be dense from
- * `first_offset`.  RB_OK, or RB_CORRUPT: `out` is then valid for the rows before the bad one. */
+ * `first_offset`, or may be any with RB_ANY_OFFSET.  RB_OK, or RB_CORRUPT: `out` is then valid for the rows
+ * before the bad one. */
 int rb_decode_measure(const uint8_t *bytes, uint64_t length, uint32_t epoch, uint64_t first_offset,
                       uint64_t rows_max, uint64_t bytes_max, rb_decode_sizes *out);
 

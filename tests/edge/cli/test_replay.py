@@ -15,10 +15,9 @@ import pytest
 
 from brim.asyncio import subscribe_zmq
 from edge.cli import main
-from edge.cli.log_options import place_of
 from edge.client import connect
 from edge.errors import EdgeError
-from edge.log.offline_reader import LogPlace
+from edge.log.log_place import LogPlace, place_of
 from edge.mqtt import Properties, Version
 from ringbuf import FLAG_RETAIN
 from tests.support.children import ModuleChild

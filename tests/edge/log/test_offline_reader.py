@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from edge.errors import EdgeError
-from edge.log.offline_reader import LogPlace, LogView, ScanPosition
+from edge.log.log_place import LogPlace
+from edge.log.offline_reader import LogView, ScanPosition
 from edge.streams.ring_files import stream_of
 from persistence.segment.format import segment_name
 from ringbuf import FLAG_RETAIN

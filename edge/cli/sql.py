@@ -1,0 +1,160 @@
+"""Query the records of a broker of this machine with SQL: rings, log and archive as one relation.
+
+    brim sql "SELECT topic, count(*), max(timestamp) FROM records GROUP BY topic ORDER BY 2 DESC LIMIT 10"
+    brim sql -t 'plant/+/temp' --since -1h "SELECT avg((payload_text->>'$.temp')::DOUBLE) FROM records"
+    brim sql --payloads payloads.toml "SELECT topic, avg(temp) FROM records WHERE temp > 80 GROUP BY 1"
+    brim sql --follow --every 10s "SELECT topic, count(*) FROM records GROUP BY 1"
+    brim sql -o last.parquet "SELECT topic, arg_max(payload, timestamp_ns) FROM records GROUP BY topic"
+
+Columns of `records`: stream, ring, epoch, "offset", timestamp (UTC), timestamp_ns, topic, qos, retain,
+properties, payload, payload_text, and those of --payloads. The SQL is that of DuckDB. Needs the extra `sql`.
+
+The options -t, --since, --until, --stream and --ring exclude records before they are decoded. The broker may
+run: nothing is locked, and the command has the lowest priority. Exit status: 0 done, 1 done, but records were
+missing (damaged, or overwritten meanwhile), 2 the query or an option is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import resource
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edge.cli.argument_types import at_least_one, positive_seconds
+from edge.cli.exit_status import Exit
+from edge.cli.humanize import count_in_words
+from edge.cli.log_options import NEGATIVE_PLACE, add_log_arguments, log_directory
+from edge.cli.mqtt_options import UsageError
+from edge.cli.sql_output import FORMATS, format_of, writer_of
+from edge.errors import EdgeError
+
+if TYPE_CHECKING:
+    from edge.cli.sql_output import RowWriter
+    from edge.sql.records import RecordRelation
+    from edge.sql.result import QueryResult
+
+__all__ = ["add_arguments", "run"]
+
+NICE_MAX = 19
+EVERY_S = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `brim sql`."""
+    # Lets argparse accept `-15m` as the value of --since.
+    parser._negative_number_matcher = NEGATIVE_PLACE
+    parser.add_argument("query", metavar="QUERY", help="SQL on the relation records; -: standard input")
+    part = parser.add_argument_group("part of the records")
+    part.add_argument(
+        "-t", "--topic", action="append", default=[], metavar="FILTER",
+        help="topic filter; may be repeated (default: all)",
+    )  # fmt: skip
+    times = "-15m, a time (2026-11-21T14:00 local, 2026-11-21T14:00Z UTC), or @SECONDS"
+    part.add_argument("--since", metavar="TIME", help=f"records from this time on: {times}")
+    part.add_argument("--until", metavar="TIME", help="records before this time")
+    for name in ("stream", "ring"):
+        part.add_argument(
+            f"--{name}", action="append", default=[], metavar="NAME",
+            help=f"only this {name}; may be repeated",
+        )  # fmt: skip
+    parser.add_argument(
+        "--payloads", metavar="FILE", type=Path, help="payload schema, whose fields become columns"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path,
+        help="file of the result; its suffix is the default of --format (default: standard output)",
+    )  # fmt: skip
+    parser.add_argument("--format", choices=FORMATS, help="form of the result (default: table)")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="repeat for the new records of each window"
+    )
+    parser.add_argument(
+        "--every", type=positive_seconds, default=EVERY_S, metavar="TIME",
+        help="length of a window of --follow (default: 10s)",
+    )  # fmt: skip
+    parser.add_argument("-C", "--count", type=at_least_one, metavar="N", help="end --follow after N windows")
+    parser.add_argument(
+        "--threads", type=at_least_one, default=0, metavar="N", help="threads (default: one a processor)"
+    )
+    add_log_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `brim sql` and return its exit status."""
+    _check_installed()
+    query = sys.stdin.read() if arguments.query == "-" else arguments.query
+    form = format_of(arguments.format, arguments.output)
+    if arguments.follow and form in {"parquet", "arrow"}:
+        raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
+    _yield_to_broker()
+    records = _records(arguments)
+    with writer_of(form, arguments.output) as writer:
+        if arguments.follow:
+            return _followed(records, query, arguments, writer)
+        with records.sql(query) as rows:
+            writer.write(rows)
+            return _status(rows)
+
+
+def _check_installed() -> None:
+    for library in ("duckdb", "pyarrow"):
+        if importlib.util.find_spec(library) is None:
+            raise EdgeError(f"{library} is not installed", hint="pip install 'brim[sql]'")
+
+
+def _yield_to_broker() -> None:
+    """Take the lowest priority and as many descriptors as allowed: an open archive needs one."""
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        os.nice(NICE_MAX)
+    with suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _records(arguments: argparse.Namespace) -> RecordRelation:
+    from edge.sql.records import RecordRelation
+
+    return RecordRelation(
+        arguments.topic,
+        since=arguments.since,
+        until=arguments.until,
+        streams=arguments.stream,
+        rings=arguments.ring,
+        payloads=arguments.payloads,
+        log=log_directory(arguments),
+        runtime_dir=arguments.runtime_dir,
+        config=arguments.config,
+        threads=arguments.threads,
+    )
+
+
+def _followed(records: RecordRelation, query: str, arguments: argparse.Namespace, writer: RowWriter) -> int:
+    from edge.sql.windows import windows
+
+    status = Exit.OK
+    for number, window in enumerate(windows(records, query, arguments.every), 1):
+        begin = datetime.fromtimestamp(window.begin_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        with window.rows as rows:
+            text = f"SELECT TIMESTAMP '{begin}' AS window_start, * FROM result"  # noqa: S608 - no user's text
+            writer.write(rows.mapped(text))
+            status = max(status, _status(rows))
+        if number == arguments.count:
+            break
+    return status
+
+
+def _status(rows: QueryResult) -> Exit:
+    if not rows.missing and not rows.damage:
+        return Exit.OK
+    for place in rows.damage:
+        print(f"brim sql: {place}", file=sys.stderr)
+    text = f"{count_in_words(rows.missing)} records were missing: damaged, removed or overwritten"
+    print(f"brim sql: {text}\n  see `brim segments verify`", file=sys.stderr)
+    return Exit.INCOMPLETE

@@ -1,0 +1,162 @@
+"""Output of `brim sql`: rows as a table, CSV, lines of JSON, Parquet or an Arrow stream.
+
+A table is for people: values are escaped, since topics and payloads are untrusted, and the number of its rows
+is limited. The other forms are streams of any length.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from edge.cli.listing import Column, Row, table
+from edge.cli.mqtt_options import UsageError
+
+if TYPE_CHECKING:
+    from edge.sql.result import QueryResult
+
+__all__ = ["FORMATS", "RowWriter", "format_of", "writer_of"]
+
+FORMATS = ("table", "csv", "json", "parquet", "arrow")
+SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".arrow": "arrow"}
+ROWS_MAX = 10_000  # of a table
+TEXT_MAX = 200  # characters of a value in a table
+
+
+class RowWriter(Protocol):
+    """Writer of one form. write() may be called again if the form allows."""
+
+    def write(self, rows: QueryResult) -> None:
+        """Write all rows."""
+
+
+def format_of(name: str | None, path: Path | None) -> str:
+    """The form that --format or the suffix of the output selects."""
+    if name is not None:
+        return name
+    return SUFFIXES.get(path.suffix, "table") if path is not None else "table"
+
+
+@contextmanager
+def writer_of(form: str, path: Path | None) -> Iterator[RowWriter]:
+    """A writer to the file, or to standard output. Raises UsageError: binary data for a terminal."""
+    if path is None:
+        if form in {"parquet", "arrow"} and sys.stdout.isatty():
+            raise UsageError(f"{form} is no text for a terminal", hint="name a file: -o FILE")
+        yield _WRITERS[form](sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    with path.open("wb") as file:
+        yield _WRITERS[form](file)
+
+
+class _Table:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, rows: QueryResult) -> None:
+        titles = rows.columns
+        columns = [_column(number, title) for number, title in enumerate(titles)]
+        shown: list[Row] = []
+        left = 0
+        for row in rows:
+            if len(shown) < ROWS_MAX:
+                shown.append({str(number): value for number, value in enumerate(row)})
+            else:
+                left += 1
+        if not titles:
+            return
+        width = shutil.get_terminal_size().columns if self._file.isatty() else 0
+        lines = table(shown, columns, width)
+        if left:
+            lines.append(f"and {left:,} more; see --format")
+        self._file.write("".join(f"{line}\n" for line in lines).encode())
+        self._file.flush()
+
+
+def _column(number: int, title: str) -> Column:
+    return Column(title, lambda row: _text(row[str(number)]), lambda row: row[str(number)])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    text = str(value)
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}..."
+
+
+class _Csv:
+    """CSV of one header and all rows; values as DuckDB writes them."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._is_first = file, True
+
+    def write(self, rows: QueryResult) -> None:
+        from pyarrow import csv
+
+        texts = rows.mapped("SELECT COLUMNS(*)::VARCHAR FROM result")
+        reader = texts.batches()
+        if not reader.schema:
+            return
+        options = csv.WriteOptions(include_header=self._is_first)
+        with csv.CSVWriter(self._file, reader.schema, write_options=options) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+        self._is_first = False
+        self._file.flush()
+
+
+class _Json:
+    """One object a line."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, rows: QueryResult) -> None:
+        if not rows.columns:
+            rows.batches()
+            return
+        for batch in rows.mapped("SELECT to_json(result) FROM result").batches():
+            self._file.write("".join(f"{line}\n" for line in batch.column(0).to_pylist()).encode())
+        self._file.flush()
+
+
+class _Parquet:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, rows: QueryResult) -> None:
+        from pyarrow import parquet
+
+        reader = rows.batches()
+        with parquet.ParquetWriter(self._file, reader.schema, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+
+
+class _Arrow:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, rows: QueryResult) -> None:
+        from pyarrow import ipc
+
+        reader = rows.batches()
+        with ipc.new_stream(self._file, reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+
+
+_WRITERS: dict[str, type[_Table | _Csv | _Json | _Parquet | _Arrow]] = {
+    "table": _Table,
+    "csv": _Csv,
+    "json": _Json,
+    "parquet": _Parquet,
+    "arrow": _Arrow,
+}

@@ -1,0 +1,226 @@
+"""Records of a broker on this machine: rings, log and archive as one relation, for SQL and for programs.
+
+    for row in brim.sql("SELECT topic, count(*) FROM records GROUP BY 1"): ...
+    frame = brim.records("plant/#", since="-1h").pandas()
+
+Owns the plan of each query and its connection of DuckDB. The broker may run; nothing is locked.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from bridge.payloads.schema import Payloads
+from edge.config import loader
+from edge.config.directories import StrPath, runtime_directory
+from edge.errors import EdgeError, InvalidArgument
+from edge.log.log_place import place_of
+from edge.log.offline_reader import LogView
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topic_filters import check_filter
+from edge.sql.losses import QueryLosses
+from edge.sql.plan import Ends, Narrowing, Plan, plan
+from edge.sql.result import QueryResult, failed
+from edge.sql.scan import RecordSource
+from edge.sql.view import SOURCE_COLUMNS, functions, select
+from persistence.archive import ArchiveFile
+
+__all__ = ["RecordRelation", "sql"]
+
+SETTINGS = {
+    "memory_limit": "25%",  # the rest is for the broker; larger queries use temp_directory
+    "preserve_insertion_order": "false",
+    "autoinstall_known_extensions": "false",
+    "TimeZone": "UTC",
+}
+LATEST_NS = (1 << 63) - 1
+
+
+class RecordRelation:
+    """The relation `records`, narrowed before anything is decoded.
+
+    `topics`: topic filters. `since` and `until`: a datetime, or a text such as -15m or 2026-11-21T14:00;
+    `until` is exclusive. `streams`, `rings`: only these. `payloads`: file with a payload schema, whose fields
+    become columns. `log`, `runtime_dir`, `config`: those of another broker than the default one of this user.
+    `threads`: of a query; 0: one for each processor.
+
+    Raises InvalidArgument; EdgeError if there is neither a log nor a ring.
+    """
+
+    def __init__(
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
+        streams: Iterable[str] = (),
+        rings: Iterable[str] = (),
+        payloads: StrPath | None = None,
+        log: StrPath | None = None,
+        runtime_dir: StrPath | None = None,
+        config: StrPath | None = None,
+        threads: int = 0,
+    ) -> None:
+        settings = loader.load(Path(config)) if config is not None else None
+        configured = settings.runtime_dir if settings is not None else None
+        self.log_directory = Path(log) if log is not None else (settings or loader.parse("")).log_directory
+        self.runtime_dir = runtime_directory(runtime_dir or configured)
+        self.narrowing = Narrowing(
+            _checked(topics), _time(since, "since"), _time(until, "until"), tuple(streams), tuple(rings)
+        )
+        self.payloads = Payloads.read(Path(payloads)) if payloads is not None else None
+        self.threads = threads or len(os.sched_getaffinity(0))
+
+    def sql(self, query: str) -> QueryResult:
+        """Run a query of DuckDB's SQL on the relation `records`. Raises QueryError."""
+        return self.query(query, {})[0]
+
+    def batches(self, rows: int = 65_536) -> pa.RecordBatchReader:
+        """All records as Arrow record batches."""
+        return self.sql("SELECT * FROM records").batches(rows)
+
+    def arrow(self) -> pa.Table:
+        """All records as an Arrow table."""
+        return self.sql("SELECT * FROM records").arrow()
+
+    def pandas(self) -> Any:
+        """All records as a pandas DataFrame."""
+        return self.sql("SELECT * FROM records").pandas()
+
+    def polars(self) -> Any:
+        """All records as a polars DataFrame."""
+        return self.sql("SELECT * FROM records").polars()
+
+    def ends(self) -> Ends:
+        """The offset after the last record of each ring and epoch, as of now."""
+        return plan(self._view(), self.runtime_dir, self.narrowing, {}, QueryLosses(), verify=False).ends
+
+    def query(self, query: str, after: Ends) -> tuple[QueryResult, Ends]:
+        """As sql(), on records from the offsets `after` on; also the ends of the records that it reads."""
+        losses, view = QueryLosses(), self._view()
+        planned = plan(view, self.runtime_dir, self.narrowing, after, losses)
+        source = RecordSource(view, planned.parts, losses, self.threads)
+        with ExitStack() as stack:
+            connection = stack.enter_context(_connected(self.threads))
+            connection.register("brim_logged", source)
+            files = [stack.enter_context(_descriptor(archive)) for archive in planned.archives]
+            self._create_view(connection, planned, files)
+            try:
+                rows = connection.sql(query)
+            except duckdb.Error as error:
+                raise failed(error, source.failure) from error
+            kept = stack.pop_all()
+        kept.callback(_note_damage, view, losses)
+        return QueryResult(rows, losses, kept.close, lambda: source.failure), planned.ends
+
+    def _view(self) -> LogView | None:
+        try:
+            return LogView(self.log_directory)
+        except EdgeError:
+            if self.runtime_dir.is_dir() and any(self.runtime_dir.glob("*.ring")):
+                return None
+            raise
+
+    def _create_view(self, connection: Any, planned: Plan, files: list[str]) -> None:
+        if self.payloads is not None:
+            for function in functions(self.payloads):
+                connection.create_function(
+                    function.name, function.decode, ["VARCHAR", "BLOB"], function.type,
+                    type="arrow", null_handling="special",
+                )  # fmt: skip
+        connection.execute(f"CREATE TEMP VIEW records AS {self._select(planned, files)}")
+
+    def _select(self, planned: Plan, files: list[str]) -> str:
+        sources = ["brim_logged"] if planned.parts or not files else []
+        if files:
+            sources.append(f"read_parquet({files!r})")
+        where = self.narrowing.condition(planned.rings)
+        parts = (f"SELECT {SOURCE_COLUMNS} FROM {source}" for source in sources)  # noqa: S608
+        united = " UNION ALL ".join(parts)
+        narrowed = f"SELECT * FROM ({united}) WHERE {where}"  # noqa: S608 - texts are quoted
+        return select(narrowed, self.payloads)
+
+
+def sql(
+    query: str,
+    topics: str | Iterable[str] = (),
+    *,
+    since: str | datetime | None = None,
+    until: str | datetime | None = None,
+    streams: Iterable[str] = (),
+    rings: Iterable[str] = (),
+    payloads: StrPath | None = None,
+    log: StrPath | None = None,
+    runtime_dir: StrPath | None = None,
+    config: StrPath | None = None,
+    threads: int = 0,
+) -> QueryResult:
+    """Run a query on the relation `records`; the arguments are those of records(). Raises QueryError."""
+    return RecordRelation(
+        topics, since=since, until=until, streams=streams, rings=rings, payloads=payloads, log=log,
+        runtime_dir=runtime_dir, config=config, threads=threads,
+    ).sql(query)  # fmt: skip
+
+
+def _checked(topics: str | Iterable[str]) -> tuple[str, ...]:
+    filters = (topics,) if isinstance(topics, str) else tuple(topics)
+    for topic_filter in filters:
+        try:
+            check_filter(topic_filter)
+        except ProtocolError as error:
+            raise InvalidArgument(error.detail, hint="correct the filter") from error
+    return filters
+
+
+def _time(place: str | datetime | None, name: str) -> int | None:
+    if place is None or place == "":
+        return None
+    if isinstance(place, datetime):
+        whole = place.astimezone(UTC).replace(microsecond=0)
+        return int(whole.timestamp()) * 10**9 + place.microsecond * 1000
+    time_ns = place_of(place, name).timestamp_ns
+    if time_ns is None:
+        raise InvalidArgument(
+            f"{name} {place!r} is an offset, and must be a time",
+            hint="write -15m, @SECONDS or 2026-11-21T14:00",
+        )
+    return min(time_ns, LATEST_NS)
+
+
+def _connected(threads: int) -> Any:
+    connection = duckdb.connect(":memory:")
+    settings = {**SETTINGS, "threads": str(threads), "temp_directory": f"{tempfile.gettempdir()}/brim-sql"}
+    for name, value in settings.items():
+        connection.execute(f"SET {name} = '{value}'")
+    return connection
+
+
+@contextmanager
+def _descriptor(archive: ArchiveFile) -> Iterator[str]:
+    """Path of an open archive, which stays readable when retention removes the file."""
+    file = os.open(archive.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{file}"
+    finally:
+        os.close(file)
+
+
+def _note_damage(view: LogView | None, losses: QueryLosses) -> None:
+    for directory, reader in view.readers.items() if view is not None else ():
+        for place in reader.damaged.values():
+            losses.note(
+                f"{directory / place.segment} at {place.place}", f"{place.length} damaged bytes of ring "
+                f"{place.ring_name or 'unknown'}"
+            )  # fmt: skip
+        for archive in reader.archive.all():
+            for part, reason in archive.damage.items():
+                losses.note(f"{archive.path}, {part}", reason)

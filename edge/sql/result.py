@@ -1,0 +1,123 @@
+"""Result of a query: its rows as Arrow batches, pandas, polars or tuples, and what could not be read.
+
+Owns the connection of DuckDB, and the open archives, until the rows are read. The rows can be read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import duckdb
+import pyarrow as pa
+
+from edge.errors import EdgeError
+from edge.sql.losses import QueryLosses
+from edge.terminal_escape import escaped
+
+__all__ = ["QueryError", "QueryResult", "failed"]
+
+ROWS = 65_536  # of one batch
+
+
+class QueryError(EdgeError):
+    """DuckDB refused the query, or could not finish it."""
+
+
+def failed(error: Exception, cause: BaseException | None) -> Exception:
+    """The error for the user: that of the reader of the records if it caused the error of DuckDB."""
+    if isinstance(cause, EdgeError):
+        return cause
+    lines = str(cause or error).strip().splitlines()  # DuckDB quotes values, which may be of a payload
+    return QueryError(
+        "\n".join(map(escaped, lines)),
+        hint="brim.records() and `brim sql --help` describe the columns of records",
+    )
+
+
+class QueryResult:
+    """Rows of a query, read once.
+
+    `missing` and `damage` are complete after the last row.
+    """
+
+    def __init__(
+        self,
+        rows: Any,  # a relation of DuckDB, or None for a statement without rows
+        losses: QueryLosses,
+        close: Callable[[], None],
+        cause: Callable[[], BaseException | None] = lambda: None,
+    ) -> None:
+        self._rows, self._losses, self._close, self._cause = rows, losses, close, cause
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return [] if self._rows is None else list(self._rows.columns)
+
+    @property
+    def missing(self) -> int:
+        """Number of records that rings and log should have and that could not be read."""
+        return self._losses.missing
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Damaged places, each with its reason."""
+        return self._losses.damage
+
+    def batches(self, rows: int = ROWS) -> pa.RecordBatchReader:
+        """Record batches of up to `rows` rows. Raises QueryError, also while they are read."""
+        if self._rows is None:
+            self._close()
+            return pa.RecordBatchReader.from_batches(pa.schema([]), [])
+        try:
+            reader = self._rows.to_arrow_reader(rows)
+        except duckdb.Error as error:
+            self._close()
+            raise failed(error, self._cause()) from error
+        return pa.RecordBatchReader.from_batches(reader.schema, self._read(reader))
+
+    def _read(self, reader: Any) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from reader
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise failed(error, self._cause()) from error
+        finally:
+            self._close()
+
+    def arrow(self) -> pa.Table:
+        """All rows as an Arrow table."""
+        return self.batches().read_all()
+
+    def pandas(self) -> Any:
+        """All rows as a pandas DataFrame."""
+        return self.arrow().to_pandas()
+
+    def polars(self) -> Any:
+        """All rows as a polars DataFrame."""
+        import polars as pl
+
+        return pl.from_arrow(self.arrow())
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for batch in self.batches():
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def mapped(self, query: str) -> Self:
+        """The result of `query` on these rows, whose name there is `result`."""
+        rows = None if self._rows is None else self._rows.query("result", query)
+        return type(self)(rows, self._losses, self._close, self._cause)
+
+    def close(self) -> None:
+        """Discard the rest of the rows."""
+        self._rows = None
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

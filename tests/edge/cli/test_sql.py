@@ -1,0 +1,144 @@
+"""`brim sql` on the log and rings of a broker that runs, and its forms of output."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import ipc, parquet
+
+from edge.cli import main
+from edge.client import connect
+from tests.support.children import ModuleChild
+from tests.support.kept_logs import Kept, keep
+from tests.support.logged_broker import LoggedBroker
+from tests.support.project import ROOT
+
+TIMEOUT_S = 60
+TOPICS = "SELECT topic, count(*) AS n FROM records GROUP BY topic ORDER BY topic"
+
+
+def sql(*arguments: object) -> subprocess.CompletedProcess[bytes]:
+    line = [sys.executable, "-m", "edge", "sql", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, check=False)
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> tuple[object, ...]:
+    """Options that select six records."""
+    keep(
+        tmp_path / "log",
+        "a-0",
+        [Kept(f"a/{number % 2}", b'{"n":%d}' % number, number) for number in range(6)],
+    )
+    return "--log", tmp_path / "log", "--runtime-dir", tmp_path / "none"
+
+
+@pytest.fixture
+def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[LoggedBroker]:
+    started = LoggedBroker(
+        runtime_directory, tmp_path, {"kept": "disk", "late": "interval", "ram": "process"}
+    )
+    started.start()
+    yield started
+    started.close()
+
+
+def of(broker: LoggedBroker) -> tuple[object, ...]:
+    return "--log", broker.state_dir / "log", "--runtime-dir", broker.runtime_dir
+
+
+async def test_acknowledged_messages_of_every_durability_are_found(broker):
+    async with connect(f"mqtt://127.0.0.1:{broker.port}") as client:
+        for number in range(30):
+            for stream in ("kept", "late", "ram"):
+                await client.publish(f"{stream}/x", b"%d" % number, 1)
+        done = await asyncio.to_thread(sql, *of(broker), "--format", "json", TOPICS)
+    assert (done.returncode, done.stderr) == (0, b"")
+    found = {row["topic"]: row["n"] for row in map(json.loads, done.stdout.splitlines())}
+    assert found == {"kept/x": 30, "late/x": 30, "ram/x": 30}
+
+
+async def test_follow_prints_each_record_once(broker):
+    options = ("--follow", "--every", "0.5", "--format", "json")
+    sent = 0
+
+    async def publish() -> None:
+        nonlocal sent
+        async with connect(f"mqtt://127.0.0.1:{broker.port}") as client:
+            while True:
+                await client.publish(("kept/x", "ram/x")[sent % 2], b"%d" % sent, 1)
+                sent += 1
+                await asyncio.sleep(0.05)
+
+    with ModuleChild("edge", "sql", *of(broker), *options, "SELECT payload_text AS p FROM records") as child:
+        publishing = asyncio.create_task(publish())
+        found = [int(json.loads(await asyncio.to_thread(child.line))["p"]) for _ in range(20)]
+        publishing.cancel()
+        last = sent - 1
+        while set(range(min(found), last + 1)) - set(found):  # rows of a window come in any order
+            found.append(int(json.loads(await asyncio.to_thread(child.line))["p"]))
+    assert len(found) == len(set(found))
+
+
+def test_each_form_has_the_rows(part, tmp_path):
+    assert sql(*part, TOPICS).stdout.decode().splitlines() == ["TOPIC  N", "a/0    3", "a/1    3"]
+    found = sql(*part, "--format", "csv", TOPICS).stdout.decode()
+    assert list(csv.reader(io.StringIO(found))) == [["topic", "n"], ["a/0", "3"], ["a/1", "3"]]
+    rows = [{"topic": "a/0", "n": 3}, {"topic": "a/1", "n": 3}]
+    assert [json.loads(line) for line in sql(*part, "--format", "json", TOPICS).stdout.splitlines()] == rows
+    streamed = sql(*part, "--format", "arrow", TOPICS).stdout
+    assert ipc.open_stream(pa.py_buffer(streamed)).read_all().to_pylist() == rows
+    file = tmp_path / "out.parquet"
+    assert sql(*part, "-o", file, TOPICS).returncode == 0
+    assert parquet.read_table(file).to_pylist() == rows
+
+
+def test_options_narrow_the_records(part, tmp_path):
+    schema = tmp_path / "payloads.toml"
+    schema.write_text('[[payload]]\ntopic = "#"\nformat = "json"\nfields = { n = "long" }\n')
+    options = ("--payloads", schema, "-t", "a/1", "--until", "2023-11-14T22:16:00Z", "--format", "json")
+    assert sql(*part, *options, "SELECT sum(n) AS n FROM records").stdout == b'{"n":1}\n'
+
+
+def test_text_of_a_publisher_cannot_act_on_the_terminal(tmp_path, capsys):
+    keep(tmp_path, "a-0", [Kept("a", b"\x1b[31mred")])
+    assert (
+        main(["sql", "--log", str(tmp_path), "--runtime-dir", str(tmp_path), "SELECT payload FROM records"])
+        == 0
+    )
+    assert capsys.readouterr().out == "PAYLOAD\n\\x1b[31mred\n"
+
+
+def test_missing_records_are_status_1(tmp_path):
+    keep(tmp_path, "a-0", [Kept("a", b"x" * 600)] * 30, segment_bytes=12_288)
+    second = sorted(tmp_path.glob("*.log"))[1]
+    second.unlink()
+    done = sql("--log", tmp_path, "--runtime-dir", tmp_path, "SELECT count(*) FROM records")
+    assert done.returncode == 1
+    assert b"records were missing" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["SELEC 1"], b"syntax error"),
+        (["--since", "12", "SELECT 1 FROM records"], b"is an offset"),
+        (["--stream", "b", "SELECT 1 FROM records"], b"stream 'b' does not exist"),
+        (["--follow", "--format", "parquet", "SELECT 1 FROM records"], b"--follow cannot write parquet"),
+    ],
+)
+def test_mistakes_are_status_2(part, arguments, text):
+    done = sql(*part, *arguments)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"nanobind" not in done.stderr
