@@ -104,7 +104,7 @@ class ConsumersEndpoint:
         self._poll.wake()
 
     def admit(self, descriptors: int) -> None:
-        """Accept no more peers than so many descriptors allow.  After start()."""
+        """Accept no more peers than so many descriptors allow. Before start(), or later."""
         self._server.admit(descriptors)
 
     def refuse(self, reason: str) -> None:

@@ -54,6 +54,7 @@ class ZmqLimiter:
         self.inner = f"brim-{os.urandom(16).hex()}"
         self._listener = listener
         self._limits = limits
+        self._connections_max = limits.connections_max
         self._limiter = ffi.NULL
         self._thread: threading.Thread | None = None
         self._may_log = LogThrottle()
@@ -62,7 +63,7 @@ class ZmqLimiter:
     def open(self) -> None:
         """Start the thread. Raises EdgeError."""
         limits = ffi.new("zl_limits *")
-        limits.connections_max = self._limits.connections_max
+        limits.connections_max = self._connections_max
         limits.parts_max, limits.message_max_bytes = self._limits.parts_max, self._limits.message_max_bytes
         limits.unfinished_max_bytes = max(UNFINISHED_MAX_BYTES, 2 * self._limits.message_max_bytes)
         limits.undrained_max_bytes = UNDRAINED_MAX_BYTES
@@ -78,9 +79,13 @@ class ZmqLimiter:
         self._thread.start()
 
     def admit(self, descriptors: int) -> None:
-        """Accept no more connections than so many descriptors allow, and at least one."""
+        """Accept no more connections than so many descriptors allow, and at least one.
+
+        Before open(), which accepts all peers that wait, or later.
+        """
+        self._connections_max = max(1, descriptors // OF_CONNECTION)
         if self._limiter != ffi.NULL:
-            lib.zl_set_connections_max(self._limiter, max(1, descriptors // OF_CONNECTION))
+            lib.zl_set_connections_max(self._limiter, self._connections_max)
 
     def drained(self) -> None:
         """Report that the ZeroMQ socket had no further message. From the thread that receives."""

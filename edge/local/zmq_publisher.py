@@ -80,7 +80,7 @@ class ZmqPublisher:
         return self._server.endpoint
 
     def admit(self, descriptors: int) -> None:
-        """Accept no more subscribers than so many descriptors allow. After start()."""
+        """Accept no more subscribers than so many descriptors allow. Before start(), or later."""
         self._server.admit(descriptors)
 
     def peers(self) -> dict[str, int]:

@@ -78,7 +78,7 @@ class ZmqServer:
         self._limiter.open()
 
     def admit(self, descriptors: int) -> None:
-        """Accept no more peers than so many descriptors allow. Any thread, after bind()."""
+        """Accept no more peers than so many descriptors allow. Any thread, before bind() or after it."""
         if self._limiter is not None:
             self._limiter.admit(descriptors)
 

@@ -153,11 +153,11 @@ class Services:
                 publisher.add(partition.ring)
             for producer in core.producers.all():
                 publisher.add(producer.ring, own=False)
+            publisher.admit(core.budget.peers)
             publisher.start()
         except BaseException:
             publisher.close()
             raise
-        publisher.admit(core.budget.peers)
         core.producers.on_ring.append(lambda added: publisher.add(added.ring, own=False))
         return publisher
 
@@ -194,8 +194,8 @@ class Services:
         endpoint = consumers_endpoint(
             core.config, core.streams, core.producers, core.listener, core.logs, core.consumers_listener
         )
-        endpoint.start()
         endpoint.admit(core.budget.peers)
+        endpoint.start()
         endpoint.refuse(self._consumers_refusal)
         return endpoint
 

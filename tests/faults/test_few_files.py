@@ -28,6 +28,7 @@ from tests.support.project import ROOT
 from tests.support.waiting import wait_until
 
 FEW = 72
+FEW_FOR_PEERS = 100
 SETTINGS = """
 [limits]
 packet_max_bytes = 8192
@@ -118,6 +119,31 @@ def test_connections_until_refusal_leave_the_broker_its_own_descriptors(
         assert shown.returncode == 0, shown.stderr
         down.close()
         wait_until(lambda: _is_let_in(broker.port))
+
+
+@pytest.mark.parametrize("name", ["zmq.sock", "consumers.sock"])
+def test_peers_that_connect_before_a_zeromq_service_starts_leave_it_its_descriptors(
+    runtime_directory: Path, tmp_path: Path, name: str
+) -> None:
+    """The first of them starts the service, and libzmq ends a process without a descriptor."""
+    with (
+        BrimProcess(runtime_directory, tmp_path, bridge=False, open_files=FEW_FOR_PEERS) as broker,
+        SocketClient(broker.port, "honest") as client,
+        ExitStack() as down,
+    ):
+        for _ in range(2 * FEW_FOR_PEERS):
+            peer = down.enter_context(socket.socket(socket.AF_UNIX))
+            peer.setblocking(False)
+            with suppress(BlockingIOError):  # the backlog is full
+                peer.connect(str(runtime_directory / name))
+        threads = Path(f"/proc/{broker.pid}/task")
+        wait_until(lambda: "ZMQbg/IO/0" in {it.read_text().strip() for it in threads.glob("*/comm")})
+        down.close()
+        command = [sys.executable, "-m", "edge", "status", "--runtime-dir", str(runtime_directory)]
+        shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert shown.returncode == 0, shown.stderr
+        client.send(Publish("t", b"x", 1, packet_id=1))
+        assert isinstance(client.receive(), PubAck)
 
 
 def _is_let_in(port: int) -> bool:
