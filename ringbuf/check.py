@@ -70,12 +70,12 @@ def checked(memory: Mapping, restore: Restore, mended: list[str]) -> Check:
         lib.rb_check_begin(memory.pointer, memory.size, check)
         restored.append(ahead._replace(offset=check.first_offset))
     while lib.rb_check_next(memory.pointer, check) != lib.RB_OK:
-        found = Damage(check.epoch, check.position, check.damage_end, check.offset, check.damage_end_offset)
-        if restore(found, memory.view[HEADER_BYTES:]):
-            restored.append(found)
+        damage = Damage(check.epoch, check.position, check.damage_end, check.offset, check.damage_end_offset)
+        if restore(damage, memory.view[HEADER_BYTES:]):
+            restored.append(damage)
         else:
             lib.rb_check_lose(memory.pointer, check)
-            lost.append(found)
+            lost.append(damage)
     lib.rb_check_end(memory.pointer, check)
     mended += [name for bit, name in _REBUILT.items() if check.rebuilt & bit]
     return Check(check.records, check.unchecked, restored, lost, tuple(mended))

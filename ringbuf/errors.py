@@ -99,15 +99,15 @@ class NoFreeSlot(RingError):
 class RingClosed(RingError):
     """The ring, reader or writer is already closed."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is closed" if " " not in what else what)
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"{subject} is closed" if " " not in subject else subject)
 
 
 class UsedAfterFork(RingError):
     """The object was created before a fork and is used in the child."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"this {what} was made before a fork; open the ring again in the child")
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"this {subject} was made before a fork; open the ring again in the child")
 
 
 class RecordTooLarge(RingError, ValueError):

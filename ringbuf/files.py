@@ -59,11 +59,11 @@ def made_cursors(path: Path, mode: int, ring: Mapping) -> Mapping:
 def opened_cursors(path: Path, ring: Mapping) -> Mapping:
     """The cursor file of `ring`.  Raises FileNotFoundError, PermissionError, NotARing."""
     cursors = Mapping.open(cursor_file(path), writable=True)
-    found = lib.rb_inspect_cursors(cursors.pointer, cursors.size, ring.pointer)
-    if found == lib.RB_OK:
+    result = lib.rb_inspect_cursors(cursors.pointer, cursors.size, ring.pointer)
+    if result == lib.RB_OK:
         return _restorable(cursors)
     cursors.close()
-    if found == lib.RB_CORRUPT:
+    if result == lib.RB_CORRUPT:
         raise NotARing(f"{cursor_file(path)}: the cursor file of another ring; remove it with its ring")
     raise NotARing(f"{cursor_file(path)}: not a cursor file of this version; remove it with its ring")
 

@@ -84,11 +84,11 @@ class Reader(CReader):
         blocking reader keeps the memory until release(position).  Raises Overrun, Evicted, Corrupt.
         """
         limit = min(limit, RANGES_MAX)
-        found = ffi.new("rb_range[]", limit)
+        ranges = ffi.new("rb_range[]", limit)
         for _ in range(LAPS_MAX):
-            count = self._ranges(limit_bytes, ffi.buffer(found))
+            count = self._ranges(limit_bytes, ffi.buffer(ranges))
             if count >= 0:
-                return [self.range_of(it) for it in found[0:count]]
+                return [self.range_of(part) for part in ranges[0:count]]
             self._raise(count)  # returns only for an overrun that is counted
         return []
 
@@ -113,18 +113,18 @@ class Reader(CReader):
         """Raise the error of a result code of C (ringbuf_api.h): Overrun, Evicted, Corrupt."""
         self._raise(code)
 
-    def range_of(self, found: Any) -> Range:
+    def range_of(self, part: Any) -> Range:
         """A Range from an rb_range of this ring, or from an object with the same fields."""
         mask = self._mapping.size - HEADER_BYTES - 1
-        begin = HEADER_BYTES + (found.position & mask)
+        begin = HEADER_BYTES + (part.position & mask)
         return Range(
-            found.position,
+            part.position,
             self._epoch,
-            found.first_offset,
-            found.count,
-            found.first_timestamp_ns,
-            found.last_timestamp_ns,
-            self._mapping.view[begin : begin + found.length],
+            part.first_offset,
+            part.count,
+            part.first_timestamp_ns,
+            part.last_timestamp_ns,
+            self._mapping.view[begin : begin + part.length],
         )
 
     async def arrival(self) -> None:

@@ -154,9 +154,9 @@ class WakeupThread:
             except Exception:  # noqa: BLE001 - mostly RingClosed, which the next use raises again
                 closed.append(reader)
         if not closed:
-            found = lib.rb_readers_wait(pointers, len(readers), self._interrupts, seen, WAIT_NS)
-            if 0 <= found < len(readers):
-                closed.append(readers[found])
+            result = lib.rb_readers_wait(pointers, len(readers), self._interrupts, seen, WAIT_NS)
+            if 0 <= result < len(readers):
+                closed.append(readers[result])
         for reader in closed:
             with self._changed:
                 callbacks = self._watched.pop(reader, ())
@@ -190,12 +190,12 @@ class Sleeper:
         """
         pointers = [ffi.cast("rb_reader *", reader.address) for reader in readers]
         deadline = time.monotonic() + seconds
-        found = lib.RB_INTERRUPTED
-        while found == lib.RB_INTERRUPTED:  # Python runs signal handlers between two calls
+        result = lib.RB_INTERRUPTED
+        while result == lib.RB_INTERRUPTED:  # Python runs signal handlers between two calls
             left_ns = max(int((deadline - time.monotonic()) * 1e9), 0)
-            found = lib.rb_readers_wait(pointers, len(readers), self._interrupts, self._answered, left_ns)
+            result = lib.rb_readers_wait(pointers, len(readers), self._interrupts, self._answered, left_ns)
         self._answered = self._interrupts[0]
-        return bool(found >= 0)
+        return bool(result >= 0)
 
 
 def _forget_in_child() -> None:

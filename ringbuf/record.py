@@ -63,7 +63,9 @@ def _layout() -> struct.Struct:
     """The layout of struct rb_record, as compiled."""
     fields = ffi.typeof("rb_record").fields
     assert tuple(name for name, _ in fields) == RecordHeader._fields
-    layout = struct.Struct("<" + "".join({2: "H", 4: "I", 8: "Q"}[ffi.sizeof(it.type)] for _, it in fields))
+    layout = struct.Struct(
+        "<" + "".join({2: "H", 4: "I", 8: "Q"}[ffi.sizeof(item.type)] for _, item in fields)
+    )
     assert layout.size == RECORD_HEADER_BYTES, "struct rb_record has no padding"
     return layout
 
@@ -105,17 +107,17 @@ def scan_records(data: Buffer, epoch: int) -> Scan:
 
     Any bytes are safe to scan.  The run is complete if good_bytes == len(data).  Releases the GIL.
     """
-    found = ffi.new("rb_scan *")
+    scan = ffi.new("rb_scan *")
     with memoryview(data) as view:
-        lib.rb_scan_records(ffi.from_buffer(view), view.nbytes, epoch, found)
+        lib.rb_scan_records(ffi.from_buffer(view), view.nbytes, epoch, scan)
     return Scan(
-        found.count,
-        found.good_bytes,
-        found.first_offset,
-        found.last_offset,
-        found.first_timestamp_ns,
-        found.last_timestamp_ns,
-        found.bad_length,
+        scan.count,
+        scan.good_bytes,
+        scan.first_offset,
+        scan.last_offset,
+        scan.first_timestamp_ns,
+        scan.last_timestamp_ns,
+        scan.bad_length,
     )
 
 

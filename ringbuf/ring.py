@@ -263,7 +263,9 @@ class Ring:
         with self._changing:
             self._require_open()
             if self._writer is None:
-                chosen = {name: WRITER_DEFAULTS[name] if it is None else it for name, it in given.items()}
+                chosen = {
+                    name: WRITER_DEFAULTS[name] if value is None else value for name, value in given.items()
+                }
                 self._writer = Writer(
                     self._memory.memory,
                     self._cursor_memory.memory,
@@ -276,10 +278,10 @@ class Ring:
                 )
                 self._writer_arguments = chosen
                 self._configure_writer()
-            for name, it in given.items():
-                if it is not None and it != (known := self._writer_arguments[name]):
+            for name, value in given.items():
+                if value is not None and value != (known := self._writer_arguments[name]):
                     raise RingError(
-                        f"ring {self.name} has a writer with {name}={known!r}, not {it!r}; "
+                        f"ring {self.name} has a writer with {name}={known!r}, not {value!r}; "
                         "give the arguments in the first call of writer(), and none later"
                     )
             return self._writer
@@ -352,16 +354,16 @@ class Ring:
     def extremes(self) -> Extremes:
         """Current begin and end of the ring."""
         self._require_open()
-        found = ffi.new("rb_extremes *")
-        if lib.rb_extremes_read(self._memory.pointer, self._memory.size, found) != lib.RB_OK:
+        extremes = ffi.new("rb_extremes *")
+        if lib.rb_extremes_read(self._memory.pointer, self._memory.size, extremes) != lib.RB_OK:
             raise Corrupt(f"{self._memory.path}: the ring's header has changed since it was opened")
         return Extremes(
-            found.end_position,
-            found.end_offset,
-            found.oldest_position,
-            found.oldest_offset,
-            found.durable_position,
-            found.reserve_position,
+            extremes.end_position,
+            extremes.end_offset,
+            extremes.oldest_position,
+            extremes.oldest_offset,
+            extremes.durable_position,
+            extremes.reserve_position,
         )
 
     def durable(self, position: int) -> None:
@@ -384,11 +386,11 @@ class Ring:
         wait.
         """
         self._require_writable()
-        deadline, found = time.monotonic() + timeout_s, lib.RB_INTERRUPTED
-        while found == lib.RB_INTERRUPTED:
+        deadline, result = time.monotonic() + timeout_s, lib.RB_INTERRUPTED
+        while result == lib.RB_INTERRUPTED:
             left_ns = max(int((deadline - time.monotonic()) * 1e9), 0)
-            found = lib.rb_durable_wait(self._memory.pointer, position, left_ns)
-        return bool(found == lib.RB_OK)
+            result = lib.rb_durable_wait(self._memory.pointer, position, left_ns)
+        return bool(result == lib.RB_OK)
 
     @property
     def pointers(self) -> tuple[Any, Any, Any]:
@@ -475,7 +477,7 @@ class Ring:
         """All taken slots.  Slots of the writing process are first; other processes do not see them."""
         self._require_open()
         facts = ffi.new("rb_slot_info *")
-        found = []
+        slots = []
         for local, mapping, table in (
             (True, self._local_memory, self._local),
             (False, self._cursors, self._remote),
@@ -487,10 +489,10 @@ class Ring:
                 if facts.state != lib.RB_SLOT_FREE:
                     name = ffi.string(facts.name).decode(errors="replace")
                     state = SLOT_STATES.get(facts.state, f"unknown ({facts.state})")
-                    found.append(
+                    slots.append(
                         SlotInfo(slot, local, state, name, facts.pid, facts.cursor, facts.offset, facts.lost)
                     )
-        return found
+        return slots
 
     def populate(self) -> Iterator[None]:
         """Touch all pages, a part at each step, for a ring that was created with populate=False.

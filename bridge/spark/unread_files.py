@@ -67,17 +67,17 @@ class UnreadFiles:
         days = self._landing.days(self._patterns)  # before the files: a change between the two is seen later
         whole = whole or not self._days or began_s >= self._whole_due_s
         if whole:
-            found = self._all_files()
+            files_by_day = self._all_files()
             duration_s = time.monotonic() - began_s
             self._whole_due_s = began_s + max(WHOLE_MIN_S, WHOLE_SHARE * duration_s)
         else:
             changed_days = [day for day in days if self._may_differ(day)]
-            found = {day.path: self._files_of(day) for day in changed_days}
-        kept = set() if whole else self._days.keys() - found.keys()
+            files_by_day = {day.path: self._files_of(day) for day in changed_days}
+        kept = set() if whole else self._days.keys() - files_by_day.keys()
         self._days = {
             day.path: self._days[day.path]
             if day.path in kept
-            else _Listed(day.modified_ns, began_ns, found.get(day.path, {}))
+            else _Listed(day.modified_ns, began_ns, files_by_day.get(day.path, {}))
             for day in days
         }
 
@@ -119,12 +119,12 @@ class UnreadFiles:
 
     def _all_files(self) -> dict[str, _Names]:
         """Unread files of all days, by directory."""
-        found: dict[str, _Names] = defaultdict(dict)
+        names_by_path: dict[str, _Names] = defaultdict(dict)
         for file in self._landing.files(self._patterns):
             self._note(file.name)
             if file.name.drain_seq > self.read_to.get(file.name.edge, 0):
-                found[file.path.rpartition("/")[0]][replace(file.name, day="")] = file
-        return found
+                names_by_path[file.path.rpartition("/")[0]][replace(file.name, day="")] = file
+        return names_by_path
 
     def _files_of(self, day: DayDirectory) -> _Names:
         """Unread files of one day."""

@@ -73,7 +73,9 @@ class ConnectHandler:
         self.limits = limits  # Broker.apply_limits() replaces the limits
         self._engine_limits = limits_of(engine)
         self._may_warn = LogThrottle()
-        self.refused = dict.fromkeys((it.words for it in _USUAL_REFUSALS), 0)  # by reason, since the start
+        self.refused = dict.fromkeys(
+            (code.words for code in _USUAL_REFUSALS), 0
+        )  # by reason, since the start
 
     def connect(self, connection: int, packet: Connect) -> None:
         """Refuse a CONNECT, or authenticate its client and continue with the answer."""
@@ -106,18 +108,18 @@ class ConnectHandler:
         if policy is not None and policy.redirect_to is not None:
             return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=policy.redirect_to)
         if not packet.client_id and not self.limits.empty_client_ids:
-            words = "a client identifier is required here: limits.allow_empty_client_id = false"
-            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
+            reason_string = "a client identifier is required here: limits.allow_empty_client_id = false"
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=reason_string)
         max_bytes = self.limits.client_id_max_bytes
         if (length := len(client_info.client_id.encode())) > max_bytes:
-            words = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {max_bytes}"
-            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
+            reason_string = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {max_bytes}"
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=reason_string)
         if (trouble := self._sessions.failure) and _expiry_wanted_s(packet):
-            words = f"sessions cannot be kept now: {trouble}"
-            return ReasonCode.SERVER_UNAVAILABLE, Properties(reason_string=words)
+            reason_string = f"sessions cannot be kept now: {trouble}"
+            return ReasonCode.SERVER_UNAVAILABLE, Properties(reason_string=reason_string)
         if not self._sessions.fits_journal(client_info, packet.will):
-            words = "client identifier, user name and will are too long for sessions.journal_bytes"
-            return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string=words)
+            reason_string = "client identifier, user name and will are too long for sessions.journal_bytes"
+            return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string=reason_string)
         if packet.will is not None and len(packet.will.payload) > self._will_max_bytes(client_info):
             return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string="the will is too large to be sent")
         return self._refusal_of_will(packet)
@@ -178,8 +180,8 @@ class ConnectHandler:
             and not client_info.may_replace(known.client_info)
         ):
             self._refuse_identifier(connection, packet, client_info, known.client_info)
-        elif (words := self._quota_exceeded(packet, client_info, known)) is not None:
-            refusal = Properties(reason_string=words)
+        elif (reason_string := self._quota_exceeded(packet, client_info, known)) is not None:
+            refusal = Properties(reason_string=reason_string)
             self.refuse(connection, packet, client_info, ReasonCode.QUOTA_EXCEEDED, refusal)
         else:
             self._accept(connection, packet, client_info, known, data)
@@ -204,8 +206,8 @@ class ConnectHandler:
             return (
                 "too many sessions, or too many of one user or address: see limits.sessions_max and [quota]"
             )
-        if packet.will is not None and (words := self._clients.refusal_of_will(packet.will)):
-            return words
+        if packet.will is not None and (reason_string := self._clients.refusal_of_will(packet.will)):
+            return reason_string
         return None
 
     def _refuse_identifier(
@@ -224,9 +226,13 @@ class ConnectHandler:
                     holder_peer=holder.address,
                 ),
             )
-        words = "the client identifier belongs to another user; choose another one"
+        reason_string = "the client identifier belongs to another user; choose another one"
         self.refuse(
-            connection, packet, client_info, ReasonCode.NOT_AUTHORIZED, Properties(reason_string=words)
+            connection,
+            packet,
+            client_info,
+            ReasonCode.NOT_AUTHORIZED,
+            Properties(reason_string=reason_string),
         )
 
     def refuse(

@@ -140,18 +140,18 @@ class Connections:
         *,
         will: bool,
         reason: ReasonCode | None = None,
-        words: str | None = None,
+        reason_string: str | None = None,
         reference: str | None = None,
     ) -> None:
         """End a connection: the only way out for an accepted client.
 
         `will`: True if the client left without DISCONNECT, so that its will is published [MQTT-3.1.2-8].
         `reason` is sent to an MQTT 5 client first, in DISCONNECT, together with `reference` (another server).
-        `words` is the Reason String, sent if the client requested problem information.
+        `reason_string` is the Reason String, sent if the client requested problem information.
         """
         client = self._by_connection.pop(connection, None)
         if client is not None and reason is not None and client.version == Version.V5:
-            reason_string = words if client.problem_information else None
+            reason_string = reason_string if client.problem_information else None
             properties = Properties(reason_string=reason_string, server_reference=reference)
             self.send_packet(client, Disconnect(reason, properties))
         self._engine.close(connection)

@@ -264,8 +264,8 @@ class Broker:
         if first_byte >> 4 == PacketType.CONNECT:
             raise ProtocolError(Rule.CONNECT_IS_SENT_ONCE, "a second CONNECT", client.version)
         if first_byte >> 4 in _OF_SERVERS:  # refused without decoding
-            words = f"a client does not send {PacketType(first_byte >> 4).name}"
-            raise ProtocolError(Rule.DIRECTION, words, client.version)
+            text = f"a client does not send {PacketType(first_byte >> 4).name}"
+            raise ProtocolError(Rule.DIRECTION, text, client.version)
         if first_byte >> 4 in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE):
             self._filters_of(client, first_byte, body)
             return
@@ -294,7 +294,7 @@ class Broker:
             error.version = version
             if (last_words := refusal(error)) is not None:
                 self._engine.send(connection, encode(last_words, version))
-        self._end(connection, will=True, reason=error.reason_code, words=str(error))
+        self._end(connection, will=True, reason=error.reason_code, reason_string=str(error))
 
     # ---- topics ----
 
@@ -344,8 +344,8 @@ class Broker:
         expiry_s = packet.properties.session_expiry_interval_s
         if expiry_s is not None:
             if expiry_s > 0 and client.session.expiry_s == 0:
-                words = "a session that was to end with its connection cannot be kept"
-                raise ProtocolError(Rule.SESSION_EXPIRY_STAYS_ZERO, words, client.version)
+                text = "a session that was to end with its connection cannot be kept"
+                raise ProtocolError(Rule.SESSION_EXPIRY_STAYS_ZERO, text, client.version)
             client.session.expiry_s = self.sessions.allowed_s(expiry_s)
         self._end(client.connection, will=packet.reason_code != ReasonCode.SUCCESS)
 
@@ -361,12 +361,14 @@ class Broker:
         *,
         will: bool,
         reason: ReasonCode | None = None,
-        words: str | None = None,
+        reason_string: str | None = None,
         reference: str | None = None,
     ) -> None:
         self._authenticating.forget(connection)
         self._pending.forget(connection)
-        self.clients.end(connection, will=will, reason=reason, words=words, reference=reference)
+        self.clients.end(
+            connection, will=will, reason=reason, reason_string=reason_string, reference=reference
+        )
 
     def acl_changed(self, access: AccessList | None) -> None:
         """Check every client and topic again with `access`, from the next message on.

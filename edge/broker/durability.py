@@ -7,8 +7,8 @@ otherwise a power cut could lose more than sync_interval_ms of records. refusal(
 kind of publisher. The engine refuses MQTT clients and peers of consumers; a word in the ring refuses local
 producers (Ring.refuse()). Both begin after queue_timeout_ms.
 
-Owns no ring and no thread. A ring becomes a source of the engine when its first topic is known; its state
-from before is remembered. Everything runs on the broker's thread, except Upstream.moved().
+Owns no ring and no thread. The engine gets a ring, with a number, when its first topic is known; the ring's
+state from before is remembered. Everything runs on the broker's thread, except Upstream.report_progress().
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REASONS = {
     REFUSAL_NO_ROOM: ReasonCode.QUOTA_EXCEEDED,
     REFUSAL_NO_LOG: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
 }
-_WANT_OF_ROOM = ("(ENOSPC)", "(EDQUOT)", "(EFBIG)")
+_NO_SPACE_ERRORS = ("(ENOSPC)", "(EDQUOT)", "(EFBIG)")
 
 Lost = Collection[tuple[int, int]]  # ranges of offsets, both ends included
 
@@ -44,7 +44,7 @@ def refusal(failure: str) -> int:
     """REFUSAL_* for publishers, from the reason why the log accepts no records; 0 if the reason is ""."""
     if not failure:
         return 0
-    return REFUSAL_NO_ROOM if failure.endswith(_WANT_OF_ROOM) else REFUSAL_NO_LOG
+    return REFUSAL_NO_ROOM if failure.endswith(_NO_SPACE_ERRORS) else REFUSAL_NO_LOG
 
 
 def reason_code(failure: str) -> ReasonCode:
@@ -57,26 +57,26 @@ class RingDurability:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._sources: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}  # of the engine's rings
         self._refusals: dict[str, int] = {}
         self._upstream: dict[str, int] = {}
         self._report_upstream: Callable[[str, int, Lost], object] = lambda *_: None
 
-    def begin(self, ring_name: str, source: int) -> None:
-        """Apply the remembered state to a ring that is a source of the engine from now on."""
-        self._sources[ring_name] = source
+    def begin(self, ring_name: str, number: int) -> None:
+        """Apply the remembered state to a ring that the engine has got, as `number`."""
+        self._numbers[ring_name] = number
         if reason := self._refusals.get(ring_name):
-            self._engine.refuse(source, reason)
+            self._engine.refuse(number, reason)
         if (offset := self._upstream.get(ring_name)) is not None:
-            self._engine.upstream(source, offset)
+            self._engine.upstream(number, offset)
 
     def refuse(self, ring_name: str, reason: int) -> None:
         """Refuse publishers to the ring with this MQTT 5 reason code; 0: accept them again."""
         if self._refusals.get(ring_name, 0) == reason:
             return
         self._refusals[ring_name] = reason
-        if ring_name in self._sources:
-            self._engine.refuse(self._sources[ring_name], reason)
+        if ring_name in self._numbers:
+            self._engine.refuse(self._numbers[ring_name], reason)
 
     def follow_upstream(self, report: Callable[[str, int, Lost], object]) -> None:
         """Call `report` with the progress of the sinks in each ring: the present one, and each later one."""
@@ -92,13 +92,13 @@ class RingDurability:
         if offset is not None:
             self._upstream[ring_name] = max(offset, self._upstream.get(ring_name, 0))
         self._report_upstream(ring_name, self._upstream.get(ring_name, 0), lost)
-        source = self._sources.get(ring_name)
-        if source is None:
+        number = self._numbers.get(ring_name)
+        if number is None:
             return  # no client waits for records of the ring
         for first, last in lost:
-            self._engine.upstream_lost(source, first, last + 1)
+            self._engine.upstream_lost(number, first, last + 1)
         if offset is not None:
-            self._engine.upstream(source, offset)
+            self._engine.upstream(number, offset)
 
 
 class Progress(NamedTuple):
@@ -109,7 +109,10 @@ class Progress(NamedTuple):
 
 
 class Upstream:
-    """Progress of bridges in the rings of durability "upstream". moved() may be called on any thread."""
+    """Progress of bridges in the rings of durability "upstream".
+
+    report_progress() may be called on any thread.
+    """
 
     def __init__(
         self,

@@ -114,8 +114,8 @@ class EnhancedAuth:
     def auth(self, client: ConnectedClient, packet: Auth) -> None:
         """Handle an AUTH of a connected client: re-authentication."""
         if client.method is None or packet.properties.authentication_method != client.method:
-            words = "AUTH has the Authentication Method of CONNECT, if that had one"
-            raise ProtocolError(Rule.AUTH_METHOD_STAYS, words, Version.V5)
+            text = "AUTH has the Authentication Method of CONNECT, if that had one"
+            raise ProtocolError(Rule.AUTH_METHOD_STAYS, text, Version.V5)
         exchange = self._exchanges.get(client.connection)
         if packet.reason_code != ReasonCode.RE_AUTHENTICATE:
             if exchange is None:
@@ -150,8 +150,8 @@ class EnhancedAuth:
         if packet.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or exchange.awaiting_authenticator:
             raise ProtocolError(Rule.AUTH_CODE, "AUTH out of turn", Version.V5)
         if packet.properties.authentication_method != exchange.method:
-            words = "AUTH has the Authentication Method of CONNECT"
-            raise ProtocolError(Rule.AUTH_METHOD_STAYS, words, Version.V5)
+            text = "AUTH has the Authentication Method of CONNECT"
+            raise ProtocolError(Rule.AUTH_METHOD_STAYS, text, Version.V5)
         self._request(exchange, packet.properties.authentication_data)
 
     def _request(self, exchange: _AuthExchange, data: bytes | None) -> None:

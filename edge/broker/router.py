@@ -241,7 +241,7 @@ class Router:
         session.subscriptions.update(zip(filters, qos, strict=True))
         self._count_filters(session, len(filters), more_bytes)
         self._targets[session.handle] = session
-        self._tree.note(filters)
+        self._tree.add_changes(filters)
         if session.kept:
             for topic_filter in filters:
                 self._journal.subscribed(session, topic_filter)
@@ -281,7 +281,7 @@ class Router:
             for topic_filter in removed:
                 del session.subscriptions[topic_filter]
             self._count_filters(session, -len(removed), -plain_bytes(removed))
-            self._tree.note(removed)
+            self._tree.add_changes(removed)
             self._journal.unsubscribed(session, removed)
         rest = yield from self.unsubscribing(session, topic_filters[len(done) :])
         return [*map(bool, done), *rest]

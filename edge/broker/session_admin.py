@@ -59,7 +59,7 @@ class SessionAdmin:
             "expiry_s": session.expiry_s,
             "kept": session.kept,
             "will": will,
-            "filters": [_subscription_row(*it) for it in session.subscriptions.items()],
+            "filters": [_subscription_row(*entry) for entry in session.subscriptions.items()],
         }
 
     def disconnect(self, client_id: str) -> bool:

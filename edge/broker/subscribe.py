@@ -188,14 +188,14 @@ class SubscribeHandler:
         for topic_filter, subscriptions in by_filter.items():
             if not self._engine.is_open(client.connection):
                 return  # the rest was not acknowledged, and never will be
-            code, words = self._refusal(client, topic_filter, allowed[topic_filter])
+            code, reason_string = self._refusal(client, topic_filter, allowed[topic_filter])
             if code is None:
                 is_new = yield from self._router.subscribing(client.session, subscriptions[-1], identifier)
                 if _sends_retained(subscriptions, is_new):
                     retained.append(topic_filter)
             else:
                 refused[topic_filter] = code
-            why = why or words
+            why = why or reason_string
             yield
         granted = map(self._granted, packet.subscriptions)
         codes = tuple(
@@ -249,24 +249,24 @@ class SubscribeHandler:
         if topic_filter in known:
             return None, None
         if len(known) >= limits.subscriptions_max:
-            words = (
+            reason_string = (
                 f"too many subscriptions (limit: subscriptions_max = {limits.subscriptions_max}); "
                 "unsubscribe some"
             )
-            return ReasonCode.QUOTA_EXCEEDED, words
+            return ReasonCode.QUOTA_EXCEEDED, reason_string
         max_bytes = limits.subscriptions_max_bytes
         if client.session.filters_bytes + filter_bytes(topic_filter) > max_bytes:
-            words = (
+            reason_string = (
                 f"topic filters too large (limit: subscriptions_max_bytes = {max_bytes}); unsubscribe some"
             )
-            return ReasonCode.QUOTA_EXCEEDED, words
+            return ReasonCode.QUOTA_EXCEEDED, reason_string
         more = filter_bytes(topic_filter)
         if not self._engine.session_may(client.session.handle, Table.SUBSCRIPTION_BYTES, more):
-            words = (
+            reason_string = (
                 "topic filters of all clients, or of one user or address, are at their limit; "
                 "raise limits.filters_max_bytes or [quota]"
             )
-            return ReasonCode.QUOTA_EXCEEDED, words
+            return ReasonCode.QUOTA_EXCEEDED, reason_string
         return None, None
 
 

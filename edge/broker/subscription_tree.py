@@ -57,12 +57,12 @@ class SubscriptionTree:
 
     def add(self, topic_filter: str, session: int, options: int) -> None:
         """Add a subscription, or replace its options."""
-        self.note((topic_filter,))
+        self.add_changes((topic_filter,))
         self._engine.filter_add(topic_filter.encode(), session, options)
 
     def remove(self, topic_filter: str, session: int) -> bool:
         """Remove a subscription. True if it was there."""
-        self.note((topic_filter,))
+        self.add_changes((topic_filter,))
         return self._engine.filter_remove(topic_filter.encode(), session)
 
     def matching(self, topic: str, session: int = 0) -> Steps[Match]:
@@ -84,7 +84,7 @@ class SubscriptionTree:
         latest = itertools.islice(reversed(self._changed), new)
         return any(matches(topic_filter, topic) for topic_filter in latest)
 
-    def note(self, topic_filters: Sequence[str]) -> None:
-        """Note filters that were added or removed without add() and remove()."""
+    def add_changes(self, topic_filters: Sequence[str]) -> None:
+        """Count filters that were added or removed without add() and remove()."""
         self.changes += len(topic_filters)
         self._changed.extend(topic_filters)

@@ -60,17 +60,17 @@ def run(arguments: argparse.Namespace) -> int:
         with progress("copying", total_bytes(files)) as advance:
             from edge.cli import VERSION  # this module is loaded by edge.cli
 
-            made = make_backup(
+            manifest = make_backup(
                 files, arguments.directory, brim=VERSION, save=save, links=not arguments.copy, advance=advance
             )
     if arguments.json:
-        print(msgspec.json.encode({"directory": str(arguments.directory), **_facts(made)}).decode())
+        print(msgspec.json.encode({"directory": str(arguments.directory), **_facts(manifest)}).decode())
     else:
-        state = "a running" if made.is_live else "a stopped"
-        print(f"backup of {state} broker {escaped(made.edge_id)} in {escaped(str(arguments.directory))}")
-        _print_lines(content(made), made.missing)
+        state = "a running" if manifest.is_live else "a stopped"
+        print(f"backup of {state} broker {escaped(manifest.edge_id)} in {escaped(str(arguments.directory))}")
+        _print_lines(content(manifest), manifest.missing)
         print(f"try\n  brim backup {escaped(str(arguments.directory))} --verify")
-    return Exit.INCOMPLETE if made.missing else 0
+    return Exit.INCOMPLETE if manifest.missing else 0
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def _verify(directory: Path, *, json: bool) -> int:
         print(msgspec.json.encode({**_facts(manifest), "problems": problems}).decode())
     else:
         _print_lines(content(manifest), manifest.missing)
-        print("\n".join(map(escaped, [f"WARNING  {it}" for it in problems] or ["no damage"])))
+        print("\n".join(map(escaped, [f"WARNING  {problem}" for problem in problems] or ["no damage"])))
     return Exit.INCOMPLETE if problems else 0
 
 

@@ -182,6 +182,8 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
     if row["will"]:
         yield f"will           {row['will']['topic']}, QoS {row['will']['qos']}"
     yield f"subscriptions  {count_in_words(row['subscriptions'])}"
-    for it in row["filters"]:
-        further = "".join(f", {name.replace('_', ' ')}" for name in it if name not in {"filter", "qos"})
-        yield f"  QoS {it['qos']}{further}  {it['filter']}"
+    for subscription in row["filters"]:
+        further = "".join(
+            f", {name.replace('_', ' ')}" for name in subscription if name not in {"filter", "qos"}
+        )
+        yield f"  QoS {subscription['qos']}{further}  {subscription['filter']}"

@@ -19,7 +19,7 @@ _CODES = {"red": 31, "green": 32, "yellow": 33, "bold": 1}
 
 def add_color(parser: argparse.ArgumentParser) -> None:
     """Add --color to a parser, or to the parsers of its subcommands."""
-    below = [it for it in parser._actions if isinstance(it, argparse._SubParsersAction)]
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in below:
         for one in action.choices.values():
             add_color(one)

@@ -53,27 +53,27 @@ def script(shell: str) -> str:
 
     top = _Command("", [_Option(["--help"], "show the verbs", False, []),
                         _Option(["--version"], "show the version", False, [])], dict(VERBS))  # fmt: skip
-    commands = [top, *(it for verb in VERBS for it in _commands(parser_of(verb), f" {verb}"))]
-    known = [f"{it.path} {name}" for it in commands for name in it.names]
+    commands = [top, *(command for verb in VERBS for command in _commands(parser_of(verb), f" {verb}"))]
+    known = [f"{command.path} {name}" for command in commands for name in command.names]
     return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](commands, known)
 
 
 def _commands(parser: argparse.ArgumentParser, path: str) -> Iterator[_Command]:
-    found = _Command(path)
+    command = _Command(path)
     below: list[_Command] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            found.names = {it.dest: _line(it.help, parser) for it in action._choices_actions}
-            for name in found.names:
+            command.names = {choice.dest: _line(choice.help, parser) for choice in action._choices_actions}
+            for name in command.names:
                 below += _commands(action.choices[name], f"{path} {name}")
         elif action.help != argparse.SUPPRESS:
-            values = [str(it) for it in action.choices or ()]
+            values = [str(choice) for choice in action.choices or ()]
             if action.option_strings:
                 about = _line(action.help, parser, action)
-                found.options.append(_Option(list(action.option_strings), about, action.nargs != 0, values))
+                command.options.append(_Option(list(action.option_strings), about, action.nargs != 0, values))
             else:
-                found.names |= dict.fromkeys(values, "")
-    yield found
+                command.names |= dict.fromkeys(values, "")
+    yield command
     yield from below
 
 
@@ -97,9 +97,9 @@ def _bash(commands: list[_Command], known: list[str]) -> str:
     for pattern, choices in _with_value(commands):
         reply = f'COMPREPLY=($(compgen -W {shlex.quote(" ".join(choices))} -- "$cur"))'
         values.append(f"        {pattern}) {reply if choices else 'COMPREPLY=()'}; return ;;")
-    for it in commands:
-        offered = [*it.names, *(name for option in it.options for name in option.names)]
-        words.append(f"        {it.path!r}) words={shlex.quote(' '.join(offered))} ;;")
+    for command in commands:
+        offered = [*command.names, *(name for option in command.options for name in option.names)]
+        words.append(f"        {command.path!r}) words={shlex.quote(' '.join(offered))} ;;")
     lines = "\n".join
     return f"""\
 # bash completion of brim, made by `brim completion bash`
@@ -127,10 +127,12 @@ def _zsh(commands: list[_Command], known: list[str]) -> str:
     for pattern, choices in _with_value(commands):
         offer = f"compadd -- {shlex.join(choices)}" if choices else "_files"
         values.append(f"    ({pattern}) {offer}; return ;;")
-    for it in commands:
-        names = " ".join(_zsh_item(name, about) for name, about in it.names.items())
-        options = " ".join(_zsh_item(name, option.about) for option in it.options for name in option.names)
-        cases.append(f"    ({it.path!r}) names=({names}) options=({options}) ;;")
+    for command in commands:
+        names = " ".join(_zsh_item(name, about) for name, about in command.names.items())
+        options = " ".join(
+            _zsh_item(name, option.about) for option in command.options for name in option.names
+        )
+        cases.append(f"    ({command.path!r}) names=({names}) options=({options}) ;;")
     lines = "\n".join
     return f"""\
 #compdef brim
@@ -172,13 +174,16 @@ def _zsh_item(name: str, about: str) -> str:
 
 def _fish(commands: list[_Command], known: list[str]) -> str:
     lines = []
-    for it in commands:
-        at = f"complete -c brim -n {_fish_quoted(f'__brim_at {_fish_quoted(it.path)}')}"
+    for command in commands:
+        at = f"complete -c brim -n {_fish_quoted(f'__brim_at {_fish_quoted(command.path)}')}"
         lines += [
-            f"{at} -f -a {_fish_quoted(name)} -d {_fish_quoted(about)}" for name, about in it.names.items()
+            f"{at} -f -a {_fish_quoted(name)} -d {_fish_quoted(about)}"
+            for name, about in command.names.items()
         ]
-        for option in it.options:
-            names = " ".join(f"-l {it[2:]}" if it.startswith("--") else f"-s {it[1:]}" for it in option.names)
+        for option in command.options:
+            names = " ".join(
+                f"-l {text[2:]}" if text.startswith("--") else f"-s {text[1:]}" for text in option.names
+            )
             more = f" -x -a {_fish_quoted(' '.join(option.values))}" if option.values else " -r"
             lines.append(f"{at} {names}{more if option.takes_value else ''} -d {_fish_quoted(option.about)}")
     table = " ".join(map(_fish_quoted, known))

@@ -33,12 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print all findings. Returns the worst state."""
-    found = list(_findings(arguments))
-    worst = max(finding.state for finding in found)
+    findings = list(_findings(arguments))
+    worst = max(finding.state for finding in findings)
     if arguments.json:
-        print(json.dumps({"state": worst.name.lower(), "findings": [it.as_dict() for it in found]}, indent=2))
+        print(
+            json.dumps(
+                {"state": worst.name.lower(), "findings": [finding.as_dict() for finding in findings]},
+                indent=2,
+            )
+        )
         return worst
-    for finding in found:
+    for finding in findings:
         state = colored(f"{finding.state.name.lower():<8}", _COLORS[finding.state])
         limit = f"  ({finding.limit})" if finding.limit else ""
         print(f"{state}{escaped(f'{finding.check}: {finding.value}{limit}')}")

@@ -58,18 +58,18 @@ def text_column(title: str, key: str) -> Column:
 TOPIC_COLUMN = Column("topic", lambda row: row["topic"], lambda row: row["topic"].replace("/", "\0"))
 
 
-def add_listing_arguments(parser: argparse.ArgumentParser, columns: Sequence[Column], what: str) -> None:
+def add_listing_arguments(parser: argparse.ArgumentParser, columns: Sequence[Column], rows: str) -> None:
     """Add --json, --sort and --limit."""
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     titles = [column.title for column in columns]
     parser.add_argument(
-        "--sort", choices=titles, default=titles[0], help=f"column to sort {what} by (default: %(default)s)"
+        "--sort", choices=titles, default=titles[0], help=f"column to sort {rows} by (default: %(default)s)"
     )
     parser.add_argument(
         "--limit",
         type=at_least_one,
         metavar="N",
-        help=f"highest number of {what} shown (default: {LIMIT:,}; with --json: all)",
+        help=f"highest number of {rows} shown (default: {LIMIT:,}; with --json: all)",
     )
 
 
@@ -100,7 +100,7 @@ def print_listing(
 
 def ordered(rows: Iterable[Row], columns: Sequence[Column], title: str, limit: int) -> list[Row]:
     """The first `limit` rows in the order of a column."""
-    (column,) = (it for it in columns if it.title == title)
+    (column,) = (column for column in columns if column.title == title)
     return heapq.nsmallest(limit, rows, key=column.rank)
 
 

@@ -37,14 +37,14 @@ def message_format(text: str, *, safe: bool) -> Callable[[Arrival], bytes]:
     """Function that formats a message. `safe`: escape the values. Raises EdgeError for an invalid `text`."""
     parts: list[bytes | Part] = []
     end = 0
-    for found in _SEQUENCE.finditer(text):
-        parts += [_bytes(text[end : found.start()]), _part(found, safe=safe)]
-        end = found.end()
+    for sequence in _SEQUENCE.finditer(text):
+        parts += [_bytes(text[end : sequence.start()]), _part(sequence, safe=safe)]
+        end = sequence.end()
     parts.append(_bytes(text[end:]))
 
     def form(message: Arrival) -> bytes:
         time_ns = message.fields.get("timestamp_ns") or time.time_ns()
-        return b"".join(it if isinstance(it, bytes) else it(message, time_ns) for it in parts)
+        return b"".join(part if isinstance(part, bytes) else part(message, time_ns) for part in parts)
 
     return form
 
@@ -53,12 +53,12 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _part(found: re.Match[str], *, safe: bool) -> bytes | Part:
-    at, letter, escape = found["time"], found["letter"], found["escape"]
+def _part(sequence: re.Match[str], *, safe: bool) -> bytes | Part:
+    at, letter, escape = sequence["time"], sequence["letter"], sequence["escape"]
     if letter and (value := _VALUES.get(letter)) is not None:
-        return _padded(value, found, safe=safe)
-    if found[0] in {"%%", "@@"}:
-        return found[0][:1].encode()
+        return _padded(value, sequence, safe=safe)
+    if sequence[0] in {"%%", "@@"}:
+        return sequence[0][:1].encode()
     if at == "N":
         return lambda _, time_ns: b"%09d" % (time_ns % 10**9)
     if at:
@@ -66,21 +66,21 @@ def _part(found: re.Match[str], *, safe: bool) -> bytes | Part:
     if escape and escape in _ESCAPES:
         return _ESCAPES[escape].encode()
     raise EdgeError(
-        f"-F: {found[0]!r} is no sequence", hint="`brim sub --help` names them; write %%, @@ or \\\\"
+        f"-F: {sequence[0]!r} is no sequence", hint="`brim sub --help` names them; write %%, @@ or \\\\"
     )
 
 
-def _padded(value: Callable[[Arrival, int], bytes], found: re.Match[str], *, safe: bool) -> Part:
-    letter, flags, width = found["letter"], found["flags"], int(found["width"] or 0)
+def _padded(value: Callable[[Arrival, int], bytes], sequence: re.Match[str], *, safe: bool) -> Part:
+    letter, flags, width = sequence["letter"], sequence["flags"], int(sequence["width"] or 0)
     if width > _WIDTH_MAX:
         raise EdgeError(f"-F: width {width} is above {_WIDTH_MAX}", hint="write a smaller number")
-    most = int(found["most"]) if found["most"] and letter in _CUT else None
+    bytes_max = int(sequence["most"]) if sequence["most"] and letter in _CUT else None
     fill = b"0" if "0" in flags and "-" not in flags and letter in "AEFlmSXx" else b" "
 
     def part(message: Arrival, time_ns: int) -> bytes:
         data = value(message, time_ns)
-        if most is not None:
-            data = data.decode(errors="replace")[:most].encode()
+        if bytes_max is not None:
+            data = data.decode(errors="replace")[:bytes_max].encode()
         if safe:
             data = escaped_payload(data).encode()
         return data.ljust(width) if "-" in flags else data.rjust(width, fill)

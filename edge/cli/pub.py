@@ -120,7 +120,7 @@ def _settle_words(args: argparse.Namespace) -> None:
     if args.topic is None:
         args.refuse("no topic; name it, or add -t TOPIC")
     given = (args.payload, args.message, args.file)
-    count = sum(it is not None for it in given) + args.null_message + args.stdin_lines
+    count = sum(value is not None for value in given) + args.null_message + args.stdin_lines
     if count != 1:
         args.refuse(
             "no payload; name it, or add -m, -n, -l, -f or -s" if not count else "more than one payload"

@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             return _clear(connection, filters, as_json=arguments.json)
         if arguments.what == "get":
             return max(_get(connection, topic, as_json=arguments.json) for topic in filters)
-        messages = (row for it in filters for row in retained_messages(connection, it))
+        messages = (row for topic_filter in filters for row in retained_messages(connection, topic_filter))
         print_listing(messages, COLUMNS, arguments, _facts)
     return 0
 

@@ -125,7 +125,7 @@ class Unit:
 def socket_unit(unit: Unit, listeners: Iterable[Listener]) -> str:
     """The socket unit with one address for each listener."""
     access = "SocketUser=brim\nSocketGroup=brim\nSocketMode=0660\n" if unit.is_system else "SocketMode=0660\n"
-    streams = "\n".join(f"ListenStream={_address(it)}" for it in listeners)
+    streams = "\n".join(f"ListenStream={_address(listener)}" for listener in listeners)
     return _SOCKET.format(service=f"{unit.name}.service", streams=streams, access=access)
 
 

@@ -60,7 +60,9 @@ def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> i
             raise
         text = f"{os.fsdecode(error.filename)}: {error.strerror}"
         raise EdgeError(text, hint="mend, move or remove it, then start the broker again") from error
-    if not (config.auth.plugin or any(it.in_broker for it in config.bridge)):  # these may use TLS of asyncio
+    if not (
+        config.auth.plugin or any(bridge.in_broker for bridge in config.bridge)
+    ):  # these may use TLS of asyncio
         _import_asyncio_without_tls()
     from edge.cli.run_loop import run_loop  # imports asyncio, while clients are served
 

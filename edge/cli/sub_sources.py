@@ -60,13 +60,13 @@ async def chosen(source: AsyncIterator[Arrivals], args: argparse.Namespace) -> A
                 if not (_is_left_out(args, arrival.topic) or (arrival.fields["retain"] and args.no_retained))
                 and (arrival.fields["retain"] or not args.retained_only)
             ]
-            size_bytes = sum(len(it.payload) for it in kept)
+            size_bytes = sum(len(message.payload) for message in kept)
             if kept or some.lost:
                 yield Arrivals(len(kept), size_bytes, iter(kept), some.lost)
 
 
 def _is_left_out(args: argparse.Namespace, topic: str) -> bool:
-    return any(matches(it, topic) for it in args.filter_out)
+    return any(matches(topic_filter, topic) for topic_filter in args.filter_out)
 
 
 async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
@@ -81,7 +81,7 @@ async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
         last: deque[Arrival] = deque(maxlen=args.last)
         with PresentMessages(args.filters, start="oldest", **source) as present:
             for batch in present.present_batches():
-                messages = [it for it in messages_of_batch(batch) if _is_after(it, place)]
+                messages = [message for message in messages_of_batch(batch) if _is_after(message, place)]
                 if args.last is None:
                     yield _arrivals(messages, batch.lost)
                 else:
@@ -95,7 +95,7 @@ async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
 
 
 def _arrivals(messages: Sequence[Arrival], lost: int = 0) -> Arrivals:
-    return Arrivals(len(messages), sum(len(it.payload) for it in messages), iter(messages), lost)
+    return Arrivals(len(messages), sum(len(message.payload) for message in messages), iter(messages), lost)
 
 
 def _is_after(message: Arrival, place: LogPlace) -> bool:

@@ -148,7 +148,11 @@ def census_rows(census: TopicCensus) -> dict[str, Row]:
 def _add_retained(rows: dict[str, Row], filters: Iterable[str], arguments: argparse.Namespace) -> None:
     """Mark topics with a retained message, and add those that have no record in memory."""
     with Connection(arguments.runtime_dir) as connection:
-        for message in (row for it in filters for row in retained_messages(connection, it, SHOWN_BYTES)):
+        for message in (
+            row
+            for topic_filter in filters
+            for row in retained_messages(connection, topic_filter, SHOWN_BYTES)
+        ):
             topic = message["topic"]
             if topic not in rows and len(rows) < TOPICS_MAX:
                 rows[topic] = {

@@ -37,7 +37,11 @@ def check_broker(status: Mapping[str, Any], version: str) -> Iterator[Finding]:
 
 def check_ports(config: Config) -> Iterator[Finding]:
     """Ports that another program has; only without a running broker."""
-    places = [(f"listener[{n}]", it.host, it.port) for n, it in enumerate(config.listener) if it.path is None]
+    places = [
+        (f"listener[{n}]", listener.host, listener.port)
+        for n, listener in enumerate(config.listener)
+        if listener.path is None
+    ]
     if config.metrics.listen:
         places.append(("metrics.listen", *split_address(config.metrics.listen)))
     for key, host, port in places:
@@ -69,7 +73,7 @@ def _target(bridge: Bridge) -> Finding:
     parts = urlsplit(str(bridge.options.get("endpoint") or bridge.to))
     if parts.scheme == "file":
         path = Path(unquote(parts.path))
-        above = next(it for it in (path, *path.parents) if it.exists())
+        above = next(parent for parent in (path, *path.parents) if parent.exists())
         if not os.access(above, os.W_OK | os.X_OK):
             return error(
                 check, f"{path} is not writable", "writable", f"let the broker's user write to {above}"

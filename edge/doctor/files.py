@@ -28,7 +28,7 @@ DAY_S = 86_400
 
 def check_files(config: Config, *, runs: bool) -> Iterator[Finding]:
     """All checks of this file. `runs`: a broker uses the directories."""
-    logged = any(it.durability.is_logged for it in config.stream)
+    logged = any(stream.durability.is_logged for stream in config.stream)
     yield _directory("runtime_dir", config.runtime_dir, in_memory=True)
     yield _directory("state_dir", config.state_dir, in_memory=False)
     if logged:
@@ -43,7 +43,7 @@ def check_files(config: Config, *, runs: bool) -> Iterator[Finding]:
     else:
         yield ok("leftovers", "none")
     for place, tls in (
-        *((f"listener[{n}]", it.tls) for n, it in enumerate(config.listener)),
+        *((f"listener[{n}]", listener.tls) for n, listener in enumerate(config.listener)),
         ("metrics", config.metrics.tls),
     ):
         if tls is not None:
@@ -52,19 +52,19 @@ def check_files(config: Config, *, runs: bool) -> Iterator[Finding]:
 
 def _directory(key: str, path: Path, *, in_memory: bool) -> Finding:
     if not path.exists():
-        above = next(it for it in path.parents if it.exists())
+        above = next(parent for parent in path.parents if parent.exists())
         if os.access(above, os.W_OK | os.X_OK):
             return ok(key, f"{path} does not exist yet", "the broker creates it")
         return error(
             key, f"{path} cannot be created", "writable", f"mkdir {path}, and give it to the broker's user"
         )
-    found, user = path.stat(), os.geteuid()
-    value = f"{path}, mode {stat.S_IMODE(found.st_mode):o}, user {found.st_uid}"
-    if not stat.S_ISDIR(found.st_mode):
+    status, user = path.stat(), os.geteuid()
+    value = f"{path}, mode {stat.S_IMODE(status.st_mode):o}, user {status.st_uid}"
+    if not stat.S_ISDIR(status.st_mode):
         return error(key, f"{path} is no directory", "a directory", f"remove it, or set {key}")
-    if found.st_uid not in {user, 0}:
-        return error(key, value, f"of user {user}", f"chown {user} {path}, or run as user {found.st_uid}")
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_uid not in {user, 0}:
+        return error(key, value, f"of user {user}", f"chown {user} {path}, or run as user {status.st_uid}")
+    if status.st_mode & stat.S_IWOTH:
         return error(key, value, "not writable by all users", f"chmod o-w {path}")
     if not os.access(path, os.W_OK | os.X_OK):
         return error(key, value, f"writable by user {user}", f"chmod u+wx {path}")
@@ -82,7 +82,9 @@ def _directory(key: str, path: Path, *, in_memory: bool) -> Finding:
 
 
 def _free_space(config: Config) -> Finding:
-    place = next(it for it in (config.log_directory, *config.log_directory.parents) if it.exists())
+    place = next(
+        parent for parent in (config.log_directory, *config.log_directory.parents) if parent.exists()
+    )
     usage = shutil.disk_usage(place)
     used = 100 - usage.free * 100 // usage.total
     value, limit = f"{used} % of the disk of {place} is used", f"below {config.log.disk_warn_percent} %"

@@ -32,7 +32,7 @@ def check_machine(config: Config, *, runs: bool) -> Iterator[Finding]:
 
 
 def _kernel(release: str) -> Finding:
-    numbers = tuple(int(it) for it in re.findall(r"\d+", release)[:2])
+    numbers = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
     limit = ".".join(map(str, KERNEL_MIN))
     if numbers < KERNEL_MIN:
         fix = f"install Linux {limit} or newer; with an older one a reader of several rings polls"
@@ -58,11 +58,11 @@ def _limits() -> Iterator[Finding]:
 
 def _shared_memory(config: Config, *, runs: bool) -> Finding:
     """Room for the rings in the file system of runtime_dir."""
-    place = next(it for it in (config.runtime_dir, *config.runtime_dir.parents) if it.exists())
-    found = os.statvfs(place)
-    free, size = found.f_bavail * found.f_frsize // MIB, found.f_blocks * found.f_frsize // MIB
-    rings = sum(it.partitions * it.ring_bytes for it in config.stream)
-    needed = (rings + sum(it.ring_bytes for it in config.producer)) // MIB
+    place = next(place for place in (config.runtime_dir, *config.runtime_dir.parents) if place.exists())
+    usage = os.statvfs(place)
+    free, size = usage.f_bavail * usage.f_frsize // MIB, usage.f_blocks * usage.f_frsize // MIB
+    rings = sum(ring.partitions * ring.ring_bytes for ring in config.stream)
+    needed = (rings + sum(ring.ring_bytes for ring in config.producer)) // MIB
     value = f"{free} MiB free of {size} MiB at {place}"
     if runs or free >= needed:
         return ok("shared memory", value, f"{needed} MiB for rings")
@@ -95,9 +95,9 @@ def _packages() -> Iterator[Finding]:
     wrong = False
     for line in needed:
         requirement, _, marker = line.partition(";")
-        if not marker.strip() and (found := _package(requirement)) is not None:
+        if not marker.strip() and (package := _package(requirement)) is not None:
             wrong = True
-            yield found
+            yield package
     if not wrong:
         yield ok("packages", f"brim {version('brim')} and its requirements")
 
@@ -110,18 +110,18 @@ def _package(requirement: str) -> Finding | None:
     name, least = match[1], match[2]
     fix = f"pip install '{requirement.strip()}'"
     try:
-        found = version(name)
+        installed = version(name)
     except PackageNotFoundError:
         return error(f"package {name}", "not installed", f"at least {least}", fix)
     return (
         None
-        if _numbers(found) >= _numbers(least)
-        else error(f"package {name}", found, f"at least {least}", fix)
+        if _numbers(installed) >= _numbers(least)
+        else error(f"package {name}", installed, f"at least {least}", fix)
     )
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(it) for it in re.findall(r"\d+", text)[:3])
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
 def file_system_of(path: Path) -> str:

@@ -102,14 +102,14 @@ class LocalEndpoint(Server[LocalPeer]):
         report: Callable[[], Awaitable[dict[str, Any]]],
         overview: Callable[[], Awaitable[dict[str, Any]]] | None = None,
         on_writer_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
-        moved: Callable[[str, str, int, int, Lost], object] = lambda *_: None,
+        on_progress: Callable[[str, str, int, int, Lost], object] = lambda *_: None,
         sessions: SessionAdmin | None = None,
         retained: RetainedAdmin | None = None,
         reload: Callable[[], Awaitable[Reloaded]] | None = None,
         save: Callable[[int], Saved] | None = None,
         connections_max: int | None = None,
     ) -> None:
-        """Create the server. `moved` gets progress of bridges in other processes: Upstream.moved().
+        """Create the server. `on_progress` gets progress of bridges in other processes.
 
         `connections_max`: instead of local.connections_max, if the process may open fewer files.
         """
@@ -123,7 +123,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._report = report
         self._overview = overview or report
         self._on_writer_thread = on_writer_thread
-        self._moved = moved
+        self._on_progress = on_progress
         self._sessions = sessions
         self._retained = retained
         self._reload = reload
@@ -315,7 +315,7 @@ class LocalEndpoint(Server[LocalPeer]):
             raise Refused(
                 f"user {peer.uid} may not report the progress of bridge {request.bridge!r}", hint=hint
             )
-        self._moved(request.bridge, request.ring, request.epoch, request.offset, request.lost)
+        self._on_progress(request.bridge, request.ring, request.epoch, request.offset, request.lost)
         return Done()
 
     def _announce(self, added: ProducerRing) -> None:

@@ -68,9 +68,9 @@ def _connect(first_byte: int, body: Body) -> p.Connect:
     body.rule, body.version = Rule.CONNECT_CONFORMS, Version.V311
     body.version = version = _protocol(body)
     if first_byte & 0xF and version != Version.V31:  # MQTT 3.1 does not use them
-        words = f"the flags of CONNECT are {first_byte & 0xF:04b}, and must be 0000"
+        text = f"the flags of CONNECT are {first_byte & 0xF:04b}, and must be 0000"
         # no version is known, so no CONNACK is sent
-        raise ProtocolError(FLAGS[PacketType.CONNECT].rule, words)
+        raise ProtocolError(FLAGS[PacketType.CONNECT].rule, text)
     flags = body.byte()
     if flags & ~_CLEAN_START:
         _check_connect_flags(flags, version)
@@ -309,8 +309,8 @@ def _auth(_first_byte: int, body: Body) -> p.Auth:
 def _check_count(count: int, body: Body) -> None:
     """Check that one more topic filter is allowed."""
     if count >= (max_filters := body.limits.filters_max):
-        words = f"more than {max_filters} topic filters in one packet; raise limits.packet_filters_max"
-        raise ProtocolError(Rule.COUNTS_ARE_ALLOWED, words, body.version)
+        text = f"more than {max_filters} topic filters in one packet; raise limits.packet_filters_max"
+        raise ProtocolError(Rule.COUNTS_ARE_ALLOWED, text, body.version)
 
 
 def _identifier(body: Body, rule: Rule = Rule.IDENTIFIER_IS_NOT_ZERO) -> int:

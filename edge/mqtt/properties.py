@@ -75,7 +75,9 @@ class Properties(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Text with the given properties only."""
         defaults = zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
-        given = (f"{it}={getattr(self, it)!r}" for it, default in defaults if getattr(self, it) != default)
+        given = (
+            f"{name}={getattr(self, name)!r}" for name, default in defaults if getattr(self, name) != default
+        )
         return f"Properties({', '.join(given)})"
 
 
@@ -215,8 +217,8 @@ def _decode_one(part: Body, identifier: int, place: In, values: dict[str, Any]) 
 def _check_count(count: int, body: Body) -> None:
     """Check that one more user property is allowed."""
     if count >= (max_properties := body.limits.user_properties_max):
-        words = f"more than {max_properties} user properties in one packet; raise limits.user_properties_max"
-        raise ProtocolError(Rule.COUNTS_ARE_ALLOWED, words, body.version)
+        text = f"more than {max_properties} user properties in one packet; raise limits.user_properties_max"
+        raise ProtocolError(Rule.COUNTS_ARE_ALLOWED, text, body.version)
 
 
 def encode_properties(properties: Properties, place: In) -> bytes:

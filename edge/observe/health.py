@@ -67,11 +67,14 @@ def health_page(status: Status) -> tuple[int, str]:
 
 def ready_page(status: Status, *, detailed: bool) -> tuple[int, str]:
     """HTTP status and JSON text of /readyz. `detailed`: with parts and reasons."""
-    found = troubles(status)
-    ready = not any(trouble.blocks for trouble in found)
+    all_troubles = troubles(status)
+    ready = not any(trouble.blocks for trouble in all_troubles)
     page: dict[str, object] = {"ready": ready}
     if detailed:
-        page["parts"] = [{"part": it.part, "why": it.why, "blocks_clients": it.blocks} for it in found]
+        page["parts"] = [
+            {"part": trouble.part, "why": trouble.why, "blocks_clients": trouble.blocks}
+            for trouble in all_troubles
+        ]
     return 200 if ready else 503, json.dumps(page) + "\n"
 
 

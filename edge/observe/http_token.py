@@ -36,10 +36,10 @@ class TokenFile:
 
     def _state(self) -> tuple[int, int, int]:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError as error:
             raise self._invalid(error.strerror) from error
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> bytes:
         try:

@@ -19,16 +19,16 @@ _VIRTUAL, _RESIDENT = 20, 21
 def process_numbers() -> Mapping[str, float]:
     """Values by metric name; those that /proc does not have are left out."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    found = {"process_cpu_seconds_total": used.ru_utime + used.ru_stime}
+    numbers = {"process_cpu_seconds_total": used.ru_utime + used.ru_stime}
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit != resource.RLIM_INFINITY:
-        found["process_max_fds"] = limit
+        numbers["process_max_fds"] = limit
     with suppress(OSError):
-        found["process_open_fds"] = len(os.listdir("/proc/self/fd")) - 1
+        numbers["process_open_fds"] = len(os.listdir("/proc/self/fd")) - 1
     with suppress(OSError), open("/proc/self/stat", encoding="latin-1") as file:
         fields = file.read().rpartition(")")[2].split()
-        found["process_virtual_memory_bytes"] = int(fields[_VIRTUAL])
-        found["process_resident_memory_bytes"] = int(fields[_RESIDENT]) * _PAGE_BYTES
+        numbers["process_virtual_memory_bytes"] = int(fields[_VIRTUAL])
+        numbers["process_resident_memory_bytes"] = int(fields[_RESIDENT]) * _PAGE_BYTES
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_START_TICKS]) / _TICKS_PER_S
-        found["process_start_time_seconds"] = round(time.time() - age_s, 2)
-    return found
+        numbers["process_start_time_seconds"] = round(time.time() - age_s, 2)
+    return numbers

@@ -130,8 +130,8 @@ def _ring(out: _Page, ring: Status) -> None:
         by_name.setdefault(reader["name"] or "reader", []).append(reader)
     for reader_name, readers in by_name.items():
         labels = {**names, "reader": reader_name}
-        out.add("brim_ring_reader_lag_records", max(it["lag"] for it in readers), **labels)
-        out.add("brim_ring_reader_lost_total", sum(it["lost"] for it in readers), **labels)
+        out.add("brim_ring_reader_lag_records", max(reader["lag"] for reader in readers), **labels)
+        out.add("brim_ring_reader_lost_total", sum(reader["lost"] for reader in readers), **labels)
 
 
 def _log(out: _Page, log: Status) -> None:

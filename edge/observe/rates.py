@@ -41,7 +41,9 @@ def sample(before: Overview, now: Overview, elapsed_s: float) -> Overview:
         },
         "rings": _rings(before["rings"], now["rings"], rate),
         "bridges": _bridges(before["bridges"], now["bridges"], rate),
-        "consumers": [{"consumer": it["name"], "lag": it["lag"]} for it in now["consumers"]],
+        "consumers": [
+            {"consumer": consumer["name"], "lag": consumer["lag"]} for consumer in now["consumers"]
+        ],
     }
 
 

@@ -16,14 +16,14 @@ from msgspec import Struct, field
 
 from edge.logging_setup import pairs
 from edge.session_store.journal_records import JournalRecord, Sources, decode_record
-from edge.session_store.snapshot_file import NOTE, Frame, SavedSnapshot, read_snapshot
+from edge.session_store.snapshot_file import RECORD, Frame, SavedSnapshot, read_snapshot
 from ringbuf import RECORD_HEADER_BYTES, Range, Ring, scan_records
 from ringbuf.record import RecordHeader, payload_position, span
 
 if TYPE_CHECKING:
     from persistence import Epoch
 
-__all__ = ["NEVER_ENDS", "RANGE_BYTES", "PastLog", "SavedState", "read_note", "read_saved_state"]
+__all__ = ["NEVER_ENDS", "RANGE_BYTES", "PastLog", "SavedState", "read_record", "read_saved_state"]
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +80,8 @@ def read_saved_state(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog
             state.frames.append((kind, body))
             state.alive_ns = max(state.alive_ns, timestamp_ns)
     for kind, body in state.frames:
-        if kind == NOTE and isinstance(note := read_note(body), Sources):
-            state.rings.update((name, epoch) for name, epoch, _ in note.rings.values())
+        if kind == RECORD and isinstance(record := read_record(body), Sources):
+            state.rings.update((name, epoch) for name, epoch, _ in record.rings.values())
     return state
 
 
@@ -137,8 +137,8 @@ def _records(run: Range) -> Iterator[tuple[int, int, bytes, bytes]]:
         log.error("session journal record damaged %s", pairs(position=run.position + good))
 
 
-def read_note(body: bytes) -> JournalRecord | None:
-    """The note in the body of a journal entry; None, with a log line, if it is unreadable."""
+def read_record(body: bytes) -> JournalRecord | None:
+    """The record in the body of a journal entry; None, with a log line, if it is unreadable."""
     try:
         return decode_record(body)
     except msgspec.DecodeError as error:

@@ -27,7 +27,7 @@ from edge.engine.subscription_options import subscription_of
 from edge.logging_setup import pairs
 from edge.mqtt import Connect, Version, Will, decode_packet
 from edge.mqtt.primitives import decode_variable_integer
-from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog, SavedState, read_note
+from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog, SavedState, read_record
 from edge.session_store.journal_records import (
     Connected,
     Disconnected,
@@ -40,7 +40,7 @@ from edge.session_store.journal_records import (
     WillDone,
     WillWaits,
 )
-from edge.session_store.snapshot_file import ENTRIES, NOTE
+from edge.session_store.snapshot_file import ENTRIES, RECORD
 from ringbuf import RECORD_ALIGN
 
 if TYPE_CHECKING:
@@ -136,62 +136,62 @@ class _Restart:
             if kind == ENTRIES:
                 if not self._engine.replay_entries(body):
                     log.error("session journal entries unreadable %s", pairs(bytes=len(body)))
-            elif kind == NOTE and (note := read_note(body)) is not None:
-                self._acts[type(note)](note)
+            elif kind == RECORD and (record := read_record(body)) is not None:
+                self._acts[type(record)](record)
 
-    # ---- notes ----
+    # ---- records ----
 
-    def _opened(self, note: SessionOpened) -> None:
+    def _opened(self, record: SessionOpened) -> None:
         sessions = self._broker.sessions
         # the journal lacks the end of that session
-        if (before := sessions.get(note.client_info.client_id)) is not None:
+        if (before := sessions.get(record.client_info.client_id)) is not None:
             self._end(before)
-        session = sessions.open(note.client_info, note.expiry_s)
-        self._sessions[note.number] = session
-        self._engine.replay_session(note.number, session.handle)
+        session = sessions.open(record.client_info, record.expiry_s)
+        self._sessions[record.number] = session
+        self._engine.replay_session(record.number, session.handle)
 
-    def _came(self, note: Connected) -> None:
-        if (session := self._sessions.get(note.number)) is not None:
-            self._broker.sessions.resume(session, note.client_info, note.expiry_s)
+    def _came(self, record: Connected) -> None:
+        if (session := self._sessions.get(record.number)) is not None:
+            self._broker.sessions.resume(session, record.client_info, record.expiry_s)
             session.left_ns = 0
 
-    def _left(self, note: Disconnected) -> None:
-        if (session := self._sessions.get(note.number)) is not None:
-            session.expiry_s, session.left_ns = note.expiry_s, note.at_ns
+    def _left(self, record: Disconnected) -> None:
+        if (session := self._sessions.get(record.number)) is not None:
+            session.expiry_s, session.left_ns = record.expiry_s, record.at_ns
 
-    def _closed(self, note: SessionClosed) -> None:
-        if (session := self._sessions.pop(note.number, None)) is not None:
+    def _closed(self, record: SessionClosed) -> None:
+        if (session := self._sessions.pop(record.number, None)) is not None:
             self._end(session)
 
     def _end(self, session: Session) -> None:
         self._broker.router.forget(session)
         self._broker.sessions.close(session)
 
-    def _subscribed(self, note: Subscribed) -> None:
-        if (session := self._sessions.get(note.number)) is not None:
-            subscription, identifier = subscription_of(note.topic_filter, note.options)
+    def _subscribed(self, record: Subscribed) -> None:
+        if (session := self._sessions.get(record.number)) is not None:
+            subscription, identifier = subscription_of(record.topic_filter, record.options)
             self._broker.router.subscribe(session, subscription, identifier)
 
-    def _unsubscribed(self, note: Unsubscribed) -> None:
-        if (session := self._sessions.get(note.number)) is not None:
-            self._broker.router.unsubscribe(session, note.topic_filters)
+    def _unsubscribed(self, record: Unsubscribed) -> None:
+        if (session := self._sessions.get(record.number)) is not None:
+            self._broker.router.unsubscribe(session, record.topic_filters)
 
-    def _group_opened(self, note: GroupOpened) -> None:
-        handle = self._broker.router.group_of(note.shared_filter)
+    def _group_opened(self, record: GroupOpened) -> None:
+        handle = self._broker.router.group_of(record.shared_filter)
         if handle is not None:
-            self._engine.replay_session(note.number, handle)
+            self._engine.replay_session(record.number, handle)
 
-    def _will_waits(self, note: WillWaits) -> None:
-        if (will := _will_of(note.connect)) is not None:
-            self._wills[note.client_info.client_id] = note.client_info, will, note.due_ns
+    def _will_waits(self, record: WillWaits) -> None:
+        if (will := _will_of(record.connect)) is not None:
+            self._wills[record.client_info.client_id] = record.client_info, will, record.due_ns
 
-    def _will_done(self, note: WillDone) -> None:
-        self._wills.pop(note.client_id, None)
+    def _will_done(self, record: WillDone) -> None:
+        self._wills.pop(record.client_id, None)
 
     # ---- rings ----
 
-    def _sources_named(self, note: Sources) -> None:
-        for number, (name, epoch, routed) in note.rings.items():
+    def _sources_named(self, record: Sources) -> None:
+        for number, (name, epoch, routed) in record.rings.items():
             source, end = self._source_of(name, epoch)
             self._sources[number] = source, name, epoch
             self._engine.replay_ring(number, source, end, routed)
@@ -295,8 +295,8 @@ class _Restart:
 
     def _forget_sources(self) -> None:
         """Remove past sources for which no record waits."""
-        words, _ = self._engine.lowest_positions(0, 0xFFFF_FFFF)
-        floors = array("Q", words)
+        positions, _ = self._engine.lowest_positions(0, 0xFFFF_FFFF)
+        floors = array("Q", positions)
         for source in self._past_sources.values():
             if floors[source] == NOTHING_WAITS:
                 self._broker.router.remove_past_source(source)

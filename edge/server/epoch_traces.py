@@ -18,7 +18,7 @@ from edge.config.schema import Config
 from edge.recovery.retained_store import marks_in
 from edge.recovery.state_files import FILE_NAMES, RETAINED_NAME
 from edge.session_store.journal_records import Sources, decode_record
-from edge.session_store.snapshot_file import NOTE, parse_snapshot
+from edge.session_store.snapshot_file import RECORD, parse_snapshot
 from edge.streams.epochs import EPOCH_MARGIN, EPOCH_MAX
 from ringbuf.ring import epoch_in
 
@@ -75,5 +75,5 @@ def _session_epochs(directories: Iterable[Path]) -> Iterator[int]:
             checkpoint = parse_snapshot(memoryview(path.read_bytes()))
             yield checkpoint.origin.epoch
             for kind, body in checkpoint.frames:
-                if kind == NOTE and isinstance(note := decode_record(body), Sources):
-                    yield from (epoch for _, epoch, _ in note.rings.values())
+                if kind == RECORD and isinstance(record := decode_record(body), Sources):
+                    yield from (epoch for _, epoch, _ in record.rings.values())

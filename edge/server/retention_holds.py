@@ -116,8 +116,8 @@ class SessionHolds:
 
     def _some(self, first: int) -> tuple[dict[tuple[str, int], int], int | None]:
         """Lowest positions of some sessions, by ring and epoch. On the broker's thread."""
-        words, following = self._broker.engine.lowest_positions(first, STEP_RECORDS)
-        floors = array("Q", words)
+        positions, following = self._broker.engine.lowest_positions(first, STEP_RECORDS)
+        floors = array("Q", positions)
         sources = self._broker.journal.sources.items()
         return {
             ring: floors[handle] for handle, ring in sources if floors[handle] != NOTHING_WAITS

@@ -232,12 +232,14 @@ class Services:
         from edge.observe.http_pages import pages
 
         token, tls = core.metrics_access
-        found = pages(
+        endpoint_pages = pages(
             partial(reporter.gathered, clients=False),
             reporter.essentials,
             lambda: {"watchdog": self.watchdog.status()},
         )
-        metrics = HttpEndpoint(core.metrics_listener, found, core.budget.metrics, token=token, tls=tls)
+        metrics = HttpEndpoint(
+            core.metrics_listener, endpoint_pages, core.budget.metrics, token=token, tls=tls
+        )
         await metrics.start()
         self.metrics_url = reporter.metrics_url = metrics.url
         core.down.push_async_callback(metrics.stop)
@@ -265,7 +267,7 @@ class Services:
             report=reporter.report,
             overview=partial(reporter.report, clients=False),
             on_writer_thread=on_writer_thread,
-            moved=core.upstream.report_progress,
+            on_progress=core.upstream.report_progress,
             sessions=SessionAdmin(core.listener.broker, reporter.stats),
             retained=RetainedAdmin(core.listener.broker),
             reload=self._reload,

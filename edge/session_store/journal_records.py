@@ -1,8 +1,8 @@
-"""Journal records of Python: a note for each change of a session, in the journal and in snapshots.
+"""Journal records of Python: one for each change of a session, in the journal and in snapshots.
 
 Owns the format: msgpack, [kind, field, ...] in the order below. The engine's entries have their own format
-(ringbuf/c/mqtt/durable/journal.h). Notes and entries name a session by the same number: the lower half of its
-handle in the process that wrote them.
+(ringbuf/c/mqtt/durable/journal.h). Records and entries name a session by the same number: the lower half of
+the session's handle in the process that wrote them.
 
 Rule for change: a further field goes to the end, with a default. Any other change raises STATE_VERSION, which
 a snapshot contains, and keeps reading the version before.
@@ -128,11 +128,11 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[JournalRecord] = msgspec.msgpack.Decoder(JournalRecord)
 
 
-def encode_record(note: JournalRecord) -> bytes:
-    """Encode a note for the journal."""
-    return _ENCODER.encode(note)
+def encode_record(record: JournalRecord) -> bytes:
+    """Encode a record for the journal."""
+    return _ENCODER.encode(record)
 
 
 def decode_record(data: bytes) -> JournalRecord:
-    """Decode a note. Raises msgspec.DecodeError."""
+    """Decode a record. Raises msgspec.DecodeError."""
     return _DECODER.decode(data)

@@ -5,9 +5,9 @@ those that outlast their connection. The engine writes its own entries (ringbuf/
 This module writes the decisions of Python: sessions that begin, continue and end, subscriptions, wills. Never
 reads the journal back: edge/recovery/read_journal.py does.
 
-    change -> note in the journal -> answer to the client
+    change -> record in the journal -> answer to the client
 
-If the journal has no room for a note, a snapshot is written instead. It contains the whole state. No answer
+If the journal has no room for a record, a snapshot is written instead. It contains the whole state. No answer
 is sent until it is written. A snapshot is taken on the broker's thread (snapshot.py), and encoded and
 written on another. A failed snapshot is repeated every RETRY_S; meanwhile publishers wait while
 the journal is full.
@@ -17,7 +17,7 @@ restart reads there what the ring has overwritten.
 
 Before begin() nothing is kept, and every method only tests one flag.
 
-Invariants: a client gets no answer before its change is noted, and at `disk` synced
+Invariants: a client gets no answer before its change is written, and at `disk` synced
 (ringbuf/c/mqtt/durable/output_barrier.c). What the journal overwrites is in a snapshot.
 """
 
@@ -67,8 +67,8 @@ SECTION_BYTES = 1 << 20  # approximate; entries in one frame of a snapshot
 DUE_SHARE = 8  # of the journal: the least part between two snapshots
 RETRY_S = 1.0
 # of the journal: mq_journal_append_record() takes half of the longest record, which is a quarter of the ring
-NOTE_SHARE = 8
-NOTE_HEAD_BYTES = 64
+RECORD_SHARE = 8
+RECORD_HEAD_BYTES = 64
 FACTS_HEAD_BYTES = 512  # of the encoded information about a client without its texts: keys, lengths, numbers
 
 Call = Callable[[Callable[[], object]], None]
@@ -108,7 +108,7 @@ class SessionJournal:
         # Called with the offset before which the journal is no longer needed.
         self.on_snapshot: Callable[[int], object] = lambda offset: None
         self.sources: dict[int, tuple[str, int]] = {}  # every ring of the engine: name and epoch
-        self._unnamed: list[int] = []  # sources that no note describes yet
+        self._unnamed: list[int] = []  # sources that no record describes yet
         self._has_kept = False  # True if some session is kept, or was
         self._engine = engine
         self._clock = clock
@@ -295,11 +295,11 @@ class SessionJournal:
     # ---- writing ----
 
     def fits(self, client_info: ClientInfo, will: Will | None) -> bool:
-        """False if notes of this client would be too long for the journal: each would cost a snapshot."""
+        """False if records of this client would be too long for the journal: each would cost a snapshot."""
         if self._target is None:
             return True
-        max_bytes = self._target.ring.capacity_bytes // NOTE_SHARE - NOTE_HEAD_BYTES
-        if will is None and _longest_note_bytes(client_info) <= max_bytes:
+        max_bytes = self._target.ring.capacity_bytes // RECORD_SHARE - RECORD_HEAD_BYTES
+        if will is None and _longest_record_bytes(client_info) <= max_bytes:
             return True  # without an encoding of each CONNECT
         # the identity that authentication may add
         proven = msgspec.structs.replace(client_info, identity=client_info.username)
@@ -307,8 +307,8 @@ class SessionJournal:
             return False
         return will is None or len(encode_record(will_record(KeptWill(proven, will, 0)))) <= max_bytes
 
-    def _record(self, note: JournalRecord) -> None:
-        if self._target is not None and not self._engine.journal_append(encode_record(note)):
+    def _record(self, record: JournalRecord) -> None:
+        if self._target is not None and not self._engine.journal_append(encode_record(record)):
             self.save_snapshot()
 
     def request_snapshot(self) -> int:
@@ -439,8 +439,8 @@ def _kept_session(session: SessionView) -> KeptSession:
     return KeptSession(number, session.client_info, session.expiry_s, subscriptions, left_ns)
 
 
-def _longest_note_bytes(client_info: ClientInfo) -> int:
-    """Upper limit for the bytes of a note: a character takes up to 4, and the user name is in it twice."""
+def _longest_record_bytes(client_info: ClientInfo) -> int:
+    """Upper limit for the bytes of a record: a character takes up to 4, and the user name is in it twice."""
     characters = len(client_info.client_id) + len(client_info.address)
     if client_info.username is not None:
         characters += 2 * len(client_info.username)
@@ -450,5 +450,5 @@ def _longest_note_bytes(client_info: ClientInfo) -> int:
 
 
 def _number(handle: int) -> int:
-    """Number of a session in entries and notes."""
+    """Number of a session in entries and records."""
     return handle & 0xFFFF_FFFF

@@ -3,7 +3,7 @@ another.
 
 Owns references to immutable state (client information, wills, entries of the engine), and copies of mutable
 state (the subscriptions of each session). Encoding takes ten times as long as the copy, and 64 KiB for a
-large will, so it happens while the file is written, one note at a time.
+large will, so it happens while the file is written, one record at a time.
 
 Invariant: a snapshot may be read again, with the same result, on any thread.
 """
@@ -27,7 +27,7 @@ from edge.session_store.journal_records import (
     WillWaits,
     encode_record,
 )
-from edge.session_store.snapshot_file import ENTRIES, NOTE, Frame
+from edge.session_store.snapshot_file import ENTRIES, RECORD, Frame
 
 __all__ = ["KeptSession", "KeptWill", "Snapshot", "will_record"]
 
@@ -62,8 +62,8 @@ class Snapshot(NamedTuple):
 
     def frames(self) -> Iterator[Frame]:
         """Frames of the snapshot file."""
-        for note in self._records():
-            yield NOTE, encode_record(note)
+        for record in self._records():
+            yield RECORD, encode_record(record)
         for section in self.sections:
             yield ENTRIES, section
 
@@ -85,7 +85,7 @@ def _records_of(session: KeptSession) -> Iterable[JournalRecord]:
 
 
 def will_record(kept_will: KeptWill) -> WillWaits:
-    """The note of a will, which is encoded as a CONNECT packet of MQTT 5."""
+    """The record of a will, which is encoded as a CONNECT packet of MQTT 5."""
     will = kept_will.will
     if not kept_will.delayed:
         will = replace(will, properties=replace(will.properties, will_delay_interval_s=None))

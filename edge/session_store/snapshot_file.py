@@ -10,7 +10,7 @@
       36        frames
 
     Frames (persistence/durable_file.py) are seeded with the crc32c of the header. Little-endian. Kinds: "n" a
-    note, "h" entries of the engine, "." the end, without which the file is incomplete.
+    journal record, "h" entries of the engine, "." the end, without which the file is incomplete.
 
 The file is replaced as a whole, and synced if it must survive a power cut.
 A damaged file is renamed to NAME.bad; it never prevents a start.
@@ -43,7 +43,7 @@ from ringbuf import crc32c
 
 __all__ = [
     "ENTRIES",
-    "NOTE",
+    "RECORD",
     "Frame",
     "Origin",
     "SavedSnapshot",
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 MAGIC = b"BRIMSESS"
 _VERSIONS = (1, STATE_VERSION)  # that are read
-NOTE, ENTRIES, END = b"n", b"h", b"."
+RECORD, ENTRIES, END = b"n", b"h", b"."
 
 _HEADER = struct.Struct("<8sIIQQ")
 _CRC = struct.Struct("<I")

@@ -8,7 +8,7 @@ about clients. Never touches a record.
     tls.py                 certificates
     violations.py          log of connections that break the rules of TLS or PROXY
     proxy_protocol.py      PROXY protocol v2, without I/O
-    proxy_headers.py       answers to PROXY headers
+    proxy_answers.py       answers to PROXY headers
     websocket_upgrade.py   HTTP upgrade to WebSocket, without I/O
     upgrade_answers.py     answers to HTTP requests of WebSocket clients
 """

@@ -30,7 +30,7 @@ from edge.logging_setup import AUDIT, pairs
 from edge.mqtt import check_name, payload_bytes
 from edge.transport.listen_sockets import ListenAddress, bind, remove_socket
 from edge.transport.passed_sockets import PassedSockets
-from edge.transport.proxy_headers import ProxyHeaders
+from edge.transport.proxy_answers import ProxyAnswers
 from edge.transport.upgrade_answers import Upgrades
 from edge.transport.violations import Violations
 
@@ -69,11 +69,11 @@ class Listener:
         self._certificates: dict[int, Certificates] = {}  # by listener number
         self._passed = PassedSockets()
         self._upgrades = Upgrades(engine, self._loop)
-        self._proxy_headers = ProxyHeaders(engine, self._loop)
+        self._proxy_answers = ProxyAnswers(engine, self._loop)
         self._violations = Violations(engine)
         broker.call = self.call
         broker.on_upgrade = self._upgrades.answer
-        broker.on_proxy = self._proxy_headers.answer
+        broker.on_proxy = self._proxy_answers.answer
         broker.certificate_of = self._certificate_of
 
     def listen(self, host: str, port: int, *, allow_anonymous: bool | None = None) -> tuple[str, int]:
@@ -99,7 +99,7 @@ class Listener:
         if limits.is_websocket:
             self._upgrades.add(number, settings)
         if settings.certificate_is_user:
-            self._proxy_headers.trust(number)
+            self._proxy_answers.trust(number)
         self._loop.listen(server.detach(), number)  # the socket belongs to the loop from now on
         inside = settings.path is not None and settings.allow_anonymous is None
         anonymous = inside or anonymous_allowed(address.host, settings.allow_anonymous)
@@ -136,7 +136,7 @@ class Listener:
             shown = certificate_of(self._engine, connection)
             if shown is not None:
                 return ClientCertificate(*shown)
-        name = self._proxy_headers.name(connection)
+        name = self._proxy_answers.name(connection)
         return None if name is None else ClientCertificate(name)
 
     def read_certificates(self) -> tuple[dict[int, TlsContext], list[str]]:

@@ -120,8 +120,10 @@ class TopicTree:
 
     def search(self, text: str, first: int, count: int, now_s: float) -> tuple[list[Row], int]:
         """Rows of topics that contain `text`, in no order, and their number."""
-        found = [(topic, node) for topic, node in self._leaves(self._root, "") if text in topic.casefold()]
-        return [self._row(topic, node, now_s) for topic, node in found[first : first + count]], len(found)
+        matching = [(topic, node) for topic, node in self._leaves(self._root, "") if text in topic.casefold()]
+        return [self._row(topic, node, now_s) for topic, node in matching[first : first + count]], len(
+            matching
+        )
 
     def _leaves(self, node: _Node, start: str) -> Iterator[tuple[str, _Node]]:
         todo = [(start, node)]

@@ -202,7 +202,7 @@ class ArchiveFile:
         return self._open_footer
 
     def _undamaged(self, handle: int, cache: Cache, index: int, topic: bytes | None = None) -> Records | None:
-        """Records of a row group; None: it is damaged, which is noted, or has none of the topic."""
+        """Records of a row group; None: it is damaged, which is reported, or has none of the topic."""
         key = self.base, index, topic
         records = cache.get(key)
         if records is not None:

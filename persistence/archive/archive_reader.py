@@ -125,7 +125,7 @@ class Archive:
             archive = None if last is None else self._opened.get(last) or self._open(last)
             return 0 if archive is None else archive.base + archive.catalogue.end
 
-    def note(self, base: int, damage: Mapping[str, str]) -> None:
+    def add_damage(self, base: int, damage: Mapping[str, str]) -> None:
         """Note damaged parts that a scrub has found."""
         with self._lock:
             if (archive := self._known().get(base)) is not None:

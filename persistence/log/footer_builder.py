@@ -104,7 +104,7 @@ class FooterBuilder:
         with self._keeps:
             if base not in self._gone:
                 footer.put(self._files, self._directory, base, end, content)
-        reader.indexed(base)
+        reader.footer_written(base)
         for call in self.on_indexed:
             call(base)
 
@@ -127,5 +127,5 @@ class FooterBuilder:
             refused = keep_aside(self._files, self._directory, damage)
             if refused:
                 log.error("damaged bytes not copied segment=%s place=%d %s", name, damage.place, refused)
-        reader.note(news)
+        reader.add_damage(news)
         return content

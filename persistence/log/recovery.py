@@ -97,7 +97,7 @@ def recover(files: Files, directory: str) -> Recovered:
             state.reader.add_sealed(base, table)
     for damage in state.damage:
         _keep_aside(files, directory, damage, state)
-    state.reader.note(state.damage)
+    state.reader.add_damage(state.damage)
     return state
 
 

@@ -403,9 +403,9 @@ class Maintenance:
     def _scrubbed(self, result: ScrubResult) -> None:
         self.turns.done(result)
         if result.archived:
-            self.log.reader.archive.note(result.base, result.parts)
+            self.log.reader.archive.add_damage(result.base, result.parts)
         else:
-            self.log.reader.note(result.places)
+            self.log.reader.add_damage(result.places)
         if result.places or result.parts:
             log.error(
                 "log damage found directory=%s base=%d archived=%s places=%d",

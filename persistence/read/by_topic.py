@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from persistence.errors import FormatError
 from persistence.files import Files
-from persistence.read.segment_index import IndexedSegment, SegmentIndex
+from persistence.read.segment_tables import ListedSegment, SegmentTables
 from persistence.segment.extent_table import ExtentRows, Row
 from persistence.segment.scan_native import FileBytes
 from persistence.segment.verified_reader import record_headers, verified
@@ -84,8 +84,8 @@ class _SegmentPart(NamedTuple):
 
 
 def topic_by_footer(
-    shelf: SegmentIndex,
-    shelved: IndexedSegment,
+    tables: SegmentTables,
+    segment: ListedSegment,
     ring_name: str,
     epoch: int,
     key: bytes,
@@ -96,20 +96,20 @@ def topic_by_footer(
 
     None if it has no usable footer, or was removed.  Raises OSError.
     """
-    footer = shelf.footer(shelved)
+    footer = tables.footer(segment)
     if footer is None:
         return None
     ranges: list[Range] = []
     try:
-        with shelf.opened(shelved) as handle:
+        with tables.opened(segment) as handle:
             for group in footer.groups_of(ring_name, epoch):
-                places = footer.places(shelf.files, handle, group, crc32c(key))
+                places = footer.places(tables.files, handle, group, crc32c(key))
                 if places:
                     request = TopicRead(group.ring_id, epoch, key, places, offset, limit_bytes)
-                    shelf.files.advise(handle, footer.end, 0, "sparse")
-                    ranges += by_places(shelf, shelved, handle, footer.end, ring_name, request)
+                    tables.files.advise(handle, footer.end, 0, "sparse")
+                    ranges += by_places(tables, segment, handle, footer.end, ring_name, request)
     except FormatError:
-        shelf.distrust(shelved)
+        tables.ignore_footer(segment)
         return None
     except FileNotFoundError:
         return None
@@ -117,24 +117,24 @@ def topic_by_footer(
 
 
 def by_places(
-    shelf: SegmentIndex, shelved: IndexedSegment, handle: int, end: int, ring_name: str, request: TopicRead
+    tables: SegmentTables, segment: ListedSegment, handle: int, end: int, ring_name: str, request: TopicRead
 ) -> list[Range]:
     """Runs of the records at given positions of a segment, whose log ends at `end`, that have the key.
 
     Raises FormatError if a position has no record that matches the footer, OSError.
     """
-    table, epoch = shelf.table(shelved), request.epoch
+    table, epoch = tables.table(segment), request.epoch
     rows = None if table is None else table.rings.get((request.ring_id, epoch))
     if table is None or rows is None:
         return []
-    files = shelf.files
+    files = tables.files
     return _in_segment(
         files,
         handle,
         end,
         rows,
         request,
-        lambda row: verified(files, handle, table, ring_name, epoch, row, shelf.note),
+        lambda row: verified(files, handle, table, ring_name, epoch, row, tables.add_damage),
     )
 
 

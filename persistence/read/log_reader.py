@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 from persistence.archive.archive_reader import Archive
 from persistence.files import Files
 from persistence.read.by_topic import of_topic, topic_by_footer
-from persistence.read.segment_index import IndexedSegment, SegmentIndex
+from persistence.read.segment_tables import ListedSegment, SegmentTables
 from persistence.read.topic_walks import TopicWalks
 from persistence.segment.extent_table import Row
 from persistence.segment.format import EXTENT_HEADER_BYTES
@@ -65,8 +65,8 @@ class LogReader:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self.archive = Archive(files, directory)  # of segments that are archived
-        self._index = SegmentIndex(files, directory, self.archive.bases)
-        self._topic_walks = TopicWalks(self._index)
+        self._tables = SegmentTables(files, directory, self.archive.bases)
+        self._topic_walks = TopicWalks(self._tables)
         self._counting = threading.Lock()
         self.stats = ReadStats()
 
@@ -75,61 +75,61 @@ class LogReader:
     @property
     def damaged(self) -> dict[tuple[str, int], DamagedRange]:
         """Damaged places seen so far, by segment and place."""
-        return self._index.damaged
+        return self._tables.damaged
 
     def refresh(self) -> None:
         """Read the state that a writer in another process has created and proven since."""
-        self._index.refresh()
+        self._tables.refresh()
         self.archive.refresh()  # after it: an archive exists before its segment is removed
-        self._index.bound()
+        self._tables.bound()
 
     def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
-        """See SegmentIndex.begin()."""
-        self._index.begin(base, table, forget=forget)
+        """See SegmentTables.begin()."""
+        self._tables.begin(base, table, forget=forget)
 
     def fed_by(self, pull: Callable[[], object]) -> None:
         """Set the function that calls publish() with all durable records, before the live segment is read."""
-        self._index.pull = pull
+        self._tables.pull = pull
 
     def publish(self, items: Sequence[Pending], end: int) -> None:
-        """See SegmentIndex.publish()."""
-        self._index.publish(items, end)
+        """See SegmentTables.publish()."""
+        self._tables.publish(items, end)
 
     def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
-        """See SegmentIndex.add_sealed()."""
-        self._index.add_sealed(base, table, ends_at)
+        """See SegmentTables.add_sealed()."""
+        self._tables.add_sealed(base, table, ends_at)
 
     def remove(self, base: int) -> None:
         """Forget that segment, which is about to be removed."""
-        self._index.remove(base)
+        self._tables.remove(base)
 
     def end_of(self, base: int) -> int | None:
-        """See SegmentIndex.end_of()."""
-        return self._index.end_of(base)
+        """See SegmentTables.end_of()."""
+        return self._tables.end_of(base)
 
-    def indexed(self, base: int) -> None:
-        """See SegmentIndex.indexed()."""
-        self._index.indexed(base)
+    def footer_written(self, base: int) -> None:
+        """See SegmentTables.footer_written()."""
+        self._tables.footer_written(base)
 
-    def note(self, damage: Sequence[DamagedRange]) -> None:
-        """See SegmentIndex.note()."""
-        self._index.note(damage)
+    def add_damage(self, damage: Sequence[DamagedRange]) -> None:
+        """See SegmentTables.add_damage()."""
+        self._tables.add_damage(damage)
 
     def bases(self) -> list[int]:
         """Base positions of the segments, rising."""
-        return [segment.base for segment in self._index.segments()]
+        return [segment.base for segment in self._tables.segments()]
 
     def segments(self) -> list[SegmentInfo]:
         """Facts of each segment, rising, archived ones first.  Reads tables that are not in memory."""
-        segments = self._index.segments()
+        segments = self._tables.segments()
         here = {segment.base for segment in segments}
         archived = [segment for segment in self.archive.segments() if segment.base not in here]
-        return archived + [self._index.info_of(segment) for segment in segments]
+        return archived + [self._tables.info_of(segment) for segment in segments]
 
     def segment(self, base: int) -> SegmentInfo | None:
         """Facts of the segment at that log position; None if it is removed or archived."""
         return next(
-            (self._index.info_of(segment) for segment in self._index.segments() if segment.base == base),
+            (self._tables.info_of(segment) for segment in self._tables.segments() if segment.base == base),
             None,
         )
 
@@ -139,14 +139,14 @@ class LogReader:
 
     def _epochs(self, ring_name: str) -> list[Epoch]:
         spans = {epoch: (first, end) for epoch, first, end in self.archive.epochs(ring_name)}
-        segments = self._index.segments()
-        for index, shelved in enumerate(segments):
-            here = self._index.entry(shelved, ring_name)
-            after = self._index.entry(segments[index + 1], ring_name) if index + 1 < len(segments) else None
+        segments = self._tables.segments()
+        for index, segment in enumerate(segments):
+            here = self._tables.entry(segment, ring_name)
+            after = self._tables.entry(segments[index + 1], ring_name) if index + 1 < len(segments) else None
             if here is not None and after is not None and here.epoch == after.epoch:
                 ring_spans = [(here.epoch, here.next_offset, after.next_offset)]
             else:
-                ring_spans = self._spans(shelved, ring_name)
+                ring_spans = self._spans(segment, ring_name)
             for epoch, first, end in ring_spans:
                 if end > first:
                     spans[epoch] = (min(first, spans.get(epoch, (first, end))[0]), end)
@@ -154,11 +154,11 @@ class LogReader:
 
     def ends(self) -> dict[str, RingEnd]:
         """End of each ring in the log's last catalogue."""
-        segments = self._index.segments()
-        table = self._index.table(segments[-1]) if segments else None
+        segments = self._tables.segments()
+        table = self._tables.table(segments[-1]) if segments else None
         if table is None:
             return {}
-        with self._index.lock:
+        with self._tables.lock:
             return {entry.name: RingEnd(entry.epoch, entry.next_offset) for entry in table.catalogue.values()}
 
     # ---- reading ----
@@ -187,8 +187,8 @@ class LogReader:
         return self._counted(from_archive)
 
     def _in_segments(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
-        for shelved in self._from(ring_name, epoch, offset):
-            if ranges := self._read(shelved, ring_name, epoch, offset, limit_bytes):
+        for segment in self._from(ring_name, epoch, offset):
+            if ranges := self._read(segment, ring_name, epoch, offset, limit_bytes):
                 ranges[0] = from_offset(ranges[0], offset)
                 return ranges
         return []
@@ -201,12 +201,12 @@ class LogReader:
         archived = self._counted(self.archive.read_at(ring_name, epoch, position, limit_bytes))
         if archived and (archived[0].position <= position or not self._has_older()):
             return archived
-        for shelved in self._from_position(ring_name, epoch, position):
-            rows = self._index.rows(shelved, ring_name, epoch)
-            with self._index.lock:
+        for segment in self._from_position(ring_name, epoch, position):
+            rows = self._tables.rows(segment, ring_name, epoch)
+            with self._tables.lock:
                 behind = rows is None or rows.end_position <= position
                 offset = 0 if rows is None else rows.offset_at(position)
-            if not behind and (ranges := self._read(shelved, ring_name, epoch, offset, limit_bytes)):
+            if not behind and (ranges := self._read(segment, ring_name, epoch, offset, limit_bytes)):
                 return archived if archived and archived[0].position < ranges[0].position else ranges
         return archived
 
@@ -246,18 +246,18 @@ class LogReader:
         archived = self.archive.seek_time(ring_name, epoch, timestamp_ns)
         if archived is not None and not self._has_older():
             return archived
-        for shelved in self._index.segments():
-            latest = self._latest(shelved, ring_name, epoch)
+        for segment in self._tables.segments():
+            latest = self._latest(segment, ring_name, epoch)
             if latest is not None and latest[1] < timestamp_ns:
                 end = max(end, latest[0])
                 continue
-            rows = self._index.rows(shelved, ring_name, epoch)
+            rows = self._tables.rows(segment, ring_name, epoch)
             if rows is None:
                 continue
-            with self._index.lock:
+            with self._tables.lock:
                 end, offset = max(end, rows.end_offset), rows.find_time(timestamp_ns)
             while offset is not None and (
-                ranges := self._read(shelved, ring_name, epoch, offset, SEEK_BYTES)
+                ranges := self._read(segment, ring_name, epoch, offset, SEEK_BYTES)
             ):
                 ranges[0] = from_offset(ranges[0], offset)
                 for part in ranges:
@@ -284,15 +284,15 @@ class LogReader:
 
     def _has_older(self) -> bool:
         """True if a segment could not be archived and is older than an archived one."""
-        segments, archived = self._index.segments(), self.archive.bases()
+        segments, archived = self._tables.segments(), self.archive.bases()
         return bool(segments and archived) and segments[0].base < archived[-1]
 
-    def _latest(self, shelved: IndexedSegment, ring_name: str, epoch: int) -> tuple[int, int] | None:
+    def _latest(self, segment: ListedSegment, ring_name: str, epoch: int) -> tuple[int, int] | None:
         """End of a ring in a segment and its latest time there, from the footer; (0, -1) without records.
 
         None without a footer.
         """
-        footer = self._index.footer(shelved)
+        footer = self._tables.footer(segment)
         if footer is None:
             return None
         groups = footer.groups_of(ring_name, epoch)
@@ -306,17 +306,17 @@ class LogReader:
             offset = ranges[-1].offset + ranges[-1].count
 
     def _of_topic(
-        self, shelved: IndexedSegment, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
+        self, segment: ListedSegment, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
     ) -> Iterator[Range]:
         """Runs of records with that key in one segment, in order: about the limit, or all of them."""
-        read_ranges = topic_by_footer(self._index, shelved, ring_name, epoch, key, offset, limit_bytes)
+        read_ranges = topic_by_footer(self._tables, segment, ring_name, epoch, key, offset, limit_bytes)
         if read_ranges is None:
-            read_ranges = self._topic_walks.read(shelved, ring_name, epoch, key, offset, limit_bytes)
+            read_ranges = self._topic_walks.read(segment, ring_name, epoch, key, offset, limit_bytes)
         if read_ranges is not None:
             self._count(read_ranges)
             yield from read_ranges
             return
-        while ranges := self._read(shelved, ring_name, epoch, offset, SEEK_BYTES):
+        while ranges := self._read(segment, ring_name, epoch, offset, SEEK_BYTES):
             ranges[0] = from_offset(ranges[0], offset)
             for run in ranges:
                 yield from of_topic(run, key)
@@ -327,24 +327,24 @@ class LogReader:
             self.stats.log_reads += bool(ranges)
             self.stats.log_bytes += sum(len(part.view) for part in ranges)
 
-    def _from(self, ring_name: str, epoch: int, offset: int) -> list[IndexedSegment]:
+    def _from(self, ring_name: str, epoch: int, offset: int) -> list[ListedSegment]:
         """The segments that can have the offset or a later one."""
-        segments = self._index.segments()
+        segments = self._tables.segments()
         first = 0
         for index in range(len(segments) - 1, 0, -1):
-            entry = self._index.entry(segments[index], ring_name)
+            entry = self._tables.entry(segments[index], ring_name)
             if entry is not None and entry.epoch == epoch and entry.next_offset <= offset:
                 first = index
                 break
         return segments[first:]
 
-    def _from_position(self, ring_name: str, epoch: int, position: int) -> list[IndexedSegment]:
+    def _from_position(self, ring_name: str, epoch: int, position: int) -> list[ListedSegment]:
         """The segments that can have the ring position or a later one, found by bisection."""
-        segments = self._index.segments()
+        segments = self._tables.segments()
         low, high = 0, len(segments)
         while low < high:
             middle = at = (low + high) // 2
-            while at < high and (rows := self._index.rows(segments[at], ring_name, epoch)) is None:
+            while at < high and (rows := self._tables.rows(segments[at], ring_name, epoch)) is None:
                 at += 1
             if at < high and rows is not None and rows.end_position <= position:
                 low = at + 1
@@ -352,11 +352,11 @@ class LogReader:
                 high = middle
         return segments[low:]
 
-    def _spans(self, shelved: IndexedSegment, ring_name: str) -> list[tuple[int, int, int]]:
-        table = self._index.table(shelved)
+    def _spans(self, segment: ListedSegment, ring_name: str) -> list[tuple[int, int, int]]:
+        table = self._tables.table(segment)
         if table is None:
             return []
-        with self._index.lock:
+        with self._tables.lock:
             ids = {ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name}
             return [
                 (epoch, rows.first_offset, rows.end_offset)
@@ -365,14 +365,14 @@ class LogReader:
             ]
 
     def _read(
-        self, shelved: IndexedSegment, ring_name: str, epoch: int, offset: int, limit_bytes: int
+        self, segment: ListedSegment, ring_name: str, epoch: int, offset: int, limit_bytes: int
     ) -> list[Range]:
         """Runs of one segment; empty if it has none from `offset` on that verifies."""
-        table = self._index.table(shelved)
-        if table is None and not shelved.lost:
+        table = self._tables.table(segment)
+        if table is None and not segment.lost:
             self.archive.refresh()
         while table is not None:
-            with self._index.lock:
+            with self._tables.lock:
                 ids = [ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name]
                 tables = [rows for ring_id in ids if (rows := table.rings.get((ring_id, epoch))) is not None]
                 wanted_rows: list[Row] = [
@@ -380,10 +380,10 @@ class LogReader:
                 ]
             ranges: list[Range] = []
             there = False
-            with suppress(FileNotFoundError), self._index.opened(shelved) as handle:
+            with suppress(FileNotFoundError), self._tables.opened(segment) as handle:
                 self._read_ahead(handle, wanted_rows, limit_bytes)
                 for row in wanted_rows:
-                    ranges += verified(self._files, handle, table, ring_name, epoch, row, self.note)
+                    ranges += verified(self._files, handle, table, ring_name, epoch, row, self.add_damage)
                 there = bool(ranges) or not gone(self._files, handle, table)
             if not there:
                 self.archive.refresh()  # it may be archived now

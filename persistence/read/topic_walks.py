@@ -15,7 +15,7 @@ from array import array
 
 from persistence.errors import FormatError
 from persistence.read.by_topic import TopicRead, by_places
-from persistence.read.segment_index import IndexedSegment, SegmentIndex
+from persistence.read.segment_tables import ListedSegment, SegmentTables
 from persistence.segment.format import CATALOGUE_RING_ID, HEADER_PAGE_BYTES
 from persistence.segment.scan import SegmentTable
 from persistence.segment.scan_native import END, LOOK, FileBytes, Walk
@@ -31,30 +31,30 @@ PLACES_AT_ONCE = 1024
 class TopicWalks:
     """Scans of segments that have no footers."""
 
-    def __init__(self, shelf: SegmentIndex) -> None:
-        self._shelf = shelf
+    def __init__(self, tables: SegmentTables) -> None:
+        self._tables = tables
         self._walks: dict[tuple[int, int], Walk | None] = {}  # by base and seed, most recently used last
         self._walking = threading.Lock()
 
     def read(
-        self, shelved: IndexedSegment, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
+        self, segment: ListedSegment, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
     ) -> list[Range] | None:
         """Runs of records with that key in a segment, from `offset` on, about `limit_bytes`; None if unknown.
 
         Raises OSError.
         """
-        table = self._shelf.table(shelved)
+        table = self._tables.table(segment)
         if table is None or table.end > WALKED_MAX_BYTES:
             return None
-        with self._shelf.lock:
+        with self._tables.lock:
             end = table.end
             ids = [ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name]
         ranges: list[Range] = []
         try:
-            with self._shelf.opened(shelved) as handle:
+            with self._tables.opened(segment) as handle:
                 for ring_id in ids:
                     request = TopicRead(ring_id, epoch, key, array("Q"), offset, limit_bytes)
-                    runs = self._read(shelved, table, handle, end, ring_name, request)
+                    runs = self._read(segment, table, handle, end, ring_name, request)
                     if runs is None:
                         return None
                     ranges += runs
@@ -68,7 +68,7 @@ class TopicWalks:
 
     def _read(
         self,
-        shelved: IndexedSegment,
+        segment: ListedSegment,
         table: SegmentTable,
         handle: int,
         end: int,
@@ -87,7 +87,7 @@ class TopicWalks:
                     request.ring_id, request.epoch, key_hash, request.offset, behind, PLACES_AT_ONCE
                 )
             here = request._replace(places=places, limit_bytes=left)
-            runs = by_places(self._shelf, shelved, handle, end, ring_name, here)
+            runs = by_places(self._tables, segment, handle, end, ring_name, here)
             ranges += runs
             left -= sum(len(run.view) for run in runs)
             if len(places) < PLACES_AT_ONCE or left <= 0:
@@ -97,7 +97,7 @@ class TopicWalks:
     def _walked(self, table: SegmentTable, handle: int, end: int) -> Walk | None:
         """A scan of that segment up to position `end`; None if an earlier part is damaged."""
         life = _life(table)
-        data = FileBytes(self._shelf.files, handle, end)
+        data = FileBytes(self._tables.files, handle, end)
         if life not in self._walks:
             walk: Walk | None = Walk(data, table.seed, HEADER_PAGE_BYTES, topics=True)
         else:

@@ -29,9 +29,9 @@ def verified(
     ring_name: str,
     epoch: int,
     row: Row,
-    note: Callable[[list[DamagedRange]], None],
+    add_damage: Callable[[list[DamagedRange]], None],
 ) -> list[Range]:
-    """The run of a row in the file's current state, or its intact parts; `note` is called with damage."""
+    """The run of a row in the file's current state, or its intact parts; calls `add_damage` with damage."""
     ahead = EXTENT_HEADER_BYTES if row.whole else 0
     data = memoryview(read_around(files, handle, ahead + row.length, row.place - ahead))
     body = data[ahead:]
@@ -46,7 +46,7 @@ def verified(
         return []
     window = Window(row.first_offset, row.first_offset + row.count)
     ranges = [_range(body, epoch, row, run) for run in runs_of(body, epoch, window)]
-    note(
+    add_damage(
         [
             DamagedRange(
                 table.name, row.place - ahead, len(data), ring_name, sum(part.count for part in ranges)

@@ -11,7 +11,7 @@ import pytest
 from bridge.drain.checkpoint import Checkpoint
 from bridge.format.installation import Installation
 from edge.recovery.retained_store import _read, _Written
-from edge.session_store.snapshot_file import NOTE, Origin, read_snapshot, write_snapshot
+from edge.session_store.snapshot_file import RECORD, Origin, read_snapshot, write_snapshot
 from edge.streams.epochs import Epochs
 from persistence.durable_file import TEMPORARY_SUFFIX, Envelope, read_file, replace_file
 from persistence.files import Files, OsFiles
@@ -81,7 +81,7 @@ class Lives(Content):
 
 class SavedSnapshot(Content):
     def write(self, files: Files, number: int) -> None:
-        frames = [(NOTE, b"%d" % number * 5_000)] * 3
+        frames = [(RECORD, b"%d" % number * 5_000)] * 3
         write_snapshot(self.path, Origin(1, number, 0), frames, sync=True, files=files)
 
     def read(self, files: Files) -> int:

@@ -24,7 +24,7 @@ from edge.session_store.journal_records import (
     decode_record,
     encode_record,
 )
-from edge.session_store.snapshot_file import ENTRIES, NOTE, Frame, Origin, read_snapshot, write_snapshot
+from edge.session_store.snapshot_file import ENTRIES, RECORD, Frame, Origin, read_snapshot, write_snapshot
 from ringbuf import Ring
 from tests.support.project import ROOT
 
@@ -43,7 +43,7 @@ NOTES: list[JournalRecord] = [
     SessionClosed(3),
 ]
 ORIGIN = Origin(1_700_000_001, 8192, 1_700_000_002_000_000_000)
-FRAMES = [*((NOTE, encode_record(note)) for note in NOTES), (ENTRIES, bytes.fromhex("0300000501000000"))]
+FRAMES = [*((RECORD, encode_record(note)) for note in NOTES), (ENTRIES, bytes.fromhex("0300000501000000"))]
 RECEIPT = (ENTRIES, bytes.fromhex("0300000d2a0000000000100007000000"))
 
 
@@ -57,7 +57,7 @@ def test_the_golden_bytes_are_read(golden: Path, last: Frame) -> None:
     found = read_snapshot(golden)
     assert found is not None
     assert found.origin == ORIGIN
-    assert [decode_record(body) for kind, body in found.frames if kind == NOTE] == NOTES
+    assert [decode_record(body) for kind, body in found.frames if kind == RECORD] == NOTES
     assert found.frames[-1] == last
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
 from edge.session_store.journal_records import SessionOpened, encode_record
-from edge.session_store.journal_writer import NOTE_HEAD_BYTES, _longest_note_bytes
+from edge.session_store.journal_writer import RECORD_HEAD_BYTES, _longest_record_bytes
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(
     ["\U0010ffff" * 70_000]
@@ -34,5 +34,5 @@ def test_no_note_of_a_session_is_longer_than_its_upper_limit(
         transport=transport,
         certificate_der=der,
     )
-    note = SessionOpened((1 << 32) - 1, replace(facts, identity=username, verified=True), (1 << 32) - 1)
-    assert len(encode_record(note)) + NOTE_HEAD_BYTES <= _longest_note_bytes(facts)
+    record = SessionOpened((1 << 32) - 1, replace(facts, identity=username, verified=True), (1 << 32) - 1)
+    assert len(encode_record(record)) + RECORD_HEAD_BYTES <= _longest_record_bytes(facts)

@@ -8,7 +8,7 @@ import pytest
 
 from persistence import LogClosed, LogReader
 from persistence.read.log_reader import RingEnd
-from persistence.read.segment_index import TABLES_MAX
+from persistence.read.segment_tables import TABLES_MAX
 from persistence.segment.extent_table import ExtentRows, Row
 from tests.support.logs import DIRECTORY, Written, make_log, read_all, recovered
 from tests.support.simfiles import SimFiles
@@ -283,7 +283,7 @@ def test_tables_of_old_segments_are_let_go_and_read_again() -> None:
     log, _ = recovered(written.files.kill(), segment_bytes=8192)
     for _ in range(2):
         assert read_all(log, "a-0", 7) == written.records["a-0", 7]
-    assert sum(shelved.table is not None for shelved in log.reader._index.segments()) <= TABLES_MAX + 1
+    assert sum(segment.table is not None for segment in log.reader._tables.segments()) <= TABLES_MAX + 1
 
 
 def test_a_closed_log_says_so() -> None:
@@ -312,7 +312,7 @@ def test_closing_proves_the_last_record() -> None:
             written.log.close()
         reader = LogReader(written.files, DIRECTORY)
         reader.refresh()
-        assert reader._index.segments()[0].table.proven == end  # type: ignore[union-attr]
+        assert reader._tables.segments()[0].table.proven == end  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync", "rename", "dirsync", "open"])

@@ -2,7 +2,7 @@
 
 import gc
 
-from persistence.read.segment_index import TABLES_MAX, IndexedSegment
+from persistence.read.segment_tables import TABLES_MAX, ListedSegment
 from persistence.segment.footer import Footer
 from persistence.segment.scan import SegmentTable
 from tests.support.logs import Written
@@ -34,7 +34,7 @@ def test_a_log_keeps_the_tables_of_few_sealed_segments_in_memory() -> None:
 
 
 def test_segments_that_are_removed_leave_no_memory_behind() -> None:
-    kinds = (IndexedSegment, SegmentTable, Footer)
+    kinds = (ListedSegment, SegmentTable, Footer)
     before = [alive(kind) for kind in kinds]
     log = written()
     log.log.run_maintenance()

@@ -1,4 +1,4 @@
-"""Segment index of the log reader: the list of segments, and the tables needed so far.
+"""Segment tables of the log reader: the list of segments, with their extent tables and footers.
 
 Owns the list, the tables read so far, and the known damage; reads no record.  A table is read on demand, and
 the least recently used ones are discarded.  A segment removed by retention meanwhile is treated as absent.
@@ -32,7 +32,7 @@ from persistence.segment.scan import (
 from persistence.segment.segment_info import SegmentInfo, SegmentState, rings_of_footer, rings_of_table
 from persistence.segment.writer import Pending
 
-__all__ = ["IndexedSegment", "SegmentIndex"]
+__all__ = ["ListedSegment", "SegmentTables"]
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ RECENT = 4  # last segments, which may get a footer soon
 TABLES_MAX = 8  # of sealed segments in memory; some MB each with single records
 
 
-class IndexedSegment:
+class ListedSegment:
     """One segment of the log, with its table if it was needed."""
 
     def __init__(self, base: int, table: SegmentTable | None = None, *, live: bool = False) -> None:
@@ -52,7 +52,7 @@ class IndexedSegment:
         self.opening = table.opening if table is not None else None  # the first catalogue
         self.table = table
         self.footer: Footer | None = None
-        self.bare = False  # has no valid footer
+        self.has_no_footer = False
         self.lost = ""  # cause if it is unreadable
 
     @property
@@ -61,7 +61,7 @@ class IndexedSegment:
         return segment_name(self.base)
 
 
-class SegmentIndex:
+class SegmentTables:
     """The segments of the log in `directory`, rising."""
 
     def __init__(
@@ -73,12 +73,12 @@ class SegmentIndex:
         self._archived = archived
         self.lock = threading.Lock()  # protects the list and the live table
         self.damaged: dict[tuple[str, int], DamagedRange] = {}  # by segment and place
-        self._noting = threading.Lock()  # protects `damaged`
+        self._damage_lock = threading.Lock()  # protects `damaged`
         self._loading = threading.Lock()  # held while a table is read from a file
         self.pull: Callable[[], object] | None = None  # calls publish() with the pending items
-        self._segments: list[IndexedSegment] = []
-        self._used: list[IndexedSegment] = []  # with a table, most recently used last
-        self._footed: list[IndexedSegment] = []  # with a footer, most recently used last
+        self._segments: list[ListedSegment] = []
+        self._used: list[ListedSegment] = []  # with a table, most recently used last
+        self._with_footer: list[ListedSegment] = []  # with a footer, most recently used last
 
     # ---- list of segments ----
 
@@ -87,11 +87,11 @@ class SegmentIndex:
         names = self.files.listdir(self.directory)
         bases = sorted(base for base in map(base_of_name, names) if base is not None)
         with self.lock:
-            known = {shelved.base: shelved for shelved in self._segments}
+            known = {segment.base: segment for segment in self._segments}
             last = self._segments[-1] if self._segments else None
-            self._segments = [known.get(base) or IndexedSegment(base) for base in bases]
+            self._segments = [known.get(base) or ListedSegment(base) for base in bases]
             for recent in self._segments[-RECENT:]:
-                recent.bare = False  # it may have a footer now
+                recent.has_no_footer = False  # it may have a footer now
             self._bound()
         if last is not None and last.ends_at is not None:
             last.table = None  # it has been sealed: its end is proven
@@ -106,7 +106,7 @@ class SegmentIndex:
         with self.lock:
             self._segments = [segment for segment in self._segments if segment.base < base]
             before = self._segments[-1] if self._segments else None
-            self._segments.append(IndexedSegment(base, table, live=True))
+            self._segments.append(ListedSegment(base, table, live=True))
             self._bound()
             if before is not None:
                 before.live = False
@@ -114,7 +114,7 @@ class SegmentIndex:
                     before.table = None
                 else:
                     self._used.append(before)
-        self._forget()
+        self._discard_tables()
 
     def publish(self, items: Sequence[Pending], end: int) -> None:
         """Add these items, durable and in this order, to the live segment, which ends at position `end`."""
@@ -136,7 +136,7 @@ class SegmentIndex:
     def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
         """Add a sealed segment after the known ones, with its `table` or perhaps with its end."""
         with self.lock:
-            self._segments.append(IndexedSegment(base, table))
+            self._segments.append(ListedSegment(base, table))
             self._segments[-1].ends_at = ends_at
             if table is not None:
                 self._used.append(self._segments[-1])
@@ -148,18 +148,18 @@ class SegmentIndex:
         with self.lock:
             self._segments = [segment for segment in self._segments if segment.base != base]
             self._used = [entry for entry in self._used if entry.base != base]
-            self._footed = [entry for entry in self._footed if entry.base != base]
+            self._with_footer = [entry for entry in self._with_footer if entry.base != base]
 
-    def note(self, damage: Sequence[DamagedRange]) -> None:
+    def add_damage(self, damage: Sequence[DamagedRange]) -> None:
         """Count and report new damaged places.  With very many, the oldest are forgotten."""
-        with self._noting:
-            news = [place for place in damage if (place.segment, place.place) not in self.damaged]
+        with self._damage_lock:
+            new_damage = [place for place in damage if (place.segment, place.place) not in self.damaged]
             for place in damage:
                 self.damaged[place.segment, place.place] = place
             while len(self.damaged) > DAMAGED_MAX:
                 del self.damaged[next(iter(self.damaged))]
 
-        for place in news:
+        for place in new_damage:
             lost = ",".join(f"{first}-{end - 1}" for first, end in place.lost) or "unknown"
             where = os.path.join(self.directory, place.segment)
             text = "log damage found segment=%s place=%d bytes=%d ring=%s records_kept=%d lost=%s"
@@ -167,10 +167,10 @@ class SegmentIndex:
 
     def damage_of(self, name: str) -> tuple[DamagedRange, ...]:
         """Known damaged places of one segment."""
-        with self._noting:
+        with self._damage_lock:
             return tuple(place for place in self.damaged.values() if place.segment == name)
 
-    def segments(self) -> list[IndexedSegment]:
+    def segments(self) -> list[ListedSegment]:
         """All current segments, rising."""
         with self.lock:
             return list(self._segments)
@@ -187,9 +187,9 @@ class SegmentIndex:
 
     # ---- content ----
 
-    def rows(self, shelved: IndexedSegment, ring_name: str, epoch: int) -> ExtentRows | None:
+    def rows(self, segment: ListedSegment, ring_name: str, epoch: int) -> ExtentRows | None:
         """Rows of a ring and epoch in the table of a segment; None if there are none."""
-        table = self.table(shelved)
+        table = self.table(segment)
         if table is None:
             return None
         with self.lock:
@@ -199,172 +199,172 @@ class SegmentIndex:
                     return rows
         return None
 
-    def footer(self, shelved: IndexedSegment) -> Footer | None:
+    def footer(self, segment: ListedSegment) -> Footer | None:
         """The footer of a sealed segment; None without a valid one, or if not sealed."""
-        if shelved.footer is None and not (shelved.bare or shelved.lost or shelved.live):
-            with suppress(FileNotFoundError), self.opened(shelved) as handle:
-                self._look_for_footer(shelved, handle)
-        return shelved.footer
+        if segment.footer is None and not (segment.has_no_footer or segment.lost or segment.live):
+            with suppress(FileNotFoundError), self.opened(segment) as handle:
+                self._look_for_footer(segment, handle)
+        return segment.footer
 
-    def distrust(self, shelved: IndexedSegment) -> None:
+    def ignore_footer(self, segment: ListedSegment) -> None:
         """Ignore its footer, whose content proved wrong."""
-        shelved.footer, shelved.bare = None, True
+        segment.footer, segment.has_no_footer = None, True
 
-    def indexed(self, base: int) -> None:
-        """Note that a footer has been written."""
-        for shelved in self.segments():
-            if shelved.base == base:
-                shelved.bare = False
+    def footer_written(self, base: int) -> None:
+        """Look for the footer of that segment again: it has been written."""
+        for segment in self.segments():
+            if segment.base == base:
+                segment.has_no_footer = False
 
     def end_of(self, base: int) -> int | None:
         """Position of the log's end in a sealed segment if known for certain, or None.
 
         The next segment begins there, or recovery set the end.
         """
-        for shelved in self.segments():
-            if shelved.base == base and not shelved.live:
-                return shelved.ends_at
+        for segment in self.segments():
+            if segment.base == base and not segment.live:
+                return segment.ends_at
         return None
 
-    def entry(self, shelved: IndexedSegment, ring_name: str) -> CatalogueEntry | None:
+    def entry(self, segment: ListedSegment, ring_name: str) -> CatalogueEntry | None:
         """Entry of a ring in the first catalogue of a segment."""
-        if shelved.opening is None and not shelved.lost:
+        if segment.opening is None and not segment.lost:
             try:
-                with self.opened(shelved) as handle:
-                    shelved.opening = open_table(self.files, handle, shelved.name).opening
+                with self.opened(segment) as handle:
+                    segment.opening = open_table(self.files, handle, segment.name).opening
             except FileNotFoundError:
                 return None
             except FormatError as error:
-                self._lose(shelved, error)
-        if shelved.opening is None:
+                self._mark_lost(segment, error)
+        if segment.opening is None:
             return None
-        return next((entry for entry in shelved.opening.values() if entry.name == ring_name), None)
+        return next((entry for entry in segment.opening.values() if entry.name == ring_name), None)
 
-    def table(self, shelved: IndexedSegment) -> SegmentTable | None:
+    def table(self, segment: ListedSegment) -> SegmentTable | None:
         """The whole table of a segment, from memory or from its file; None if it is removed or lost."""
-        if shelved.live and self.pull is not None:
+        if segment.live and self.pull is not None:
             self.pull()
-        table = shelved.table
-        if table is None and not shelved.lost:
+        table = segment.table
+        if table is None and not segment.lost:
             with self._loading:  # a thread that waited finds the table loaded
-                table = shelved.table or self._load(shelved)
-            self._forget()
+                table = segment.table or self._load(segment)
+            self._discard_tables()
         return table
 
     @contextmanager
-    def opened(self, shelved: IndexedSegment) -> Iterator[int]:
+    def opened(self, segment: ListedSegment) -> Iterator[int]:
         """A handle to its file.  Raises FileNotFoundError if retention has removed it."""
-        handle = self.files.open(os.path.join(self.directory, shelved.name))
+        handle = self.files.open(os.path.join(self.directory, segment.name))
         try:
             yield handle
         finally:
             self.files.close(handle)
 
-    def _load(self, shelved: IndexedSegment) -> SegmentTable | None:
+    def _load(self, segment: ListedSegment) -> SegmentTable | None:
         try:
-            with self.opened(shelved) as handle:
-                table = self._indexed_table(shelved, handle) or self._walked_table(shelved, handle)
+            with self.opened(segment) as handle:
+                table = self._indexed_table(segment, handle) or self._walked_table(segment, handle)
         except FileNotFoundError:
             return None
         except FormatError as error:
-            self._lose(shelved, error)
+            self._mark_lost(segment, error)
             return None
-        self.note(table.damage)
-        shelved.table = table
-        self._used.append(shelved)
+        self.add_damage(table.damage)
+        segment.table = table
+        self._used.append(segment)
         return table
 
-    def _indexed_table(self, shelved: IndexedSegment, handle: int) -> SegmentTable | None:
+    def _indexed_table(self, segment: ListedSegment, handle: int) -> SegmentTable | None:
         """The table from its footer; None if the segment must be scanned."""
-        self._look_for_footer(shelved, handle)
-        if shelved.footer is None:
+        self._look_for_footer(segment, handle)
+        if segment.footer is None:
             return None
         try:
-            return shelved.footer.table(self.files, handle, shelved.name)
+            return segment.footer.table(self.files, handle, segment.name)
         except (FormatError, OSError):
-            self.distrust(shelved)
+            self.ignore_footer(segment)
             return None
 
-    def _walked_table(self, shelved: IndexedSegment, handle: int) -> SegmentTable:
-        table = read_table(self.files, handle, shelved.name, ends_at=shelved.ends_at)
+    def _walked_table(self, segment: ListedSegment, handle: int) -> SegmentTable:
+        table = read_table(self.files, handle, segment.name, ends_at=segment.ends_at)
         if table.damage:
-            known = self._known(shelved)
-            table = read_table(self.files, handle, shelved.name, ends_at=shelved.ends_at, known=known)
+            known = self._known(segment)
+            table = read_table(self.files, handle, segment.name, ends_at=segment.ends_at, known=known)
         return table
 
-    def _look_for_footer(self, shelved: IndexedSegment, handle: int) -> None:
-        if shelved.footer is not None or shelved.bare or shelved.live or shelved.ends_at is None:
+    def _look_for_footer(self, segment: ListedSegment, handle: int) -> None:
+        if segment.footer is not None or segment.has_no_footer or segment.live or segment.ends_at is None:
             return
         try:
-            table = footer.read(self.files, handle, read_header(self.files, handle), shelved.ends_at)
+            table = footer.read(self.files, handle, read_header(self.files, handle), segment.ends_at)
         except FormatError as error:
-            self._lose(shelved, error)
+            self._mark_lost(segment, error)
             return
-        shelved.bare = table is None
+        segment.has_no_footer = table is None
         if table is not None:
             with self.lock:
-                shelved.footer = table
-                self._footed.append(shelved)
-                while len(self._footed) > FOOTERS_MAX:
-                    self._footed.pop(0).footer = None
+                segment.footer = table
+                self._with_footer.append(segment)
+                while len(self._with_footer) > FOOTERS_MAX:
+                    self._with_footer.pop(0).footer = None
 
-    def _known(self, shelved: IndexedSegment) -> dict[int, CatalogueEntry]:
+    def _known(self, segment: ListedSegment) -> dict[int, CatalogueEntry]:
         """Catalogue entries of the neighbouring segments."""
         segments = self.segments()
-        index = segments.index(shelved) if shelved in segments else 0
+        index = segments.index(segment) if segment in segments else 0
         known: dict[int, CatalogueEntry] = {}
-        for beside in segments[max(index - 1, 0) : index] + segments[index + 1 : index + 2]:
-            self.entry(beside, "")
-            if beside.opening is not None:
-                known.update(beside.opening)
+        for neighbour in segments[max(index - 1, 0) : index] + segments[index + 1 : index + 2]:
+            self.entry(neighbour, "")
+            if neighbour.opening is not None:
+                known.update(neighbour.opening)
         return known
 
-    def _lose(self, shelved: IndexedSegment, error: FormatError) -> None:
-        shelved.lost = str(error)
+    def _mark_lost(self, segment: ListedSegment, error: FormatError) -> None:
+        segment.lost = str(error)
         if not isinstance(error, FutureFormat):
-            self.note([DamagedRange(shelved.name, 0, shelved.ends_at or 0, "", 0)])
+            self.add_damage([DamagedRange(segment.name, 0, segment.ends_at or 0, "", 0)])
 
-    def _forget(self) -> None:
+    def _discard_tables(self) -> None:
         """Discard the least recently used tables."""
         with self.lock:
             while len(self._used) > TABLES_MAX:
-                shelved = self._used.pop(0)
-                if not shelved.live and shelved is not self._segments[-1]:
-                    shelved.table = None
+                segment = self._used.pop(0)
+                if not segment.live and segment is not self._segments[-1]:
+                    segment.table = None
 
-    def _follow(self, shelved: IndexedSegment) -> None:
-        if shelved.live or shelved.lost:
+    def _follow(self, segment: ListedSegment) -> None:
+        if segment.live or segment.lost:
             return
         try:
-            with self.opened(shelved) as handle:
-                if shelved.table is None:
-                    shelved.table = open_table(self.files, handle, shelved.name)
+            with self.opened(segment) as handle:
+                if segment.table is None:
+                    segment.table = open_table(self.files, handle, segment.name)
                 with self.lock:
-                    follow_table(self.files, handle, shelved.table)
-                self.note(shelved.table.damage)
+                    follow_table(self.files, handle, segment.table)
+                self.add_damage(segment.table.damage)
         except FileNotFoundError:
             return
         except FormatError as error:
-            self._lose(shelved, error)
+            self._mark_lost(segment, error)
 
-    def info_of(self, shelved: IndexedSegment) -> SegmentInfo:
-        """Facts of a segment: from its footer, or from its table, which is read if it is not in memory."""
-        base = shelved.base
-        footer = self.footer(shelved)
-        table = self.table(shelved) if footer is None else None
-        damage = self.damage_of(shelved.name)
+    def info_of(self, segment: ListedSegment) -> SegmentInfo:
+        """State and rings of a segment, from its footer or from its table, which is read if necessary."""
+        base = segment.base
+        footer = self.footer(segment)
+        table = self.table(segment) if footer is None else None
+        damage = self.damage_of(segment.name)
         size = 0
-        with suppress(FileNotFoundError), self.opened(shelved) as handle:
+        with suppress(FileNotFoundError), self.opened(segment) as handle:
             size = self.files.size(handle)
         state: SegmentState
         if footer is not None:
             rings, end, state = rings_of_footer(footer), footer.end, "flushed"
         elif table is not None:
-            state = "active" if shelved is self.segments()[-1] else "sealed"
+            state = "active" if segment is self.segments()[-1] else "sealed"
             with self.lock:
                 rings, end = rings_of_table(table), table.end
         else:
-            reason = shelved.lost or "it has been removed"
+            reason = segment.lost or "it has been removed"
             return SegmentInfo(base, size, size, "lost", 0, 0, (), damage, reason=reason)
         first = min((ring.first_timestamp_ns for ring in rings), default=0)
         last = max((ring.last_timestamp_ns for ring in rings), default=0)

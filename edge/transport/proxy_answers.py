@@ -1,6 +1,6 @@
-"""PROXY headers of connections: answers of the C loop's questions, and the log of invalid ones.
+"""PROXY answers: addresses of clients behind a proxy, for the C loop, and the log of invalid headers.
 
-The loop passes a header here when its last byte has arrived; its time and length are limited there. All
+The C loop passes a header here when its last byte has arrived; its time and length are limited there. All
 methods run on the broker's thread, or before it starts.
 """
 
@@ -14,14 +14,14 @@ from edge.logging_setup import pairs
 from edge.transport.errors import HandshakeError
 from edge.transport.proxy_protocol import source_in
 
-__all__ = ["ProxyHeaders"]
+__all__ = ["ProxyAnswers"]
 
 log = logging.getLogger(__name__)
 
 NAMES_MIN = 256  # names that are kept before those of ended connections are removed
 
 
-class ProxyHeaders:
+class ProxyAnswers:
     """Headers of all listeners, and the names of certificates in them."""
 
     def __init__(self, engine: Engine, loop: Loop) -> None:
