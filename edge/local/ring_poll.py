@@ -14,6 +14,7 @@ readable() returns those that may be read.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -32,6 +33,7 @@ class RingPoll(Generic[T]):
     def __init__(self, wakeup: WakeupThread) -> None:
         self._wakeup = wakeup
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closing = threading.Lock()  # a number that is closed soon belongs to another file
         self._items: dict[Reader, T] = {}
         self._watched: set[Reader] = set()
         self._rung: deque[Reader] = deque()
@@ -83,9 +85,11 @@ class RingPoll(Generic[T]):
         self._readable = None
 
     def wake(self) -> None:
-        """Make the descriptor readable. From any thread."""
-        with suppress(OSError):  # closed: no thread waits
-            os.eventfd_write(self._descriptor, 1)
+        """Make the descriptor readable. From any thread; after close() without effect."""
+        with self._closing:
+            if self._descriptor >= 0:
+                with suppress(BlockingIOError):  # it is readable
+                    os.eventfd_write(self._descriptor, 1)
 
     def acknowledge(self) -> None:
         """Make the descriptor not readable again, until the next record or wake()."""
@@ -100,9 +104,10 @@ class RingPoll(Generic[T]):
         """Forget all readers and close the descriptor. May be called twice."""
         self.rest()
         self._items.clear()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        with self._closing:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def _ring(self, reader: Reader) -> None:
         """Called on the thread of the WakeupThread."""
