@@ -29,7 +29,7 @@ STOP_S = 10.0  # one answer is waited for half as long
 LOST_MAX = 256  # ranges of one ring
 
 
-@dataclass
+@dataclass(slots=True)
 class _Ring:
     epoch: int = 0
     offset: int = 0
@@ -39,7 +39,7 @@ class _Ring:
 
     def report_again(self) -> None:
         """Report everything again, to a broker that knows none of it."""
-        self.lost, self.reported, self.told = _bounded([*self.reported, *self.lost]), [], False
+        self.lost, self.reported, self.is_reported = _bounded([*self.reported, *self.lost]), [], False
 
 
 def _bounded(lost: list[tuple[int, int]]) -> list[tuple[int, int]]:

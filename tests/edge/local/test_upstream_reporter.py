@@ -93,6 +93,22 @@ def test_a_broker_that_restarts_gets_the_losses_again(reporter: UpstreamReporter
     assert broker.reports == [Drained("lake", "t-0", 1, 20, ((1, 3), (15, 15)))]
 
 
+def test_a_broker_that_restarts_gets_the_progress_of_rings_without_news(
+    reporter: UpstreamReporter, broker: Broker
+) -> None:
+    reporter.moved("t-0", 1, 10, [(1, 3)])
+    reported(reporter)
+    reporter.moved("t-1", 1, 20, ())
+    broker.failure = BrokerUnreachable("gone")
+    with pytest.raises(BrokerUnreachable):
+        reporter._report()
+    reporter._drop(forget=True)
+    broker.failure = None
+    broker.reports.clear()
+    reported(reporter)
+    assert broker.reports == [Drained("lake", "t-0", 1, 10, ((1, 3),)), Drained("lake", "t-1", 1, 20, ())]
+
+
 def test_losses_of_an_epoch_that_has_ended_are_not_reported(
     reporter: UpstreamReporter, broker: Broker
 ) -> None:
