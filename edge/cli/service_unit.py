@@ -24,7 +24,7 @@ Documentation=man:brim(1)
 [Service]
 Type=notify
 ExecStart={command}
-ExecReload=/bin/kill -HUP $MAINPID
+ExecReload=/bin/sh -c "kill -HUP $MAINPID"
 Restart=on-failure
 WatchdogSec=30
 LimitNOFILE=65536
