@@ -2,9 +2,9 @@
 
 A thread reads the rings in shared memory: first the newest FILL_RECORDS of each, in slices, then every TICK_S
 the records since the last time, but at most the newest TICK_RECORDS of a ring. Counts and rates of a busier
-ring are estimates from that sample. Between two ticks no ring is attached, so that no reader of the console
-is overrun and counted as a loss. Retained messages are read from the broker once. Without requests for
-FORGET_S the tree is dropped.
+ring are estimates from that sample; the rest is read later, when it is calm. Between two ticks no ring is
+attached, so that no reader of the console is overrun and counted as a loss. Retained messages are read from
+the broker once. Without requests for FORGET_S the tree is dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 READER = "brim web"  # name of the console's readers in `brim status`
 TICK_S = 2.0
-TICK_RECORDS = 2_000
+TICK_RECORDS = 5_000
 FILL_RECORDS = 500_000
 WATCHING_S = 10.0  # after the last request
 FORGET_S = 600.0
@@ -50,6 +50,7 @@ class TopicSampler:
         self._lock = threading.Lock()
         self._tree = TopicTree(TOPICS_MAX)
         self._ends: dict[str, Place] = {}
+        self._gaps: dict[str, tuple[Place, int]] = {}  # skipped records: from a place to an offset
         self._tick_s = 0.0
         self._sampled = False  # True: not every record was read
         self._has_retained = False
@@ -113,10 +114,13 @@ class TopicSampler:
         with self._lock:
             self._tree = TopicTree(TOPICS_MAX)
         self._ends, self._tick_s, self._has_retained, self._sampled = {}, 0.0, False, False
+        self._gaps.clear()
 
     def _tick_or_report(self) -> None:
         try:
             self._tick()
+            if self._gaps and not self._sampled:
+                self._read_skipped()
             if not self._has_retained:
                 self._read_retained()
             self.error = ""
@@ -155,11 +159,39 @@ class TopicSampler:
             if known and begins[ring] > after:
                 scale[ring] = (end.offset - after) / (end.offset - begins[ring])
                 self._sampled = True
+                self._gaps[ring] = Place(end.epoch, after), begins[ring]
         return begins, scale
 
-    def _add(self, batch: RingBatch, scale: float, now_s: float, elapsed_s: float) -> None:
+    def _read_skipped(self) -> None:
+        """Read some records that were skipped in a burst, while it is calm: their topics are not lost."""
+        read = 0
+        with ShmSubscription(["#"], runtime_dir=self._runtime_dir, name=READER, limit=BATCH) as subscription:
+            places = subscription.places()
+            for ring, (place, _) in list(self._gaps.items()):
+                if ring not in places or places[ring].epoch != place.epoch:
+                    del self._gaps[ring]
+            subscription.seek({ring: place.offset for ring, (place, _) in self._gaps.items()})
+            for batch in subscription.present_batches():
+                if batch.ring in self._gaps and len(batch):
+                    end = self._gaps[batch.ring][1]
+                    with self._lock:
+                        self._add(batch, 1.0, 0.0, 0.0, end)
+                    read += len(batch)
+                    place = Place(batch.epoch, batch[-1].offset + 1)
+                    self._gaps[batch.ring] = place, end
+                    if place.offset >= end:
+                        del self._gaps[batch.ring]
+                if read >= TICK_RECORDS or not self._gaps:
+                    return
+
+    def _add(
+        self, batch: RingBatch, scale: float, now_s: float, elapsed_s: float, end: int | None = None
+    ) -> None:
+        """Add the records of a batch; `end`: only those of unknown topics, up to that offset."""
         last: dict[bytes, tuple[Record, int]] = {}
         for record in batch:
+            if end is not None and record.offset >= end:
+                break
             try:
                 key = record.key
             except Overrun:
@@ -171,7 +203,11 @@ class TopicSampler:
             except Overrun:
                 continue
             topic, qos = key.decode("utf-8", "replace"), record.flags & FLAG_QOS
-            self._tree.add(topic, value, record.timestamp_ns, qos, round(count * scale), now_s, elapsed_s)
+            if end is not None:
+                self._tree.add_skipped(topic, value, record.timestamp_ns, qos, count)
+            else:
+                counted = round(count * scale)
+                self._tree.add(topic, value, record.timestamp_ns, qos, counted, now_s, elapsed_s)
 
     def _read_retained(self) -> None:
         for page in self._retained_pages():

@@ -90,6 +90,12 @@ class TopicTree:
         leaf = path[-1]
         leaf.value, leaf.qos = value[:VALUE_BYTES], qos
 
+    def add_skipped(self, topic: str, value: bytes, time_ns: int, qos: int, count: int) -> None:
+        """Add older messages, if the topic has none: an estimate has counted those of known topics."""
+        path = self._path(topic)
+        if path is None or path[-1].count == 0:
+            self.add(topic, value, time_ns, qos, count, 0.0, 0.0)
+
     def add_retained(self, topic: str, value: bytes, time_ns: int, qos: int) -> None:
         """Mark a topic as one with a retained message, whose value is shown if there is no later one."""
         path = self._path(topic)

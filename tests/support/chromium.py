@@ -98,7 +98,9 @@ class Page:
     def until(self, condition: str) -> None:
         """Wait until an expression is true."""
         deadline = time.monotonic() + PATIENCE_S
-        while not self.value(f"Boolean({condition})"):
+        while not self.value(
+            f"(() => {{ try {{ return Boolean({condition}); }} catch {{ return false; }} }})()"
+        ):
             if time.monotonic() > deadline:
                 raise AssertionError(
                     f"not true in {PATIENCE_S} s: {condition}; the page: {self.text()[:2000]}"

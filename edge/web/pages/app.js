@@ -52,6 +52,7 @@ async function navigate() {
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
   const entry = PAGES.find(([one]) => one === name) ?? PAGES[0];
   page?.stop?.();
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
   page = null;
   drawNavigation(entry[0]);
   document.getElementById("title").textContent = entry[1];
@@ -113,5 +114,9 @@ addEventListener("hashchange", () => {
   document.getElementById("main").focus({ preventScroll: true });
 });
 addEventListener("sessionend", begin);
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();  // its target is no page
+  document.getElementById("main").focus();
+});
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
 begin();

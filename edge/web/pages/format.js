@@ -17,6 +17,12 @@ function trim(value) {
   return Math.abs(value) >= 100 ? value.toFixed(0) : Math.abs(value) >= 10 ? value.toFixed(1) : value.toFixed(2);
 }
 
+// A measured value, with five digits.
+export function measure(value) {
+  if (typeof value !== "number") return "-";
+  return Math.abs(value) >= 1e5 ? count(value) : String(Number(value.toPrecision(5)));
+}
+
 export function bytes(value) {
   if (value === null || value === undefined) return "-";
   for (const [unit, name] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {

@@ -7,7 +7,7 @@ import { bytes, clock, count, payloadText } from "./format.js";
 const KEPT = 500;
 
 export function page() {
-  let stopping = null, shown = 0, skipped = 0;
+  let stopping = null, live = false, shown = 0, skipped = 0;
   const list = h("ol", { class: "tap mono", tabindex: 0, "aria-label": "Messages" });
   const state = h("span", { class: "muted small", role: "status" });
   const filter = h("input", { value: "#", "aria-label": "Topic filter", class: "mono", size: 28 });
@@ -22,12 +22,13 @@ export function page() {
 
   function draw() {
     const left = skipped ? `, ${count(skipped)} skipped: the rate is above what a page shows` : "";
-    state.textContent = `${stopping ? "live" : "stopped"}, ${count(shown)} messages${left}`;
+    state.textContent = `${live ? "live" : stopping ? "connecting" : "stopped"}, ${count(shown)} messages${left}`;
     button.textContent = stopping ? "Pause" : "Start";
   }
 
   function show(answer) {
     if (answer.error) failed(new ApiError(409, answer.error));
+    live = stopping !== null;
     skipped += answer.skipped;
     shown += answer.messages.length;
     list.prepend(...answer.messages.reverse().map((one) => h("li", null,
@@ -54,6 +55,7 @@ export function page() {
   function stop() {
     stopping?.abort();
     stopping = null;
+    live = false;
     draw();
   }
 

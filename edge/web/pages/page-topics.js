@@ -3,7 +3,7 @@ import { get, may, post } from "./api.js";
 import { Chart } from "./chart.js";
 import { confirm, failed, open, toast } from "./dialogs.js";
 import { card, h, later, notice, replace } from "./dom.js";
-import { ago, bytes, clock, count, payloadText, valueText } from "./format.js";
+import { ago, bytes, clock, count, measure, payloadText, valueText } from "./format.js";
 import { PAGE, Pager, table } from "./table.js";
 
 export function page(levels) {
@@ -55,7 +55,7 @@ export function page(levels) {
 
 function showTopic(topic) {
   const charts = h("div"), messages = h("div");
-  let timer = 0, chart = null, fields = "";
+  let timer = 0, chart = null, fields = "[]";
   const dialog = open(h("div", null,
     h("h2", { id: "dialog-title", class: "mono" }, topic), charts, messages,
     h("div", { class: "row end" },
@@ -66,10 +66,10 @@ function showTopic(topic) {
   async function refresh() {
     const answer = await get("topic", { topic });
     const names = Object.keys(answer.fields).slice(0, 6);
-    if (names.length && fields !== names.join()) {
-      fields = names.join();
+    if (fields !== JSON.stringify(names)) {
+      fields = JSON.stringify(names);
       chart?.stop();
-      chart = new Chart("Values", names.map((name, index) => ({ name: name || "value", key: name || "value", color: index + 1 })), count);
+      chart = new Chart("Values", names.map((name, index) => ({ name: name || "value", key: name || "value", color: index + 1 })), measure);
       replace(charts, chart.element);
     }
     chart?.show(merged(answer.fields, names));

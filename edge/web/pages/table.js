@@ -16,7 +16,7 @@ export function table(title, columns, rows, sort, onSort, empty) {
   })));
   if (!rows.length) body.push(h("tr", null, h("td", { colspan: columns.length, class: "muted" }, empty ?? "none")));
   return h("div", { class: "scroll", role: "region", "aria-label": title, tabindex: 0 },
-    h("table", null, h("thead", null, h("tr", null, head)), h("tbody", null, body)));
+    h("table", { "aria-label": title }, h("thead", null, h("tr", null, head)), h("tbody", null, body)));
 }
 
 export const PAGE = 100;
