@@ -25,6 +25,7 @@ __all__ = ["UpstreamReporter"]
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+LOOK_S = 1.0  # between two looks if the broker still runs: a new one knows no progress
 STOP_S = 10.0  # one answer is waited for half as long
 LOST_MAX = 256  # ranges of one ring
 
@@ -91,8 +92,9 @@ class UpstreamReporter:
         failure = ""
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._stopping or self._unreported())
-                if not self._unreported():
+                look_s = None if self._connection is None else LOOK_S
+                self._news.wait_for(lambda: self._stopping or self._unreported(), look_s)
+                if self._stopping and not self._unreported():
                     break
             try:
                 self._report()
@@ -115,6 +117,7 @@ class UpstreamReporter:
     def _report(self) -> None:
         """Send all unreported progress. Raises EdgeError: it stays unreported."""
         connection = self._connection = self._connection or Connection(self._directory)
+        connection.receive()  # raises BrokerUnreachable if the broker has ended
         with self._news:
             unreported = self._unreported()
         for name in unreported:

@@ -10,15 +10,19 @@ from edge.errors import BrokerUnreachable, EdgeError
 from edge.local import upstream_reporter
 from edge.local.protocol import Done, Drained
 from edge.local.upstream_reporter import LOST_MAX, UpstreamReporter
+from tests.support.waiting import wait_until
 
 
 class Broker:
-    """Stands for the connection to a broker. `meanwhile` is called while a report is under way."""
+    """Stands for the connection to a broker. `meanwhile` is called while a report is under way; the next look
+    finds that the broker has `ended`.
+    """
 
     def __init__(self) -> None:
         self.reports: list[Drained] = []
         self.meanwhile: Callable[[], object] = lambda: None
         self.failure: EdgeError | None = None
+        self.ended = False
 
     def request(self, report: Drained, _: type[Done]) -> Done:
         self.meanwhile()
@@ -26,6 +30,11 @@ class Broker:
             raise self.failure
         self.reports.append(report)
         return Done()
+
+    def receive(self) -> None:
+        ended, self.ended = self.ended, False
+        if ended:
+            raise BrokerUnreachable("gone")
 
     def close(self) -> None:
         """Nothing to close."""
@@ -107,6 +116,22 @@ def test_a_broker_that_restarts_gets_the_progress_of_rings_without_news(
     broker.reports.clear()
     reported(reporter)
     assert broker.reports == [Drained("lake", "t-0", 1, 10, ((1, 3),)), Drained("lake", "t-1", 1, 20, ())]
+
+
+def test_a_broker_that_restarts_while_there_is_no_news_gets_the_progress(
+    reporter: UpstreamReporter, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_reporter, "LOOK_S", 0.01)
+    monkeypatch.setattr(upstream_reporter, "RETRY_S", 0.01)
+    reporter.moved("t-0", 1, 10, [(1, 3)])
+    reporter.start()
+    try:
+        wait_until(lambda: len(broker.reports) == 1)
+        broker.ended = True
+        wait_until(lambda: len(broker.reports) == 2)
+    finally:
+        reporter.stop()
+    assert broker.reports == [Drained("lake", "t-0", 1, 10, ((1, 3),))] * 2
 
 
 def test_losses_of_an_epoch_that_has_ended_are_not_reported(
