@@ -2,7 +2,7 @@
 
     ./dev arm [ARGUMENT ...]
 
-Arguments go to pytest; without them it runs TESTS, which takes about a quarter of an hour. The root and its
+Arguments go to pytest; without them it runs TESTS, which takes about half an hour. The root and its
 packages stay for later runs. The wheel for aarch64 is built first, and the tests use its compiled module.
 
 Emulation shows errors of instructions, of alignment and of system calls. It does not show errors of memory
@@ -36,14 +36,14 @@ BINFMT = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 TESTS = (
     "tests/ringbuf",
     "tests/edge/engine",
-    "tests/edge/transport/test_websocket_frames.py",
+    "tests/edge/transport/test_websocket.py",
     "tests/edge/transport/test_tls_records.py",
     "tests/persistence/segment",
 )
 # Of locks/test.txt, what these import; locks/base.txt is installed as a whole.
 NEEDED = {
     *("pytest", "pytest-asyncio", "pytest-timeout", "iniconfig", "pluggy", "packaging"),
-    *("hypothesis", "sortedcontainers", "numpy", "psutil", "typing-extensions"),
+    *("hypothesis", "sortedcontainers", "numpy", "psutil", "pyarrow", "typing-extensions"),
     *("cryptography", "trustme", "idna"),  # certificates
     *("hatchling", "pathspec", "trove-classifiers"),  # build.py
 }

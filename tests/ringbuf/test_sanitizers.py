@@ -48,8 +48,8 @@ def missing(command: tuple[str, ...]) -> str | None:
         made = subprocess.run(
             [*command, str(empty), "-o", f"{folder}/empty"], capture_output=True, text=True, check=False
         )
-        failed = made.returncode or run(Path(folder, "empty"), check=False).returncode
-        return made.stderr.strip()[-100:] if failed else None
+        done = made if made.returncode else run(Path(folder, "empty"), check=False)
+        return f"status {done.returncode}: {done.stderr.strip()[-100:]}" if done.returncode else None
 
 
 def sanitized_or_skip(directory: Path, main: str, *flags: str, **more) -> Path:
