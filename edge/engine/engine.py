@@ -64,7 +64,6 @@ OPTION_IDS_SHIFT: int = lib.MQ_OPTION_IDS_SHIFT
 OK: int = lib.RB_OK
 FULL: int = lib.RB_FULL
 
-
 # (kind, connection, detail, data): one decision for Python. `connection` is 0 for events of a producer ring.
 Event: TypeAlias = tuple[int, int, int, bytes]
 
@@ -501,8 +500,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
 def engine_of(limits: EngineLimits | None = None) -> Engine:
     """Create an engine."""
     struct = ffi.new("mq_limits *", asdict(limits or EngineLimits()))
-    created = cast(Any, _ringbuf).Engine(bytes(ffi.buffer(struct)), os.urandom(16))
-    return cast(Engine, created)
+    return cast(Engine, cast(Any, _ringbuf).Engine(bytes(ffi.buffer(struct)), os.urandom(16)))
 
 
 def counters_of(engine: Engine) -> Any:
@@ -511,9 +509,7 @@ def counters_of(engine: Engine) -> Any:
 
 
 def listener_of(engine: Engine, number: int) -> Any:
-    """Live view of the mq_listener of that number (0 to 15): its counts and its limits, 0 for the engine's.
-    Limits must be set before the listener accepts.
-    """
+    """Live view of an mq_listener, 0 to 15: counts, and limits (0: the engine's), set before it accepts."""
     return lib.mq_engine_listener(ffi.cast("mq_engine *", engine.address), number)
 
 
@@ -571,6 +567,10 @@ class Loop:
         if count < 0:
             raise OSError(-count, f"the MQTT loop cannot wait: {os.strerror(-count)}")
         return count
+
+    def send(self) -> None:
+        """Send output, up to the limit of a round. The next poll() sends the rest."""
+        lib.mq_loop_send(self._loop)
 
     def flush(self) -> None:
         """Send what can be sent at once."""

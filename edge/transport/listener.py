@@ -276,10 +276,14 @@ class Listener:
             timeout_s = self.broker.tick()
 
     def _answer_events(self) -> None:
-        """Handle events for about EVENTS_S: a storm of connecting clients must not delay messages."""
+        """Handle events for about EVENTS_S: a storm of connecting clients must not delay messages.
+
+        Answers are sent after EVENTS_AT_A_TIME events: clients continue while others are decided about.
+        """
         until_s = time.perf_counter() + EVENTS_S
         while events := self._engine.events(EVENTS_AT_A_TIME):
             self.broker.handle(events)
+            self._loop.send()
             if time.perf_counter() >= until_s:
                 return
 

@@ -519,6 +519,11 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
     }
 }
 
+void mq_loop_send(mq_loop *loop)
+{
+    flush(loop);
+}
+
 void mq_loop_flush(mq_loop *loop)
 {
     uint32_t left = loop->engine->touched.count;

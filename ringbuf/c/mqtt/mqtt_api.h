@@ -244,6 +244,9 @@ void mq_loop_close_listeners(mq_loop *loop);
  * Returns the number of events, or -errno. */
 int mq_loop_poll(mq_loop *loop, int timeout_ms);
 
+/* Send output, up to the limit of a round.  The next poll sends the rest. */
+void mq_loop_send(mq_loop *loop);
+
 /* Send all output that can be sent at once, before closing. */
 void mq_loop_flush(mq_loop *loop);
 

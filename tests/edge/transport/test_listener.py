@@ -9,15 +9,16 @@ import struct
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
 
-from edge.auth.interfaces import anonymous_allowed
+from edge.auth.interfaces import ClientInfo, anonymous_allowed
 from edge.broker.dispatcher import Broker, BrokerLimits
 from edge.broker.sessions import SessionLimits
 from edge.config.schema import Durability
-from edge.engine.engine import EngineLimits, Event, EventKind, engine_of
+from edge.engine.engine import EngineLimits, Event, EventKind, counters_of, engine_of
 from edge.errors import PortTaken
 from edge.mqtt import (
     ConnAck,
@@ -34,13 +35,14 @@ from edge.mqtt import (
     Will,
     encode,
 )
-from edge.transport.listener import Listener
+from edge.transport.listener import EVENTS_AT_A_TIME, Listener
 from edge.transport.refusals import Refusals
 from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import OwnPartition
 from tests.support.mqtt_served import served
 from tests.support.mqtt_socket import RawClient
+from tests.support.recording_authenticator import RecordingAuthenticator
 from tests.support.waiting import PATIENCE_S
 
 
@@ -57,6 +59,30 @@ def ping(client: RawClient) -> None:
 
 def has_input(connection: socket.socket) -> bool:
     return bool(select.select([connection], [], [], 0)[0])
+
+
+def test_connacks_are_sent_before_the_decisions_about_many_other_clients() -> None:
+    """All CONNECTs arrive while the broker's thread is busy."""
+    sent_bytes: list[int] = []  # by the broker, at each decision
+
+    class Counting(RecordingAuthenticator):
+        def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
+            sent_bytes.append(counters_of(there.engine).bytes_out)
+            return super().authenticate(client, password)
+
+    with served(authenticator=Counting()) as there, ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(there.port)) for _ in range(3 * EVENTS_AT_A_TIME)]
+        stack.enter_context(there.client("last", username="u"))  # so the others have been accepted
+        sent_bytes.clear()
+
+        def connect() -> None:
+            for number, client in enumerate(clients):
+                client.send(Connect(f"c{number}", username="u"))
+
+        there.ask(connect)
+        for client in clients:
+            assert isinstance(client.packet(), ConnAck)
+    assert sent_bytes[-1] > sent_bytes[0]
 
 
 def wait_until(condition: object, what: str) -> None:
