@@ -92,8 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
     form = format_of(arguments.format, arguments.output)
     if arguments.follow and form in {"parquet", "arrow"}:
         raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
-    _yield_to_broker()
     records = _records(arguments)
+    _yield_to_broker()  # after the imports, which would take long with the lowest priority on a busy machine
     with writer_of(form, arguments.output) as writer:
         if arguments.follow:
             return _followed(records, query, arguments, writer)
