@@ -31,7 +31,7 @@ from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words
 from edge.cli.progress import progress
 from edge.config.directories import DirectoryLock
-from edge.errors import BrokerUnreachable, EdgeError
+from edge.errors import AccessDenied, BrokerUnreachable, EdgeError
 from edge.local.protocol import Connection, Save, Saved, SettingList, Settings
 from edge.terminal_escape import escaped
 
@@ -78,18 +78,28 @@ def _broker(arguments: argparse.Namespace) -> Iterator[tuple[BrokerFiles, Connec
     """Files of the broker, and a connection to it; None: it does not run, and its directory is locked."""
     wanted = configured(arguments)
     named = arguments.runtime_dir or (wanted.runtime_dir if arguments.config else None)
+    connection = _connection(named)
+    if connection is not None:
+        with connection:
+            files = BrokerFiles.of_settings(connection.request(Settings(), SettingList).settings)
+            if arguments.state_dir in (None, files.state_dir):
+                yield files, connection
+                return
+    if not wanted.state_dir.is_dir():
+        hint = "name the broker by --config, --state-dir, --runtime-dir or --instance"
+        raise EdgeError(f"no broker runs, and {wanted.state_dir} does not exist", hint=hint)
+    with DirectoryLock(wanted.state_dir):
+        yield BrokerFiles.of_config(wanted), None
+
+
+def _connection(runtime_dir: Path | None) -> Connection | None:
+    """Connection to the broker; None if it does not run."""
     try:
-        connection = Connection(named)
+        return Connection(runtime_dir)
+    except AccessDenied:
+        raise
     except BrokerUnreachable:
-        if not wanted.state_dir.is_dir():
-            hint = "name the broker by --config, --state-dir, --runtime-dir or --instance"
-            raise EdgeError(f"no broker runs, and {wanted.state_dir} does not exist", hint=hint) from None
-        with DirectoryLock(wanted.state_dir):
-            yield BrokerFiles.of_config(wanted), None
-        return
-    with connection:
-        settings = connection.request(Settings(), SettingList).settings
-        yield BrokerFiles.of_settings(settings), connection
+        return None
 
 
 def _save(connection: Connection) -> None:
@@ -127,7 +137,8 @@ def content(manifest: Manifest) -> list[str]:
     for top, title in groups.items():
         files = [file for file in manifest.files if file.path.startswith(f"{top}/")]
         size = bytes_in_words(sum(file.bytes for file in files))
-        lines.append(f"{title:<6} {count_in_words(len(files))} files, {size}")
+        many = "file" if len(files) == 1 else "files"
+        lines.append(f"{title:<6} {count_in_words(len(files))} {many}, {size}")
     return lines
 
 

@@ -184,6 +184,12 @@ def test_nothing_is_overwritten(scene: Scene) -> None:
     assert "an earlier backup was interrupted" in scene.brim("backup", scene.directory / "other")[2]
 
 
+def test_a_named_state_directory_is_not_taken_for_that_of_the_running_broker(scene: Scene) -> None:
+    status, _, error = scene.brim("backup", scene.backup, "--state-dir", scene.directory / "other")
+    assert (status, f"{scene.directory}/other does not exist" in error) == (2, True)
+    assert not scene.backup.exists()
+
+
 def test_a_restored_broker_begins_epochs_that_were_never_used(scene: Scene) -> None:
     scene.publish(1)
     assert scene.brim("backup", scene.backup)[0] == 0
