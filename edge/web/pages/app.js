@@ -26,7 +26,7 @@ function drawUser() {
   if (!session.login) {
     replace(place, h("span", { class: "muted small", title: "start with --users to allow changes" }, "read only"));
   } else if (session.user) {
-    replace(place, h("span", { class: "small" }, `${session.user}, ${session.role} `),
+    replace(place, h("span", { class: "small who" }, `${session.user}, ${session.role} `),
       h("button", { type: "button", "data-key": "out", onclick: () => logOut().then(begin, failed) }, "Sign out"));
   } else {
     replace(place, h("button", { type: "button", class: "main", "data-key": "in", onclick: () => signIn(begin) }, "Sign in"));

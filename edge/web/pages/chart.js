@@ -157,6 +157,6 @@ function nice(value, low, base) {
   const span = value - low;
   if (span <= 1e-6) return low + 1;
   const power = base ** Math.floor(Math.log(span) / Math.log(base) + 1e-9);
-  const factors = base === 10 ? [1, 2, 4, 6, 8, 10] : [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+  const factors = base === 10 ? [1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10] : [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
   return low + (factors.find((factor) => factor * power >= span) ?? base) * power;
 }
