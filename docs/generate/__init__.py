@@ -23,6 +23,7 @@ PAGES = {
     "web-api.md": "web_api",
     "spark.md": "spark",
     "metrics.md": "metrics",
+    "errors.md": "errors",
     "sys-topics.md": "sys_topics",
     "formats.md": "formats",
     "python.md": "python_api",

@@ -1,0 +1,40 @@
+"""The page of errors: each class and message of the source is on the page, with its remedy."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from bridge.errors import BridgeError
+from docs.generate import errors
+from edge.errors import EdgeError
+from persistence.errors import LogError
+from ringbuf.errors import RingError
+
+
+def subclasses(kind: type[Exception]) -> set[type[Exception]]:
+    return {kind}.union(*(subclasses(below) for below in kind.__subclasses__()))
+
+
+@pytest.mark.parametrize("tree", [EdgeError, BridgeError, LogError, RingError])
+def test_every_class_of_an_error_tree_has_a_section(tree: type[Exception]) -> None:
+    text = errors.page()
+    wanted = {it for it in subclasses(tree) if it.__module__.split(".")[-1] == "errors"}
+    assert [it.__name__ for it in wanted if f"`{it.__module__}.{it.__name__}`" not in text] == []
+
+
+def test_a_message_stands_with_its_remedy() -> None:
+    lines = [line for line in errors.page().splitlines() if line.startswith("| ")]
+    assert any("cannot listen on … port …" in line and "set host and port" in line for line in lines)
+    assert len(lines) > 200
+
+
+def test_texts_of_names_and_gaps_are_read() -> None:
+    function = ast.parse(
+        'def f(x):\n    text = f"bad {x}"\n    raise EdgeError(text, hint="mend " "x")\n'
+        "    raise EdgeError(x, hint=x)\n"
+    )
+    error = errors.ErrorClass("edge.errors", "EdgeError", ("Exception",), "", set())
+    errors._read_messages(function, {"EdgeError": error})
+    assert error.messages == {("bad …", "mend x")}
