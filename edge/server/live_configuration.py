@@ -72,9 +72,7 @@ class LiveConfiguration:
             read = await asyncio.to_thread(self._read)
             if read.problems:
                 for problem in read.problems:
-                    log.error(
-                        "reload refused, nothing changed; correct the mistake %s", pairs(problem=problem)
-                    )
+                    audit.error("reload refused, nothing changed; correct it %s", pairs(problem=problem))
                 return Reloaded((), tuple(read.problems), self._needs_restart(read.wanted))
             return await self._apply(read)
 
@@ -123,9 +121,10 @@ class LiveConfiguration:
         self._services.follow(effective)
         self._given = replace(self._given, **_live_sections(effective))
         set_level(effective.log_level)
-        applied = [name for name, _, _ in setting_changes(before, self._given)]
-        for name in applied:
-            audit.info("setting changed %s", pairs(name=name))
+        applied = []
+        for name, earlier, now in setting_changes(before, self._given):
+            audit.info("setting changed %s", pairs(name=name, before=str(earlier), now=str(now)))
+            applied.append(name)
         applied += core.listener.apply_certificates(read.certificates)
         if read.users is not None:
             auth = core.config.auth
