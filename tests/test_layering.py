@@ -65,6 +65,7 @@ edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.te
 edge.consumers: EDGE FILES edge.config edge.local edge.mqtt edge.rpc edge.waiting
     persistence.free_disk_space persistence.read ringbuf msgspec pyroaring zmq
 edge.load: edge.errors edge.mqtt ringbuf
+edge.sim: edge.client edge.config edge.errors edge.mqtt msgspec
 edge.observe: EDGE edge.broker edge.config edge.local edge.rpc edge.session_store edge.streams
     edge.terminal_escape edge.transport persistence.log persistence.stats ringbuf msgspec
 bridge:
@@ -97,10 +98,9 @@ edge.web: EDGE bridge.drain bridge.errors edge.auth edge.config edge.consumers e
 edge.doctor: EDGE edge.config edge.observe edge.server edge.transport
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.backup edge.client edge.config edge.consumers edge.doctor
-    edge.load
-    edge.local edge.log edge.mqtt edge.observe edge.server edge.sql edge.streams edge.terminal_escape
-    edge.transport edge.waiting edge.web persistence persistence.archive persistence.maintenance
-    persistence.segment ringbuf msgspec pyarrow rich tomlkit zmq
+    edge.load edge.local edge.log edge.mqtt edge.observe edge.server edge.sim edge.sql edge.streams
+    edge.terminal_escape edge.transport edge.waiting edge.web persistence persistence.archive
+    persistence.maintenance persistence.segment ringbuf msgspec pyarrow rich tomlkit zmq
 edge.__main__: edge.cli
 brim: bridge.spark edge.cli edge.client edge.consumers edge.errors edge.local edge.mqtt edge.sql ringbuf
 """

@@ -53,6 +53,7 @@ VERBS = {
     "doctor": "check the machine, files and network of a broker",
     "passwd": "add, change or delete a user of a password file",
     "bench": "measure an MQTT broker",
+    "sim": "simulate devices that publish, with drifting values and faults",
     "segments": "list, verify, repair and export segments of the log",
     "replay": "send records of the log again",
     "sql": "query the records of rings, log and archive with SQL",

@@ -227,6 +227,13 @@ class Client:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def abort(self) -> None:
+        """Break the connection, as a lost line does: the broker publishes the will. Otherwise as close()."""
+        link, self._link = self._link, None
+        self._finish(None)
+        if link is not None:
+            link.abort()
+
     @property
     def connected(self) -> bool:
         """True if there is a connection at the moment."""

@@ -34,7 +34,7 @@ to = "file:///srv/lake"
 """
 COMMAND = """#!/bin/sh
 case $1 in
-pub|sub|bench|request|reply) more="--port {port}";;
+pub|sub|bench|request|reply|sim) more="--port {port}";;
 esac
 exec {python} -m edge "$@" $more
 """
@@ -107,6 +107,8 @@ SHOWN = {  # a regular expression in the output of the commands that begin so; t
     "brim segments ls": "active",
     "brim segments verify": "",
     "brim service install --print": "ExecStart=",
+    "brim sim": "",
+    "brim sim devices.toml": r"[1-9]\d* published, 0 failed",
     "brim status": "plant",
     "brim streams": "plant-0",
     "brim sub": r"21\.5|on|x",
