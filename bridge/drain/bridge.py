@@ -321,7 +321,7 @@ class Bridge:
             except Exception as error:
                 log.exception("bridge command failed name=%s", self.settings.name)
                 text = f"the command failed: {error!r}"
-                answer.set_exception(InvalidCommand(text, hint="the log of the bridge says where it failed"))
+                answer.set_exception(InvalidCommand(text, hint="the log of the bridge has the place"))
             else:
                 answer.set_result(lines)
             self._commands.popleft()

@@ -243,7 +243,7 @@ class MqttSink:
             limits = accepted.properties
             if limits.maximum_qos == 0:
                 raise SinkUnavailable(
-                    f"{self.url}: takes QoS 0 only", hint="a bridge wants QoS 1: allow it there"
+                    f"{self.url}: takes QoS 0 only", hint="a bridge needs QoS 1: allow it there"
                 )
             if self.commands is not None:
                 with explained(self._target):

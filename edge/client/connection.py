@@ -242,7 +242,7 @@ def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bo
         return CannotConnect(f"{say} by TLS: that port does not speak TLS", hint=_PLAIN)
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
         hint = "is a broker running there?  Start one with `brim run`, or name another host and port"
-        return CannotConnect(f"{say}: connection refused, nobody listens there", hint=hint)
+        return CannotConnect(f"{say}: connection refused, no program listens there", hint=hint)
     hint = "does that port speak plain MQTT?  For TLS use mqtts://" if not secure else ""
     return CannotConnect(f"{say}: {error.strerror or error}", hint=hint)
 

@@ -147,7 +147,7 @@ def qos_pattern(text: str) -> tuple[int, ...]:
         shares = {-1: 0}
     total = sum(shares.values())
     if len(shares) != len(parts) or not set(shares) <= {0, 1, 2} or min(shares.values()) < 1:
-        raise LoadError(f"QoS {text!r} is none", hint="write 0, 1, 2, or a mix such as 0:90,1:9,2:1")
+        raise LoadError(f"invalid QoS {text!r}", hint="write 0, 1, 2, or a mix such as 0:90,1:9,2:1")
     if total > lib.LD_PATTERN_MAX:
         raise LoadError(
             f"the shares of {text!r} are {total} together, more than {lib.LD_PATTERN_MAX}",

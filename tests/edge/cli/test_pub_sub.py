@@ -211,7 +211,7 @@ def test_nobody_there(verb: str) -> None:
     assert done.returncode == Exit.CANNOT_CONNECT
     assert (
         message
-        == f"brim {verb}: cannot connect to 127.0.0.1:{port}: connection refused, nobody listens there"
+        == f"brim {verb}: cannot connect to 127.0.0.1:{port}: connection refused, no program listens there"
     )
     assert hint.startswith("  is a broker running there?")
 

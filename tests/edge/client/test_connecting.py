@@ -26,7 +26,7 @@ async def test_nobody_listens() -> None:
     port = free_port()
     error = await refusal(f"mqtt://127.0.0.1:{port}")
     assert isinstance(error, CannotConnect)
-    assert str(error) == f"cannot connect to 127.0.0.1:{port}: connection refused, nobody listens there"
+    assert str(error) == f"cannot connect to 127.0.0.1:{port}: connection refused, no program listens there"
     assert "brim run" in error.hint
 
 

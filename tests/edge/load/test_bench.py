@@ -72,7 +72,7 @@ def test_a_broker_that_is_not_there_is_status_3_and_a_remedy(capsys) -> None:
     [
         (("publsh",), "there is no scenario 'publsh'"),
         (("--size", 100), "the tour has a fixed load"),
-        (("publish", "-q", "3"), "QoS '3' is none"),
+        (("publish", "-q", "3"), "invalid QoS '3'"),
         (("publish", "-q", "0:90,1:20"), "110 together, more than 100"),
         (("publish", "--window", 0), "window 0 is not in 1 .. 65,535"),
         (("publish", "--connections", 0), "there is no client"),
