@@ -133,7 +133,7 @@ def test_nobody_who_logs_waits_for_who_reads(output):
         logging_setup.configure("info", "text", stream)
         with logging_setup.detached():
             threading.Thread(target=talk).start()
-            assert done.wait(20), "whoever logs waits for the pipe, which nobody reads"
+            assert done.wait(PATIENCE_S), "whoever logs waits for the pipe, which nobody reads"
             text = reader.readline()
             emptying = threading.Thread(target=lambda: [None for _ in reader])
             emptying.start()
