@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bridge.format.drained_file import FileName
 from bridge.format.file_builder import RecordBatch, RecordRun, WriteIntent, build
+from bridge.format.file_name import FileName
 from bridge.sinks.directory import DirectorySink
 from ringbuf.record import encode
 

@@ -40,6 +40,7 @@ from benchmarks import _spark_lake, _spark_triggers
 from bridge.arrow.decode import decode_file
 from bridge.arrow.schema import DDL, TYPES, Constants, batch_of
 from bridge.format import drained_file
+from bridge.format.file_name import SUFFIX
 from bridge.spark.session import session
 
 PARTS = ("rows", "typed", "stream", "trigger")
@@ -148,7 +149,7 @@ class Reads:
 
     def _binary_files(self) -> Any:
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-        files = reader.option("pathGlobFilter", f"*{drained_file.SUFFIX}").load(str(self.root / "json"))
+        files = reader.option("pathGlobFilter", f"*{SUFFIX}").load(str(self.root / "json"))
         return files.select("content").mapInArrow(_decoded, DDL)
 
     def _drain(self, frame: Any) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from bridge.arrow.decode import decode_file
 from bridge.arrow.schema import CORRUPT, TYPES, Constants, batch_of
 from bridge.format import drained_file
+from bridge.format.file_name import SUFFIX
 
 SCHEMA = pa.schema([(name, kind) for name, kind in TYPES.items() if name != CORRUPT])
 PAYLOAD_CHARACTERS = 40
@@ -61,7 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     files: list[Path] = []
     for path in options.paths:
-        files += sorted(path.rglob(f"*{drained_file.SUFFIX}")) if path.is_dir() else [path]
+        files += sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
     show(read(files), options.rows)
 
 

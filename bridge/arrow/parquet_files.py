@@ -17,7 +17,8 @@ from pyarrow import parquet
 
 from bridge.arrow.schema import NEVER_NULL, TYPES, DecodedColumns
 from bridge.errors import DrainedFileError
-from bridge.format.drained_file import PARQUET_COLUMNS, FileFooter, FileName
+from bridge.format.drained_file import PARQUET_COLUMNS, FileFooter
+from bridge.format.file_name import FileName
 from bridge.format.parquet_footer import footer_of
 
 __all__ = ["footer", "rows_of"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bridge.format.drained_file import check_edge
+from bridge.format.file_name import check_edge
 
 __all__ = ["BridgeSettings"]
 

@@ -1,4 +1,4 @@
-"""Drained file: the format that the bridge writes and Spark reads; its name, and its parser.
+"""Drained file: the format that the bridge writes and Spark reads, and its parser.
 
 One file holds contiguous records of one partition and epoch, as they are in the ring. It is structured like a
 segment of the log (persistence/segment/format.py), and closed by a footer. Little-endian.
@@ -44,14 +44,7 @@ segment of the log (persistence/segment/format.py), and closed by a footer. Litt
     crc32 is the one of zlib, and not crc32c: so a reader without compiled code can check header, footer and
     body.
 
-Name:
-    edge={edge}/dt={YYYY-MM-DD}/
-    {drain_seq:016}-{stream}-p{partition:04}-e{epoch:010}-{first:020}-{last:020}.brim
-
-An epoch of version 2 has 19 digits. The day is that of created_ns, UTC. A name determines the content:
-nothing in a file depends on the time at which it is written or read again. Names are enough to prove
-completeness. The drain_seqs of an edge are dense. The offset ranges of each (edge, stream, partition, epoch)
-are contiguous, except for ranges that a footer declares.
+file_name.py has the form of the name. The day in the name is that of created_ns, UTC.
 
 Compressed (suffix .brim.zst): everything before the footer as one zstd frame; then a skippable frame, which
 `zstd -d` ignores. Its content is u64 bytes of the first part before compression, footer and trailer. So the
@@ -68,7 +61,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -77,24 +69,20 @@ from typing import Any, TypeAlias
 
 import msgpack
 
-from bridge.errors import BadName, DrainedFileError
+from bridge.errors import DrainedFileError
+from bridge.format.file_name import FileName
 from bridge.format.lake_epoch import ring_epoch
 
 __all__ = [
     "EXTENT_HEADER_BYTES",
     "HEADER_BYTES",
     "PARQUET_COLUMNS",
-    "PARQUET_SUFFIX",
-    "SUFFIX",
     "TRAILER_BYTES",
     "VERSION",
     "FileExtent",
     "FileFooter",
     "FileHeader",
-    "FileName",
     "ParsedFile",
-    "as_drained",
-    "check_edge",
     "extent_verifies",
     "footer_and_trailer",
     "footer_length",
@@ -113,9 +101,7 @@ EXTENT_HEADER_BYTES = 32
 TRAILER_BYTES = 16
 FOOTER_MAX_BYTES = 1 << 20  # a footer is about 300 bytes; a length above this is damage
 RING_ID = 1
-SUFFIX, COMPRESSED_SUFFIX = ".brim", ".brim.zst"
-# Of the same records as Parquet, with the same name; parquet_footer.py: its metadata.
-PARQUET_SUFFIX = ".parquet"
+# Of the same records as Parquet; parquet_footer.py: its metadata.
 PARQUET_COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")  # of its records
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 SKIPPABLE_MAGIC = 0x184D2A5B  # any of 0x184D2A50 to 0x184D2A5F: format of zstd, 3.1.2
@@ -129,73 +115,6 @@ _CRC = struct.Struct("<I")
 _EXTENT = struct.Struct("<IIIIQQ")
 _TRAILER = struct.Struct("<II8s")
 _SKIPPABLE = struct.Struct("<IIQ")
-
-_EDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(@[A-Za-z0-9][A-Za-z0-9_-]{0,63})?")
-_PATH = re.compile(
-    rf"(?:.*/)?edge=(?P<edge>{_EDGE.pattern})/dt=(?P<day>\d{{4}}-\d\d-\d\d)/"
-    rf"(?P<seq>\d{{16}})-(?P<stream>{_STREAM.pattern})-p(?P<partition>\d{{4,10}})"
-    rf"-e(?P<epoch>\d{{10}}|\d{{19}})-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}(?P<zst>\.zst)?"
-)
-
-
-def as_drained(path: str) -> str:
-    """Name of the drained file for a name of either form."""
-    stem = path.removesuffix(PARQUET_SUFFIX)
-    return path if stem == path else stem + SUFFIX
-
-
-def check_edge(edge: str) -> str:
-    """Return `edge` if names can hold it. Raises BadName."""
-    if not _EDGE.fullmatch(edge):
-        raise BadName(
-            f"edge id {edge!r}", hint="write 1 to 64 of A-Z, a-z, 0-9, . - and _, a letter or digit first"
-        )
-    return edge
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class FileName:
-    """Fields in the name of a drained file. Sorted names of an edge are in the order of draining."""
-
-    edge: str
-    drain_seq: int
-    stream: str
-    partition: int
-    epoch: int
-    first_offset: int
-    last_offset: int
-    day: str  # YYYY-MM-DD
-    compressed: bool = False
-
-    @property
-    def path(self) -> str:
-        """Path relative to the root of the sink, with forward slashes."""
-        return (
-            f"edge={self.edge}/dt={self.day}/{self.drain_seq:016d}-{self.stream}-p{self.partition:04d}"
-            f"-e{self.epoch:010d}-{self.first_offset:020d}-{self.last_offset:020d}"
-            f"{COMPRESSED_SUFFIX if self.compressed else SUFFIX}"
-        )
-
-    @classmethod
-    def parse(cls, path: str) -> FileName | None:
-        """The name in the last three parts of `path`; None: another kind of file."""
-        match = _PATH.fullmatch(path)
-        if match is None:
-            return None
-        partition, epoch, first, last = (int(match[key]) for key in ("partition", "epoch", "first", "last"))
-        name = cls(
-            match["edge"],
-            int(match["seq"]),
-            match["stream"],
-            partition,
-            epoch,
-            first,
-            last,
-            match["day"],
-            match["zst"] is not None,
-        )
-        return name if name.last_offset >= name.first_offset else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from bridge.format.drained_file import (
     EarlierRanges,
     FileFooter,
     FileHeader,
-    FileName,
     Ranges,
     footer_and_trailer,
     skipped_frame_head,
 )
+from bridge.format.file_name import FileName
 from bridge.format.lake_epoch import EPOCH_BITS, ring_epoch
 from bridge.format.zstd import compress_parts
 from persistence.segment.format import pack_extent
@@ -131,7 +131,7 @@ class WriteIntent:
 class DrainedFile:
     """One drained file for a sink, in parts. Memory is valid until put() has returned."""
 
-    name: str  # relative to the root of the sink: the path of a drained_file.FileName
+    name: str  # relative to the root of the sink: the path of a file_name.FileName
     parts: tuple[bytes | memoryview, ...]  # in this order they are the file
     footer: FileFooter  # the footer, as it is in the file
     runs: tuple[RecordRun, ...]  # only the records, for a sink that sends them one by one

@@ -27,15 +27,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bridge.errors import DrainedFileError, SinkBlocked, SinkUnavailable
-from bridge.format.drained_file import (
-    COMPRESSED_SUFFIX,
-    PARQUET_COLUMNS,
-    PARQUET_SUFFIX,
-    SUFFIX,
-    FileFooter,
-    as_drained,
-)
+from bridge.format.drained_file import PARQUET_COLUMNS, FileFooter
 from bridge.format.file_builder import DrainedFile
+from bridge.format.file_name import COMPRESSED_SUFFIX, PARQUET_SUFFIX, SUFFIX, as_drained
 from bridge.format.installation import Holder
 from bridge.format.parquet_footer import footer_of, metadata_of
 from bridge.sinks.interface import FileSink, Leasing

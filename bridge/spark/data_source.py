@@ -56,7 +56,7 @@ from bridge.arrow.schema import (
     never_null,
 )
 from bridge.errors import DrainedFileError, FilesMissing, SourceOptionError
-from bridge.format.drained_file import PARQUET_SUFFIX
+from bridge.format.file_name import PARQUET_SUFFIX
 from bridge.payloads.decode import typed_columns
 from bridge.rangeset import Ranges, subtract
 from bridge.spark import files_view, quiet_workers

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.arrow.schema import TYPES, DecodedColumns
-from bridge.format.drained_file import FileName
+from bridge.format.file_name import FileName
 from bridge.payloads.schema import filter_pattern
 
 __all__ = ["Condition", "Where"]

@@ -25,7 +25,8 @@ from pyarrow import fs
 from bridge.arrow import parquet_files
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.format import drained_file
-from bridge.format.drained_file import PARQUET_SUFFIX, FileFooter, FileName, ParsedFile, as_drained
+from bridge.format.drained_file import FileFooter, ParsedFile
+from bridge.format.file_name import PARQUET_SUFFIX, FileName, as_drained
 
 __all__ = ["DayDirectory", "Landing", "StoredFile", "name_of"]
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from bridge.errors import FilesMissing
-from bridge.format.drained_file import FileName
+from bridge.format.file_name import FileName
 from bridge.rangeset import Ranges, subtract, union
 from bridge.spark.landing_zone import StoredFile
 

@@ -24,7 +24,7 @@ from dataclasses import replace
 from datetime import date, timedelta
 from typing import NamedTuple, TypeAlias
 
-from bridge.format.drained_file import FileName
+from bridge.format.file_name import FileName
 from bridge.rangeset import Ranges
 from bridge.spark.landing_zone import DayDirectory, Landing, StoredFile
 from bridge.spark.task_planning import Cursor, PartitionKey, join_range

@@ -73,7 +73,12 @@ FORMATS = (
     ),
     Format("Log directory", ("persistence/read/directories.py",), None, "persistence/log-v*"),
     Format("Envelope and frame", ("persistence/durable_file.py",), None),
-    Format("Drained file", ("bridge/format/drained_file.py",), drained_file.VERSION, "bridge/drained-v*"),
+    Format(
+        "Drained file",
+        ("bridge/format/drained_file.py", "bridge/format/file_name.py"),
+        drained_file.VERSION,
+        "bridge/drained-v*",
+    ),
     Format(
         "Drained file as Parquet",
         ("bridge/sinks/parquet.py", "bridge/format/parquet_footer.py"),

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from bridge.format import drained_file
+from bridge.format.file_name import SUFFIX
 from examples.demo.device import Payload
 from examples.demo.tally import Tally
 from ringbuf.record import decode, span
@@ -116,7 +117,7 @@ def read_drained(root: Path) -> tuple[Arrived, list[Aggregate], list[Aggregate]]
     footers, length, tally = [], 0, Tally()
     minutes, seconds = Buckets(MINUTE_S), Buckets(1)
     read = msgspec.json.Decoder(Payload).decode
-    for path in sorted(root.rglob(f"*{drained_file.SUFFIX}")):
+    for path in sorted(root.rglob(f"*{SUFFIX}")):
         data = path.read_bytes()
         file = drained_file.parse(data, path.name)
         drained_file.verify(file, path.name)

@@ -19,7 +19,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from bridge.format.drained_file import SUFFIX, FileName
+from bridge.format.file_name import SUFFIX, FileName
 from brim import Ring
 from edge.config.schema import host_edge_id
 from examples.demo.vitals import level

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bridge.format.drained_file import SUFFIX
+from bridge.format.file_name import SUFFIX
 from examples.demo import __main__ as demo
 from examples.demo.plots import draw
 from examples.demo.scene import Scene, Sink

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.format.drained_file import FileName
+from bridge.format.file_name import FileName
 from edge.cli import main
 from tests.support import fleet_scenarios as scenarios
 from tests.support.fleet import Lake

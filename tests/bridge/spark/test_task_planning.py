@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[
 
 from bridge import rangeset
 from bridge.errors import FilesMissing
-from bridge.format.drained_file import FileName
+from bridge.format.file_name import FileName
 from bridge.spark.landing_zone import StoredFile
 from bridge.spark.task_planning import advance, between, pack, tasks_of
 

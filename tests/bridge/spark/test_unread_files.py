@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
 
-from bridge.format.drained_file import FileName
+from bridge.format.file_name import FileName
 from bridge.spark import landing_zone, unread_files
 from bridge.spark.landing_zone import DayDirectory, Landing, StoredFile
 from bridge.spark.task_planning import tasks_of

@@ -1,0 +1,94 @@
+"""Name of a drained file: the path of a file in a directory, the key of an object in a store.
+
+    edge={edge}/dt={YYYY-MM-DD}/
+    {drain_seq:016}-{stream}-p{partition:04}-e{epoch:010}-{first:020}-{last:020}.brim
+
+The suffix of a compressed file is .brim.zst, that of the same records as Parquet is .parquet. An epoch of
+version 2 of the format has 19 digits. A name determines the content: nothing in a file depends on the time at
+which the file is written or read again. Names are enough to prove completeness. The drain_seqs of an edge are
+dense. The offset ranges of each (edge, stream, partition, epoch) are contiguous, except for ranges that a
+footer declares.
+
+Owns the form of names. Never decides which records a file holds (bridge/drain/drain.py), and never reads a
+file. Only the standard library at import.
+
+Invariant: FileName.parse() of a path of a drained file gives the same fields.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from bridge.errors import BadName
+
+__all__ = ["COMPRESSED_SUFFIX", "PARQUET_SUFFIX", "SUFFIX", "FileName", "as_drained", "check_edge"]
+
+SUFFIX, COMPRESSED_SUFFIX, PARQUET_SUFFIX = ".brim", ".brim.zst", ".parquet"
+
+_EDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(@[A-Za-z0-9][A-Za-z0-9_-]{0,63})?")
+_PATH = re.compile(
+    rf"(?:.*/)?edge=(?P<edge>{_EDGE.pattern})/dt=(?P<day>\d{{4}}-\d\d-\d\d)/"
+    rf"(?P<seq>\d{{16}})-(?P<stream>{_STREAM.pattern})-p(?P<partition>\d{{4,10}})"
+    rf"-e(?P<epoch>\d{{10}}|\d{{19}})-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}(?P<zst>\.zst)?"
+)
+
+
+def as_drained(path: str) -> str:
+    """Name of the drained file for a name of either form."""
+    stem = path.removesuffix(PARQUET_SUFFIX)
+    return path if stem == path else stem + SUFFIX
+
+
+def check_edge(edge: str) -> str:
+    """Return `edge` if names can hold it. Raises BadName."""
+    if not _EDGE.fullmatch(edge):
+        raise BadName(
+            f"edge id {edge!r}", hint="write 1 to 64 of A-Z, a-z, 0-9, . - and _, a letter or digit first"
+        )
+    return edge
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FileName:
+    """Fields in the name of a drained file. Sorted names of an edge are in the order of draining."""
+
+    edge: str
+    drain_seq: int
+    stream: str
+    partition: int
+    epoch: int
+    first_offset: int
+    last_offset: int
+    day: str  # YYYY-MM-DD
+    compressed: bool = False
+
+    @property
+    def path(self) -> str:
+        """Path relative to the root of the sink, with forward slashes."""
+        return (
+            f"edge={self.edge}/dt={self.day}/{self.drain_seq:016d}-{self.stream}-p{self.partition:04d}"
+            f"-e{self.epoch:010d}-{self.first_offset:020d}-{self.last_offset:020d}"
+            f"{COMPRESSED_SUFFIX if self.compressed else SUFFIX}"
+        )
+
+    @classmethod
+    def parse(cls, path: str) -> FileName | None:
+        """The name in the last three parts of `path`; None: another kind of file."""
+        match = _PATH.fullmatch(path)
+        if match is None:
+            return None
+        partition, epoch, first, last = (int(match[key]) for key in ("partition", "epoch", "first", "last"))
+        name = cls(
+            match["edge"],
+            int(match["seq"]),
+            match["stream"],
+            partition,
+            epoch,
+            first,
+            last,
+            match["day"],
+            match["zst"] is not None,
+        )
+        return name if name.last_offset >= name.first_offset else None
