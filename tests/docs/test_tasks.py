@@ -74,6 +74,7 @@ SHOWN = {  # a regular expression in the output of the commands that begin so; t
     "brim --help": "publish messages",
     "brim --version": r"brim \d+\.",
     "brim sql": "plant/",
+    "brim sql --since -1h -o": "",
     "brim bench": "received",
     "brim bridge backfill": "plant",
     "brim bridge pause": "paused",

@@ -55,7 +55,8 @@ def archived(tmp_path: Path) -> Path:
 
 
 def test_duckdb_reads_archives_as_they_lie(archived: Path) -> None:
-    found = duckdb.sql(
+    connection = duckdb.connect()  # of its own: that of the module is shared with other tests
+    found = connection.sql(
         'select topic, count(*), min("offset"), max(epoch_ns(make_timestamp_ns(timestamp_ns))), '
         "       sum(cast(json_extract(decode(payload), '$.value') as int)), count(properties), "
         "       count(verbatim) "
