@@ -97,11 +97,11 @@ class Client:
 
     def close(self) -> None:
         """Disconnect: the broker discards the will.  Subscriptions end; unacknowledged messages fail."""
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
-            return
-        self._run(self._end())
-        self._stop(loop, thread)
+        self._close(self._end())
+
+    def abort(self) -> None:
+        """Break the connection, as a lost line does: the broker publishes the will.  Otherwise as close()."""
+        self._close(self._break())
 
     @property
     def client_id(self) -> str:
@@ -152,6 +152,19 @@ class Client:
         await self._client.close()
         for subscription in self._subscriptions:
             subscription._keep_rest()
+
+    async def _break(self) -> None:
+        self._client.abort()
+        await self._end()
+
+    def _close(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Run the last coroutine of the loop, and end the thread."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            ending.close()
+            return
+        self._run(ending)
+        self._stop(loop, thread)
 
     def _opened(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

@@ -49,6 +49,19 @@ def test_a_subscription_in_a_with_block_unsubscribes(broker: BrimProcess) -> Non
         assert client.dropped == 0
 
 
+def test_an_aborted_connection_leaves_a_will_and_a_closed_one_does_not(broker: BrimProcess) -> None:
+    before = threading.active_count()
+    with brim.connect(url(broker)) as watcher, watcher.subscribe("will/#", qos=1) as wills:
+        with brim.connect(url(broker), will=brim.Will("will/closed", b"x", 1)):
+            pass
+        aborted = brim.connect(url(broker), will=brim.Will("will/aborted", b"x", 1))
+        with aborted:
+            aborted.abort()
+            assert not aborted.connected
+        assert next(wills).topic == "will/aborted"
+    assert threading.active_count() == before
+
+
 def test_bad_arguments_are_value_errors_and_nothing_is_sent(broker: BrimProcess) -> None:
     with pytest.raises(ValueError, match="not the address of an MQTT broker"):
         brim.connect("http://127.0.0.1")

@@ -211,4 +211,4 @@ def test_a_restored_broker_begins_epochs_that_were_never_used(scene: Scene) -> N
 def _lives(scene: Scene) -> list[tuple[int, int]]:
     """First epoch and random number of each life: an epoch in the lake has both."""
     data = (scene.directory / "state" / "installation").read_bytes()
-    return [tuple(life) for life in json.loads(data[data.index(b"{") :])["lives"]]
+    return [tuple(life) for life in json.loads(data[data.index(b'{"') :])["lives"]]
