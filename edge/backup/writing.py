@@ -204,7 +204,7 @@ class _Backup:
 
 
 def _logged_end(readers: dict[Path, LogReader], name: str, epoch: int) -> int:
-    """Offset after the last record of the ring in any log; 0 if there is none of that epoch."""
+    """Offset after the last record of that ring and epoch in all logs; 0 if no log has such a record."""
     ends = [0]
     for reader in readers.values():
         reader.refresh()

@@ -28,7 +28,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from edge import logging_setup
-from edge.cli.config_options import add_config_arguments, add_runtime_argument, configured
+from edge.cli.config_options import (
+    add_config_arguments,
+    add_logging_arguments,
+    add_runtime_argument,
+    configured,
+)
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
 from edge.cli.status import loss_lines
@@ -60,18 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running = verbs.add_parser("run", help="run a bridge until SIGTERM")
     running.add_argument("name", type=_name, nargs="?", help="name of the [[bridge]] (default: the only one)")
     running.add_argument("--to", metavar="URL", help="drain all streams to this URL, without a [[bridge]]")
-    running.add_argument(
-        "--log-level",
-        choices=logging_setup.LEVELS,
-        default="info",
-        help="lowest level logged (default: %(default)s)",
-    )
-    running.add_argument(
-        "--log-format",
-        choices=logging_setup.FORMATS,
-        default="text",
-        help="form of log lines (default: %(default)s)",
-    )
+    add_logging_arguments(running)
     add_config_arguments(running)
     status = verbs.add_parser("status", help="show the bridges of this machine")
     status.add_argument("name", type=_name, nargs="?", help="name of one bridge (default: all)")

@@ -7,11 +7,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge.cli.argument_types import directory, instance
+from edge.logging_setup import FORMATS, LEVELS
 
 if TYPE_CHECKING:
     from edge.config.schema import Config
 
-__all__ = ["add_config_arguments", "add_runtime_argument", "configured"]
+__all__ = ["add_config_arguments", "add_logging_arguments", "add_runtime_argument", "configured"]
+
+
+def add_logging_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --log-level and --log-format of a process next to the broker."""
+    parser.add_argument(
+        "--log-level",
+        choices=LEVELS,
+        default="info",
+        help="lowest level logged (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="text",
+        help="form of log lines (default: %(default)s)",
+    )
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:

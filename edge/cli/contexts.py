@@ -67,7 +67,7 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
         replace_file(OsFiles(), str(file), [data, b"\n"], mode=FILE_MODE)
 
     def named(self, name: str) -> Context:
-        """One context. Raises EdgeError if there is none of that name."""
+        """Return the context of that name. Raises EdgeError if no context has the name."""
         if name not in self.contexts:
             known = ", ".join(self.contexts) or "none"
             raise EdgeError(

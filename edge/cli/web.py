@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from edge import logging_setup
-from edge.cli.config_options import add_config_arguments, configured
+from edge.cli.config_options import add_config_arguments, add_logging_arguments, configured
 from edge.config import loader
 from edge.config.schema import Web
 from edge.errors import EdgeError
@@ -47,18 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="user who may disconnect clients, publish and control bridges; all other users only read",
     )
-    parser.add_argument(
-        "--log-level",
-        choices=logging_setup.LEVELS,
-        default="info",
-        help="lowest level logged (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=logging_setup.FORMATS,
-        default="text",
-        help="form of log lines (default: %(default)s)",
-    )
+    add_logging_arguments(parser)
     parser.add_argument(
         "--with-parent",
         action="store_true",

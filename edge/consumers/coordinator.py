@@ -115,7 +115,7 @@ class Coordinator:
         sinks_of: Callable[[str], str] = lambda topic: "",
     ) -> None:
         """Create the coordinator. `sinks_of` a topic: the stream whose sinks must have its messages before
-        they are reported, "" if there is none.
+        they are reported; "": the topic has no such stream.
         """
         self.registry = registry
         self.outbox = Outbox()

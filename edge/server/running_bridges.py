@@ -105,7 +105,7 @@ class RunningBridges:
             await self._stop(bridge.name)
             if before is not None and before.in_broker:
                 await self._start(bridge_settings(before, self._config))
-            state = "the earlier bridge continues" if before is not None else "there is none of that name"
+            state = "the earlier bridge continues" if before is not None else "no bridge of that name runs"
             return f"bridge.{bridge.name}: {reason}; {state}"
         return ""
 

@@ -84,7 +84,7 @@ class GroupOffset(Struct, frozen=True, forbid_unknown_fields=True):
     """Partitions; empty: all of the group."""
 
 
-class Letter(Struct, frozen=True, forbid_unknown_fields=True):
+class OneMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """A message to publish."""
 
     topic: Topic
@@ -128,7 +128,7 @@ async def clear_retained(console: Console, call: Call, body: OneFilter) -> Resul
     return {"count": count}
 
 
-async def publish(console: Console, call: Call, body: Letter) -> Result:
+async def publish(console: Console, call: Call, body: OneMessage) -> Result:
     """Publish a message. The answer comes when the message is as durable as its stream promises."""
     try:
         check_name(body.topic)
@@ -151,7 +151,7 @@ async def publish(console: Console, call: Call, body: Letter) -> Result:
     return {"stored": answer.stored}
 
 
-def _payload(body: Letter) -> bytes:
+def _payload(body: OneMessage) -> bytes:
     if body.encoding == "text":
         return body.payload.encode("utf-8", "surrogatepass")
     try:
@@ -228,7 +228,7 @@ ACTIONS = (
     Endpoint("POST", f"{PREFIX}/client/disconnect", ConsoleRole.OPERATOR, disconnect, OneClient),
     Endpoint("POST", f"{PREFIX}/client/forget", ConsoleRole.OPERATOR, forget, OneClient),
     Endpoint("POST", f"{PREFIX}/retained/clear", ConsoleRole.OPERATOR, clear_retained, OneFilter),
-    Endpoint("POST", f"{PREFIX}/publish", ConsoleRole.OPERATOR, publish, Letter),
+    Endpoint("POST", f"{PREFIX}/publish", ConsoleRole.OPERATOR, publish, OneMessage),
     Endpoint("POST", f"{PREFIX}/bridge/pause", ConsoleRole.OPERATOR, pause_bridge, OneBridge),
     Endpoint("POST", f"{PREFIX}/bridge/resume", ConsoleRole.OPERATOR, resume_bridge, OneBridge),
     Endpoint("POST", f"{PREFIX}/bridge/skip", ConsoleRole.ADMIN, skip_records, SkippedPart),

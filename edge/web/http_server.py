@@ -46,7 +46,7 @@ class _ConnectionPlaces:
         self.may_log = LogThrottle()
 
     def take(self, address: str) -> bool:
-        """Take a place; False: there is none."""
+        """Take a place. Returns False if all places are taken."""
         own_max = CONNECTIONS_MAX if is_loopback(address) else OF_ADDRESS_MAX
         if self.addresses.total() >= CONNECTIONS_MAX or self.addresses[address] >= own_max:
             if self.may_log():

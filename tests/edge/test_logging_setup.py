@@ -117,7 +117,7 @@ def test_lines_of_one_kind_are_limited_and_the_rest_are_counted(output, monkeypa
     assert lines[-1].endswith("refused n=last lines_left_out=7")
 
 
-def test_nobody_who_logs_waits_for_who_reads(output):
+def test_a_logging_thread_does_not_wait_for_a_reader(output):
     import os
     import threading
 
@@ -133,7 +133,7 @@ def test_nobody_who_logs_waits_for_who_reads(output):
         logging_setup.configure("info", "text", stream)
         with logging_setup.detached():
             threading.Thread(target=talk).start()
-            assert done.wait(PATIENCE_S), "whoever logs waits for the pipe, which nobody reads"
+            assert done.wait(PATIENCE_S), "the logging thread waits for a pipe that is not read"
             text = reader.readline()
             emptying = threading.Thread(target=lambda: [None for _ in reader])
             emptying.start()
