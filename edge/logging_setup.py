@@ -21,11 +21,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
+from edge.recent_lines import RecentLines
 from edge.terminal_escape import escaped
 
-__all__ = ["AUDIT", "FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "form", "pairs", "set_level"]
+__all__ = [
+    "AUDIT", "FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "form", "pairs", "recent",
+    "set_level", "text_of",
+]  # fmt: skip
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -40,6 +44,7 @@ VALUE_MAX = 1_000  # characters of a value: a client may choose 64 KiB of text, 
 FLUSH_S = 2.0  # time to write waiting lines at the end, if the reader is slow
 
 _form: Final = ["text"]  # that of configure()
+_recent: Final = RecentLines()
 _NEEDS_QUOTES = re.compile(r'[\s"=]|^$')
 
 
@@ -86,14 +91,32 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '\\"') + '"' if _NEEDS_QUOTES.search(text) else text
 
 
+def text_of(line: dict[str, Any]) -> str:
+    """Text of a line in the form for people, without control characters."""
+    seconds, ms = divmod(line["time_ns"] // 1_000_000, 1_000)
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    text = f"{clock}.{ms:03d} {line['level'].upper():<7} {line['logger']}: {escaped(line['message'])}"
+    return "\n".join([text, *map(escaped, line.get("exception", "").splitlines())])
+
+
+def _line_of(record: logging.LogRecord) -> dict[str, Any]:
+    """A record as JSON can have it."""
+    line: dict[str, Any] = {
+        "time_ns": int(record.created * 1e9),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "message": _plain(record.getMessage()),
+    }
+    if fields := _fields_of(record):
+        line["fields"] = fields
+    if record.exc_info:
+        line["exception"] = logging.Formatter().formatException(record.exc_info)
+    return line
+
+
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        seconds = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
-        text = escaped(record.getMessage())
-        line = f"{seconds}.{int(record.msecs):03d} {record.levelname:<7} {record.name}: {text}"
-        if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return line
+        return text_of(_line_of(record))
 
 
 class _JsonFormatter(logging.Formatter):
@@ -104,17 +127,7 @@ class _JsonFormatter(logging.Formatter):
         self._encode = encode
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time_ns": int(record.created * 1e9),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": _plain(record.getMessage()),
-        }
-        if fields := _fields_of(record):
-            line["fields"] = fields
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return self._encode(line).decode()
+        return self._encode(_line_of(record)).decode()
 
 
 class _Limit(logging.Filter):
@@ -140,7 +153,7 @@ class _Limit(logging.Filter):
 
 
 class _Waiting(logging.Handler):
-    """Handler that queues records; if the queue is full they are counted instead."""
+    """Handler that keeps lines for recent() and queues records; if the queue is full they are counted."""
 
     def __init__(self, waiting: queue.Queue[logging.LogRecord | None]) -> None:
         super().__init__()
@@ -148,6 +161,7 @@ class _Waiting(logging.Handler):
         self._waiting = waiting
 
     def emit(self, record: logging.LogRecord) -> None:
+        _recent.add(_line_of(record))
         try:
             self._waiting.put_nowait(record)
         except queue.Full:
@@ -203,6 +217,11 @@ def configure(
 def form() -> str:
     """Form of the log, as configure() has set it, for processes that write to the same place."""
     return _form[0]
+
+
+def recent() -> RecentLines:
+    """The newest lines that this process has logged inside detached()."""
+    return _recent
 
 
 def set_level(level: str) -> None:

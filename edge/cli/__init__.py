@@ -45,6 +45,7 @@ VERBS = {
     "status": "show the state of a running broker, and losses",
     "top": "show rates, lag, losses and clients live",
     "tap": "show messages as they pass, or rates of topics",
+    "logs": "show the newest log lines of a running broker",
     "streams": "show streams with their rings, rates and readers",
     "topics": "show topics with rates, age and last value",
     "retained": "list, print or clear retained messages",

@@ -18,6 +18,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeVar
 
+import msgspec
 from msgspec import field
 
 from edge.broker.durability import Lost
@@ -39,6 +40,8 @@ from edge.local.protocol import (
     Disconnect,
     Done,
     Drained,
+    LogLines,
+    LogPage,
     Overview,
     Produce,
     Reload,
@@ -62,7 +65,7 @@ from edge.local.protocol import (
     Settings,
     Status,
 )
-from edge.logging_setup import pairs
+from edge.logging_setup import pairs, recent
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 from edge.rpc.peers import Peer, Peers
@@ -180,9 +183,8 @@ class LocalEndpoint(Server[LocalPeer]):
                 return await self._reload_files(peer)
             case Save(ticket=ticket):
                 return await self._save_state(peer, ticket)
-            case Settings():
-                self._check_privileged(peer, "read the configuration")
-                return SettingList(public_settings(self._config))
+            case Settings() | LogLines():
+                return self._private(peer, request)
             case ClearRetained():
                 return await self._clear_retained(peer, request)
 
@@ -293,6 +295,13 @@ class LocalEndpoint(Server[LocalPeer]):
         saved: Saved = await self._on_writer_thread(lambda: save(ticket))
         return saved
 
+    def _private(self, peer: LocalPeer, request: Settings | LogLines) -> Answer:
+        if isinstance(request, LogLines):
+            self._check_privileged(peer, "read the log lines")
+            return _log_page(request.after)
+        self._check_privileged(peer, "read the configuration")
+        return SettingList(public_settings(self._config))
+
     def _check_privileged(self, peer: LocalPeer, action: str) -> None:
         """Raise Refused unless the peer runs as the broker's own user or root."""
         if peer.uid not in self._peers.privileged:
@@ -342,6 +351,16 @@ def _check_filter(topic_filter: str) -> None:
         check_filter(topic_filter)
     except ProtocolError as error:
         raise Refused(error.detail) from error
+
+
+def _log_page(after: int) -> LogPage:
+    """Lines after a number: as many as fit into an answer."""
+    lines, last, skipped = recent().since(after)
+    shown = len(lines)
+    while len(encode(page := LogPage(tuple(lines[:shown]), last, skipped))) > ANSWER_MAX_BYTES and shown > 1:
+        shown //= 2
+        last = lines[shown - 1]["number"]
+    return msgspec.structs.replace(page, more=shown < len(lines))
 
 
 def _no_session(client_id: str, missing: str) -> Refused:

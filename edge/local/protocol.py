@@ -16,6 +16,7 @@ edge.rpc has the layer below: encoding, server and client. On a connection that 
     reload           reloaded    read the configuration and its files again; only for the same users
     save             saved       write the session snapshot and retained messages; only for the same users
     settings         setting_list  the configuration in effect; only for the same users
+    log_lines        log_page    the newest lines that the broker has logged; only for the same users
     retained         retained_list  a page of the retained messages of a topic filter
     clear_retained   cleared     remove a page of them; only for the broker's own user, and root
     drained          done        a sink has records that publishers may wait for (durability = "upstream")
@@ -48,6 +49,8 @@ __all__ = [
     "Done",
     "Drained",
     "Failed",
+    "LogLines",
+    "LogPage",
     "Message",
     "Overview",
     "Produce",
@@ -274,6 +277,26 @@ class SettingList(Message, frozen=True, tag="setting_list"):
     settings: dict[str, Any]
 
 
+class LogLines(Message, frozen=True, tag="log_lines"):
+    """Request the log lines after number `after`; 0: all that the broker keeps."""
+
+    after: int = 0
+    version: int = VERSION
+
+
+class LogPage(Message, frozen=True, tag="log_page"):
+    """Log lines (edge.recent_lines), the oldest first.
+
+    `last`: `after` of the next request. `skipped`: lines that the broker no longer keeps. `more`: True if
+    further lines follow.
+    """
+
+    lines: tuple[dict[str, Any], ...]
+    last: int
+    skipped: int = 0
+    more: bool = False
+
+
 class RemoveSession(Message, frozen=True, tag="remove_session"):
     """Request the end of the session of a client, and of its connection."""
 
@@ -283,11 +306,11 @@ class RemoveSession(Message, frozen=True, tag="remove_session"):
 
 Request = (
     Status | Overview | Rings | Admit | Produce | Drained | Sessions | Session | Disconnect | RemoveSession
-    | Retained | ClearRetained | Reload | Save | Settings
+    | Retained | ClearRetained | Reload | Save | Settings | LogLines
 )  # fmt: skip
 Answer = (
     RingList | Report | SessionList | SessionDetails | RetainedList | Cleared | Reloaded | Saved
-    | SettingList | Done | Failed
+    | SettingList | LogPage | Done | Failed
 )  # fmt: skip
 
 PROTOCOL: Final = Protocol(

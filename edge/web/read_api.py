@@ -12,7 +12,16 @@ from edge.config.public_settings import flat_settings
 from edge.errors import BrokerUnreachable, EdgeError, Refused
 from edge.local.filters import checked_filters
 from edge.local.payloads import payload_fields
-from edge.local.protocol import Retained, RetainedList, Session, SessionDetails, SettingList, Settings
+from edge.local.protocol import (
+    LogLines,
+    LogPage,
+    Retained,
+    RetainedList,
+    Session,
+    SessionDetails,
+    SettingList,
+    Settings,
+)
 from edge.mqtt.topic_filters import split_share
 from edge.web.api_model import PREFIX, ApiError, Call, EndlessAnswer, Endpoint, Nothing, Result
 from edge.web.client_list import SORTS as CLIENT_SORTS
@@ -56,6 +65,13 @@ class ClientPage(Struct, frozen=True, forbid_unknown_fields=True):
     """Part of the client identifier, user or address."""
     state: Literal["all", "connected", "away", "dropping"] = "all"
     """Only connected clients, only sessions of absent clients, or only clients that have lost messages."""
+
+
+class LinesAfter(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of the log lines."""
+
+    after: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    """`last` of the previous answer; 0: all lines that the broker keeps."""
 
 
 class OneClient(Struct, frozen=True, forbid_unknown_fields=True):
@@ -251,6 +267,16 @@ async def settings(console: Console, call: Call, query: Nothing) -> Result:
     return {"settings": rows}
 
 
+async def log_lines(console: Console, call: Call, query: LinesAfter) -> Result:
+    """The newest log lines of the broker's process, the oldest first, as `brim logs --json` has them.
+
+    `skipped`: lines that the broker no longer keeps. `more`: True if further lines follow at once. The lines
+    name clients, users and addresses, and have the text of errors, so they are for operators.
+    """
+    page = await console.link.request(LogLines(query.after), LogPage)
+    return {"lines": page.lines, "last": page.last, "skipped": page.skipped, "more": page.more}
+
+
 READS = (
     Endpoint("GET", f"{PREFIX}/overview", ConsoleRole.ANONYMOUS, overview, Since),
     Endpoint("GET", f"{PREFIX}/clients", ConsoleRole.ANONYMOUS, clients, ClientPage),
@@ -264,4 +290,5 @@ READS = (
     Endpoint("GET", f"{PREFIX}/bridges", ConsoleRole.ANONYMOUS, bridges),
     Endpoint("GET", f"{PREFIX}/consumers", ConsoleRole.ANONYMOUS, consumers),
     Endpoint("GET", f"{PREFIX}/settings", ConsoleRole.VIEWER, settings),
+    Endpoint("GET", f"{PREFIX}/log-lines", ConsoleRole.OPERATOR, log_lines, LinesAfter),
 )

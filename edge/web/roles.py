@@ -2,7 +2,7 @@
 
     anonymous   reads, if there is no password file
     viewer      reads; also the configuration
-    operator    disconnects, forgets, clears, publishes, pauses and resumes
+    operator    reads the log lines of the broker; disconnects, forgets, clears, publishes, pauses and resumes
     admin       in addition, all that loses data or changes rights: skip, reset of groups, reload
 
 Owns the file as it was last read. A changed file is read again; a file that is not valid stays without

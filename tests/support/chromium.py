@@ -189,6 +189,11 @@ class Chromium:
     ) -> None:
         self._down.close()
 
+    @property
+    def pid(self) -> int:
+        """Process, and process group, of the browser."""
+        return self._process.pid
+
     def page(self, width: int = 1280, height: int = 860, *, dark: bool = False) -> Page:
         """A new tab, with cookies and storage of its own."""
         context = self.call("Target.createBrowserContext")["browserContextId"]

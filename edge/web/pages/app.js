@@ -7,7 +7,7 @@ import { duration } from "./format.js";
 const PAGES = [
   ["overview", "Overview"], ["clients", "Clients"], ["topics", "Topics"], ["tap", "Live tap"],
   ["streams", "Streams"], ["log", "Log and disk"], ["bridges", "Bridges"], ["consumers", "Consumers"],
-  ["publish", "Publish"], ["settings", "Configuration"],
+  ["publish", "Publish"], ["settings", "Configuration"], ["lines", "Log lines"],
 ];
 const REFRESH_MS = 2000;
 const view = document.getElementById("view");

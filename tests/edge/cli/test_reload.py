@@ -16,7 +16,7 @@ from edge.cli.exit_status import Exit
 from edge.config import loader
 from edge.config.directories import control_socket
 from edge.config.public_settings import flat_settings, public_settings
-from edge.local.protocol import Message, Reload, Settings
+from edge.local.protocol import LogLines, Message, Reload, Settings
 from edge.rpc.protocol import encode as request_bytes
 from tests.edge.cli.test_clients import FOREIGN
 from tests.edge.cli.test_topics import brim
@@ -102,8 +102,10 @@ def test_the_first_file_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user for a moment")
-@pytest.mark.parametrize("message", [Reload(), Settings()], ids=["reload", "settings"])
-async def test_another_user_may_neither_reload_nor_read_the_configuration(
+@pytest.mark.parametrize(
+    "message", [Reload(), Settings(), LogLines()], ids=["reload", "settings", "log_lines"]
+)
+async def test_another_user_may_neither_reload_nor_read_configuration_and_log_lines(
     broker: BrimProcess, message: Message
 ) -> None:
     broker.runtime_dir.chmod(0o777)

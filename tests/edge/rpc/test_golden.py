@@ -36,6 +36,8 @@ BROKER: dict[str, Any] = {
     "request save": of_broker.Save(7),
     "answer saved": of_broker.Saved(7, done=True),
     "request settings": of_broker.Settings(),
+    "request log_lines": of_broker.LogLines(1_795_000_000_000_000),
+    "answer log_page": of_broker.LogPage(({"number": 7, "message": "ready"},), 7, 2, more=True),
     "answer reloaded": of_broker.Reloaded(("acl",), ("users: line 3",), ("limits.qos_max",)),
     "answer setting_list": of_broker.SettingList({"edge_id": "press"}),
     "request retained": of_broker.Retained("a/#", 4096, 64),

@@ -160,6 +160,15 @@ def test_the_configuration_is_shown_without_secrets(tmp_path: Path) -> None:
     assert (rows["edge_id"]["value"], rows["limits.topics_max"]["is_default"]) == ("here", True)
 
 
+def test_log_lines_are_for_operators(served: Any) -> None:
+    for user, status in (("eve", 403), ("bob", 200), ("ann", 200)):
+        answer = signed_in(served[0], user).send("GET", "/api/v1/log-lines")
+        assert answer.status == status, user
+        assert (b"ready edge_id=here" in answer.body) == (status == 200)
+    lines = signed_in(served[0], "bob").get("log-lines", after=answer.content["last"])["lines"]
+    assert lines == []
+
+
 # ---- sessions ----
 
 

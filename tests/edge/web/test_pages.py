@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from edge.local.protocol import Connection, Disconnect, Done
 from edge.mqtt import PingReq, Properties, Publish, Subscribe, Subscription, encode
 from tests.support.abuse import V5, connected
 from tests.support.brim_process import BrimProcess
@@ -39,6 +40,7 @@ PAGES = (
     "consumers",
     "publish",
     "settings",
+    "lines",
 )
 FIRST_PAINT_MAX_MS = 10_000  # a busy machine; benchmarks have the figure
 # Rows of the accessibility tree that a person who cannot see the page gets a name for.
@@ -198,6 +200,32 @@ def test_messages_pass_by_and_pause(admin: Page, site: Site) -> None:
     assert admin.value("document.querySelectorAll('.tap li').length") == 1
 
 
+def test_log_lines_are_shown_searched_and_paused(admin: Page, site: Site) -> None:
+    def log(client_id: str) -> None:
+        with connected(site.broker.port, client_id, V5), Connection(site.broker.runtime_dir) as connection:
+            connection.request(Disconnect(client_id), Done)
+
+    show(admin, "lines")
+    admin.until_text("ready edge_id=press-7")
+    log(HOSTILE + "\u202e")
+    admin.write("input[type=search]", "ONERROR")
+    admin.until_text("<img src=x")
+    admin.until_text("\\u202e")
+    assert "owned" not in admin.value("document.title")
+    admin.write("input[type=search]", "")
+    admin.choose("select", "error")
+    admin.until("document.querySelectorAll('.lines li').length === 0")
+    admin.choose("select", "info")
+    admin.click("text=Pause")
+    admin.until_text("paused, ")
+    log("while-paused")
+    log("after-it")
+    admin.click("text=Continue")
+    admin.until_text("after-it")
+    admin.until_text("while-paused")
+    assert admin.value("document.querySelector('.lines li').textContent.includes('after-it')")
+
+
 def test_a_bridge_is_paused_resumed_and_skipped(admin: Page) -> None:
     show(admin, "bridges")
     for button, pill in (("Pause", ".pill.warn"), ("Resume", ".card .pill.good")):
@@ -248,6 +276,8 @@ def test_a_viewer_sees_no_button_that_changes_something(site: Site) -> None:
         for name in ("clients", "bridges", "consumers", "settings"):
             show(page, name)
             page.until("!document.querySelector('#view > p.muted')")
+        show(page, "lines")
+        page.until_text("shown to the role operator")
         show(page, "clients")
         page.write("input[type=search]", "shown")
         page.click("td button.link")
