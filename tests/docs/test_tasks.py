@@ -147,13 +147,14 @@ class Desk(Newcomer):
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """One broker for all commands: later ones use what earlier ones have left."""
+    """One broker for all commands, which may run in any order."""
     with memory_directory() as memory:
         desk = Desk(tmp_path_factory.mktemp("desk"), memory)
         desk.prepare()
         with desk.broker(CONFIGURATION), Child(DEVICE, f"mqtt://127.0.0.1:{desk.ports['mqtt']}") as device:
             device.lines_until("ready")
             desk.command("brim sub -c -i dashboard -q 1 'plant/#' -C 1")  # leaves a session
+            desk.command("brim config init > first.toml; brim sim --init > devices.toml")
             with desk.start("reply", "plant/cmd", "running") as replies:
                 replies.patience_s = COMMAND_S
                 yield desk
