@@ -262,6 +262,17 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
     assert circles(arrows) == set()
 
 
+def test_the_base_of_the_c_core_includes_no_room_above_it() -> None:
+    base = ROOT / "ringbuf/c/base"
+    includes = {
+        (path.name, included)
+        for path in base.iterdir()
+        for included in re.findall(r'#include "([^"]+)"', path.read_text())
+    }
+    assert ("utf8.c", "base/utf8.h") in includes
+    assert {pair for pair in includes if not pair[1].startswith("base/")} == {("record.h", "ringbuf_api.h")}
+
+
 def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == {frozenset("abc")}
 

@@ -94,7 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         must(encode(&filters, version, has_qos, again) == length, "all bytes are parts");
         must(memcmp(again, body, length) == 0, "the parts are those of the body");
         for (uint32_t i = 0; i < filters.count; i++)
-            must(filters.filter[i].qos <= 2 && mq_is_utf8((const uint8_t *)filters.filter[i].text,
+            must(filters.filter[i].qos <= 2 && rb_is_utf8((const uint8_t *)filters.filter[i].text,
                                                           filters.filter[i].length),
                  "a filter is a text with a QoS");
         subscribe_and_leave(&filters);

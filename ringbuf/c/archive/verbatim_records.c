@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "mqtt/in/packets.h"
+#include "base/utf8.h"
 
 static bool is_zeros(const uint8_t *bytes, uint64_t length)
 {
@@ -36,13 +36,13 @@ static bool is_plain(const rb_record *header, const rb_parts *parts, uint32_t ke
     uint32_t parts_end = parts->properties_position + parts->properties_length;
     return header->key_hash == key_hash && header->timestamp_ns <= INT64_MAX &&
            is_zeros(record + parts_end, parts->payload_position - parts_end) &&
-           is_zeros(record + header->length, span - header->length) && mq_is_utf8(key, header->key_length);
+           is_zeros(record + header->length, span - header->length) && rb_is_utf8(key, header->key_length);
 }
 
 static void mask(const rb_decode_columns *columns, uint64_t row, const rb_record *header)
 {
     uint8_t *key = columns->key + columns->key_ends[row];
-    if (!mq_is_utf8(key, header->key_length))
+    if (!rb_is_utf8(key, header->key_length))
         memset(key, '?', header->key_length);
     if (header->timestamp_ns > INT64_MAX)
         columns->timestamp_ns[row] = INT64_MAX;

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-#include "mqtt/in/packets.h"
+#include "base/utf8.h"
 #include "base/record.h"
 
 enum kind { NIL, BOOLEAN, INTEGER, UNSIGNED, FLOAT, STRING, BINARY, EXTENSION, ARRAY, MAP };
@@ -174,7 +174,7 @@ static uint16_t append(rb_unpack_field *field, const item *value)
     bool text = field->type == RB_STRING;
     if (value->kind != STRING && (text || value->kind != BINARY))
         return RB_UNPACK_TYPE;
-    if (text && !mq_is_utf8(value->bytes, value->length))
+    if (text && !rb_is_utf8(value->bytes, value->length))
         return RB_UNPACK_TEXT;
     if (value->length > field->capacity - field->filled)
         return RB_UNPACK_CUT;

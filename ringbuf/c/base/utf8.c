@@ -3,7 +3,7 @@
  * Check of UTF-8: table 3-7 of Unicode, byte by byte, after a check for ASCII of eight bytes at a time.
  * Topics, content types and JSON are mostly ASCII.
  */
-#include "mqtt/in/packets.h"
+#include "base/utf8.h"
 
 #include <string.h>
 
@@ -32,7 +32,7 @@ static uint32_t character(const uint8_t *at, uint32_t left)
     return length;
 }
 
-bool mq_is_utf8(const uint8_t *at, uint32_t length)
+bool rb_is_utf8(const uint8_t *at, uint32_t length)
 {
     for (uint32_t i = 0; i < length;) {
         uint64_t eight;
@@ -49,9 +49,4 @@ bool mq_is_utf8(const uint8_t *at, uint32_t length)
         i += size;
     }
     return true;
-}
-
-bool mq_is_string(const uint8_t *at, uint32_t length)
-{
-    return memchr(at, 0, length) == NULL && mq_is_utf8(at, length);
 }

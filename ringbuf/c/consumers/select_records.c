@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "mqtt/in/packets.h"
+#include "base/utf8.h"
 #include "mqtt/route/filter.h"
 
 static bool matches(const rb_selection *selection, const uint8_t *key, uint32_t length)
@@ -16,7 +16,7 @@ static bool matches(const rb_selection *selection, const uint8_t *key, uint32_t 
     const char *filter = selection->filters;
     for (uint64_t i = 0; i < selection->filters_count; i++) {
         if (mq_filter_matches(filter, selection->filter_lengths[i], (const char *)key, length))
-            return mq_is_utf8(key, length); /* other keys are not topics */
+            return rb_is_utf8(key, length); /* other keys are not topics */
         filter += selection->filter_lengths[i];
     }
     return selection->filters_count == 0;

@@ -364,7 +364,7 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
         mq_linger_read(loop, connection);
         return;
     }
-    if (connection->stop == MQ_STOP_CLOSING) { /* ready all the time, without a use */
+    if (connection->stop == MQ_STOP_CLOSING) { /* epoll would report it in each round */
         epoll_change(loop, EPOLL_CTL_DEL, connection, 0);
         return;
     }

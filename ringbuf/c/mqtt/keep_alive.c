@@ -15,9 +15,9 @@
  * cannot expire. */
 static bool is_expired(const mq_engine *engine, const mq_connection *connection)
 {
-    bool here = connection->stop == MQ_STOP_DEFERRED || connection->stop == MQ_STOP_INPUT;
+    bool waits_for_broker = connection->stop == MQ_STOP_DEFERRED || connection->stop == MQ_STOP_INPUT;
     bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
-                  (here && connection->version != 0);
+                  (waits_for_broker && connection->version != 0);
     return connection->idle_max_ms > 0 && !paused &&
            connection->last_seen_ms + connection->idle_max_ms < engine->input_read_ms;
 }

@@ -12,7 +12,7 @@
  *   new_topics.c            topics that clients use for the first time, by rules of Python
  *   streams.c               partition of a topic, by the filters of streams
  *   trie.c                  trie of the levels of names and filters
- *   match_names.c           known names that a filter matches
+ *   match_topics.c          known topics that a filter matches
  *   subscriptions.c         filters -> subscriptions; match_filters.c: those that match a name
  *   merge_routes.c          routes of a new topic by its match
  *   append.c                append of a message to the ring of its topic

@@ -46,7 +46,7 @@ PyObject *engine_filter_remove(engine_object *self, args_t args, Py_ssize_t coun
         mq_subscription_remove(self->engine, filter.bytes, (uint32_t)filter.length, session));
 }
 
-/* ---- known names ---- */
+/* ---- topics that a filter matches ---- */
 
 PyObject *engine_topics_match(engine_object *self, args_t args, Py_ssize_t count)
 {
@@ -57,10 +57,10 @@ PyObject *engine_topics_match(engine_object *self, args_t args, Py_ssize_t count
         unsigned_of(args[1], UINT64_MAX, &most) != 0)
         return NULL;
     switch (
-        mq_names_match(self->engine, filter.bytes, (uint32_t)filter.length, most, &topics, &topic_count)) {
-    case MQ_NAMES_NO_MEMORY:
+        mq_topics_match(self->engine, filter.bytes, (uint32_t)filter.length, most, &topics, &topic_count)) {
+    case MQ_TOPICS_NO_MEMORY:
         return PyErr_NoMemory();
-    case MQ_NAMES_MANY:
+    case MQ_TOPICS_MANY:
         Py_RETURN_NONE;
     default:
         break;

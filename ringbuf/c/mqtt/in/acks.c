@@ -110,7 +110,7 @@ static mq_ack_status status_of(const mq_engine *engine, const mq_connection *con
 }
 
 /* Send the acknowledgements of one connection up to the first that still waits. */
-static void send_reached(mq_engine *engine, mq_connection *connection)
+static void send_until_waiting(mq_engine *engine, mq_connection *connection)
 {
     connection->has_acks = false;
     while (connection->acks_count > 0) {
@@ -142,7 +142,7 @@ static void send_reached(mq_engine *engine, mq_connection *connection)
     }
 }
 
-/* Send each acknowledgement whose gate its record has reached.  One sync may release many. */
+/* Send the acknowledgements whose records are durable, or refused.  One sync may release many. */
 void mq_acks_release(mq_engine *engine)
 {
     mq_list walked = engine->ack_waiters;
@@ -150,7 +150,7 @@ void mq_acks_release(mq_engine *engine)
     for (uint32_t i = 0; i < walked.count; i++) {
         mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
         if (connection != NULL && connection->stop != MQ_STOP_CLOSING)
-            send_reached(engine, connection);
+            send_until_waiting(engine, connection);
     }
     walked.count = 0;
     engine->spare_list = walked;

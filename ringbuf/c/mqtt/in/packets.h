@@ -12,7 +12,6 @@
  *   rate_limit.c     publish rate limit of a client
  *   properties.c     MQTT 5 properties: check, and conversion for a record
  *   received_ids.c   identifiers received with QoS 2
- *   utf8.c           check of UTF-8
  *
  * A function that returns true has consumed the packet.  After false the packet stays in the input, and the
  * connection has stopped or was closed.
@@ -20,6 +19,7 @@
 #ifndef BRIM_MQTT_PACKETS_H
 #define BRIM_MQTT_PACKETS_H
 
+#include "base/utf8.h"
 #include "mqtt/mqtt.h"
 #include "mqtt/in/reason_codes.h"
 
@@ -121,10 +121,10 @@ uint32_t mq_properties_of_publish(mq_engine *engine, const uint8_t *at, const ui
 /* Check the properties of an acknowledgement, which fill at .. end.  0, or MQ_CLOSE_*. */
 uint32_t mq_properties_of_ack(const uint8_t *at, const uint8_t *end);
 
-/* utf8.c */
-/* True for well-formed UTF-8: shortest form, no surrogates. */
-bool mq_is_utf8(const uint8_t *at, uint32_t length);
 /* True for an MQTT string: UTF-8 without U+0000 [MQTT-1.5.4-1, 1.5.4-2]. */
-bool mq_is_string(const uint8_t *at, uint32_t length);
+static inline bool mq_is_string(const uint8_t *at, uint32_t length)
+{
+    return memchr(at, 0, length) == NULL && rb_is_utf8(at, length);
+}
 
 #endif

@@ -139,7 +139,7 @@ static uint32_t carried(const mq_connection *connection)
     return connection->in.end - connection->in.start;
 }
 
-/* Process `count` bytes that were written to the place of mq_receive_room(). */
+/* Process `count` bytes that were written to the place of mq_receive_buffer(). */
 void mq_received(mq_engine *engine, mq_connection *connection, uint32_t count)
 {
     uint32_t have = carried(connection);

@@ -101,7 +101,7 @@ static inline uint32_t read_publish(mq_engine *engine, const mq_connection *conn
 /* ---- acknowledgement ---- */
 
 static void acknowledge(mq_engine *engine, mq_connection *connection, const publish *publish, uint16_t ring,
-                   uint64_t waits_for, uint8_t reason)
+                        uint64_t waits_for, uint8_t reason)
 {
     mq_acknowledge(engine, connection,
                    (mq_ack){.waits_for = waits_for,
@@ -249,14 +249,15 @@ static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic,
         return append_failed(engine, connection, topic, publish, result);
     if (publish->qos == 1)
         acknowledge(engine, connection, publish, topic->ring, waits_for,
-               engine->matched == 0 ? MQ_REASON_NO_MATCHING_SUBSCRIBERS : MQ_REASON_SUCCESS);
+                    engine->matched == 0 ? MQ_REASON_NO_MATCHING_SUBSCRIBERS : MQ_REASON_SUCCESS);
     return true;
 }
 
 /* ---- decision ---- */
 
 /* True if this message would exceed the client's limit of open exchanges. */
-static bool exceeds_quota(const mq_engine *engine, const mq_connection *connection, const publish *publish)
+static bool exceeds_receive_max(const mq_engine *engine, const mq_connection *connection,
+                                const publish *publish)
 {
     return publish->qos > 0 && connection->version == 5 &&
            connection->unfinished >= engine->limits.receive_max &&
@@ -296,7 +297,7 @@ static mq_topic *make_topic(mq_engine *engine, mq_connection *connection, mq_ali
 /* Find or make the topic, or queue an event for Python: with the name in the packet, or the name of its
  * alias. */
 static mq_topic *find_or_request_topic(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
-                             const publish *publish)
+                                       const publish *publish)
 {
     mq_alias *alias = publish->alias == 0 ? NULL : mq_alias_find(connection, publish->alias);
     mq_topic *topic = alias == NULL ? mq_topic_named(engine, connection, publish->name, publish->name_length)
@@ -315,7 +316,7 @@ static mq_topic *find_or_request_topic(mq_engine *engine, mq_connection *connect
 
 /* As find_or_request_topic(), with a shortcut: devices repeat topics. */
 static inline mq_topic *cached_topic(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
-                                 const publish *publish)
+                                     const publish *publish)
 {
     mq_topic *last = connection->last_topic;
     if (mq_is_last(engine, connection, last) && last->length == publish->name_length &&
@@ -344,7 +345,7 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
     uint32_t cause = read_publish(engine, connection, packet, &publish);
     if (cause == 0 && publish.alias != 0)
         cause = alias_learn(connection, &publish);
-    if (cause == 0 && exceeds_quota(engine, connection, &publish))
+    if (cause == 0 && exceeds_receive_max(engine, connection, &publish))
         cause = MQ_CLOSE_RECEIVE_MAXIMUM;
     if (cause == 0 && packet->first & 1 && engine->limits.retained_max == 0 && connection->version == 5)
         cause = MQ_CLOSE_RETAIN; /* 3.2.2-14 */
@@ -363,7 +364,7 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
         return connection->refusal_reason != 0 && drop_refused(engine, connection, &publish);
     if (!connection->last_allowed)
         return drop(engine, connection, &publish, MQ_DROP_DENIED, MQ_REASON_NOT_AUTHORIZED);
-    if (publish.is_text && !mq_is_utf8(publish.message.payload, publish.message.payload_length))
+    if (publish.is_text && !rb_is_utf8(publish.message.payload, publish.message.payload_length))
         return drop(engine, connection, &publish, MQ_DROP_PAYLOAD_FORMAT, MQ_REASON_PAYLOAD_FORMAT_INVALID);
     if (refuses_retained(engine, connection, topic, &publish))
         return drop(engine, connection, &publish, MQ_DROP_RETAINED_FULL, MQ_REASON_QUOTA_EXCEEDED);

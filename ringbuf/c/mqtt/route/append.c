@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Append: a message of this process becomes a record in the ring of its topic, and is routed and retained.
- * Before the ring overwrites records that are still needed, they are copied.
+ * Append: a message of a client or of the broker becomes a record in the ring of its topic, and is routed and
+ * retained.  Local producers write their own rings (producer_rings.c).  Before the ring overwrites records
+ * that are still needed, they are copied.
  */
 #include "mqtt/mqtt.h"
 

@@ -9,7 +9,8 @@
  * full, if access rules decide about the client or a subscriber, if very many filters match, and while the
  * journal has little room.
  */
-#include "mqtt/in/packets.h"
+#include "base/utf8.h"
+#include "mqtt/mqtt.h"
 
 /* In messages: a new topic takes this much of a connection's turn, and more if its name is long. */
 #define NEW_TOPIC_WORK 8u
@@ -26,7 +27,7 @@ bool mq_name_is_ordinary(const mq_engine *engine, const char *name, uint32_t len
             return false;
         levels += name[i] == '/';
     }
-    return levels <= engine->topic_levels_max && mq_is_utf8((const uint8_t *)name, length);
+    return levels <= engine->topic_levels_max && rb_is_utf8((const uint8_t *)name, length);
 }
 
 /* ---- a new topic ---- */

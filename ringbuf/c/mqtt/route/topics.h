@@ -42,12 +42,12 @@ void mq_topics_trim(mq_engine *engine);
 uint64_t mq_hash(const mq_engine *engine, const void *bytes,
                  uint32_t length); /* keyed, so that hostile input may be hashed */
 
-/* match_names.c */
-typedef enum mq_names_result { MQ_NAMES_FOUND, MQ_NAMES_MANY, MQ_NAMES_NO_MEMORY } mq_names_result;
-/* Indexes of the topics that a valid filter matches; the caller frees them.  MQ_NAMES_MANY: that would need
+/* match_topics.c */
+typedef enum mq_topics_result { MQ_TOPICS_FOUND, MQ_TOPICS_MANY, MQ_TOPICS_NO_MEMORY } mq_topics_result;
+/* Indexes of the topics that a valid filter matches; the caller frees them.  MQ_TOPICS_MANY: that would need
  * more than `branches_max` branches. */
-mq_names_result mq_names_match(mq_engine *engine, const char *filter, uint32_t length, uint64_t branches_max,
-                               uint32_t **topics, uint32_t *count);
+mq_topics_result mq_topics_match(mq_engine *engine, const char *filter, uint32_t length,
+                                 uint64_t branches_max, uint32_t **topics, uint32_t *count);
 
 /* new_topics.c */
 /* True for a valid name of a topic, not reserved and within the limits; also as a filter. */
@@ -58,7 +58,7 @@ mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name,
                        bool *exceeds_quota);
 
 /* append.c */
-/* Append a message of this process to its topic's ring and route it.  RB_OK with *waits_for (mq_ack);
+/* Append a message to its topic's ring and route it.  RB_OK with *waits_for (mq_ack);
  * RB_FULL: wait; RB_TIMEOUT: full for longer than the queue timeout; RB_TOO_LARGE. */
 int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *waits_for);
 /* The two parts of mq_append(): find room, with its results; append where RB_OK has found it.  Between the

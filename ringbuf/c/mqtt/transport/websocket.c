@@ -8,9 +8,10 @@
  */
 #include "mqtt/transport/websocket.h"
 
+#include <stddef.h>
 #include <string.h>
 
-#include "mqtt/in/packets.h"
+#include "base/utf8.h"
 
 #define FIN 0x80u
 #define RESERVED 0x70u /* no extension is negotiated */
@@ -112,7 +113,7 @@ static void closed_by_peer(mq_websocket *ws)
     }
     if (code == 0) {
         mq_websocket_fail(ws, MQ_WS_PROTOCOL);
-    } else if (ws->control_bytes > 2 && !mq_is_utf8(ws->control + 2, ws->control_bytes - 2u)) {
+    } else if (ws->control_bytes > 2 && !rb_is_utf8(ws->control + 2, ws->control_bytes - 2u)) {
         mq_websocket_fail(ws, MQ_WS_NOT_UTF8);
     } else {
         ws->peer_closed = true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names: the known topics that a filter matches, found level by level in the trie.
+ * Match of a filter: the known topics that it matches, found level by level in the trie of names.
  *
  * The cost is the number of branches that are examined.  A filter that needs more than the caller allows is
  * refused: a scan of the table of topics, in pieces, is better then (edge/broker/session_routes.py).
@@ -147,8 +147,8 @@ static bool search_levels(const mq_engine *engine, search *search, const char *f
     return true;
 }
 
-mq_names_result mq_names_match(mq_engine *engine, const char *filter, uint32_t length, uint64_t branches_max,
-                               uint32_t **topics, uint32_t *count)
+mq_topics_result mq_topics_match(mq_engine *engine, const char *filter, uint32_t length,
+                                 uint64_t branches_max, uint32_t **topics, uint32_t *count)
 {
     search search = {.left = branches_max};
     add_branch(&search, engine->trie.roots[MQ_NAMES]);
@@ -160,8 +160,8 @@ mq_names_result mq_names_match(mq_engine *engine, const char *filter, uint32_t l
     if (complete && !search.failed) {
         *topics = search.topics;
         *count = search.count;
-        return MQ_NAMES_FOUND;
+        return MQ_TOPICS_FOUND;
     }
     free(search.topics);
-    return search.failed ? MQ_NAMES_NO_MEMORY : MQ_NAMES_MANY;
+    return search.failed ? MQ_TOPICS_NO_MEMORY : MQ_TOPICS_MANY;
 }
