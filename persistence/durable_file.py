@@ -61,12 +61,12 @@ FRAME_BYTES = _FRAME.size
 
 
 class UnreadableFile(OSError, ValueError):
-    """A file that the disk cannot read, or a directory or a circle of links in its place: damage of the file,
-    as invalid content, which is a ValueError.
+    """A file that the disk cannot read, or a directory, a FIFO or a circle of links in its place: damage of the
+    file, as invalid content, which is a ValueError.
     """
 
 
-_UNREADABLE = {errno.EIO, errno.EISDIR, errno.ELOOP, errno.EUCLEAN, errno.EBADMSG}
+_UNREADABLE = {errno.EIO, errno.EISDIR, errno.ENXIO, errno.ELOOP, errno.EUCLEAN, errno.EBADMSG}
 
 
 def is_unreadable(error: OSError) -> bool:

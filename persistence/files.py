@@ -60,7 +60,7 @@ class Files(Protocol):
         """A handle for reading; with `create` also for writing, and a missing file is created empty.
 
         `mode`: with `create`, the exact permissions, also of a file that exists.  None: 0640 less the umask,
-        and a file that exists keeps its permissions.
+        and a file that exists keeps its permissions.  Raises OSError; ENXIO: a FIFO, socket or device.
         """
 
     def close(self, handle: int) -> None:
@@ -149,9 +149,15 @@ class OsFiles:
 
     def open(self, path: str, *, create: bool = False, mode: int | None = None) -> int:
         """See Files."""
-        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
+        # without O_NONBLOCK, the open of a FIFO waits for its writer
+        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY | os.O_NONBLOCK
         handle = os.open(path, flags | os.O_CLOEXEC, FILE_MODE if mode is None else mode)
-        if create and mode is not None and stat.S_IMODE(os.fstat(handle).st_mode) != mode:
+        found = os.fstat(handle).st_mode
+        if not stat.S_ISREG(found):
+            os.close(handle)
+            code = errno.EISDIR if stat.S_ISDIR(found) else errno.ENXIO
+            raise OSError(code, "not a regular file", path)
+        if create and mode is not None and stat.S_IMODE(found) != mode:
             with suppress(PermissionError):  # the file of another user
                 os.fchmod(handle, mode)
         return handle

@@ -31,9 +31,12 @@ def epoch_in(file: Path) -> int:
     """The epoch in the header of a ring file; 0 if the file is unreadable or the header checksum is wrong."""
     facts = ffi.new("rb_ring_info *")
     try:
-        with file.open("rb") as opened:
-            header = opened.read(HEADER_BYTES)
-            size = os.fstat(opened.fileno()).st_size
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO does not block
+        try:
+            header = os.read(descriptor, HEADER_BYTES)
+            size = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
     except OSError:
         return 0
     if len(header) == HEADER_BYTES:

@@ -142,7 +142,8 @@ class Mapping:
 
         Raises FileNotFoundError, PermissionError, or NotARing if it is empty.
         """
-        descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        # without O_NONBLOCK, the open of a FIFO waits for its writer; the size of a FIFO is 0
+        descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             size = os.fstat(descriptor).st_size
             if size == 0:

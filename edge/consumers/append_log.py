@@ -205,7 +205,7 @@ class Journal:
 def bodies_in(path: Path) -> list[bytes]:
     """Bodies of a journal that no process has opened yet; none if the file is unreadable."""
     try:
-        return [body for _, body in _records(memoryview(path.read_bytes()))]
+        return [body for _, body in _records(memoryview(read_file(OsFiles(), str(path))))]
     except OSError:
         return []
 

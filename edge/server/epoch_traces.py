@@ -20,6 +20,8 @@ from edge.recovery.state_files import FILE_NAMES, RETAINED_NAME
 from edge.session_store.journal_records import Sources, decode_record
 from edge.session_store.snapshot_file import RECORD, parse_snapshot
 from edge.streams.epochs import EPOCH_MARGIN, EPOCH_MAX
+from persistence.durable_file import read_file
+from persistence.files import OsFiles
 from ringbuf.ring import epoch_in
 
 __all__ = ["highest_in_use", "highest_trace"]
@@ -72,7 +74,7 @@ def _consumer_epochs(path: Path) -> Iterator[int]:
 def _session_epochs(directories: Iterable[Path]) -> Iterator[int]:
     for path in (directory / name for directory in directories for name in FILE_NAMES):
         with suppress(OSError, ValueError, msgspec.MsgspecError):
-            checkpoint = parse_snapshot(memoryview(path.read_bytes()))
+            checkpoint = parse_snapshot(memoryview(read_file(OsFiles(), str(path))))
             yield checkpoint.origin.epoch
             for kind, body in checkpoint.frames:
                 if kind == RECORD and isinstance(record := decode_record(body), Sources):

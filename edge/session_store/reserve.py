@@ -35,7 +35,9 @@ class Reserve:
         reserve_bytes = snapshot_bytes + max(BEYOND_BYTES, snapshot_bytes // 4)
         with contextlib.suppress(OSError):
             descriptor = os.open(
-                path or self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+                path or self.path,
+                os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,  # fails for a FIFO
+                0o600,
             )
             try:
                 if os.fstat(descriptor).st_size < reserve_bytes:

@@ -1,12 +1,14 @@
 """State files that the disk cannot read: the broker starts from copies or without them, and reports them.
 
-A directory in place of a file stands for a bad block: a read of either is an OSError that no retry mends.
+A directory in place of a file stands for a bad block: a read of either is an OSError that no retry mends. A
+FIFO in place of a file must not block the start until a writer opens it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,9 @@ from edge.auth.backend import SECRET_BYTES, scram_secret
 from edge.mqtt import PubAck, Publish, Subscribe, Subscription, Version
 from persistence.durable_file import UnreadableFile, read_file
 from persistence.files import OsFiles
+from ringbuf import Ring
+from ringbuf.errors import NotARing
+from ringbuf.files import epoch_in, ring_file
 from tests.support.brim_process import BrimProcess
 from tests.support.mqtt_socket import SocketClient
 
@@ -53,6 +58,18 @@ def test_a_file_that_the_disk_cannot_read_is_damaged(tmp_path: Path, code: int, 
     assert error.value.errno == code
 
 
+@pytest.mark.timeout(60)
+def test_what_is_no_regular_file_is_damaged_and_blocks_no_reader(tmp_path: Path) -> None:
+    for name, make in (("fifo", os.mkfifo), ("directory", os.mkdir)):
+        make(tmp_path / name)
+        with pytest.raises(UnreadableFile, match="not a regular file"):
+            read_file(OsFiles(), str(tmp_path / name))
+    os.mkfifo(ring_file(tmp_path / "t"))
+    assert epoch_in(ring_file(tmp_path / "t")) == 0
+    with pytest.raises(NotARing):
+        Ring.attach(tmp_path / "t")
+
+
 def test_an_unreadable_secret_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "scram-secret"
     path.mkdir()
@@ -62,7 +79,10 @@ def test_an_unreadable_secret_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "scram-secret.bad").is_dir()
 
 
-def test_a_broker_starts_whatever_state_file_is_unreadable(runtime_directory: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["directory", "fifo"])
+def test_a_broker_starts_whatever_state_file_is_unreadable(
+    runtime_directory: Path, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
     with BrimProcess(runtime_directory, tmp_path, SETTINGS, bridge=False) as broker:
         with SocketClient(broker.port, "kept", Version.V311, clean_start=False) as client:
             client.send(Subscribe(1, (Subscription("t/#", 1),)))
@@ -78,8 +98,10 @@ def test_a_broker_starts_whatever_state_file_is_unreadable(runtime_directory: Pa
         for name in (*FILES, f"log/{sealed.name}"):
             path = tmp_path / "state" / name
             path.unlink(missing_ok=True)
-            path.mkdir(parents=True)
-            (path / "content").touch()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make(path)
+            if path.is_dir():
+                (path / "content").touch()
         broker.start()
         with SocketClient(broker.port, "kept", Version.V311, clean_start=False) as client:
             message = client.receive()
