@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from persistence.errors import EpochConflict, LogClosed, LogError, LogLocked, TooManyRings
     from persistence.files import Files, OsFiles
-    from persistence.log.group_commit import LoggedRing, LogWriter
+    from persistence.log.log_writer import LoggedRing, LogWriter
     from persistence.log.log import Log
     from persistence.log.log_thread import LogThread
     from persistence.log.recovery import RecoveryReport
@@ -54,7 +54,7 @@ __all__ = [
 _HOMES = {
     "errors": ("EpochConflict", "LogClosed", "LogError", "LogLocked", "TooManyRings"),
     "files": ("Files", "OsFiles"),
-    "log.group_commit": ("LogWriter", "LoggedRing"),
+    "log.log_writer": ("LogWriter", "LoggedRing"),
     "log.log": ("Log",),
     "log.recovery": ("RecoveryReport",),
     "log.log_thread": ("LogThread",),

@@ -12,7 +12,7 @@
         Stopped           a stop was requested before the work was done
 
 Disk errors are not among them.  They stay OSError (NoDiskRoom is one) up to LogWriter, which alone decides
-about them (group_commit.py).  Damage in files is not an error: it is counted, copied to quarantine, skipped.
+about them (log_writer.py).  Damage in files is not an error: it is counted, copied to quarantine, skipped.
 """
 
 from __future__ import annotations

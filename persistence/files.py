@@ -1,7 +1,7 @@
 """System calls to the disk: the only ones of this package, so that a test can replace the disk.
 
 Owns only the calls.  Every error of the operating system passes through as OSError and is handled by the code
-that knows the cause (group_commit.py).  Paths are strings; a handle is the value that open() returned.
+that knows the cause (log_writer.py).  Paths are strings; a handle is the value that open() returned.
 
 Guarantees that other code relies on, and that a replacement must give or break at a crash:
   * Bytes are safe after fdatasync() of their handle has returned without an error, and not before; also the

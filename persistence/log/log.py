@@ -8,7 +8,7 @@
 
 Owns the segments: the begin of a new one, the end of a full or a failed one, and the names and ends of the
 rings in them.  NativeCommit (native_commit.py) owns the queue, the water marks and the writes.  The log has
-no thread and no timer: group_commit.py drives it.
+no thread and no timer: log_writer.py drives it.
 
     state        event                           next state
     no segment   records wait, begin succeeds    segment

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from persistence.errors import LogClosed
-from persistence.log.group_commit import LoggedRing, LogWriter
+from persistence.log.log_writer import LoggedRing, LogWriter
 from persistence.log.log import Log
 from ringbuf import Ring
 from ringbuf.native import lib

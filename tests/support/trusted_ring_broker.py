@@ -4,7 +4,7 @@ import sys
 
 from edge.cli import main
 from persistence import Log
-from persistence.log import group_commit
+from persistence.log import log_writer
 from ringbuf import Range, Reader, Ring
 
 
@@ -16,5 +16,5 @@ def from_its_end(log: Log, ring: Ring) -> tuple[Reader, list[Range]]:
 
 
 if __name__ == "__main__":
-    vars(group_commit)["_behind"] = from_its_end
+    vars(log_writer)["_behind"] = from_its_end
     sys.exit(main())

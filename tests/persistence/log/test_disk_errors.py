@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from persistence import LoggedRing, LogWriter
-from persistence.log.group_commit import PROVE_AFTER_NS
+from persistence.log.log_writer import PROVE_AFTER_NS
 from ringbuf import Ring
 from tests.support.log_desk import MS, Desk, count, durable, end
 from tests.support.logs import read_all, recovered

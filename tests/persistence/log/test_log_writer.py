@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from persistence import EpochConflict, LoggedRing, LogWriter, TooManyRings
-from persistence.log import group_commit as writer_module
+from persistence.log import log_writer as writer_module
 from ringbuf import Ring
 from tests.support.log_desk import MS, Desk, count, durable, end
 from tests.support.logs import read_all, recovered
