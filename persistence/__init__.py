@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from persistence.errors import EpochConflict, LogClosed, LogError, LogLocked, TooManyRings
     from persistence.files import Files, OsFiles
-    from persistence.log.log_writer import LoggedRing, LogWriter
     from persistence.log.log import Log
     from persistence.log.log_thread import LogThread
+    from persistence.log.log_writer import LoggedRing, LogWriter
     from persistence.log.recovery import RecoveryReport
     from persistence.read.log_reader import Epoch, LogReader, RingEnd
     from persistence.segment.scan import DamagedRange

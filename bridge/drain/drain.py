@@ -515,7 +515,7 @@ class Drain:
 
     def _settle(self) -> bool:
         """Take the answers of the sink. True if it has taken a file. Raises SinkError."""
-        failure = self._window.settle(self.clock.monotonic(), self._acknowledged)
+        failure = self._window.take_answers(self.clock.monotonic(), self._acknowledged)
         progress = False
         if failure is not None:  # whatever the result of the others
             self.totals.retries += 1

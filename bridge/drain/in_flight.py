@@ -84,7 +84,7 @@ class InFlightWindow:
             return waiting[:1] if self.outstanding == 0 else []
         return waiting
 
-    def settle(self, now: float, acknowledged: Callable[[InFlightFile], object]) -> SinkError | None:
+    def take_answers(self, now: float, acknowledged: Callable[[InFlightFile], object]) -> SinkError | None:
         """Collect finished sends. Return the most serious failure, or None."""
         failure: SinkError | None = None
         for file in self.files:

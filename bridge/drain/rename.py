@@ -52,7 +52,7 @@ def rename_edge(settings: BridgeSettings, old: str, new: str) -> str:
         checkpoint = Checkpoint.open(path, old, sink.url)
         try:
             _check_unused(sink, new)
-            _settle(old_settings, sink, checkpoint)
+            _drain_what_is_begun(old_settings, sink, checkpoint)
             _rename(checkpoint, new)
         finally:
             checkpoint.close()
@@ -73,8 +73,8 @@ def _check_unused(sink: Sink, new: str) -> None:
         )
 
 
-def _settle(settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint) -> None:
-    """Drain under the old name until no fact is left that only a file of that name can declare."""
+def _drain_what_is_begun(settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint) -> None:
+    """Drain under the old name until its files have declared every loss that only they can declare."""
     cold: RecordLog | None = BrokerLog(settings.log_dir) if settings.log_dir else None
     drain = Drain(settings, sink, checkpoint, cold)
     try:

@@ -58,7 +58,7 @@ class SinkBatch:
     """Records of one partition and epoch, in the order of their offsets.
 
     After the sink has taken them, all offsets from first_offset to last_offset are complete, including those
-    that a filter or a plug-in has left out. Memory is valid until the Future of send() is settled.
+    that a filter or a plug-in has left out. Memory is valid until the Future of send() is done.
     """
 
     edge: str

@@ -85,15 +85,15 @@ class RecordSink(Protocol):
       * One thread calls begin(), send() and close().
       * Records of a partition are sent in the order of their offsets.  With a backlog, live records are sent
         in parallel (settings.py, live_share), each of the two in order.  After a failure, all records behind
-        the last contiguous acknowledgement are sent again in that order, once every send() is settled.
-      * The memory of the records belongs to the sink until the Future is settled.
+        the last contiguous acknowledgement are sent again in that order, once every send() has been answered.
+      * The memory of the records belongs to the sink until the Future is done.
 
     Duties of the sink
       * send() takes the records and returns at once.  Several may be outstanding, and may be acknowledged in
         any order, from any thread.
       * The Future gets a result only when all of the records are safe at the destination, or rejected for
         good.  Each rejected record is named, with a reason for people.
-      * The Future is settled within about half a minute, with a result or an error, and at the latest by
+      * The Future is done within about half a minute, with a result or an error, and at the latest by
         close().  It fails with SinkUnavailable (tried again, for days) or SinkBlocked; hint: the remedy.
       * Records of one partition keep their order, if the destination has an order.
     """

@@ -108,7 +108,7 @@ class _KafkaBatch:
             self._next += 1
         return 0
 
-    def settled(self, client: KafkaClient, cluster: Cluster) -> bool:
+    def is_acknowledged(self, client: KafkaClient, cluster: Cluster) -> bool:
         """True if all were acknowledged. Raises SinkUnavailable: one has not arrived."""
         if self._group is None:
             return False
@@ -119,7 +119,7 @@ class _KafkaBatch:
                 self.rejected.append(Rejected(offset, failure.text))
         if not (self.over and self._group.ended):
             return False
-        client.settled(self._group)
+        client.forget(self._group)
         return True
 
 
@@ -196,7 +196,7 @@ class KafkaSink:
         """One round. Raises SinkError: all records in flight have failed."""
         full = not all(batch.over or batch.hand_over(client, self._cluster) for batch in under_way)
         client.poll(FULL_S if full else IDLE_POLL_S)
-        while under_way and under_way[0].settled(client, self._cluster):
+        while under_way and under_way[0].is_acknowledged(client, self._cluster):
             done = under_way.popleft()
             done.future.set_result(done.rejected)
 

@@ -231,7 +231,7 @@ class KafkaClient:
         self._groups.add(group)
         return group
 
-    def settled(self, group: ProduceGroup) -> None:
+    def forget(self, group: ProduceGroup) -> None:
         """Forget a group that has ended."""
         self._groups.discard(group)
 

@@ -322,7 +322,7 @@ class MqttSink:
             if message is None:
                 self._queue.popleft()
                 sending.all_sent = True
-                self._settle(sending)
+                self._finish_if_acknowledged(sending)
             else:
                 self._send(link, sending, message)
 
@@ -395,8 +395,8 @@ class MqttSink:
                 "allow the bridge to publish there" if packet.reason_code == ReasonCode.NOT_AUTHORIZED else ""
             )
             raise SinkUnavailable(f"{self.url}: offset {offset}: {packet.reason_code.words}", hint=hint)
-        self._settle(sending)
+        self._finish_if_acknowledged(sending)
 
-    def _settle(self, sending: _MqttBatch) -> None:
+    def _finish_if_acknowledged(self, sending: _MqttBatch) -> None:
         if sending.all_sent and not sending.waiting:
             sending.future.set_result(sending.rejected)

@@ -112,7 +112,7 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
             except asyncio.CancelledError:  # Ctrl-C is the normal end of --follow
                 if not arguments.follow:
                     raise
-            await to.settle()
+            await to.flush()
     return _told(arguments, sent, cursor.missing)
 
 
@@ -125,7 +125,7 @@ async def _records(
             yield record
         if not follow:
             return
-        await to.settle()
+        await to.flush()
         await asyncio.sleep(LOOK_S)
         view.look()
 

@@ -38,7 +38,7 @@ class ReplayTarget(Protocol):
     async def send(self, record: LogRecord) -> None:
         """Send a record. Returns when the next may follow."""
 
-    async def settle(self) -> None:
+    async def flush(self) -> None:
         """Wait until all sent records have arrived."""
 
 
@@ -73,7 +73,7 @@ class Lines:
         self._out = out
 
     async def send(self, record: LogRecord) -> None:
-        """See Target."""
+        """See ReplayTarget."""
         fields = {
             "qos": record.flags & FLAG_QOS,
             "retain": bool(record.flags & FLAG_RETAIN),
@@ -86,8 +86,8 @@ class Lines:
         topic = record.topic.decode(errors="replace")
         self._out.write(self._form(Arrival(topic, bytes(record.payload), fields)) + b"\n")
 
-    async def settle(self) -> None:
-        """See Target."""
+    async def flush(self) -> None:
+        """See ReplayTarget."""
         self._out.flush()
 
 
@@ -103,7 +103,7 @@ class _Mqtt:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def send(self, record: LogRecord) -> None:
-        """See Target."""
+        """See ReplayTarget."""
         topic = self._prefix + record.topic.decode()
         qos = record.flags & FLAG_QOS if self._qos is None else self._qos
         retain = self._retained and bool(record.flags & FLAG_RETAIN)
@@ -113,8 +113,8 @@ class _Mqtt:
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
-    async def settle(self) -> None:
-        """See Target."""
+    async def flush(self) -> None:
+        """See ReplayTarget."""
         while self._waiting:
             await self._waiting.popleft()
 
@@ -234,7 +234,7 @@ class _Zmq:
             await self._socket.recv()
 
     async def send(self, record: LogRecord) -> None:
-        """See Target."""
+        """See ReplayTarget."""
         from edge.local.zmq_frames import VERSION, Header, encode_header
 
         flags = record.flags & (FLAG_QOS | FLAG_RETAIN)
@@ -242,5 +242,5 @@ class _Zmq:
         header = Header(VERSION, record.ring, record.epoch, record.offset, record.timestamp_ns, flags, before)
         await self._socket.send_multipart([record.topic, encode_header(header), record.payload])
 
-    async def settle(self) -> None:
-        """See Target.  The socket lingers for what is queued."""
+    async def flush(self) -> None:
+        """See ReplayTarget.  The socket lingers for what is queued."""

@@ -112,7 +112,7 @@ async def _written(cursor: ScanPosition, file: IO[bytes]) -> str:
             if count % 1024 == 0:
                 advance(cursor.passed - reported)
                 reported = cursor.passed
-    await lines.settle()
+    await lines.flush()
     return f"{count_in_words(count)} records exported"
 
 

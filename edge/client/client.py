@@ -60,7 +60,7 @@ from edge.mqtt import (
     payload_bytes,
 )
 from edge.mqtt import Subscription as Wanted
-from edge.mqtt.inflight import PacketIdentifiers, Receipt, ReceiveWindow, SendWindow, Settled
+from edge.mqtt.inflight import Completed, PacketIdentifiers, Receipt, ReceiveWindow, SendWindow
 from edge.mqtt.properties import NO_PROPERTIES
 
 __all__ = ["Client", "connect"]
@@ -370,7 +370,7 @@ class Client:
         if isinstance(packet, Publish):
             self._receive(packet)
         elif isinstance(packet, PubAck | PubRec | PubComp):
-            self._settle(packet, link)
+            self._acknowledged(packet, link)
         elif isinstance(packet, PubRel):
             link.send(self._receiving.release(packet))
         elif isinstance(packet, SubAck | UnsubAck):
@@ -447,11 +447,11 @@ class Client:
             if not outgoing.admitted.done():
                 outgoing.admitted.set_result(None)
 
-    def _settle(self, packet: PubAck | PubRec | PubComp, link: Link) -> None:
+    def _acknowledged(self, packet: PubAck | PubRec | PubComp, link: Link) -> None:
         outcome = self._sending.acknowledge(packet, self._version)
         if isinstance(outcome, PubRel):
             link.send(outcome)
-        elif isinstance(outcome, Settled):
+        elif isinstance(outcome, Completed):
             outgoing = self._outgoing.pop(outcome.packet_id)
             if outcome.reason_code.failed:
                 _fail(outgoing.delivered, PublishRefused(outgoing.packet.topic, outcome.reason_code))

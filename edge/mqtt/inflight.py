@@ -19,7 +19,7 @@ from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
 from edge.mqtt.reason_codes import ReasonCode
 
-__all__ = ["PacketIdentifiers", "Receipt", "ReceiveWindow", "SendWindow", "Settled"]
+__all__ = ["Completed", "PacketIdentifiers", "Receipt", "ReceiveWindow", "SendWindow"]
 
 IDENTIFIER_MAX = 65_535
 
@@ -58,7 +58,7 @@ class PacketIdentifiers:
         self._used.remove(packet_id)
 
 
-class Settled(Struct, frozen=True):
+class Completed(Struct, frozen=True):
     """The end of an exchange: the receiver has the message, or (MQTT 5, a failure) refused it."""
 
     packet_id: int
@@ -98,8 +98,8 @@ class SendWindow:
 
     def acknowledge(
         self, packet: PubAck | PubRec | PubComp, version: Version = Version.V311
-    ) -> Settled | PubRel | None:
-        """Process an acknowledgement: the message is Settled, or PubRel must be sent, or nothing.
+    ) -> Completed | PubRel | None:
+        """Process an acknowledgement: the message is Completed, or PubRel must be sent, or nothing.
 
         Nothing: the identifier is not in flight, for example from before a restart of this side. Raises
         ProtocolError for an acknowledgement of the other QoS.
@@ -126,7 +126,7 @@ class SendWindow:
         # The receiver owns the message since PUBREC. A PUBCOMP that does not know the identifier answers a
         # PUBREL that was sent again after a reconnect: the receiver had ended the exchange before.
         reason = ReasonCode.SUCCESS if isinstance(packet, PubComp) else packet.reason_code
-        return Settled(packet.packet_id, reason)
+        return Completed(packet.packet_id, reason)
 
     def resend(self) -> list[Publish | PubRel]:
         """All unsettled packets, in order, with DUP: for a new connection to the session [MQTT-4.4.0-1]."""

@@ -24,8 +24,8 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from persistence.log.log_writer import EXTENT_BYTES, ROUND_BYTES, Joined, LoggedRing, LogWriter
 from persistence.log.log import Log
+from persistence.log.log_writer import EXTENT_BYTES, ROUND_BYTES, Joined, LoggedRing, LogWriter
 from ringbuf import Range, Reader, Ring, scan_records
 from ringbuf.errors import Corrupt, Evicted, OffsetGone, Overrun, RingError
 from ringbuf.native import ffi

@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from persistence.errors import LogClosed
-from persistence.log.log_writer import LoggedRing, LogWriter
 from persistence.log.log import Log
+from persistence.log.log_writer import LoggedRing, LogWriter
 from ringbuf import Ring
 from ringbuf.native import lib
 

@@ -8,7 +8,7 @@ Never creates, seals or removes a segment, and never decides about a failure.  E
 code; for RB_LOG_FULL and RB_LOG_FAILED the log (log.py) ends the segment and enters the next one.  That
 segment gets everything that is not synced.
 
-Settled extents are passed to the log's reader when the live segment is read, not at once: very many small
+Synced extents are passed to the log's reader when the live segment is read, not at once: very many small
 extents would cost more there than on the disk.  If a segment ends with many unread ones, its table is
 discarded, and read from the file on demand.
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from edge.mqtt import ProtocolError, PubAck, PubComp, Publish, PubRec, PubRel, ReasonCode, Version
-from edge.mqtt.inflight import PacketIdentifiers, ReceiveWindow, SendWindow, Settled
+from edge.mqtt.inflight import Completed, PacketIdentifiers, ReceiveWindow, SendWindow
 
 OK = ReasonCode.SUCCESS
 
@@ -59,7 +59,7 @@ def test_qos_1_is_settled_by_puback() -> None:
     window = SendWindow()
     packet = admitted(window, Publish("a", b"x", qos=1))
     assert packet == Publish("a", b"x", qos=1, packet_id=1)
-    assert window.acknowledge(PubAck(1)) == Settled(1, OK)
+    assert window.acknowledge(PubAck(1)) == Completed(1, OK)
     assert len(window) == 0
     assert len(window.identifiers) == 0
 
@@ -70,7 +70,7 @@ def test_qos_2_is_settled_by_pubrec_and_pubcomp() -> None:
     assert window.acknowledge(PubRec(1)) == PubRel(1)
     assert len(window) == 1, "the identifier is still in use"
     assert window.acknowledge(PubRec(1)) == PubRel(1), "said twice, answered twice"
-    assert window.acknowledge(PubComp(1)) == Settled(1, OK)
+    assert window.acknowledge(PubComp(1)) == Completed(1, OK)
     assert len(window.identifiers) == 0
 
 
@@ -81,7 +81,7 @@ def test_a_pubcomp_that_does_not_know_the_identifier_settles_the_message_as_deli
     assert window.acknowledge(PubRec(packet_id), Version.V5) == PubRel(packet_id)
     assert window.resend() == [PubRel(packet_id)]
     unknown = PubComp(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
-    assert window.acknowledge(unknown, Version.V5) == Settled(packet_id, OK)
+    assert window.acknowledge(unknown, Version.V5) == Completed(packet_id, OK)
 
 
 def test_a_full_window_says_so() -> None:
@@ -99,8 +99,8 @@ def test_a_refused_message_is_settled_and_not_sent_again() -> None:
     window = SendWindow()
     admitted(window, Publish("a", qos=1))
     admitted(window, Publish("a", qos=2))
-    assert window.acknowledge(PubAck(1, ReasonCode.NOT_AUTHORIZED)) == Settled(1, ReasonCode.NOT_AUTHORIZED)
-    assert window.acknowledge(PubRec(2, ReasonCode.QUOTA_EXCEEDED)) == Settled(2, ReasonCode.QUOTA_EXCEEDED)
+    assert window.acknowledge(PubAck(1, ReasonCode.NOT_AUTHORIZED)) == Completed(1, ReasonCode.NOT_AUTHORIZED)
+    assert window.acknowledge(PubRec(2, ReasonCode.QUOTA_EXCEEDED)) == Completed(2, ReasonCode.QUOTA_EXCEEDED)
     assert window.resend() == []
 
 
