@@ -39,7 +39,7 @@ import pyarrow as pa
 from benchmarks import _spark_lake, _spark_triggers
 from bridge.arrow.decode import decode_file
 from bridge.arrow.schema import DDL, TYPES, Constants, batch_of
-from bridge.format import drained_file
+from bridge.format import file_parser
 from bridge.format.file_name import SUFFIX
 from bridge.spark.session import session
 
@@ -163,7 +163,7 @@ def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([(name, TYPES[name]) for name in TYPES if not name.startswith("_")])
     for batch in batches:
         for content in batch.column(0):
-            file = drained_file.parse(content.as_buffer())
+            file = file_parser.parse(content.as_buffer())
             footer = file.footer
             constants = Constants(footer.edge, footer.stream, footer.partition, footer.epoch)
             for part in decode_file(file, schema.names):

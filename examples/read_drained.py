@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from bridge.arrow.decode import decode_file
 from bridge.arrow.schema import CORRUPT, TYPES, Constants, batch_of
-from bridge.format import drained_file
+from bridge.format import file_parser
 from bridge.format.file_name import SUFFIX
 
 SCHEMA = pa.schema([(name, kind) for name, kind in TYPES.items() if name != CORRUPT])
@@ -30,7 +30,7 @@ def read(paths: Sequence[Path]) -> pa.Table:
 
 def batches(path: Path) -> Iterator[pa.RecordBatch]:
     """Records of a file; every checksum is verified."""
-    file = drained_file.parse(path.read_bytes(), path.name)
+    file = file_parser.parse(path.read_bytes(), path.name)
     footer = file.footer
     constants = Constants(footer.edge, footer.stream, footer.partition, footer.epoch)
     count = 0

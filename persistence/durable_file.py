@@ -61,8 +61,8 @@ FRAME_BYTES = _FRAME.size
 
 
 class UnreadableFile(OSError, ValueError):
-    """A file that the disk cannot read, or a directory, a FIFO or a circle of links in its place: damage of the
-    file, as invalid content, which is a ValueError.
+    """A file that the disk cannot read, or a directory, a FIFO or a circle of links in its place: damage of
+    the file, as invalid content, which is a ValueError.
     """
 
 

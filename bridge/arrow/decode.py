@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from bridge.arrow.schema import RAW_TYPES, TYPES, DecodedColumns, as_text
 from bridge.errors import DrainedFileError
-from bridge.format import drained_file
+from bridge.format import file_parser
 from ringbuf.constants import RECORD_HEADER_BYTES
 from ringbuf.native import ffi, lib
 from ringbuf.record import RecordHeader
@@ -27,7 +27,7 @@ ROWS_MAX = 65_536  # of one batch
 BYTES_MAX = 2 << 20  # of records at once, so that the second pass finds them in the cache
 
 
-def decode_file(file: drained_file.ParsedFile, columns: Collection[str]) -> Iterator[DecodedColumns]:
+def decode_file(file: file_parser.ParsedFile, columns: Collection[str]) -> Iterator[DecodedColumns]:
     """Rows of a file, in rising order of offsets; `columns`: names of the columns.
 
     An offset between the footer's first and last offset that is absent belongs to a record that does not
@@ -36,7 +36,7 @@ def decode_file(file: drained_file.ParsedFile, columns: Collection[str]) -> Iter
     footer = file.footer
     least = footer.first_offset
     for extent in file.extents:
-        if extent.unchecked and not drained_file.extent_verifies(file, extent):
+        if extent.unchecked and not file_parser.extent_verifies(file, extent):
             continue
         for decoded in decode_records(extent.body, footer.ring_epoch, least, footer.last_offset, columns):
             yield decoded

@@ -24,9 +24,10 @@ from pyarrow import fs
 
 from bridge.arrow import parquet_files
 from bridge.errors import DrainedFileError, SourceOptionError
-from bridge.format import drained_file
-from bridge.format.drained_file import FileFooter, ParsedFile
+from bridge.format import drained_file, file_parser
+from bridge.format.drained_file import FileFooter
 from bridge.format.file_name import PARQUET_SUFFIX, FileName, as_drained
+from bridge.format.file_parser import ParsedFile
 
 __all__ = ["DayDirectory", "Landing", "StoredFile", "name_of"]
 
@@ -168,7 +169,7 @@ class Landing:
             raise DrainedFileError("is gone", name=path, hint="see option failOnDataLoss") from error
         if len(data) != length:
             raise DrainedFileError(f"has {len(data)} bytes, and had {length} when it was planned", name=path)
-        parsed = drained_file.parse(data, path)
+        parsed = file_parser.parse(data, path)
         if replace(parsed.name, day="") != _without_day(path):
             raise DrainedFileError(f"holds {parsed.name.path}, which is not what its name says", name=path)
         return parsed

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bridge.format import drained_file
+from bridge.format import drained_file, file_parser
 from bridge.format.file_name import SUFFIX
 from examples.demo.device import Payload
 from examples.demo.tally import Tally
@@ -119,8 +119,8 @@ def read_drained(root: Path) -> tuple[Arrived, list[Aggregate], list[Aggregate]]
     read = msgspec.json.Decoder(Payload).decode
     for path in sorted(root.rglob(f"*{SUFFIX}")):
         data = path.read_bytes()
-        file = drained_file.parse(data, path.name)
-        drained_file.verify(file, path.name)
+        file = file_parser.parse(data, path.name)
+        file_parser.verify(file, path.name)
         footers.append(file.footer)
         length += len(data)
         for key, timestamp_ns, content in _records(file):
@@ -133,7 +133,7 @@ def read_drained(root: Path) -> tuple[Arrived, list[Aggregate], list[Aggregate]]
     return arrived, minutes.aggregates(), seconds.aggregates()
 
 
-def _records(file: drained_file.ParsedFile) -> Iterator[tuple[bytes, int, bytes]]:
+def _records(file: file_parser.ParsedFile) -> Iterator[tuple[bytes, int, bytes]]:
     """Key, timestamp and payload of each record."""
     for extent in file.extents:
         at = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.format.drained_file import parse, verify
+from bridge.format.file_parser import parse, verify
 from ringbuf import Ring
 from tests.support.bridges import EPOCH, drain, publish, ring, run_dry, settings
 from tests.support.children import Child, ModuleChild

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from bridge.format.drained_file import parse, verify
 from bridge.format.file_builder import DrainedFile, RecordBatch, RecordRun, WriteIntent, build
 from bridge.format.file_name import FileName
+from bridge.format.file_parser import parse, verify
 from bridge.format.record_batch import SinkBatch
 from bridge.sinks.directory import DirectorySink
 from ringbuf import FLAG_RETAIN, FLAG_UNCHECKED, scan_records

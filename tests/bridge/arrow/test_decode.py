@@ -14,9 +14,9 @@ pa = pytest.importorskip("pyarrow", reason="needs the spark extra: pip install '
 from bridge.arrow.decode import decode_file, decode_records
 from bridge.arrow.schema import TYPES, Constants, DecodedColumns, batch_of, corrupt_batch_of
 from bridge.errors import DrainedFileError
-from bridge.format import drained_file
-from bridge.format.drained_file import ParsedFile
+from bridge.format import drained_file, file_parser
 from bridge.format.file_builder import WriteIntent, build
+from bridge.format.file_parser import ParsedFile
 from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES, FLAG_QOS, FLAG_RETAIN, FLAG_UNCHECKED, errors
 from ringbuf.native import ffi, lib
 from ringbuf.record import decode as decode_record
@@ -74,7 +74,7 @@ def file_of(contents: list[tuple[bytes, int, bytes, int, int]], first: int = 100
 def by_hand(file: ParsedFile) -> Iterator[Row]:
     """The oracle: ringbuf/record.py, one record after the other, of extents that hold."""
     for extent in file.extents:
-        if extent.unchecked and not drained_file.extent_verifies(file, extent):
+        if extent.unchecked and not file_parser.extent_verifies(file, extent):
             continue
         at = 0
         while at < len(extent.body):
@@ -117,7 +117,7 @@ def rows(file: ParsedFile) -> list[Row]:
 
 @given(records_strategy)
 def test_the_rows_are_those_of_the_records(contents: list[tuple[bytes, int, bytes, int, int]]) -> None:
-    file = drained_file.parse(file_of(contents))
+    file = file_parser.parse(file_of(contents))
     expected = list(by_hand(file))
     assert len(expected) == len(contents)
     assert rows(file) == expected
@@ -128,13 +128,13 @@ def test_of_a_damaged_file_come_the_records_that_verify_and_no_others(
     contents: list[tuple[bytes, int, bytes, int, int]], data: st.DataObject
 ) -> None:
     whole = bytearray(file_of(contents))
-    good = {row[0]: row for row in by_hand(drained_file.parse(bytes(whole)))}
+    good = {row[0]: row for row in by_hand(file_parser.parse(bytes(whole)))}
     end = len(whole) - 16 - drained_file.footer_length(whole)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(64, end - 1))
         whole[at] ^= data.draw(st.integers(1, 255))
     try:
-        file = drained_file.parse(whole)
+        file = file_parser.parse(whole)
     except DrainedFileError:
         return
     found = rows(file)
@@ -154,7 +154,7 @@ def test_one_bad_record_costs_that_record_alone() -> None:
     data = bytearray(b"".join(drained_file_of(0, 99).parts))
     at = data.index(b"plant/2/temp", 3000)  # somewhere in the middle, in a topic
     data[at] ^= 1
-    file = drained_file.parse(data)
+    file = file_parser.parse(data)
     offsets = [row[0] for row in rows(file)]
     (bad,) = set(range(100)) - set(offsets)
     assert bad % 4 == 2  # of topic plant/2/temp
@@ -175,7 +175,7 @@ def test_a_file_of_many_batches_has_all_its_records() -> None:
         for _ in range(6000)
     ]
     contents[3000] = (b"large", 0, b"L" * 3_000_000, 0, T0_NS)
-    file = drained_file.parse(file_of(contents))
+    file = file_parser.parse(file_of(contents))
     assert len(file.body) > 6 << 20
     found = rows(file)
     assert len(found) == 6000
@@ -184,14 +184,14 @@ def test_a_file_of_many_batches_has_all_its_records() -> None:
 
 @pytest.mark.parametrize("wanted", [("offset",), ("payload", "topic"), ("retain", "properties"), ()])
 def test_only_the_columns_that_are_wanted_are_made(wanted: tuple[str, ...]) -> None:
-    file = drained_file.parse(b"".join(drained_file_of(0, 20).parts))
+    file = file_parser.parse(b"".join(drained_file_of(0, 20).parts))
     for decoded in decode_file(file, wanted):
         assert set(decoded.columns) == set(wanted)
         assert decoded.rows == 21
 
 
 def test_a_batch_has_the_columns_of_its_schema_in_that_order() -> None:
-    file = drained_file.parse(b"".join(drained_file_of(5, 9).parts))
+    file = file_parser.parse(b"".join(drained_file_of(5, 9).parts))
     schema = pa.schema([(name, TYPES[name]) for name in ("payload", "edge", "partition", "_corrupt_record")])
     constants = Constants("edge-1", "default", 0, EPOCH)
     (decoded,) = decode_file(file, schema.names)
@@ -213,7 +213,7 @@ def test_a_batch_has_the_columns_of_its_schema_in_that_order() -> None:
 
 def test_the_golden_file_is_decoded_as_it_was_written() -> None:
     path = Path(__file__).parents[2] / "golden" / "bridge" / "drained-v1.brim"
-    file = drained_file.parse(path.read_bytes())
+    file = file_parser.parse(path.read_bytes())
     found = rows(file)
     assert [row[0] for row in found] == [100, 101, 102, 103, 104]
     assert found[0][2:] == ("plant/0/temp", 1, True, None, b"payload 0")
@@ -261,9 +261,9 @@ def test_offsets_that_do_not_follow_are_taken_as_they_are_or_left_out() -> None:
 def test_a_payload_that_only_its_extent_covers_is_not_believed_when_that_does_not_hold() -> None:
     contents = [(b"k", 0, b"%d" % number, FLAG_UNCHECKED if number == 3 else 0, T0_NS) for number in range(6)]
     data = bytearray(file_of(contents, first=0))
-    (extent,) = [extent for extent in drained_file.parse(data).extents if extent.unchecked]
+    (extent,) = [extent for extent in file_parser.parse(data).extents if extent.unchecked]
     data[extent.at + 32 + 40] ^= 1  # its payload: 32 bytes of header, a key, zeros up to 8
-    file = drained_file.parse(data)
+    file = file_parser.parse(data)
     assert [row[0] for row in rows(file)] == [0, 1, 2, 4, 5]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.drain.lag import LagMeter
 from bridge.errors import SinkConflict, SinkUnavailable
-from bridge.format.drained_file import parse
+from bridge.format.file_parser import parse
 from ringbuf import FLAG_UNCHECKED
 from ringbuf.record import RecordHeader
 from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry, settings

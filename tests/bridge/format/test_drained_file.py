@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import DrainedFileError
-from bridge.format import drained_file
-from bridge.format.drained_file import FileFooter, FileHeader, parse, verify
+from bridge.format import drained_file, file_parser
+from bridge.format.drained_file import FileFooter, FileHeader
 from bridge.format.file_builder import DrainedFile, WriteIntent, build, compressed
 from bridge.format.file_name import FileName
+from bridge.format.file_parser import parse, verify
 from persistence.segment.format import pack_extent, unpack_extent
 from ringbuf import FLAG_UNCHECKED
 from tests.support.drained_files import (
@@ -109,7 +110,7 @@ def test_an_extent_is_that_of_the_log() -> None:
         assert data[extent.at : extent.at + 32] == packed
         assert (head.length, head.ring_epoch, head.ring_position) == (len(run.records), EPOCH, position)
         position += head.length
-    assert drained_file.FLAG_UNCHECKED == FLAG_UNCHECKED
+    assert file_parser.FLAG_UNCHECKED == FLAG_UNCHECKED
 
 
 def test_a_name_says_what_is_in_the_file_and_sorts_in_the_order_of_draining() -> None:

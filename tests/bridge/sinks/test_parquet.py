@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import BadName, DrainedFileError, SinkBlocked, SinkConflict, SinkUnavailable
-from bridge.format.drained_file import parse
 from bridge.format.file_builder import compressed
+from bridge.format.file_parser import parse
 from bridge.format.parquet_footer import footer_of, metadata_of
 from bridge.sinks.interface import FileSink
 from bridge.sinks.registry import open_file_sink

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.format.drained_file import parse, verify
 from bridge.format.file_builder import RecordBatch, RecordRun, WriteIntent, build
+from bridge.format.file_parser import parse, verify
 from bridge.source.partition_source import BrokerLog, PartitionSource, RecordBuffer, RingName, find_rings
 from persistence import Log, LogThread
 from ringbuf import FLAG_UNCHECKED, Claim, Range, Ring

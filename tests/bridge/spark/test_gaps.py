@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
 
 from bridge.errors import DrainedFileError, SourceOptionError
-from bridge.format.drained_file import verify
 from bridge.format.file_builder import compressed
+from bridge.format.file_parser import verify
 from bridge.spark.jobs import gaps
 from bridge.spark.landing_zone import Landing
 from tests.support.drained_files import EPOCH, drained_file_of, store

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bridge.format import drained_file
+from bridge.format import file_parser
 from edge.cli import main, segments_export
 from persistence import Log, LogReader, OsFiles
 from persistence.segment.format import HEADER_PAGE_BYTES, segment_name
@@ -393,9 +393,9 @@ def test_records_are_exported_as_drained_files(directory, tmp_path, capsys):
     at = ("export", "--drained", "--to", lake, "--log", directory, "--edge", "plant-7")
     assert brim(capsys, *at)[0] == 1
     files = sorted(lake.rglob("*.brim"))
-    found = [drained_file.parse(it.read_bytes(), it.name) for it in files]
+    found = [file_parser.parse(it.read_bytes(), it.name) for it in files]
     for it, path in zip(found, files, strict=True):
-        drained_file.verify(it)
+        file_parser.verify(it)
         assert path.match(it.name.path)
     footers = [it.footer for it in found]
     assert [(it.stream, it.partition, it.first_offset, it.last_offset) for it in footers] == [
@@ -412,7 +412,7 @@ def test_a_part_is_drained_too(directory, tmp_path, capsys):
     at = ("export", "--drained", "--to", lake, "--log", directory, "--edge", "e", "--ring", "a-0")
     assert brim(capsys, *at, "--from", 20, "--until", 25)[0] == 0
     (path,) = lake.rglob("*.brim")
-    footer = drained_file.parse(path.read_bytes()).footer
+    footer = file_parser.parse(path.read_bytes()).footer
     assert (footer.first_offset, footer.last_offset, footer.epoch_first_offset) == (20, 24, 20)
 
 
