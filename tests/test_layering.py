@@ -28,7 +28,7 @@ persistence.durable_file: persistence.files ringbuf
 persistence.files:
 persistence.free_disk_space: persistence.files
 persistence.stats:
-persistence.segment: PERSISTENCE ringbuf msgpack
+persistence.segment: PERSISTENCE ringbuf msgspec
 persistence.archive: PERSISTENCE persistence.segment ringbuf pyarrow
 persistence.read: PERSISTENCE persistence.archive persistence.segment ringbuf
 persistence.log: PERSISTENCE persistence.read persistence.segment ringbuf msgspec
@@ -73,14 +73,14 @@ bridge:
 bridge.backoff:
 bridge.errors:
 bridge.rangeset:
-bridge.format: FILES bridge.errors bridge.rangeset persistence.segment ringbuf msgpack msgspec
+bridge.format: FILES bridge.errors bridge.rangeset persistence.segment ringbuf msgspec
 bridge.source: bridge.errors bridge.format persistence.files persistence.read ringbuf msgspec
 bridge.arrow: bridge.errors bridge.format ringbuf numpy pyarrow
 bridge.sinks: bridge.arrow bridge.backoff bridge.errors bridge.format edge.client edge.mqtt
     persistence.files ringbuf cffi msgspec confluent_kafka obstore pyarrow
 bridge.drain: FILES bridge.backoff bridge.errors bridge.format bridge.rangeset bridge.sinks bridge.source
     edge.errors edge.mqtt edge.rpc persistence.errors persistence.segment persistence.stats ringbuf
-    msgpack msgspec
+    msgspec
 bridge.payloads: bridge.arrow bridge.errors ringbuf cbor2 google msgpack pyarrow
 bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.rangeset deltalake
     py4j pyarrow pyspark

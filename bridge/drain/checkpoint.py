@@ -52,11 +52,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgspec
 
 from bridge.drain.losses import Losses
 from bridge.errors import CheckpointBusy, CheckpointError, CheckpointMismatch, CheckpointNewer
 from bridge.format.cursor import Cursor
+from bridge.format.drained_file import as_tuples
 from bridge.format.file_builder import WriteIntent
 from persistence.durable_file import Envelope, read_file, replace_file
 from persistence.files import Files, OsFiles
@@ -134,7 +135,7 @@ class Checkpoint:
             values = _unpack(checkpoint._read())
             checkpoint._take(values)
             checkpoint.edge, checkpoint.sink = values["edge"], values["sink"]
-        except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
         return checkpoint
 
@@ -224,7 +225,7 @@ class Checkpoint:
 
     def _pack(self) -> bytes:
         losses = [(*key, *loss.pack()) for key, loss in self.losses.items()]
-        body: bytes = msgpack.packb(
+        body = msgspec.msgpack.encode(
             {
                 "edge": self.edge,
                 "sink": self.sink,
@@ -261,7 +262,7 @@ class Checkpoint:
         try:
             values = _unpack(data)
             self._take(values)
-        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             log.error("checkpoint damaged, renamed path=%s.damaged reason=%r", self.path, error)
             self.files.rename(str(self.path), f"{self.path}.damaged")
             return
@@ -337,11 +338,11 @@ def _version(data: bytes) -> int:
 
 
 def _unpack(data: bytes) -> dict[str, Any]:
-    """The body. Raises ValueError: damage, or another version."""
+    """The body. Raises ValueError, TypeError, RecursionError: damage, or another version."""
     version, body = ENVELOPE.unpack(data)
     if version not in {1, 2, VERSION}:
         raise ValueError(f"version {version}")
-    values = msgpack.unpackb(body, use_list=False)
+    values = as_tuples(msgspec.msgpack.decode(body))
     if not isinstance(values, dict):
         raise TypeError(f"a body of {type(values).__name__}")
     if version == 1:

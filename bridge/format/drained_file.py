@@ -54,7 +54,7 @@ Rule for change: footers may gain keys, which readers ignore. Any other change r
 bytes under tests/golden/bridge; a reader still reads the version before. A file with an epoch of 32 bits is
 always written as version 1: a file that an earlier Brim has begun must stay the same.
 
-file_builder.py builds the files, file_parser.py reads them. Only the standard library and msgpack at import,
+file_builder.py builds the files, file_parser.py reads them. Only the standard library and msgspec at import,
 for the reason above.
 """
 
@@ -67,7 +67,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-import msgpack
+import msgspec
 
 from bridge.errors import DrainedFileError
 from bridge.format.file_name import FileName
@@ -81,6 +81,7 @@ __all__ = [
     "VERSION",
     "FileFooter",
     "FileHeader",
+    "as_tuples",
     "footer_and_trailer",
     "footer_length",
     "parse_footer",
@@ -190,8 +191,7 @@ class FileFooter:
 
     def pack(self) -> bytes:
         """msgpack, keys in the order above."""
-        packed: bytes = msgpack.packb(self.values())
-        return packed
+        return msgspec.msgpack.encode(self.values())
 
     def values(self) -> dict[str, Any]:
         """The keys and values of a footer, in the order above."""
@@ -202,16 +202,15 @@ class FileFooter:
     def unpack(cls, data: Bytes) -> FileFooter:
         """Decode a footer. Raises DrainedFileError, also for a footer that contradicts itself."""
         try:
-            values = msgpack.unpackb(data, use_list=False)
-        except (ValueError, msgpack.UnpackException) as error:
+            return cls.of(msgspec.msgpack.decode(data))
+        except (ValueError, RecursionError) as error:
             raise DrainedFileError(f"invalid footer ({len(data)} bytes): {error!r}") from error
-        return cls.of(values)
 
     @classmethod
     def of(cls, values: Any) -> FileFooter:
-        """The footer with these values; arrays are tuples. Raises as unpack()."""
+        """The footer with these values. Raises as unpack()."""
         try:
-            fields = {**_MAY_MISS, **values}
+            fields = {**_MAY_MISS, **as_tuples(values)}
             footer = cls(
                 **{field.name: _checked(field.name, fields[field.name]) for field in dataclasses.fields(cls)}
             )
@@ -235,6 +234,13 @@ class FileFooter:
             self.last_offset,
             day,
         )
+
+
+def as_tuples(value: Any) -> Any:
+    """The same value with tuples in place of lists, at any depth."""
+    if isinstance(value, dict):
+        return {key: as_tuples(inner) for key, inner in value.items()}
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def _checked(key: str, value: Any) -> Any:

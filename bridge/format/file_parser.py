@@ -1,6 +1,6 @@
 """Parser of drained files (format: drained_file.py): checks header, footer and extents, and verifies records.
 
-Never builds a file. Only the standard library and msgpack at import: a reader without compiled code can parse
+Never builds a file. Only the standard library and msgspec at import: a reader without compiled code can parse
 a file. extent_verifies() and verify() need the compiled core.
 """
 

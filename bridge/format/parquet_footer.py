@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from bridge.errors import DrainedFileError
 from bridge.format.drained_file import FileFooter
@@ -49,11 +48,4 @@ def footer_of(metadata: Mapping[bytes, bytes] | None) -> FileFooter:
         raise DrainedFileError(
             f"metadata version {version!r}, this build reads 1 to {VERSION}", hint="install a newer Brim"
         )
-    return FileFooter.of({key: _tuples(value) for key, value in values.items()})
-
-
-def _tuples(value: Any) -> Any:
-    """Convert arrays to tuples, two levels deep: ranges are not nested deeper."""
-    if not isinstance(value, list):
-        return value
-    return tuple(tuple(inner) if isinstance(inner, list) else inner for inner in value)
+    return FileFooter.of(values)

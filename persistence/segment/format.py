@@ -65,7 +65,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgpack
+import msgspec
 
 from persistence.errors import FormatError, FutureFormat
 from ringbuf import crc32c
@@ -101,6 +101,7 @@ CATALOGUE_RING_ID = 0
 
 SEGMENT_SUFFIX = ".log"
 _NAME_DIGITS = 20
+LAST_ZEROS_MAX = 7  # of a number of 64 bits that is not 0
 
 _SEGMENT = struct.Struct("<8sIIQIIQ20x")
 _CRC = struct.Struct("<I")
@@ -222,6 +223,9 @@ class CatalogueEntry(NamedTuple):
     next_offset: int
 
 
+_CATALOGUE = msgspec.msgpack.Decoder(dict[int, CatalogueEntry])
+
+
 def ring_id_of(name: str, taken: Mapping[int, str]) -> int:
     """Id for the ring `name` in a log in which `taken` has the names of used ids."""
     ring_id = crc32c(name.encode()) or 1
@@ -232,7 +236,7 @@ def ring_id_of(name: str, taken: Mapping[int, str]) -> int:
 
 def pack_catalogue(entries: Mapping[int, CatalogueEntry], room_bytes: int = 0) -> bytes:
     """The body of a catalogue extent, a multiple of 32 bytes, never empty; the extent fills `room_bytes`."""
-    body: bytes = msgpack.packb({ring_id: list(entry) for ring_id, entry in entries.items()})
+    body = msgspec.msgpack.encode(dict(entries))
     body += bytes(max(room_bytes - EXTENT_HEADER_BYTES - len(body), 0))
     return body + bytes(-len(body) % ALIGN_BYTES)
 
@@ -242,17 +246,15 @@ def unpack_catalogue(body: bytes | memoryview) -> dict[int, CatalogueEntry]:
 
     Raises FormatError for any other content: files from elsewhere may have valid checksums.
     """
-    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=max(len(body), 1))
-    unpacker.feed(body)
-    try:
-        fields = unpacker.unpack()
-        entries = {ring_id: CatalogueEntry(*entry) for ring_id, entry in fields.items()}
-    except (AttributeError, TypeError, ValueError, msgpack.UnpackException) as error:
-        raise FormatError(f"a catalogue of {len(body)} bytes that is no map of rings: {error}") from error
-    for ring_id, (name, epoch, next_offset) in entries.items():
-        if (type(ring_id), type(name), type(epoch), type(next_offset)) != (int, str, int, int):
-            raise FormatError(f"a catalogue with the entry {ring_id!r}: {name!r}, {epoch!r}, {next_offset!r}")
-    return entries
+    content = bytes(body).rstrip(b"\0")
+    failure: Exception | None = None
+    # The last number may end with zeros, as the padding does. Only one number of zeros completes the map.
+    for zeros in range(LAST_ZEROS_MAX + 1):
+        try:
+            return _CATALOGUE.decode(content + bytes(zeros))
+        except (msgspec.DecodeError, RecursionError) as error:
+            failure = failure or error
+    raise FormatError(f"a catalogue of {len(body)} bytes that is no map of rings: {failure}") from failure
 
 
 def segment_name(base_position: int) -> str:
