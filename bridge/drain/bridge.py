@@ -25,7 +25,7 @@ from typing import NamedTuple
 from bridge.backoff import Backoff
 from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.commands import DrainCommand, backfill, skip
-from bridge.drain.drain import Drain, Moved
+from bridge.drain.drain import Drain, ProgressReport
 from bridge.drain.lag import LagMeter
 from bridge.drain.loss_report import losses_in, losses_of
 from bridge.drain.sender import check
@@ -68,8 +68,8 @@ class Bridge:
     """Bridge that drains until it is stopped.
 
     start() and stop() run it in a thread; run() in the calling one. The other methods may be called from any
-    thread. `sink` and `cold` replace those of the settings; the caller closes them. `moved` is called on the
-    bridge's thread (see Drain), and must not block.
+    thread. `sink` and `cold` replace those of the settings; the caller closes them. `on_progress` is called
+    on the bridge's thread (see Drain), and must not block.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Bridge:
         *,
         sink: Sink | None = None,
         cold: RecordLog | None = None,
-        moved: Moved | None = None,
+        on_progress: ProgressReport | None = None,
     ) -> None:
         self.settings = settings
         self._own_sink = sink is None
         self._sink = sink or open_sink(settings.to, settings.options)
         check(settings, self._sink)
         self._cold = cold or (BrokerLog(settings.log_dir) if settings.log_dir else None)
-        self._moved = moved
+        self._on_progress = on_progress
         self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
         self._sleeper = Sleeper()
         self._stopping = False
@@ -233,7 +233,7 @@ class Bridge:
         with suppress(OSError):  # of one thread, on Linux; threads that it starts inherit it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         drain = Drain(
-            self.settings, self._sink, checkpoint, self._cold, self._moved, settled=self._sleeper.ring
+            self.settings, self._sink, checkpoint, self._cold, self._on_progress, on_answer=self._sleeper.ring
         )
         self._meter = LagMeter(drain)
         ending: Condition = "failed"
@@ -409,7 +409,7 @@ class Bridge:
             last_ack_age_s=time.monotonic() - drain.last_ack if drain.last_ack else None,
             buffer_left_s=min(left, default=None),
             in_flight=drain.in_flight,
-            bytes_s=drain.plan.bytes_s,
+            bytes_s=drain.next_files.scheduler.bytes_s,
             blocked_partitions=sum(bool(lag.error) for lag in lags),
             failures=self._backoff.failures,
             last_error=_words(error) if error else broken,

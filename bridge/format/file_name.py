@@ -9,8 +9,8 @@ which the file is written or read again. Names are enough to prove completeness.
 dense. The offset ranges of each (edge, stream, partition, epoch) are contiguous, except for ranges that a
 footer declares.
 
-Owns the form of names. Never decides which records a file holds (bridge/drain/drain.py), and never reads a
-file. Only the standard library at import.
+Owns the form of names. Never decides which records a file holds (bridge/drain/next_files.py), and never reads
+a file. Only the standard library at import.
 
 Invariant: FileName.parse() of a path of a drained file gives the same fields.
 """

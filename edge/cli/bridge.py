@@ -125,7 +125,7 @@ def _drain(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
     selection = _chosen(arguments, config)
     report_state = UpstreamReporter(selection.name, config.runtime_dir)
-    bridge = Bridge(bridge_settings(selection, config), moved=report_state.moved)
+    bridge = Bridge(bridge_settings(selection, config), on_progress=report_state.report_progress)
     asyncio.run(_serve(bridge, report_state))
     bridge.stop()
     report_state.stop()

@@ -5,7 +5,7 @@ Owns a thread and a connection. Publishers of streams with durability = "upstrea
 only the latest progress of each ring matters, and lost offsets are repeated until a report has succeeded. A
 broker that is absent, or restarts, gets everything once it is there: also losses that its predecessor got.
 
-Never delays the bridge: moved() takes a lock only to store a number.
+Never delays the bridge: report_progress() takes a lock only to store a number.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class UpstreamReporter:
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name="brim-bridge-tell", daemon=True)
 
-    def moved(self, ring_name: str, epoch: int, offset: int, lost: Lost) -> None:
+    def report_progress(self, ring_name: str, epoch: int, offset: int, lost: Lost) -> None:
         """Store new progress. Called by Drain, on the bridge's thread."""
         with self._news:
             ring = self._rings.setdefault(ring_name, _Ring())

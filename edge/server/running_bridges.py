@@ -132,8 +132,10 @@ class RunningBridges:
         from bridge.drain.control_socket import ControlSocket
         from bridge.errors import BridgeError, CheckpointMismatch
 
-        moved = partial(core.upstream.report_progress, settings.name)
-        running = _Running(Bridge(settings, cold=core.logs.reader if core.logs else None, moved=moved))
+        on_progress = partial(core.upstream.report_progress, settings.name)
+        running = _Running(
+            Bridge(settings, cold=core.logs.reader if core.logs else None, on_progress=on_progress)
+        )
         self._running[settings.name] = running
         try:
             try:

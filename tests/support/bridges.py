@@ -11,7 +11,7 @@ from bridge.drain.bridge import Bridge as RunningBridge
 from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.clock import SYSTEM, DrainClock
 from bridge.drain.control_socket import ControlSocket
-from bridge.drain.drain import Drain, Moved
+from bridge.drain.drain import Drain, ProgressReport
 from bridge.drain.lag import LagMeter
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import SinkError
@@ -89,7 +89,7 @@ class SteppedDrain(Drain):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.answered = threading.Event()
-        super().__init__(*arguments, settled=self.answered.set, **options)
+        super().__init__(*arguments, on_answer=self.answered.set, **options)
 
 
 @contextmanager
@@ -98,12 +98,12 @@ def drain(
     sink: Sink | None = None,
     cold: RecordLog | None = None,
     clock: DrainClock = SYSTEM,
-    moved: Moved | None = None,
+    on_progress: ProgressReport | None = None,
 ) -> Iterator[SteppedDrain]:
     """A drain that the test steps itself; at the end it is gone as a process is: nothing is saved."""
     target = sink or DirectorySink(chosen.state_dir.parent / "lake")
     checkpoint = Checkpoint.open(chosen.checkpoint_path, chosen.edge_id, target.url)
-    made = SteppedDrain(chosen, target, checkpoint, cold, moved, clock=clock)
+    made = SteppedDrain(chosen, target, checkpoint, cold, on_progress, clock=clock)
     try:
         yield made
     finally:

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from bridge.drain import bridge, drain
+from bridge.drain import bridge, next_files
 from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.sender import FileDelivery, Shipment
 from bridge.errors import SinkError
@@ -27,7 +27,7 @@ from edge.cli import main
 
 _put = FileDelivery._put
 _at = Cursor.at
-_range = drain._range
+_range = next_files._range
 
 
 def careless() -> None:
@@ -54,7 +54,7 @@ def renaming() -> None:
 
 
 def miscounting() -> None:
-    drain._range = lambda first, end: _range(first, end - 1)
+    next_files._range = lambda first, end: _range(first, end - 1)
 
 
 def hopping() -> None:

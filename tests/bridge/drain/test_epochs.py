@@ -86,7 +86,7 @@ def test_an_epoch_without_records_is_reported(runtime_directory: Path, tmp_path:
     """To publishers of durability "upstream": the sink has all records of the epochs before."""
     told: list[tuple[int, int]] = []
     chosen = settings(runtime_directory, tmp_path)
-    with drain(chosen, moved=lambda name, epoch, offset, lost: told.append((epoch, offset))) as drained:
+    with drain(chosen, on_progress=lambda name, epoch, offset, lost: told.append((epoch, offset))) as drained:
         with ring(runtime_directory) as made:
             run_dry(drained)
             publish(made, 3)

@@ -113,6 +113,6 @@ def test_losses_are_reported_again_at_each_start(runtime_directory: Path, tmp_pa
         with drain(chosen) as drained:
             run_dry(drained)
         oldest = made.extremes().oldest_offset
-        with drain(chosen, moved=lambda *it: told.append((*it[:3], tuple(it[3])))) as drained:
+        with drain(chosen, on_progress=lambda *it: told.append((*it[:3], tuple(it[3])))) as drained:
             run_dry(drained)
     assert told == [("default-0", EPOCH, 5005, ((5, oldest - 1),))]

@@ -199,7 +199,7 @@ def test_a_partition_that_was_drained_in_two_places_is_united_under_the_old_name
             drained.checkpoint.move(cursor.split(30))
             publish(made, 5)
             drained.partitions.flushing = True
-            drained.plan._clocks[False] = 1e9  # what comes in goes first
+            drained.next_files.scheduler._clocks[False] = 1e9  # what comes in goes first
             drained.answered.clear()
             drained.step()
             assert drained.checkpoint.cursors["default", 0].ahead == ((30, 35),)

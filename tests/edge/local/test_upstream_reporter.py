@@ -68,8 +68,8 @@ def test_what_is_lost_while_a_report_is_under_way_is_reported(
 ) -> None:
     """Also if it does not move the offset, and if the ranges are more than are kept apart."""
     more = iter([[(it * 10, it * 10) for it in range(100, 100 + LOST_MAX)], [(5, 5)], []])
-    broker.meanwhile = lambda: reporter.moved("t-0", 1, 10, next(more, ()))
-    reporter.moved("t-0", 1, 10, [(1, 3)])
+    broker.meanwhile = lambda: reporter.report_progress("t-0", 1, 10, next(more, ()))
+    reporter.report_progress("t-0", 1, 10, [(1, 3)])
     for _ in range(4):
         reporter._report()
     broker.meanwhile = lambda: None
@@ -78,9 +78,9 @@ def test_what_is_lost_while_a_report_is_under_way_is_reported(
 
 
 def test_a_report_that_failed_is_repeated_with_its_losses(reporter: UpstreamReporter, broker: Broker) -> None:
-    reporter.moved("t-0", 1, 10, [(1, 3)])
+    reporter.report_progress("t-0", 1, 10, [(1, 3)])
     broker.failure = EdgeError("refused")
-    broker.meanwhile = lambda: reporter.moved("t-0", 1, 20, [(15, 15)])
+    broker.meanwhile = lambda: reporter.report_progress("t-0", 1, 20, [(15, 15)])
     with pytest.raises(EdgeError):
         reporter._report()
     broker.failure, broker.meanwhile = None, lambda: None
@@ -89,9 +89,9 @@ def test_a_report_that_failed_is_repeated_with_its_losses(reporter: UpstreamRepo
 
 
 def test_a_broker_that_restarts_gets_the_losses_again(reporter: UpstreamReporter, broker: Broker) -> None:
-    reporter.moved("t-0", 1, 10, [(1, 3)])
+    reporter.report_progress("t-0", 1, 10, [(1, 3)])
     reported(reporter)
-    reporter.moved("t-0", 1, 20, [(15, 15)])
+    reporter.report_progress("t-0", 1, 20, [(15, 15)])
     broker.failure = BrokerUnreachable("gone")
     with pytest.raises(BrokerUnreachable):
         reporter._report()
@@ -105,9 +105,9 @@ def test_a_broker_that_restarts_gets_the_losses_again(reporter: UpstreamReporter
 def test_a_broker_that_restarts_gets_the_progress_of_rings_without_news(
     reporter: UpstreamReporter, broker: Broker
 ) -> None:
-    reporter.moved("t-0", 1, 10, [(1, 3)])
+    reporter.report_progress("t-0", 1, 10, [(1, 3)])
     reported(reporter)
-    reporter.moved("t-1", 1, 20, ())
+    reporter.report_progress("t-1", 1, 20, ())
     broker.failure = BrokerUnreachable("gone")
     with pytest.raises(BrokerUnreachable):
         reporter._report()
@@ -123,7 +123,7 @@ def test_a_broker_that_restarts_while_there_is_no_news_gets_the_progress(
 ) -> None:
     monkeypatch.setattr(upstream_reporter, "LOOK_S", 0.01)
     monkeypatch.setattr(upstream_reporter, "RETRY_S", 0.01)
-    reporter.moved("t-0", 1, 10, [(1, 3)])
+    reporter.report_progress("t-0", 1, 10, [(1, 3)])
     reporter.start()
     try:
         wait_until(lambda: len(broker.reports) == 1)
@@ -137,8 +137,8 @@ def test_a_broker_that_restarts_while_there_is_no_news_gets_the_progress(
 def test_losses_of_an_epoch_that_has_ended_are_not_reported(
     reporter: UpstreamReporter, broker: Broker
 ) -> None:
-    reporter.moved("t-0", 1, 10, [(1, 3)])
-    reporter.moved("t-0", 2, 0, ())
+    reporter.report_progress("t-0", 1, 10, [(1, 3)])
+    reporter.report_progress("t-0", 2, 0, ())
     reported(reporter)
     assert broker.reports == [Drained("lake", "t-0", 2, 0, ())]
 
@@ -148,7 +148,7 @@ def test_more_ranges_than_are_kept_are_joined_where_the_fewest_offsets_are_betwe
 ) -> None:
     """In any order; the ranges cover all losses, and little else."""
     far = [(it * 100, it * 100) for it in range(1, LOST_MAX)]
-    reporter.moved("t-0", 1, 10, [*reversed(far), (50_000, 50_000), (50_007, 50_008)])
+    reporter.report_progress("t-0", 1, 10, [*reversed(far), (50_000, 50_000), (50_007, 50_008)])
     reported(reporter)
     (report,) = broker.reports
     assert len(report.lost) == LOST_MAX
