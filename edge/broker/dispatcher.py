@@ -12,7 +12,7 @@ Never handles PUBLISH, acknowledgements or PINGREQ; those stay in C.
     PACKET DISCONNECT   _disconnect
     TOPIC               _topic: make the topic known, and authorize the client to publish to it
     CLOSED              _closed
-    PRODUCER_TOPIC      _source_topic
+    PRODUCER_TOPIC      _producer_topic
     BACKFILL            LogBackfill.start_read
     JOURNAL             SessionJournal.save_snapshot, or on_retained_due
     UPGRADE             on_upgrade: the transport answers the HTTP request of a WebSocket client
@@ -114,7 +114,7 @@ class Broker:
         `version` is the text of the topic $SYS/broker/version. `streams`: see Router.
         """
         self.limits = limits or BrokerLimits()
-        self.on_source_bad: Callable[[int], object] = lambda source: None
+        self.on_producer_bad: Callable[[int], object] = lambda ring_number: None
         # rings are about to overwrite records that are retained
         self.on_retained_due: Callable[[], object] = lambda: None
         self.on_upgrade: Callable[[int, bytes], object] = lambda connection, request: None
@@ -234,12 +234,12 @@ class Broker:
             if client := self.clients.get(connection):
                 self.backfill.start_read(client.session.handle, self.call)
         elif kind == EventKind.PRODUCER_TOPIC:
-            self._source_topic(detail, data)
+            self._producer_topic(detail, data)
         elif kind == EventKind.JOURNAL:
             self.journal.save_snapshot() if detail == 0 else self.on_retained_due()
         else:
-            log.error("producer ring invalid, reading stopped %s", pairs(source=detail))
-            self.on_source_bad(detail)
+            log.error("producer ring invalid, reading stopped %s", pairs(number=detail))
+            self.on_producer_bad(detail)
 
     def _packet(self, connection: int, data: bytes) -> None:
         client = self.clients.get(connection)
@@ -328,14 +328,14 @@ class Broker:
         else:
             self._engine.authorize(connection, topic, allowed)
 
-    def _source_topic(self, source: int, data: bytes) -> None:
+    def _producer_topic(self, ring_number: int, data: bytes) -> None:
         try:
             name = _topic_name(data, Version.V311)
         except ProtocolError as error:
-            log.warning("producer ring record skipped %s", pairs(source=source, error=error))
+            log.warning("producer ring record skipped %s", pairs(number=ring_number, error=error))
             return
         if not name.startswith("$") and self.own_messages.topic_of(name) is not None:
-            self._engine.resume_ring(source)
+            self._engine.resume_ring(ring_number)
 
     # ---- the end of a connection ----
 
@@ -404,7 +404,7 @@ class Broker:
     def check_retained(self) -> None:
         """Withhold retained messages of clients that may no longer publish them."""
         if self.limits.check_retain_source:
-            self._pending.work(0, self.retained, self.retained.check_sources())
+            self._pending.work(0, self.retained, self.retained.check_authors())
 
     def _may_publish(self, client_info: ClientInfo, topic: str, then: Callable[[list[bool]], None]) -> None:
         self._pending.then(0, [self._permissions.may_publish(client_info, topic)], False, then)

@@ -49,7 +49,7 @@ class LogBackfill:
     """Handler of BACKFILL events. Methods run on the broker's thread."""
 
     def __init__(self, engine: Engine, ring_of: Callable[[int], tuple[str, int]]) -> None:
-        """Create the handler. `ring_of` returns the name and epoch of a source's ring."""
+        """Create the handler. `ring_of` returns the name and epoch of a ring, by its number in the engine."""
         # None: there is no log, and records that the rings have overwritten are lost
         self.read_at: ReadAt | None = None
         self._engine = engine
@@ -71,14 +71,14 @@ class LogBackfill:
         if front is None:
             self._engine.resume_delivery(session)
         elif self.read_at is None or call is None:
-            source, position = front
-            self._return_records(session, source, position, ())
+            ring_number, position = front
+            self._return_records(session, ring_number, position, ())
         else:
-            source, position = front
+            ring_number, position = front
             self._reading.add(session)
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-backfill")
-            self._thread.submit(self._read, self.read_at, call, session, source, position)
+            self._thread.submit(self._read, self.read_at, call, session, ring_number, position)
 
     @property
     def reading(self) -> int:
@@ -92,28 +92,28 @@ class LogBackfill:
             self._thread.shutdown(cancel_futures=True)
             self._thread = None
 
-    def _return_records(self, session: int, source: int, position: int, runs: Sequence[Range]) -> None:
+    def _return_records(self, session: int, ring_number: int, position: int, runs: Sequence[Range]) -> None:
         next_position = position
         for run in runs:
-            self._engine.restore_records(session, source, next_position, run.position, run.view)
+            self._engine.restore_records(session, ring_number, next_position, run.position, run.view)
             next_position = run.position + len(run.view)
         if not runs:
-            self._engine.restore_records(session, source, next_position, BEHIND_ALL, b"")
+            self._engine.restore_records(session, ring_number, next_position, BEHIND_ALL, b"")
         self._engine.resume_delivery(session)
 
     def _answer(
-        self, call: Call, session: int, source: int, position: int, runs: Sequence[Range] | None
+        self, call: Call, session: int, ring_number: int, position: int, runs: Sequence[Range] | None
     ) -> None:
         self._reading.discard(session)
         if runs is None:
             self.start_read(session, call)  # unless the session needs nothing any more
         else:
-            self._return_records(session, source, position, runs)
+            self._return_records(session, ring_number, position, runs)
 
     # ---- on the thread ----
 
-    def _read(self, read_at: ReadAt, call: Call, session: int, source: int, at: int) -> None:
-        name, epoch = self._ring_of(source)
+    def _read(self, read_at: ReadAt, call: Call, session: int, ring_number: int, at: int) -> None:
+        name, epoch = self._ring_of(ring_number)
         runs: Sequence[Range] | None
         try:
             runs = self._known(name, epoch, at) or read_at(name, epoch, at, READ_BYTES)
@@ -125,7 +125,7 @@ class LogBackfill:
         except Exception:
             log.exception("log read failed, records of a client given up %s", pairs(ring=name))
             runs = ()
-        call(partial(self._answer, call, session, source, at, runs))
+        call(partial(self._answer, call, session, ring_number, at, runs))
 
     def _known(self, name: str, epoch: int, at: int) -> Sequence[Range]:
         """Runs of the last read, from the run with position `at` on; empty if no run has that position."""

@@ -37,7 +37,7 @@ __all__ = ["Retained", "RetainedRecord"]
 
 log = logging.getLogger(__name__)
 
-SOURCES_AT_ONCE = 64  # authors that are checked in one step
+AUTHORS_AT_ONCE = 64  # authors that are checked in one step
 TRIES = 3  # attempts to find topics while others are forgotten
 
 
@@ -140,7 +140,7 @@ class Retained:
         )
         self._reported = refused
 
-    def check_sources(self) -> Steps[None]:
+    def check_authors(self) -> Steps[None]:
         """Withhold retained messages whose authors may not publish to their topics now; release the others.
 
         Messages without a known author are delivered: those of local producers, and those that were only in a
@@ -148,12 +148,12 @@ class Retained:
         """
         first: int | None = 0
         while first is not None:
-            rows, first = self._engine.retained_authors(first, SOURCES_AT_ONCE)
+            rows, first = self._engine.retained_authors(first, AUTHORS_AT_ONCE)
             for topic, author in rows:
-                self._check_source(topic, author)
+                self._check_author(topic, author)
             yield
 
-    def _check_source(self, topic: int, author: bytes) -> None:
+    def _check_author(self, topic: int, author: bytes) -> None:
         client_info = client_info_of_author(author)
         name = self._engine.topic_name(topic)
         if client_info is None:

@@ -134,8 +134,8 @@ class Router:
         self._journal = journal
         self._table_size = 0  # lower bound of the size of the engine's table of topics
         self._aged_s = 0.0  # time of the last search for idle topics
-        self._sources: dict[str, int] = {}  # ring name -> source
-        self._rings: dict[int, tuple[str, int]] = {}  # source -> ring name and epoch
+        self._numbers: dict[str, int] = {}  # ring name -> number in the engine
+        self._rings: dict[int, tuple[str, int]] = {}  # number in the engine -> ring name and epoch
         self.subscription_count = 0  # of all sessions
         self._counters = counters_of(engine)
         self._places: dict[str, tuple[int, int]] = {}  # ring name -> stream and partition in the rules
@@ -177,11 +177,11 @@ class Router:
 
     def _create(self, name: str, session: int, match: Match, denied: array[int]) -> int | None:
         data = name.encode()
-        source = self.source_of(self._partition_of(name))
+        ring_number = self.number_of(self._partition_of(name))
         reserved = name.startswith("$")  # reserved for the server [MQTT-4.7.2-1]
-        topic = self._engine.topic_add(data, source, reserved, session)
+        topic = self._engine.topic_add(data, ring_number, reserved, session)
         if topic == NO_TOPIC and self._recycle():
-            topic = self._engine.topic_add(data, source, reserved, session)
+            topic = self._engine.topic_add(data, ring_number, reserved, session)
         if topic == NO_TOPIC:
             return None
         self._engine.match_routes(match, topic, denied)
@@ -471,36 +471,36 @@ class Router:
             return all(self.may_receive(session, name) for session in target.members)
         return self.may_receive(target, name)
 
-    def ring_of(self, source: int) -> tuple[str, int]:
-        """Name and epoch of the ring of a source."""
-        return self._rings[source]
+    def ring_of(self, ring_number: int) -> tuple[str, int]:
+        """Name and epoch of the ring with this number in the engine."""
+        return self._rings[ring_number]
 
-    def source_of(self, partition: PartitionLike) -> int:
-        """Source number of a partition, which becomes a source of the engine if necessary."""
-        source = self._sources.get(partition.name)
-        if source is None:
+    def number_of(self, partition: PartitionLike) -> int:
+        """Number of a partition's ring in the engine, which gets the ring if it does not have it."""
+        ring_number = self._numbers.get(partition.name)
+        if ring_number is None:
             durability = partition.durability
-            source = self._engine.add_ring(partition.writer, durability.ack_gate, durability.is_logged)
-            self.durability.begin(partition.name, source)
-            self._sources[partition.name] = source
+            ring_number = self._engine.add_ring(partition.writer, durability.ack_gate, durability.is_logged)
+            self.durability.begin(partition.name, ring_number)
+            self._numbers[partition.name] = ring_number
             if partition.name in self._places:
-                self._engine.stream_ring(*self._places[partition.name], source)
-            self._rings[source] = partition.name, partition.ring.epoch
-            self._journal.source_added(source, *self._rings[source])
-        return source
+                self._engine.stream_ring(*self._places[partition.name], ring_number)
+            self._rings[ring_number] = partition.name, partition.ring.epoch
+            self._journal.ring_added(ring_number, *self._rings[ring_number])
+        return ring_number
 
     def add_ended_ring(self, name: str, epoch: int, *, logged: bool) -> int:
-        """Add a source for an epoch of a ring that has ended. `logged`: the log has records of that epoch."""
-        source = self._engine.add_ended_ring(logged)
-        self._rings[source] = name, epoch
-        self._journal.source_added(source, name, epoch)
-        return source
+        """Add the ended epoch of a ring; return its number. `logged`: the log has records of that epoch."""
+        ring_number = self._engine.add_ended_ring(logged)
+        self._rings[ring_number] = name, epoch
+        self._journal.ring_added(ring_number, name, epoch)
+        return ring_number
 
-    def remove_past_source(self, source: int) -> None:
-        """Remove a past source, for which no record waits any more."""
-        self._engine.remove_ring(source)
-        self._journal.source_removed(source)
-        del self._rings[source]
+    def remove_ended_ring(self, ring_number: int) -> None:
+        """Remove an ended ring, of which no record waits any more."""
+        self._engine.remove_ring(ring_number)
+        self._journal.ring_removed(ring_number)
+        del self._rings[ring_number]
 
     def age(self, now_s: float) -> float:
         """Forget topics not used for `topics_idle_s`, or up to twice that; return the next search's time."""

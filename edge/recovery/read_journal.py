@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from edge.logging_setup import pairs
-from edge.session_store.journal_records import JournalRecord, Sources, decode_record
+from edge.session_store.journal_records import JournalRecord, Rings, decode_record
 from edge.session_store.snapshot_file import RECORD, Frame, SavedSnapshot, read_snapshot
 from ringbuf import RECORD_HEADER_BYTES, Range, Ring, scan_records
 from ringbuf.record import RecordHeader, payload_position, span
@@ -80,7 +80,7 @@ def read_saved_state(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog
             state.frames.append((kind, body))
             state.alive_ns = max(state.alive_ns, timestamp_ns)
     for kind, body in state.frames:
-        if kind == RECORD and isinstance(record := read_record(body), Sources):
+        if kind == RECORD and isinstance(record := read_record(body), Rings):
             state.rings.update((name, epoch) for name, epoch, _ in record.rings.values())
     return state
 

@@ -4,7 +4,7 @@ restore() creates sessions, subscriptions, queues and wills, before any client i
 
 Queues hold positions of records. Records that their ring has overwritten are in the spill file
 (edge/session_store/spill_file.py), or are read from the log when needed (edge/broker/log_backfill.py). For a
-ring that begins a new epoch a past source stands for the old one. Records that no store has are reported as
+ring that begins a new epoch an ended ring stands for the old one. Records that no store has are reported as
 lost, and counted as overrun when their turn comes.
 
 Records stored behind the last journal entry of a ring are routed as new ones: their publishers got no
@@ -32,9 +32,9 @@ from edge.session_store.journal_records import (
     Connected,
     Disconnected,
     GroupOpened,
+    Rings,
     SessionClosed,
     SessionOpened,
-    Sources,
     Subscribed,
     Unsubscribed,
     WillDone,
@@ -100,8 +100,8 @@ class _Restart:
         self._past = past
         self._sessions: dict[int, Session] = {}
         self._wills: dict[str, tuple[ClientInfo, Will, int]] = {}
-        self._sources: dict[int, tuple[int, str, int]] = {}  # number -> current source, name, epoch
-        self._past_sources: dict[tuple[str, int], int] = {}
+        self._rings: dict[int, tuple[int, str, int]] = {}  # number -> current number, name, epoch
+        self._ended: dict[tuple[str, int], int] = {}
         self._acts: dict[type, Callable[..., None]] = {
             SessionOpened: self._opened,
             Connected: self._came,
@@ -110,7 +110,7 @@ class _Restart:
             Subscribed: self._subscribed,
             Unsubscribed: self._unsubscribed,
             GroupOpened: self._group_opened,
-            Sources: self._sources_named,
+            Rings: self._rings_named,
             WillWaits: self._will_waits,
             WillDone: self._will_done,
         }
@@ -127,7 +127,7 @@ class _Restart:
             lost = self._engine.replay_end()
         self._leave(now_s, now_ns)
         self._wait_for_wills(now_s, now_ns)
-        self._forget_sources()
+        self._remove_unneeded()
         self._broker.router.purge(self._broker.sessions)
         return self._counted(lost, (time.perf_counter() - started) * 1000)
 
@@ -190,28 +190,28 @@ class _Restart:
 
     # ---- rings ----
 
-    def _sources_named(self, record: Sources) -> None:
+    def _rings_named(self, record: Rings) -> None:
         for number, (name, epoch, routed) in record.rings.items():
-            source, end = self._source_of(name, epoch)
-            self._sources[number] = source, name, epoch
-            self._engine.replay_ring(number, source, end, routed)
+            ring_number, end = self._number_of(name, epoch)
+            self._rings[number] = ring_number, name, epoch
+            self._engine.replay_ring(number, ring_number, end, routed)
 
-    def _source_of(self, name: str, epoch: int) -> tuple[int, int]:
+    def _number_of(self, name: str, epoch: int) -> tuple[int, int]:
         """Source that stands for that epoch of a ring now, and the position where its records end."""
         partition = self._partitions.get(name)
         if partition is not None and partition.ring.epoch == epoch:
-            return self._broker.router.source_of(partition), partition.ring.extremes().end_position
-        for source, known in self._broker.journal.sources.items():
+            return self._broker.router.number_of(partition), partition.ring.extremes().end_position
+        for ring_number, known in self._broker.journal.rings.items():
             if known == (name, epoch):
-                return source, NEVER_ENDS
-        source = self._past_sources.get((name, epoch), 0)
-        if not source:
+                return ring_number, NEVER_ENDS
+        ring_number = self._ended.get((name, epoch), 0)
+        if not ring_number:
             logged = self._past is not None and any(
                 epoch_info.epoch == epoch for epoch_info in self._past.epochs(name)
             )
-            source = self._broker.router.add_ended_ring(name, epoch, logged=logged)
-            self._past_sources[name, epoch] = source
-        return source, self._log_end(name, epoch)
+            ring_number = self._broker.router.add_ended_ring(name, epoch, logged=logged)
+            self._ended[name, epoch] = ring_number
+        return ring_number, self._log_end(name, epoch)
 
     def _log_end(self, name: str, epoch: int) -> int:
         """Position after the last record that the log has of that epoch; NEVER_ENDS without a log."""
@@ -226,44 +226,44 @@ class _Restart:
 
     def _route_the_rest(self) -> None:
         """Route the records behind the last journal entry, ring by ring."""
-        for number, (source, name, epoch) in self._sources.items():
+        for number, (ring_number, name, epoch) in self._rings.items():
             begin = self._engine.replayed_position(number)
             partition = self._partitions.get(name)
-            if (name, epoch) in self._past_sources:
-                self._route_log(source, name, epoch, begin)
+            if (name, epoch) in self._ended:
+                self._route_log(ring_number, name, epoch, begin)
             elif partition is not None:
                 extremes = partition.ring.extremes()
                 at = max(begin & ALIGN_MASK, extremes.oldest_position)
                 if at < extremes.end_position:
-                    self._route(source, at, None, begin)
+                    self._route(ring_number, at, None, begin)
             else:
-                self._engine.replay_resume_ring(source, begin)
+                self._engine.replay_resume_ring(ring_number, begin)
 
     def _report_missing_log(self) -> None:
         """Report rings whose log ends before the journal: log files were removed, or are older."""
-        for number, (_, name, epoch) in self._sources.items():
+        for number, (_, name, epoch) in self._rings.items():
             partition = self._partitions.get(name)
             is_logged = self._past is not None and (
                 partition is None or partition.durability.is_logged or bool(self._past.epochs(name))
             )
             journal_end, log_end = self._engine.replayed_position(number), self._log_end(name, epoch)
-            if (name, epoch) in self._past_sources and is_logged and journal_end > log_end:
+            if (name, epoch) in self._ended and is_logged and journal_end > log_end:
                 details = {"ring": name, "epoch": epoch, "journal": journal_end, "log": log_end}
                 text = "log ends before the session journal, sessions continue without its missing records %s"
                 log.warning(text, pairs(**details))
 
-    def _route_log(self, source: int, name: str, epoch: int, begin: int) -> None:
+    def _route_log(self, ring_number: int, name: str, epoch: int, begin: int) -> None:
         position = begin & ALIGN_MASK
         while self._past is not None and (runs := self._past.read_at(name, epoch, position, RANGE_BYTES)):
             for run in runs:
-                self._route(source, run.position, run.view, begin)
+                self._route(ring_number, run.position, run.view, begin)
             position = runs[-1].position + len(runs[-1].view)
 
-    def _route(self, source: int, position: int, records: memoryview | None, begin: int) -> None:
-        begin, unknown = self._engine.replay_route(source, position, records, begin)
+    def _route(self, ring_number: int, position: int, records: memoryview | None, begin: int) -> None:
+        begin, unknown = self._engine.replay_route(ring_number, position, records, begin)
         while unknown is not None:
             self._name(unknown)
-            begin, unknown = self._engine.replay_route(source, position, records, begin)
+            begin, unknown = self._engine.replay_route(ring_number, position, records, begin)
 
     def _name(self, unknown: bytes) -> None:
         """Make a topic known. If that fails, skip the records of unknown topics."""
@@ -293,13 +293,13 @@ class _Restart:
             at_ns = due_ns or self._found.alive_ns + delay_ns
             self._broker.wills.restored(info, will, now_s + (at_ns - now_ns) / 1e9)
 
-    def _forget_sources(self) -> None:
-        """Remove past sources for which no record waits."""
+    def _remove_unneeded(self) -> None:
+        """Remove ended rings for which no record waits."""
         positions, _ = self._engine.lowest_positions(0, 0xFFFF_FFFF)
         floors = array("Q", positions)
-        for source in self._past_sources.values():
-            if floors[source] == NOTHING_WAITS:
-                self._broker.router.remove_past_source(source)
+        for ring_number in self._ended.values():
+            if floors[ring_number] == NOTHING_WAITS:
+                self._broker.router.remove_ended_ring(ring_number)
 
     def _counted(self, lost: int, duration_ms: float) -> Restored:
         stats = [self._engine.session_stats(session.handle) for session in self._sessions.values()]

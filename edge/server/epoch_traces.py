@@ -17,7 +17,7 @@ from bridge.format.lake_epoch import ring_epoch
 from edge.config.schema import Config
 from edge.recovery.retained_store import marks_in
 from edge.recovery.state_files import FILE_NAMES, RETAINED_NAME
-from edge.session_store.journal_records import Sources, decode_record
+from edge.session_store.journal_records import Rings, decode_record
 from edge.session_store.snapshot_file import RECORD, parse_snapshot
 from edge.streams.epochs import EPOCH_MARGIN, EPOCH_MAX
 from persistence.durable_file import read_file
@@ -77,5 +77,5 @@ def _session_epochs(directories: Iterable[Path]) -> Iterator[int]:
             checkpoint = parse_snapshot(memoryview(read_file(OsFiles(), str(path))))
             yield checkpoint.origin.epoch
             for kind, body in checkpoint.frames:
-                if kind == RECORD and isinstance(record := decode_record(body), Sources):
+                if kind == RECORD and isinstance(record := decode_record(body), Rings):
                     yield from (epoch for _, epoch, _ in record.rings.values())

@@ -58,9 +58,9 @@ class ProducerFeed:
         self._readers.clear()
 
     def _route(self, added: ProducerRing, reader: Reader) -> None:
-        source = self._listener.add_source(reader)
-        self._listener.broker.journal.source_added(source, added.name, added.ring.epoch)
-        log.info("producer ring routed %s", pairs(name=added.name, source=source))
+        ring_number = self._listener.add_producer_ring(reader)
+        self._listener.broker.journal.ring_added(ring_number, added.name, added.ring.epoch)
+        log.info("producer ring routed %s", pairs(name=added.name, number=ring_number))
 
     def _ring(self, listening: Reader) -> None:
         """Wake the loop, and watch for the next record. On the WakeupThread, except for the first call."""

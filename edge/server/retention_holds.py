@@ -118,10 +118,8 @@ class SessionHolds:
         """Lowest positions of some sessions, by ring and epoch. On the broker's thread."""
         positions, following = self._broker.engine.lowest_positions(first, STEP_RECORDS)
         floors = array("Q", positions)
-        sources = self._broker.journal.sources.items()
-        return {
-            ring: floors[handle] for handle, ring in sources if floors[handle] != NOTHING_WAITS
-        }, following
+        rings = self._broker.journal.rings.items()
+        return {ring: floors[handle] for handle, ring in rings if floors[handle] != NOTHING_WAITS}, following
 
 
 class BridgeHolds:

@@ -22,9 +22,9 @@ __all__ = [
     "Disconnected",
     "GroupOpened",
     "JournalRecord",
+    "Rings",
     "SessionClosed",
     "SessionOpened",
-    "Sources",
     "Subscribed",
     "Unsubscribed",
     "WillDone",
@@ -88,7 +88,7 @@ class GroupOpened(msgspec.Struct, frozen=True, array_like=True, tag=7):
     shared_filter: str
 
 
-class Sources(msgspec.Struct, frozen=True, array_like=True, tag=8):
+class Rings(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """Rings by their number in entries: name, epoch, and the position below which all records were routed."""
 
     rings: dict[int, tuple[str, int, int]]
@@ -119,7 +119,7 @@ JournalRecord: TypeAlias = (
     | Subscribed
     | Unsubscribed
     | GroupOpened
-    | Sources
+    | Rings
     | WillWaits
     | WillDone
 )

@@ -43,9 +43,9 @@ from edge.session_store.journal_records import (
     Disconnected,
     GroupOpened,
     JournalRecord,
+    Rings,
     SessionClosed,
     SessionOpened,
-    Sources,
     Subscribed,
     Unsubscribed,
     WillDone,
@@ -107,8 +107,8 @@ class SessionJournal:
         self.ack_failure = ""
         # Called with the offset before which the journal is no longer needed.
         self.on_snapshot: Callable[[int], object] = lambda offset: None
-        self.sources: dict[int, tuple[str, int]] = {}  # every ring of the engine: name and epoch
-        self._unnamed: list[int] = []  # sources that no record describes yet
+        self.rings: dict[int, tuple[str, int]] = {}  # every ring of the engine: name and epoch
+        self._unnamed: list[int] = []  # rings that no record describes yet
         self._has_kept = False  # True if some session is kept, or was
         self._engine = engine
         self._clock = clock
@@ -183,7 +183,7 @@ class SessionJournal:
         if self._target is None or session.expiry_s == 0:
             return
         session.kept = self._has_kept = True
-        self._name_sources()
+        self._name_rings()
         self._record(SessionOpened(_number(session.handle), session.client_info, session.expiry_s))
         self._engine.session_keep(session.handle, True)
 
@@ -235,40 +235,44 @@ class SessionJournal:
 
     # ---- rings and wills ----
 
-    def source_added(self, source: int, name: str, epoch: int) -> None:
+    def ring_added(self, ring_number: int, name: str, epoch: int) -> None:
         """Record the number that the engine uses for this ring."""
-        self._engine.set_ring_name(source, name.encode(), epoch)
-        self.sources[source] = name, epoch
-        self._unnamed.append(source)
+        self._engine.set_ring_name(ring_number, name.encode(), epoch)
+        self.rings[ring_number] = name, epoch
+        self._unnamed.append(ring_number)
         if self._target is not None and self._has_kept:
-            self._name_sources()
+            self._name_rings()
 
-    def _name_sources(self) -> None:
+    def _name_rings(self) -> None:
         """Note the ring numbers of entries, as soon as there are sessions with entries."""
-        named = {source: self.sources[source] for source in self._unnamed if source in self.sources}
+        named = {
+            ring_number: self.rings[ring_number] for ring_number in self._unnamed if ring_number in self.rings
+        }
         self._unnamed.clear()
         if named:
-            self._record(self._sources_record(named))
+            self._record(self._rings_record(named))
 
-    def _sources_record(self, named: dict[int, tuple[str, int]]) -> Sources:
-        return Sources(
+    def _rings_record(self, named: dict[int, tuple[str, int]]) -> Rings:
+        return Rings(
             {
-                source: (name, epoch, self._engine.routed_position(source))
-                for source, (name, epoch) in named.items()
+                ring_number: (name, epoch, self._engine.routed_position(ring_number))
+                for ring_number, (name, epoch) in named.items()
             }
         )
 
     def marks(self) -> dict[str, tuple[int, int]]:
         """For each ring: its epoch, and the position below which all records were routed."""
         marks: dict[str, tuple[int, int]] = {}
-        for source, (name, epoch) in self.sources.items():
-            if epoch >= marks.get(name, (0, 0))[0] and (position := self._engine.routed_position(source)):
+        for ring_number, (name, epoch) in self.rings.items():
+            if epoch >= marks.get(name, (0, 0))[0] and (
+                position := self._engine.routed_position(ring_number)
+            ):
                 marks[name] = epoch, position
         return marks
 
-    def source_removed(self, source: int) -> None:
+    def ring_removed(self, ring_number: int) -> None:
         """Forget a ring that the engine has removed."""
-        self.sources.pop(source, None)
+        self.rings.pop(ring_number, None)
 
     def will(self, client_info: ClientInfo, will: Will, due_s: float) -> None:
         """Record a will that is published at `due_s`."""
@@ -418,7 +422,7 @@ class SessionJournal:
         ]
         self.sessions_saved = len(kept_sessions) + len(waiting)
         return Snapshot(
-            self._sources_record(self.sources),
+            self._rings_record(self.rings),
             kept_sessions,
             groups,
             connected + waiting,

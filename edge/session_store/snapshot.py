@@ -21,8 +21,8 @@ from edge.session_store.journal_records import (
     Disconnected,
     GroupOpened,
     JournalRecord,
+    Rings,
     SessionOpened,
-    Sources,
     Subscribed,
     WillWaits,
     encode_record,
@@ -54,7 +54,7 @@ class KeptWill(NamedTuple):
 class Snapshot(NamedTuple):
     """All kept state, in the order in which it can be restored."""
 
-    sources: Sources
+    rings: Rings
     sessions: list[KeptSession]
     groups: list[GroupOpened]
     wills: list[KeptWill]
@@ -68,7 +68,7 @@ class Snapshot(NamedTuple):
             yield ENTRIES, section
 
     def _records(self) -> Iterator[JournalRecord]:
-        yield self.sources
+        yield self.rings
         for session in self.sessions:
             yield from _records_of(session)
         yield from self.groups

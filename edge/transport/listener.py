@@ -239,22 +239,22 @@ class Listener:
         return self._loop.wake_descriptor
 
     def wake(self) -> None:
-        """Report that a sync has finished, or that a source ring has records."""
+        """Report that a sync has finished, or that a producer's ring has records."""
         if not self._closed:
             self._loop.wake()
 
-    # ---- source rings: on the broker's thread, or before start() ----
+    # ---- rings of producers: on the broker's thread, or before start() ----
 
-    def add_source(self, reader: Reader) -> int:
+    def add_producer_ring(self, reader: Reader) -> int:
         """Route the records of another process. The loop uses `reader` until remove_ring(); verify=True.
 
         The caller must call wake() when there are records to read.
         """
         return self._engine.add_reader(reader)
 
-    def remove_ring(self, source: int) -> None:
-        """Stop routing a source. Its records that clients still wait for are dropped, and counted."""
-        self._engine.remove_ring(source)
+    def remove_ring(self, ring_number: int) -> None:
+        """Stop routing a ring. Its records that clients still wait for are dropped, and counted."""
+        self._engine.remove_ring(ring_number)
 
     # ---- the thread ----
 

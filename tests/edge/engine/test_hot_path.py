@@ -335,7 +335,7 @@ def test_a_producer_that_changes_a_length_after_it_was_routed_does_no_harm(lengt
 def test_a_ring_that_holds_no_records_is_read_no_further_and_harms_nobody() -> None:
     with Bench() as bench, producer_of(bench) as producer:
         bad: list[int] = []
-        bench.broker.on_source_bad = bad.append
+        bench.broker.on_producer_bad = bad.append
         client = bench.client()
         client.subscribe("#")
         producer.writer.publish(b"this will not verify", key="cam/1")

@@ -14,9 +14,9 @@ from edge.session_store.journal_records import (
     Disconnected,
     GroupOpened,
     JournalRecord,
+    Rings,
     SessionClosed,
     SessionOpened,
-    Sources,
     Subscribed,
     Unsubscribed,
     WillDone,
@@ -31,7 +31,7 @@ from tests.support.project import ROOT
 GOLDEN_1, GOLDEN = (ROOT / "tests" / "golden" / "state" / f"sessions-v{it}.state" for it in (1, 2))
 FACTS = ClientInfo("dev", "anna", "127.0.0.1", 0, identity="anna", verified=True)
 NOTES: list[JournalRecord] = [
-    Sources({1: ("default-0", 1_700_000_000, 4096)}),
+    Rings({1: ("default-0", 1_700_000_000, 4096)}),
     SessionOpened(3, FACTS, 3600),
     Subscribed(3, "a/#", 1 | 7 << 8),
     Unsubscribed(3, ["b", "c"]),

@@ -13,7 +13,7 @@ from edge.consumers.append_log import Journal
 from edge.consumers.offset_store import OffsetStore
 from edge.errors import EdgeError
 from edge.server.epoch_traces import highest_trace
-from edge.session_store.journal_records import Sources, encode_record
+from edge.session_store.journal_records import Rings, encode_record
 from edge.session_store.snapshot_file import Origin, write_snapshot
 from edge.streams.epochs import EPOCH_MARGIN, Epochs, pack_epochs, unpack_epochs
 from persistence.files import OsFiles
@@ -134,7 +134,7 @@ def _in_consumer_offsets(config: Config, epoch: int) -> None:
 
 
 def _in_a_session_checkpoint(config: Config, epoch: int) -> None:
-    frames = [(b"n", encode_record(Sources({1: ("x-0", epoch, 0)})))]
+    frames = [(b"n", encode_record(Rings({1: ("x-0", epoch, 0)})))]
     write_snapshot(config.state_dir / "sessions.state", Origin(3, 0, 0), frames, sync=False)
 
 

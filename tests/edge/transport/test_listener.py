@@ -406,7 +406,7 @@ def test_records_of_another_process_are_routed_when_the_loop_is_woken() -> None:
         with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
             writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
             reader = attached.reader(start="latest", verify=True)
-            source = there.ask(partial(there.listener.add_source, reader))
+            source = there.ask(partial(there.listener.add_producer_ring, reader))
             for i in range(3):
                 writer.publish(b"%d" % i, key=f"cam/{i}")
                 there.listener.wake()
@@ -426,7 +426,7 @@ def test_a_producer_that_waits_for_us_loses_nothing_on_the_way_to_a_client_that_
                 Ring.attach(directory / "t@cam"),
             )
             reader = attached.reader(start="latest", verify=True, blocks_writer=True)
-            source = there.ask(partial(there.listener.add_source, reader))
+            source = there.ask(partial(there.listener.add_producer_ring, reader))
 
             def produce() -> None:
                 for i in range(count):
@@ -448,7 +448,7 @@ def test_a_producer_that_stops_heeding_us_is_read_on() -> None:
         with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
             writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
             reader = attached.reader(start="latest", verify=True, blocks_writer=True)
-            source = there.ask(partial(there.listener.add_source, reader))
+            source = there.ask(partial(there.listener.add_producer_ring, reader))
             (slot,) = [slot.slot for slot in ring.slots() if not slot.local]
             ring.evict(slot)
             writer.publish(b"after it", key="cam/1")
@@ -467,7 +467,7 @@ def test_a_window_full_of_a_source_that_is_removed_opens_again() -> None:
         with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
             writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
             reader = attached.reader(start="latest", verify=True)
-            source = there.ask(partial(there.listener.add_source, reader))
+            source = there.ask(partial(there.listener.add_producer_ring, reader))
             writer.publish_many([b"1", b"2"], key="cam", flags=1)
             there.listener.wake()
             assert [client.publish().payload for _ in range(2)] == [b"1", b"2"]  # never acknowledged
