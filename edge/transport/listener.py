@@ -6,7 +6,8 @@ alternates between C, which moves messages without the GIL, and the broker, whic
     poll (no GIL) -> events -> broker.handle -> calls of other threads -> broker.tick -> poll ...
 
 Invariant: only that thread uses the engine, the broker and the writers of the partitions. Others use call(),
-which queues a function, or wake(), which makes C check durable positions and source rings, without Python.
+which queues a function, or wake(), which makes C check durable positions and rings of producers, without
+Python.
 
 A port is bound when add() returns, so that a busy port is an error before anything else has
 started.
