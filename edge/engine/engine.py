@@ -1,4 +1,4 @@
-"""MQTT engine for Python: the C engine with its types, and the loop that drives its sockets.
+"""MQTT engine for Python: the C engine with its types. loop.py drives its sockets.
 
 Owns the translation between Python and ringbuf/c/mqtt: limits in, counters out, names for the codes. Decides
 nothing.
@@ -23,6 +23,7 @@ from msgspec.structs import asdict
 
 from edge.engine.codes import CloseCause, DropCause, EventKind, Table
 from edge.engine.connect_calls import ConnectEngine
+from edge.engine.journal_calls import JournalEngine
 from edge.engine.limits import EngineLimits
 from edge.engine.routing_calls import Match, RoutingEngine
 from edge.engine.spill_calls import SpillEngine
@@ -43,7 +44,6 @@ __all__ = [
     "EngineLimits",
     "Event",
     "EventKind",
-    "Loop",
     "Match",
     "SessionStats",
     "Table",
@@ -77,7 +77,7 @@ class SessionStats(NamedTuple):
     dropped: tuple[int, ...]
 
 
-class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
+class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol):
     """The C type (ringbuf/c/python/py_engine.c). Short calls that keep the GIL; one thread at a time."""
 
     @property
@@ -260,43 +260,7 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
     def resume_delivery(self, session: int, /) -> bool:
         """Answer a BACKFILL event, after restore_records(): the delivery of the session continues."""
 
-    # State for a restart (ringbuf/c/mqtt/durable/journal.h), written by edge.session_store.
-
-    def session_keep(self, session: int, kept: bool, /) -> bool:
-        """Write changes of a session, or of a group's queue, to the journal, or no longer."""
-
-    def journal_open(self, writer: Writer, position: int, output_waits: bool, in_log_bytes: int, /) -> None:
-        """Write the journal there from now on. `output_waits`: a log syncs the journal, and output waits
-        for that.
-        `in_log_bytes`: so many bytes of the journal may be only in its log.
-        """
-
-    def journal_close(self) -> None:
-        """Stop writing the journal."""
-
-    def journal_append(self, record: bytes, /) -> bool:
-        """Append a record of Python. False if it does not fit: a snapshot must replace it."""
-
-    def journal_is_short(self) -> bool:
-        """True if half of the journal is in use. Only a snapshot makes room; the rest is for messages."""
-
-    def journal_end(self, at_once: bool, /) -> int | None:
-        """Position at which the journal continues after a snapshot of now. Output waits for entries not yet
-        written. None: the journal is closed, or has room soon and requests a snapshot again, unless
-        `at_once`.
-        """
-
-    def journal_sections(self, first: int, bytes_max: int, /) -> tuple[bytes, int | None]:
-        """About `bytes_max` bytes of entries for a snapshot, and the value to continue with: 0 to None."""
-
-    def journal_snapshot_saved(self, position: int, due_bytes: int, /) -> None:
-        """Free the journal before `position`. The next snapshot is due after `due_bytes`."""
-
-    def routed_position(self, ring: int, /) -> int:
-        """Position below which everything has been routed."""
-
-    def lowest_positions(self, first: int, records_max: int, /) -> tuple[bytes, int | None]:
-        """Lowest needed positions, uint64 by ring, of about `records_max` records; continues as above."""
+    # Retained messages: what is saved of them (edge/recovery/retained_store.py), and their authors.
 
     def begin_retained_save(self, all_topics: bool, /) -> None:
         """Begin with the topics whose retained message has changed since the last save, or with all."""
@@ -315,48 +279,6 @@ class Engine(ConnectEngine, RoutingEngine, SpillEngine, Protocol):
         """Withhold the retained message of the topic from subscribers, or deliver it again. False: the topic
         retains no message of `author`, and nothing has changed.
         """
-
-    # A restart: before any client is served.
-
-    def add_ended_ring(self, logged: bool, /) -> int:
-        """Add a ring that has ended, or whose epoch has ended. `logged`: the log may have its records."""
-
-    def replay_begin(self) -> None:
-        """Suspend the limits of queues until replay_end()."""
-
-    def replay_session(self, number: int, session: int, /) -> None:
-        """Use `session` for entries with this number from now on."""
-
-    def replay_ring(self, number: int, ring: int, end: int, routed: int, /) -> None:
-        """Use `ring` for entries with this number. Its records end at position `end`; those below `routed`
-        were routed before.
-        """
-
-    def replay_entries(self, entries: bytes, /) -> bool:
-        """Apply entries. False if they are unreadable from some place on."""
-
-    def replayed_position(self, number: int, /) -> int:
-        """Position below which all records were routed, of the ring with that number."""
-
-    def replay_route(
-        self, ring: int, position: int, records: memoryview | None, begin: int, /
-    ) -> tuple[int, bytes | None]:
-        """Route records from position `begin` on; `records` begin at `position`, None: to the end of a ring
-        of this broker. If the second value is a topic name, the topic is unknown: call again with the first
-        value as `begin`.
-        """
-
-    def replay_resolve(self, session: int, /) -> bytes | None:
-        """Find topics and identifiers of a restored session. A name: that topic is unknown, call again."""
-
-    def replay_refuse_topics(self) -> None:
-        """Continue without the topics that are unknown."""
-
-    def replay_resume_ring(self, ring: int, position: int, /) -> None:
-        """Records of a producer ring below this position were routed before the restart."""
-
-    def replay_end(self) -> int:
-        """End the replay. Returns the number of records that sessions wait for and that no store has."""
 
     # Shared subscriptions. A group is identified by its queue, which is a session without a client.
 
@@ -529,72 +451,3 @@ def set_limits(engine: Engine, limits: EngineLimits) -> None:
 def violation_of(engine: Engine) -> Any:
     """Live view of the engine's mq_violation."""
     return lib.mq_engine_violation(ffi.cast("mq_engine *", engine.address))
-
-
-class Loop:
-    """The sockets of an engine. poll() releases the GIL; wake() and call() are for any thread."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine  # must outlive the loop
-        self._loop = lib.mq_loop_open(ffi.cast("mq_engine *", engine.address))
-        if self._loop == ffi.NULL:
-            raise OSError(ffi.errno, f"the MQTT loop cannot be opened: {os.strerror(ffi.errno)}")
-        self._wake_fd: int = lib.mq_loop_wake_fd(self._loop)
-        self._call_fd: int = lib.mq_loop_call_fd(self._loop)
-
-    def listen(self, fd: int, number: int) -> None:
-        """Accept from `fd`, a non-blocking listening socket, which belongs to the loop from now on."""
-        result = lib.mq_loop_listen(self._loop, fd, number)
-        if result:
-            raise OSError(-result, f"listener {number} cannot be watched: {os.strerror(-result)}")
-
-    def proxied(self, connection: int, family: int, address: bytes, port: int) -> None:
-        """Answer a PROXY event by the address of the client; `family`, AF_*, is 0 for the proxy."""
-        lib.mq_loop_proxied(self._loop, connection, family, address.ljust(16, b"\0"), port)
-
-    def refuse_proxied(self, connection: int) -> None:
-        """Answer a PROXY event with an invalid header: the connection is closed."""
-        lib.mq_loop_proxied(self._loop, connection, -1, bytes(16), 0)
-
-    def upgrade(self, connection: int, answer: bytes, *, accepted: bool) -> None:
-        """Answer an UPGRADE event. WebSocket frames follow if accepted; otherwise the connection closes."""
-        engine = ffi.cast("mq_engine *", self._engine.address)
-        lib.mq_engine_upgrade(engine, connection, answer, len(answer), accepted)
-
-    def poll(self, timeout_ms: int) -> int:
-        """Serve sockets until Python has events, at most `timeout_ms` (-1: no limit); return their number."""
-        count: int = lib.mq_loop_poll(self._loop, timeout_ms)
-        if count < 0:
-            raise OSError(-count, f"the MQTT loop cannot wait: {os.strerror(-count)}")
-        return count
-
-    def send(self) -> None:
-        """Send output, up to the limit of a round. The next poll() sends the rest."""
-        lib.mq_loop_send(self._loop)
-
-    def flush(self) -> None:
-        """Send what can be sent at once."""
-        lib.mq_loop_flush(self._loop)
-
-    def close_listeners(self) -> None:
-        """Close the listening sockets; connections stay."""
-        lib.mq_loop_close_listeners(self._loop)
-
-    @property
-    def wake_descriptor(self) -> int:
-        """An eventfd, valid until close(): writing it has the effect of wake()."""
-        return self._wake_fd
-
-    def wake(self) -> None:
-        """Make the loop check durable positions and producer rings, without Python."""
-        os.eventfd_write(self._wake_fd, 1)
-
-    def call(self) -> None:
-        """Make poll() return."""
-        os.eventfd_write(self._call_fd, 1)
-
-    def close(self) -> None:
-        """Close every socket. May be called twice."""
-        loop, self._loop = self._loop, ffi.NULL
-        if loop != ffi.NULL:
-            lib.mq_loop_close(loop)

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, TypeVar
 from edge.auth.interfaces import ClientCertificate, ListenerPolicy, anonymous_allowed
 from edge.broker.dispatcher import Broker
 from edge.config.listener import Listener as Settings
-from edge.engine.engine import Engine, Loop, listener_of
+from edge.engine.engine import Engine, listener_of
+from edge.engine.loop import Loop
 from edge.errors import EdgeError
 from edge.logging_setup import AUDIT, pairs
 from edge.mqtt import check_name, payload_bytes

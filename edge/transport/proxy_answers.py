@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from edge.engine.engine import Engine, Loop
+from edge.engine.engine import Engine
+from edge.engine.loop import Loop
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.transport.errors import HandshakeError

@@ -10,7 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from edge.config.listener import Listener as Settings
-from edge.engine.engine import Engine, Loop
+from edge.engine.engine import Engine
+from edge.engine.loop import Loop
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.transport.host_names import HostNames

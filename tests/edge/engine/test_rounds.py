@@ -11,7 +11,8 @@ import pytest
 
 from edge.broker.deferred import SLICE_S, DeferredDecisions
 from edge.broker.sliced_work import Steps, at_once
-from edge.engine.engine import Loop, counters_of
+from edge.engine.engine import counters_of
+from edge.engine.loop import Loop
 from edge.mqtt import (
     Connect,
     Disconnect,

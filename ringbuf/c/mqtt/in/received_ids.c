@@ -4,7 +4,7 @@
  * repeated message, which is not stored again [MQTT-4.3.3-10].
  *
  * Most devices have few identifiers in use; these are in the session.  With more, the session gets a bit for
- * each of the 65535 identifiers, as long as one of them is in use.
+ * each of the 65535 identifiers, as long as one of them is in use.  publish.c enforces the Receive Maximum.
  */
 #include "mqtt/mqtt.h"
 

@@ -6,7 +6,7 @@
  * The window is a circular buffer in the order of sending, because redelivery uses that order [MQTT-4.6.0-1].
  * Number n is at n modulo the capacity and has the packet identifier n % 65535 + 1, so neither needs a table.
  * An acknowledgement out of order leaves a gap until all earlier ones are acknowledged.  inflight.h checks
- * that the window permits another message.
+ * that the window permits another message; deliver.c sends the window again after a reconnect.
  */
 #include "mqtt/mqtt.h"
 
