@@ -223,7 +223,7 @@ class Bridge:
         drain = Drain(self.settings, self._sink, checkpoint, self._cold)
         try:
             drain.intake_paused = True
-            drain.look()
+            drain.scan_if_due()
             self._meter = LagMeter(drain)
             return self._describe(drain)
         finally:
@@ -282,7 +282,7 @@ class Bridge:
         if drain.checkpoint.paused or self._blocked:
             self._condition = "paused" if drain.checkpoint.paused else "blocked"
             drain.intake_paused = True
-            drain.look()
+            drain.scan_if_due()
             with suppress(BridgeError):  # files in flight may have arrived nevertheless
                 drain.collect()
             return STATE_INTERVAL_S

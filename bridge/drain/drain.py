@@ -159,7 +159,7 @@ class Drain:
 
         Raises SinkError, CheckpointError, SourceError (at the begin): nothing is lost, call again.
         """
-        now = self.look()  # before any request to the sink: so the lag is known while the sink is away
+        now = self.scan_if_due()  # before any request to the sink: so the lag is known while the sink is away
         if not self._begun:
             self._begin()
         progress = self._take_answers()
@@ -173,14 +173,14 @@ class Drain:
         self.totals.damaged_records = self.partitions.damaged_records
         return 0.0 if progress else min(wait_s, max(self._scan_at - now, TICK_S))
 
-    def look(self) -> float:
-        """Find new rings if it is time to. Return the time. Also for a drain that is held."""
+    def scan_if_due(self) -> float:
+        """Find new rings if it is time to, also while paused. Return the present time."""
         now = self.clock.monotonic()
         if now >= self._scan_at:
             self.partitions.scan(self.is_busy)
             self._scan_at = now + self.settings.scan_interval_ms / 1000
         if self.intake_paused:
-            self.partitions.demands(lambda _: None)  # notes since when records wait
+            self.partitions.demands(lambda _: None)  # records the time since which records wait
         return now
 
     @property

@@ -91,7 +91,7 @@ class NextFiles:
             demand = self.scheduler.choose(demands, now)
             if isinstance(demand, float):
                 return self._begin_files(decided), 0.0 if moved else demand
-            with self._partitions.blamed(demand.name):
+            with self._partitions.recording_errors(demand.name):
                 file = self._next_file(self._partitions.sources[demand.name], demand)
                 if isinstance(file, InFlightFile):
                     decided.append(file)

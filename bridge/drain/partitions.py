@@ -79,7 +79,7 @@ class Partitions:
         for name, path in ring_files.items():
             if name not in self.sources:
                 self.sources[name] = self._source(name, path)
-            with self.blamed(name):
+            with self.recording_errors(name):
                 self.sources[name].refresh()
         self._look_back(ring_files)
 
@@ -88,7 +88,7 @@ class Partitions:
         if self._unseen is None:
             self._unseen = {*self.known(), *self._never_begun()} if self.cold is not None else set()
         for name in sorted(self._unseen):
-            with self.blamed(name):
+            with self.recording_errors(name):
                 if name not in rings and name.belongs_to(self.streams):
                     source = self.of(name)
                     source.look_back()
@@ -132,8 +132,8 @@ class Partitions:
             noted.pop(name, None)
 
     @contextmanager
-    def blamed(self, name: RingName) -> Iterator[None]:
-        """Record an error of one partition, so that it does not stop the others."""
+    def recording_errors(self, name: RingName) -> Iterator[None]:
+        """Record an error of this partition in the `with` block. It does not stop the others."""
         try:
             yield
         except (SourceError, LogError, RingError, OSError) as error:
@@ -185,7 +185,7 @@ class Partitions:
         """Demands of all partitions, as known now. `begin` is called with each new cursor."""
         demands: list[Demand] = []
         for name, source in self.sources.items():
-            with self.blamed(name):
+            with self.recording_errors(name):
                 demands += self._demands(source, begin)
         return demands
 

@@ -129,7 +129,7 @@ class Router:
         # Runs steps for which no client waits.
         self.later: Callable[[Steps[None]], object] = at_once
         self._tree = SubscriptionTree(engine)
-        self._targets: dict[int, Session | SharedGroup] = {}  # handle -> who has subscriptions
+        self._targets: dict[int, Session | SharedGroup] = {}  # handle -> session or group with subscriptions
         self._groups: dict[str, SharedGroup] = {}  # $share/<group>/<filter> -> group
         self._journal = journal
         self._table_size = 0  # lower bound of the size of the engine's table of topics

@@ -46,9 +46,8 @@ class SessionRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self.may_receive: Callable[[Session, str], bool] | None = None
-        self.allowed_filters: Callable[[Session, str], AllowedFilters | None] | None = (
-            None  # decides for many topics at once
-        )
+        # decides for many topics at once
+        self.allowed_filters: Callable[[Session, str], AllowedFilters | None] | None = None
         self.rules = 0  # number of changes of the rules
         self._engine = engine
         self._counters = counters_of(engine)
@@ -147,7 +146,7 @@ class SessionRoutes:
                 return
 
     def _recompute_by_topic(
-        self, session: Session, topics: array[int], matching: Matching, surely: bool, rules: int
+        self, session: Session, topics: array[int], matching: Matching, certain: bool, rules: int
     ) -> Steps[None]:
         """Recompute routes topic by topic, and by name: ids may change at a yield."""
         for data in [self._engine.topic_name(topic) for topic in topics]:
@@ -159,7 +158,7 @@ class SessionRoutes:
             if topic == NO_TOPIC:
                 continue
             self._engine.routes_drop(array("I", (topic,)), session.handle, 0)
-            if surely or self.may_receive is None or self.may_receive(session, name):
+            if certain or self.may_receive is None or self.may_receive(session, name):
                 self._engine.match_routes(match, topic, b"")
             yield
 
@@ -167,11 +166,13 @@ class SessionRoutes:
         self, session: Session, topic_filter: str, others: list[str], rules: int
     ) -> Steps[None]:
         """Recompute routes in pieces. `others`: filters of the session that may match those topics."""
-        alone = others == [topic_filter]
-        for topics, places in self._scanned(topic_filter, PIECE if alone or not others else PYTHON_PIECE):
+        only_filter = others == [topic_filter]
+        for topics, places in self._scanned(
+            topic_filter, PIECE if only_filter or not others else PYTHON_PIECE
+        ):
             if not others:
                 self._engine.routes_drop(topics, session.handle, 0)
-            elif alone:
+            elif only_filter:
                 self._assign(session, topics, session.subscriptions[topic_filter])
             else:
                 self._assign_all(session, self._options_by_filter(session, topics, others, places))

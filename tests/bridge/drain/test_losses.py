@@ -37,7 +37,7 @@ def test_a_loss_is_counted_once_however_often_the_bridge_is_killed(
         answer_lost = FailingSink(tmp_path / "lake")
         answer_lost.after = [SinkUnavailable("the answer was lost")]
         with drain(chosen, answer_lost) as drained:
-            drained.look()
+            drained.scan_if_due()
             assert reported(drained) == ({OVERWRITTEN: oldest - 5}, lost, oldest - 5)
             with pytest.raises(SinkUnavailable):
                 run_dry(drained)
