@@ -40,7 +40,7 @@ def rows_of(
     """
     opened, stored = _opened(file, path)
     if replace(name, day="") != stored.name(""):
-        text = f"holds {stored.name(name.day).path}, which is not what its name says"
+        text = f"has the name of another file: it holds {stored.name(name.day).path}"
         raise DrainedFileError(text, name=path)
     columns = [column for column in PARQUET_COLUMNS if column in wanted_columns or column == "offset"]
     _check(opened, stored, columns, path)
@@ -77,7 +77,7 @@ def _opened(file: Any, path: str) -> tuple[Any, FileFooter]:
 def _check(opened: Any, stored: FileFooter, columns: list[str], path: str) -> None:
     """Check that the file has the rows and columns of its footer."""
     if opened.metadata.num_rows != stored.count:
-        text = f"has {opened.metadata.num_rows} rows, and says that there are {stored.count}"
+        text = f"has {opened.metadata.num_rows} rows, and a footer for {stored.count}"
         raise DrainedFileError(text, name=path)
     schema = opened.schema_arrow
     for column in columns:

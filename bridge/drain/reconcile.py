@@ -110,7 +110,7 @@ def _has_strange(checkpoint: Checkpoint, names: Iterable[FileName]) -> bool:
 
 
 def _plain(name: FileName) -> FileName:
-    """The name without its suffix: that of a Parquet file does not tell if it should be compressed."""
+    """The name without its suffix: that of a Parquet file does not show if it should be compressed."""
     return replace(name, compressed=False)
 
 

@@ -92,7 +92,7 @@ class Cursor:
             return replace(self, accounted_offset=known)
         if first <= self.next_offset:
             moved = self.at(end)
-            undeclared = self.accounted_offset < first  # passed over, and the file does not say so
+            undeclared = self.accounted_offset < first  # passed over, and the file does not declare it
             return replace(moved, accounted_offset=self.accounted_offset) if undeclared else moved
         ahead = tuple((a, max(b, end) if a <= first <= b else b) for a, b in self.ahead)
         return replace(self, ahead=_merged(ahead))

@@ -48,7 +48,7 @@ file_name.py has the form of the name. The day in the name is that of created_ns
 
 Compressed (suffix .brim.zst): everything before the footer as one zstd frame; then a skippable frame, which
 `zstd -d` ignores. Its content is u64 bytes of the first part before compression, footer and trailer. So the
-footer of either kind is read from the end. Its body_crc32 tells whether two files hold the same.
+footer of either kind is read from the end. Two files with the same body_crc32 hold the same.
 
 Rule for change: footers may gain keys, which readers ignore. Any other change raises VERSION and adds golden
 bytes under tests/golden/bridge; a reader still reads the version before. A file with an epoch of 32 bits is

@@ -179,7 +179,7 @@ def verify(file: ParsedFile, name: str = "") -> None:
         stamps += [scan.first_timestamp_ns, scan.last_timestamp_ns]
     if expected != footer.last_offset + 1:
         raise DrainedFileError(
-            f"records end at {expected - 1}, the footer says {footer.last_offset}", name=name
+            f"records end at {expected - 1}, the footer has {footer.last_offset}", name=name
         )
     if (stamps[0], stamps[-1]) != (footer.first_timestamp_ns, footer.last_timestamp_ns):
         raise DrainedFileError("the footer's timestamps are not those of the records", name=name)

@@ -88,7 +88,7 @@ class _Row:
         self._misfits: dict[str, str] = {}  # by column: the reason
 
     def gather(self, value: Any, fields: Fields, depth: int) -> None:
-        """Take the values of `fields` out of `said`. Raises BadPayload: it has none of them."""
+        """Take the values of `fields` out of `value`. Raises BadPayload: it has none of them."""
         if len(fields) == 1 and len(fields[0].path) == depth:
             self._take(value, fields[0])
             return

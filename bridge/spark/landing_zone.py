@@ -171,7 +171,7 @@ class Landing:
             raise DrainedFileError(f"has {len(data)} bytes, and had {length} when it was planned", name=path)
         parsed = file_parser.parse(data, path)
         if replace(parsed.name, day="") != _without_day(path):
-            raise DrainedFileError(f"holds {parsed.name.path}, which is not what its name says", name=path)
+            raise DrainedFileError(f"has the name of another file: it holds {parsed.name.path}", name=path)
         return parsed
 
     def parquet(self, path: str) -> Any:

@@ -1,6 +1,6 @@
 """Color of output: the option --color, and the variables NO_COLOR and FORCE_COLOR, which rich reads too.
 
---color always|never     as it says
+--color always|never     colors always, or never
 --color auto             FORCE_COLOR: always; NO_COLOR: never; otherwise only on a terminal
 """
 

@@ -82,7 +82,7 @@ def _password(*, from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.readline().rstrip("\r\n")
     if not sys.stdin.isatty():
-        raise UsageError("there is no terminal to ask for the password", hint="use --password-stdin")
+        raise UsageError("there is no terminal to enter the password", hint="use --password-stdin")
     password = getpass.getpass("Password: ")
     if getpass.getpass("Again: ") != password:
         raise UsageError("the two passwords differ", hint="nothing was changed")

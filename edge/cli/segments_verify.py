@@ -155,7 +155,7 @@ def _enter_sealed(name: str, directory: Path, checked: CheckedSegment, findings:
     findings.indexes[checked.footer] += checked.footer != "none"
     findings.flaws += [_flaw(name, damage, checked.reason) for damage in checked.damage]
     if checked.footer == "wrong":
-        place, reason = place_of(checked.end), "its index does not say what is there"
+        place, reason = place_of(checked.end), "its index does not match its records"
         findings.flaws.append(Flaw(name, file, place, 0, "", 0, reason=reason, mends=True))
 
 

@@ -80,7 +80,7 @@ class Link:
         # the only other packet that the protocol state accepts here is AUTH
         if not isinstance(connack, ConnAck):
             raise CannotConnect(
-                f"{self._address} wants an extended authentication, which this client has not"
+                f"{self._address} requires enhanced authentication, which this client does not support"
             )
         if connack.reason_code.failed:
             raise ConnectRefused(
@@ -221,39 +221,39 @@ _PLAIN = (
 
 def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bool) -> CannotConnect:
     """Error with an explanation and a remedy."""
-    say = f"cannot connect to {address}"
+    text = f"cannot connect to {address}"
     if isinstance(error, TimeoutError):
-        hint = "is the address right?  A firewall, or a listener that does not speak MQTT, is silent"
+        hint = "check the address; a firewall, or a listener of another protocol, does not answer"
         return ConnectTimeout(
-            f"{say}: no answer within {timeout_s:g} s", hint=f"{hint}; {_PLAIN}" if secure else hint
+            f"{text}: no answer within {timeout_s:g} s", hint=f"{hint}; {_PLAIN}" if secure else hint
         )
     if isinstance(error, socket.gaierror):
         return CannotConnect(
-            f"{say}: host {address.host!a} is not known", hint="check the spelling, or the DNS"
+            f"{text}: host {address.host!a} is not known", hint="check the spelling, or the DNS"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
         return CannotConnect(
-            f"{say}: its certificate does not verify: {error.verify_message}",
-            hint="trust its authority (tls=ssl.create_default_context(cafile=...)); is the clock right?",
+            f"{text}: its certificate does not verify: {error.verify_message}",
+            hint="trust its authority (tls=ssl.create_default_context(cafile=...)), and check the clock",
         )
     if isinstance(error, ssl.SSLError) and error.reason not in _NO_TLS:
-        return CannotConnect(f"{say} by TLS: {error.reason or error}", hint=_PLAIN)
+        return CannotConnect(f"{text} by TLS: {error.reason or error}", hint=_PLAIN)
     if secure and (isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)):
-        return CannotConnect(f"{say} by TLS: that port does not speak TLS", hint=_PLAIN)
+        return CannotConnect(f"{text} by TLS: that port has no TLS", hint=_PLAIN)
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
-        hint = "is a broker running there?  Start one with `brim run`, or name another host and port"
-        return CannotConnect(f"{say}: connection refused, no program listens there", hint=hint)
-    hint = "does that port speak plain MQTT?  For TLS use mqtts://" if not secure else ""
-    return CannotConnect(f"{say}: {error.strerror or error}", hint=hint)
+        hint = "start a broker there (`brim run`), or name another host and port"
+        return CannotConnect(f"{text}: connection refused, no program listens there", hint=hint)
+    hint = "check that the port is one of plain MQTT; for TLS use mqtts://" if not secure else ""
+    return CannotConnect(f"{text}: {error.strerror or error}", hint=hint)
 
 
 def _no_answer(error: ConnectionLost, address: Address) -> CannotConnect:
     if isinstance(error.__cause__, ProtocolError):
         return CannotConnect(
             f"{address} does not answer as an MQTT broker: {error.__cause__}",
-            hint="is that another service's port?  MQTT is usually 1883",
+            hint="check the port; MQTT is usually 1883",
         )
     return CannotConnect(
         f"{address} closed the connection instead of answering",
-        hint="does that port speak this version of MQTT?  For TLS use mqtts://.  The broker's log may say",
+        hint="check the MQTT version and the broker's log; for TLS use mqtts://",
     )

@@ -115,7 +115,7 @@ class SubscribeRefused(ClientError):
     def __init__(self, topic_filter: str, reason_code: ReasonCode) -> None:
         super().__init__(
             f"the subscription to {topic_filter!a} was refused: {reason_code.words}",
-            hint="may this user read it?  The broker's access rules say",
+            hint="let this user read it in the broker's access rules",
         )
         self.topic_filter = topic_filter
         self.reason_code = reason_code

@@ -74,12 +74,12 @@ def test_what_is_not_the_file_that_its_name_says_is_refused(tmp_path: Path) -> N
     topics = pa.array([None, *table["topic"].to_pylist()[1:]], pa.string())
     empty = table.set_column(table.column_names.index("topic"), "topic", topics)
     for content, reason in (
-        (second.read_bytes(), "which is not what its name says"),
+        (second.read_bytes(), "has the name of another file"),
         (whole[:-1], "cut short"),
         (b"", "cut short"),
         (written(table, {}), "no bridge has written it"),
         (written(table, {b"brim": b"\xc1"}), "footer"),
-        (written(table.slice(0, 9), said), "has 9 rows, and says that there are 10"),
+        (written(table.slice(0, 9), said), "has 9 rows, and a footer for 10"),
         (written(empty, said), "has nulls in topic from offset 0 on"),
         (written(shuffled, said), "offset 0 is not where it belongs"),
         (written(table.drop_columns("topic"), said), "column topic is None"),

@@ -213,7 +213,7 @@ def test_nobody_there(verb: str) -> None:
         message
         == f"brim {verb}: cannot connect to 127.0.0.1:{port}: connection refused, no program listens there"
     )
-    assert hint.startswith("  is a broker running there?")
+    assert hint.startswith("  start a broker there")
 
 
 @pytest.mark.parametrize(("module", "arguments"), [(pub, ["a", "x"]), (sub, ["a"])])

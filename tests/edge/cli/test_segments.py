@@ -169,7 +169,7 @@ def test_an_index_that_is_wrong_is_found_and_made_anew(directory, capsys, at):
     change_footer(segments(directory)[1], at)
     status, found = told(capsys, "verify", "--log", directory)
     assert (status, found["indexes"]) == (1, {"right": 1, "wrong": 1})
-    assert "its index does not say what is there" in brim(capsys, "verify", "--log", directory)[1]
+    assert "its index does not match its records" in brim(capsys, "verify", "--log", directory)[1]
     status, out, _ = brim(capsys, "repair", "--log", directory)
     assert status == 0
     assert "1 indexes were missing or wrong, and have been written again" in out

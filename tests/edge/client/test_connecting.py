@@ -80,7 +80,7 @@ async def test_a_plain_listener_that_hangs_up_on_tls() -> None:
         connecting = asyncio.create_task(refusal(broker.url.replace("mqtt:", "mqtts:")))
         (await broker.connection()).close()
         error = await connecting
-    assert str(error) == f"cannot connect to 127.0.0.1:{broker.port} by TLS: that port does not speak TLS"
+    assert str(error) == f"cannot connect to 127.0.0.1:{broker.port} by TLS: that port has no TLS"
     assert "mqtt://" in error.hint
     assert "--tls" in error.hint
 
