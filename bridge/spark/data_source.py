@@ -98,7 +98,7 @@ class BrimDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns without .schema()."""
-        _settle()
+        _prepare_process()
         if self._options.view == "files":
             return files_view.DDL
         payloads = self._options.payloads
@@ -107,7 +107,7 @@ class BrimDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reader for spark.read."""
-        _settle()
+        _prepare_process()
         if self._options.view == "files":
             return files_view.FilesReader(self._options)
         kind = _PushingReader if self._options.push_down else _BatchReader
@@ -162,7 +162,7 @@ class _Rows:
 
     def of_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The batches of one task. Spark requests a task even if none was planned: it is empty."""
-        _settle()
+        _prepare_process()
         for task in partition.files if isinstance(partition, _Files) else ():
             yield from self._of_file(task)
 
@@ -269,14 +269,14 @@ class _Rows:
 
 
 @functools.cache
-def _settle() -> None:
+def _prepare_process() -> None:
     """Prepare a worker once, before its first task; and both processes that plan, which stay, too.
 
     Spark's workers collect garbage after each task. Scanning all objects of pyarrow and other libraries took
     40 ms, as long as reading 8 MB. Frozen objects are not scanned again.
     """
     gc.freeze()
-    quiet_workers.settle()
+    quiet_workers.quiet_this_worker()
 
 
 class _BatchReader(DataSourceReader):

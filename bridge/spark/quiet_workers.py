@@ -7,7 +7,7 @@ PySpark's daemon (the process that forks the workers) prints a traceback of a br
     python -m bridge.spark.quiet_workers
         that daemon without this traceback, for the workers of tasks: session.py sets
         spark.python.daemon.module = bridge.spark.quiet_workers
-    settle()
+    quiet_this_worker()
         the same for a worker of PySpark's own daemon, from its next task on: Spark starts the workers that
         plan a query under no other daemon
 
@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["main", "settle"]
+__all__ = ["main", "quiet_this_worker"]
 
 Worker: TypeAlias = Callable[[socket.socket, bool], int]
 
@@ -40,7 +40,7 @@ def main() -> None:
     daemon.manager()
 
 
-def settle() -> None:
+def quiet_this_worker() -> None:
     """Let this process, if it is a worker of PySpark's own daemon, end without a traceback."""
     running = sys.modules["__main__"]
     if getattr(running.__spec__, "name", "") == PYSPARK:

@@ -4,7 +4,7 @@
     brim web --users web.users --admin ann     with log-in; `brim passwd web.users ann` adds the user
     brim web --config brim.toml                with the settings of [web]
 
-It is a process of its own that speaks to the broker of this machine. It must run as the user of the broker to
+It is a process of its own, which uses the broker of this machine. It must run as the user of the broker to
 change anything. Without --users it only reads. Other machines reach it only with users and TLS, which [web]
 of the configuration sets. Needs the extra `web`: pip install 'brim[web]'. With `listen` in [web] the broker
 starts the console itself.

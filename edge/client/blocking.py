@@ -5,7 +5,7 @@
         for message in client.subscribe("plant/+/temp", qos=1):
             print(message.topic, message.payload)
 
-Owns one thread per client, with an event loop that serves the connection.  Never speaks the protocol itself:
+Owns one thread per client, with an event loop that serves the connection.  Never encodes the protocol itself:
 edge.client.Client does.  Any thread may call any method.
 """
 

@@ -505,7 +505,7 @@ class Client:
         packet_id = self._identifiers.take()
         if packet_id is None:
             raise ClientError(
-                "65535 messages and requests are unanswered", hint="does the broker still work?"
+                "65535 messages and requests are unanswered", hint="check the broker: it does not answer"
             )
         request = _Request(
             msgspec.structs.replace(packet, packet_id=packet_id), asyncio.get_running_loop().create_future()

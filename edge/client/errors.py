@@ -53,7 +53,7 @@ class InvalidRequest(ClientError, InvalidArgument, ProtocolError):
 
 
 class CannotConnect(ClientError, BrokerUnreachable):
-    """No connection is possible: no program listens, or it does not speak MQTT."""
+    """No connection is possible: no program listens, or it is no MQTT broker."""
 
 
 class ConnectTimeout(CannotConnect, TimeoutError):
@@ -61,7 +61,7 @@ class ConnectTimeout(CannotConnect, TimeoutError):
 
 
 _HINTS = {
-    ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: "it does not speak this version of MQTT; try another",
+    ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: "use another version of MQTT: the broker does not have this one",
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "it does not accept the client identifier; choose another, "
     "of letters and digits, at most 23",
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: "check user name and password",

@@ -168,7 +168,7 @@ class Generator:
         if not done:
             raise LoadError(
                 f"{self.counters.connected} of {clients} clients were connected after {patience_s:.0f} s",
-                hint="is it a broker that listens there?  Give fewer connections, or a --connect-rate",
+                hint="check that a broker listens there; give fewer connections, or a --connect-rate",
             )
 
     def _check_connected(self, clients: int) -> None:

@@ -93,7 +93,7 @@ class Protocol:
                 return self._decode_request(data)
         except _DECODE_ERRORS as error:
             raise MalformedRequest(f"no request: {error}", _id_of(data)) from error
-        text = f"protocol version {version}; this {self.server} speaks {self.version}"
+        text = f"protocol version {version}; this {self.server} has {self.version}"
         hint = f"use a client and a {self.server} of the same version of Brim"
         raise MalformedRequest(text, _id_of(data), hint=hint)
 

@@ -24,7 +24,7 @@ import bridge.spark.quiet_workers
 
 def main(infile, outfile):
     idle = infile.read(1)
-    bridge.spark.quiet_workers.settle()
+    bridge.spark.quiet_workers.quiet_this_worker()
     outfile.write(b"x" if idle else b"the error, for Spark")
 """
 FAILING = """
@@ -81,10 +81,13 @@ def test_a_worker_whose_socket_spark_closes_prints_no_traceback(runtime_director
 
 
 def test_a_planning_worker_prints_no_traceback_when_the_session_stops(runtime_directory: Path) -> None:
-    for name, text in ("plain", TASKS.replace("bridge.spark.quiet_workers.settle()", "")), ("settled", TASKS):
+    for name, text in (
+        ("plain", TASKS.replace("bridge.spark.quiet_workers.quiet_this_worker()", "")),
+        ("quiet", TASKS),
+    ):
         (runtime_directory / f"pyspark_{name}.py").write_text(text)
     assert "BrokenPipeError" in after_tasks("pyspark.daemon", "pyspark_plain", runtime_directory, tasks=2)
-    assert after_tasks("pyspark.daemon", "pyspark_settled", runtime_directory, tasks=2) == ""
+    assert after_tasks("pyspark.daemon", "pyspark_quiet", runtime_directory, tasks=2) == ""
 
 
 def test_an_error_of_a_worker_is_printed(runtime_directory: Path) -> None:

@@ -197,7 +197,7 @@ def test_another_version_is_refused_with_both_versions(served: Socket) -> None:
         with served.stranger() as stranger:
             stranger.send(msgspec.msgpack.encode({"op": "status", "id": 7, "version": version}))
             answer = msgspec.msgpack.decode(stranger.receive())
-        side = f"this {served.protocol.server} speaks {served.protocol.version}"
+        side = f"this {served.protocol.server} has {served.protocol.version}"
         assert answer["error"] == f"protocol version {version}; {side}"
         assert answer.get("id", 7) == 7
         assert "the same version of Brim" in answer["hint"]
