@@ -165,9 +165,9 @@ class Bridge:
         """
         return self._submit(partial(backfill, stream=stream, partition=partition, first_offset=first_offset))
 
-    def _submit(self, order: DrainCommand) -> Future[list[str]]:
+    def _submit(self, command: DrainCommand) -> Future[list[str]]:
         answer: Future[list[str]] = Future()
-        self._commands.append(_PendingCommand(order, answer))
+        self._commands.append(_PendingCommand(command, answer))
         self._kicked = True
         self._sleeper.ring()
         if self._ended.is_set():
@@ -313,9 +313,9 @@ class Bridge:
         """Run the commands that wait."""
         drain.intake_paused = False
         while self._commands:
-            order, answer = self._commands[0]
+            command, answer = self._commands[0]
             try:
-                lines = order(drain)
+                lines = command(drain)
             except BridgeError as error:
                 answer.set_exception(error)
             except Exception as error:

@@ -114,7 +114,7 @@ class MqttSink:
         self._in_flight: dict[int, tuple[_MqttBatch, int, int]] = {}  # sending, offset, bytes
         self._in_flight_bytes = 0
         self._identifiers = PacketIdentifiers(random.randint(1, 65_535))
-        self._heard_at = 0.0  # time of the latest acknowledgement, or when the wait for the first began
+        self._answered_at = 0.0  # time of the latest acknowledgement, or when the wait for the first began
         self._called: asyncio.Event  # a connection was requested
         self._callers: list[asyncio.Future[None]] = []
 
@@ -273,7 +273,7 @@ class MqttSink:
                     self._pump()
                     link.flush()
                     await link.drain()
-                    if self._in_flight and loop.time() - self._heard_at > ACK_TIMEOUT_S:
+                    if self._in_flight and loop.time() - self._answered_at > ACK_TIMEOUT_S:
                         raise ConnectionLost(f"no acknowledgement for {ACK_TIMEOUT_S:g} s")
         except asyncio.CancelledError:
             await link.close()
@@ -340,7 +340,7 @@ class MqttSink:
             self._identifiers.free(packet_id)
             return
         if not self._in_flight:
-            self._heard_at = asyncio.get_running_loop().time()
+            self._answered_at = asyncio.get_running_loop().time()
         self._in_flight[packet_id] = (sending, message.offset, len(publish.payload))
         self._in_flight_bytes += len(publish.payload)
         sending.waiting += 1
@@ -386,7 +386,7 @@ class MqttSink:
         sending, offset, length = known
         self._identifiers.free(packet.packet_id)
         self._in_flight_bytes -= length
-        self._heard_at = asyncio.get_running_loop().time()
+        self._answered_at = asyncio.get_running_loop().time()
         sending.waiting -= 1
         if packet.reason_code in OF_A_RECORD:
             sending.rejected.append(Rejected(offset, packet.reason_code.words))

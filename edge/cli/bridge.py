@@ -88,20 +88,20 @@ def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "backfill": "drain again from an offset, together with new records",
     }
     for command, about in helps.items():
-        order = verbs.add_parser(command, help=about)
-        order.add_argument("name", type=_name, nargs="?", help="name of the bridge (default: the only one)")
+        verb = verbs.add_parser(command, help=about)
+        verb.add_argument("name", type=_name, nargs="?", help="name of the bridge (default: the only one)")
         if command in {"skip", "backfill"}:
             required = command == "backfill"
-            order.add_argument(
+            verb.add_argument(
                 "--stream", required=required, help="stream; of a local producer STREAM@PRODUCER"
             )
             which = "partition (default: 0)" if required else "partition (default: all)"
-            order.add_argument("--partition", type=int, default=0 if required else None, help=which)
+            verb.add_argument("--partition", type=int, default=0 if required else None, help=which)
         if command == "backfill":
-            order.add_argument(
+            verb.add_argument(
                 "--from", dest="first_offset", type=int, required=True, metavar="OFFSET", help="first offset"
             )
-        add_runtime_argument(order)
+        add_runtime_argument(verb)
 
 
 def _name(text: str) -> str:
