@@ -34,6 +34,9 @@ __all__ = ["RunningBridges"]
 
 log = logging.getLogger(__name__)
 
+_DRAINS = ("starting", "idle", "draining")  # conditions of a bridge whose sink is not known to be away
+DRAIN_AT_STOP_S = 5.0  # at most, for the records that linger when the broker stops
+
 
 class _Running(Struct):
     """One bridge of this process. `control`: None if it did not start."""
@@ -68,7 +71,17 @@ class RunningBridges:
             await self._start(each, waits=True)
 
     async def stop(self) -> None:
-        """Stop every bridge, the last one first."""
+        """Drain the records that linger, then stop every bridge, the last one first.
+
+        After the stop the machine may be switched off, and rings are in memory. A bridge that is
+        paused, or whose sink is away, drains nothing; the others take at most DRAIN_AT_STOP_S together.
+        """
+        drains = [
+            running.bridge
+            for running in self._running.values()
+            if running.bridge.state().condition in _DRAINS
+        ]
+        await asyncio.gather(*(asyncio.to_thread(bridge.flush, DRAIN_AT_STOP_S) for bridge in drains))
         for name in reversed(list(self._running)):
             await self._stop(name)
 
