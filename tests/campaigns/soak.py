@@ -7,6 +7,8 @@
     slow       subscribers that read a little, and one that never acknowledges
     lake       a bridge to a directory
     work       a consumer group whose members join and leave (soak_member.py, processes)
+    operator   management commands: status, clients, tap, reload of a changed bridge, backup and so on
+               (soak_operator.py, a process)
     honest     clients with an exact schedule: the longest time from a PUBLISH that was due to its delivery is
                the longest pause of service (honest_clients.py, a process)
 
@@ -210,6 +212,10 @@ class Soak:
         for child in (self._guests, self._honest):
             child.lines_until("ready")
         place = self.broker.runtime_dir
+        (backups := self._disk / "backups").mkdir()
+        self._operator = self._child(
+            "tests.support.soak_operator", place, self.broker.config, backups, self._seed
+        )
         self._members = [
             self._child("tests.support.soak_member", place, ledger, "work/#", self._seed + number)
             for number, ledger in enumerate(self._ledgers)
@@ -286,6 +292,7 @@ class Soak:
     # ---- the end ----
 
     def _end(self) -> None:
+        self._end_operator()
         for it in self.publishers:
             it.rest()
         self._guests.say("")
@@ -294,6 +301,16 @@ class Soak:
         ledger = json.loads(self._guests.line())
         self.counts += Counter({f"guests {name}": count for name, count in ledger["counts"].items()})
         self.counts["guests longest wait ms"] = ledger["longest_ms"]
+        self.wrong += ledger["wrong"]
+
+    def _end_operator(self) -> None:
+        """After the load, since a command may take long; its ledger is part of that of the soak."""
+        status, out, errors = self._operator.stop()
+        if status:
+            self.wrong.append(f"the operator ended with {status}: {errors[-300:]}")
+            return
+        ledger = json.loads(out)
+        self.counts += Counter({f"operator {verb}": count for verb, count in ledger["counts"].items()})
         self.wrong += ledger["wrong"]
 
     def _settle(self) -> None:

@@ -41,18 +41,18 @@ class BrimProcess:
         self.port = free_port()
         self.runtime_dir = runtime_dir
         self.sink = directory / "drained"
-        self._config = directory / "brim.toml"
+        self.config = directory / "brim.toml"
         names = {"edge_id": edge, "runtime_dir": str(runtime_dir), "state_dir": str(directory / "state")}
         lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
         lines += ["[[listener]]", f"port = {self.port}"]
         if bridge:
             lines += ["[[bridge]]", 'name = "lake"', f"to = {json.dumps(self.sink.as_uri())}"]
-        self._config.write_text("\n".join([*lines, settings.replace("$PORT", str(self.port))]))
+        self.config.write_text("\n".join([*lines, settings.replace("$PORT", str(self.port))]))
         self._child: Child | None = None
 
     def start(self, **environment: str) -> None:
         """Returns when it is ready. `environment`: more variables."""
-        words: tuple[object, ...] = ("run", "--config", self._config, "--log-format", self._log_format)
+        words: tuple[object, ...] = ("run", "--config", self.config, "--log-format", self._log_format)
         if self._log_level is not None:
             words += ("--log-level", self._log_level)
         limited = self._open_files > 0
