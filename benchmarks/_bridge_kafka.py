@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._bridge_sinks import Lane, NotThere
-from bridge.format.file_builder import DrainedFile, RecordRun
+from bridge.format.file_builder import DrainedFile
 from bridge.format.file_parser import parse
-from bridge.format.record_batch import SinkBatch
+from bridge.format.record_batch import RecordRun
+from bridge.format.sink_batch import SinkBatch
 from bridge.sinks.interface import RecordSink, Sink
 from bridge.sinks.registry import open_sink
 from ringbuf import Batch as Columns

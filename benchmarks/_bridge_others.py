@@ -18,8 +18,9 @@ from typing import Any
 from benchmarks._bridge_sinks import Lane, NotThere, at_once, write
 from benchmarks._mqtt_brokers import mosquitto
 from benchmarks._mqtt_process import Ports, free_port
-from bridge.format.file_builder import DrainedFile, RecordRun
+from bridge.format.file_builder import DrainedFile
 from bridge.format.file_parser import parse
+from bridge.format.record_batch import RecordRun
 from bridge.sinks.registry import open_sink
 from ringbuf import Batch
 

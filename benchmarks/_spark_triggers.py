@@ -13,8 +13,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bridge.format.file_builder import RecordBatch, RecordRun, WriteIntent, build
+from bridge.format.file_builder import build
 from bridge.format.file_name import FileName
+from bridge.format.record_batch import RecordBatch, RecordRun
+from bridge.format.write_intent import WriteIntent
 from bridge.sinks.directory import DirectorySink
 from ringbuf.record import encode
 

@@ -58,7 +58,7 @@ from bridge.drain.losses import Losses
 from bridge.errors import CheckpointBusy, CheckpointError, CheckpointMismatch, CheckpointNewer
 from bridge.format.cursor import Cursor
 from bridge.format.drained_file import as_tuples
-from bridge.format.file_builder import WriteIntent
+from bridge.format.write_intent import WriteIntent
 from persistence.durable_file import Envelope, read_file, replace_file
 from persistence.files import Files, OsFiles
 from persistence.segment.clean_shutdown import is_checkpoint

@@ -20,8 +20,9 @@ from typing import Any
 
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import SinkBlocked
-from bridge.format.file_builder import RecordBatch, WriteIntent
-from bridge.format.record_batch import Rejected
+from bridge.format.record_batch import RecordBatch
+from bridge.format.sink_batch import Rejected
+from bridge.format.write_intent import WriteIntent
 from persistence.files import OsFiles
 from ringbuf import Batch as RingBatch
 

@@ -43,9 +43,9 @@ from bridge.drain.sender import FileDelivery, RecordDelivery, Shipment, SinkDeli
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import SinkUnavailable, SourceError
 from bridge.format.cursor import Cursor
-from bridge.format.file_builder import RecordBatch
 from bridge.format.installation import Installation
 from bridge.format.lake_epoch import ring_epoch
+from bridge.format.record_batch import RecordBatch
 from bridge.sinks.interface import Leasing, RecordSink, Sink
 from bridge.source.partition_source import (
     RecordLog,

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from bridge.drain.sender import Shipment
 from bridge.errors import SinkBlocked, SinkError
-from bridge.format.file_builder import WriteIntent
-from bridge.format.record_batch import Rejected
+from bridge.format.sink_batch import Rejected
+from bridge.format.write_intent import WriteIntent
 from bridge.source.partition_source import RecordBuffer, RingName
 
 __all__ = ["InFlightFile", "InFlightWindow"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.format.drained_file import EarlierRanges
-from bridge.format.file_builder import WriteIntent
+from bridge.format.write_intent import WriteIntent
 from bridge.rangeset import subtract, union
 
 __all__ = ["DAMAGED", "OVERWRITTEN", "RANGES_MAX", "RETENTION", "Losses", "PartitionLosses", "records_in"]

@@ -23,9 +23,10 @@ from bridge.drain.sender import Shipment, SinkDelivery
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import SourceError
 from bridge.format.cursor import Cursor
-from bridge.format.file_builder import RecordBatch, WriteIntent
 from bridge.format.installation import Installation
 from bridge.format.lake_epoch import EPOCH_BITS, ring_epoch
+from bridge.format.record_batch import RecordBatch
+from bridge.format.write_intent import WriteIntent
 from bridge.rangeset import union
 from bridge.source.partition_source import ANOTHER_EDGE, PartitionSource, RecordBuffer, RingName, cut
 

@@ -22,9 +22,9 @@ from datetime import UTC, date, datetime, timedelta
 
 from bridge.drain.checkpoint import Checkpoint
 from bridge.format.cursor import Cursor
-from bridge.format.file_builder import WriteIntent
 from bridge.format.file_name import FileName
 from bridge.format.lake_epoch import ring_epoch
+from bridge.format.write_intent import WriteIntent
 from bridge.sinks.interface import FileSink
 from bridge.source.partition_source import RingName
 

@@ -18,7 +18,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from bridge.drain.settings import BridgeSettings
-from bridge.format.file_builder import RecordBatch, WriteIntent
+from bridge.format.record_batch import RecordBatch
+from bridge.format.write_intent import WriteIntent
 from bridge.source.partition_source import cut
 
 __all__ = ["ResendLimit", "bounded"]

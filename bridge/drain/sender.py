@@ -20,8 +20,10 @@ from typing import Any, Protocol, TypeVar
 from bridge.drain.settings import BridgeSettings
 from bridge.drain.transform import Pipeline, load
 from bridge.errors import BadName, SinkError
-from bridge.format.file_builder import DrainedFile, RecordBatch, WriteIntent, build, compressed
-from bridge.format.record_batch import Rejected, SinkBatch, unchanged
+from bridge.format.file_builder import DrainedFile, build, compressed
+from bridge.format.record_batch import RecordBatch
+from bridge.format.sink_batch import Rejected, SinkBatch, unchanged
+from bridge.format.write_intent import WriteIntent
 from bridge.format.zstd import check_available
 from bridge.sinks.interface import FileSink, RecordSink, Sink
 

@@ -26,9 +26,8 @@ from typing import Any
 
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import BadTransform
-from bridge.format import record_batch
-from bridge.format.file_builder import RecordBatch
-from bridge.format.record_batch import Rejected
+from bridge.format.record_batch import RecordBatch
+from bridge.format.sink_batch import Rejected, SinkRecord
 from edge.mqtt.topic_filters import matches
 from ringbuf import Batch as RingBatch
 from ringbuf import KeyFilter, Record
@@ -38,12 +37,12 @@ __all__ = ["Pipeline", "Transform", "TransformedRecord", "load"]
 GROUP = "brim.transforms"
 TOPICS_MAX = 65_536  # topics in the cache; above this number the work is done each time
 
-Transform = Callable[[Sequence[record_batch.SinkRecord]], Iterable[record_batch.SinkRecord]]
+Transform = Callable[[Sequence[SinkRecord]], Iterable[SinkRecord]]
 
 
 @dataclass(frozen=True, slots=True)
 class TransformedRecord:
-    """Output of a plug-in: a bridge.format.record_batch.SinkRecord with its own payload."""
+    """Output of a plug-in: a bridge.format.sink_batch.SinkRecord with its own payload."""
 
     offset: int
     timestamp_ns: int
@@ -54,7 +53,7 @@ class TransformedRecord:
 
     @classmethod
     def like(
-        cls, record: record_batch.SinkRecord, *, key: bytes | None = None, payload: bytes | None = None
+        cls, record: SinkRecord, *, key: bytes | None = None, payload: bytes | None = None
     ) -> TransformedRecord:
         """Copy of `record`, with another topic or payload."""
         return cls(
@@ -88,11 +87,9 @@ class Pipeline:
         """Mapping of topics to topics at the sink; None: they are equal."""
         return self._renamed if self._remap else None
 
-    def run(
-        self, batch: RecordBatch
-    ) -> tuple[tuple[Sequence[record_batch.SinkRecord], ...], tuple[Rejected, ...]]:
+    def run(self, batch: RecordBatch) -> tuple[tuple[Sequence[SinkRecord], ...], tuple[Rejected, ...]]:
         """The records to send, and those with which the plug-in has failed."""
-        parts: list[Sequence[record_batch.SinkRecord]] = []
+        parts: list[Sequence[SinkRecord]] = []
         for run in batch.runs:
             part = RingBatch.of(run.records, batch.ring_epoch, run.first_offset, self._filter)
             if len(part):
@@ -102,13 +99,11 @@ class Pipeline:
         rejected: list[Rejected] = []
         return tuple(self._transformed(part, rejected) for part in parts), tuple(rejected)
 
-    def _transformed(
-        self, part: Sequence[record_batch.SinkRecord], rejected: list[Rejected]
-    ) -> Sequence[record_batch.SinkRecord]:
+    def _transformed(self, part: Sequence[SinkRecord], rejected: list[Rejected]) -> Sequence[SinkRecord]:
         try:
             return self._made(part)
         except Exception:  # noqa: BLE001 - somebody else's code: one record must not stop the others
-            records: list[record_batch.SinkRecord] = []
+            records: list[SinkRecord] = []
             for record in part:
                 try:
                     records += self._made([record])
@@ -116,7 +111,7 @@ class Pipeline:
                     rejected.append(Rejected(record.offset, f"the transform: {error!r}"))
             return records
 
-    def _made(self, part: Sequence[record_batch.SinkRecord]) -> list[record_batch.SinkRecord]:
+    def _made(self, part: Sequence[SinkRecord]) -> list[SinkRecord]:
         """The checked output of the plug-in. A sink would fail with an invalid message, and stop."""
         assert self._transform is not None
         records = list(self._transform(part))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from bridge.format.drained_file import EarlierRanges
-from bridge.format.file_builder import WriteIntent
+from bridge.format.write_intent import WriteIntent
 from bridge.rangeset import union
 
 __all__ = ["AHEAD_MAX", "Cursor"]

@@ -14,117 +14,18 @@ from dataclasses import dataclass, replace
 
 from bridge.format.drained_file import (
     HEADER_BYTES,
-    NARROW_VERSION,
     RING_ID,
-    VERSION,
-    EarlierRanges,
     FileFooter,
-    FileHeader,
-    Ranges,
     footer_and_trailer,
     skipped_frame_head,
 )
-from bridge.format.file_name import FileName
-from bridge.format.lake_epoch import EPOCH_BITS, ring_epoch
+from bridge.format.record_batch import RecordBatch, RecordRun
+from bridge.format.write_intent import WriteIntent
 from bridge.format.zstd import compress_parts
 from persistence.segment.format import pack_extent
-from ringbuf import FLAG_UNCHECKED, crc32
-from ringbuf.record import RecordHeader
+from ringbuf import crc32
 
-__all__ = ["DrainedFile", "RecordBatch", "RecordRun", "WriteIntent", "build", "compressed"]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordRun:
-    """Whole records, contiguous in memory: all verified by checksums, or one that is not verified."""
-
-    records: memoryview
-    unchecked: bool
-
-    @property
-    def first_offset(self) -> int:
-        """Offset of its first record, at its place in RecordHeader."""
-        return RecordHeader.of(self.records).offset
-
-    @classmethod
-    def of(cls, records: memoryview) -> RecordRun:
-        """The run in `records`, a range of a ring or log."""
-        return cls(records, bool(RecordHeader.of(records).flags & FLAG_UNCHECKED))
-
-
-@dataclass(frozen=True, slots=True)
-class RecordBatch:
-    """Records of one epoch of the lake, with all offsets from first_offset to last_offset.
-
-    Two verified runs never follow each other: they would be one. Runs point into memory that stays unchanged
-    until the next batch is read, unless a source states otherwise.
-    """
-
-    epoch: int
-    first_offset: int
-    last_offset: int
-    first_timestamp_ns: int
-    last_timestamp_ns: int
-    runs: tuple[RecordRun, ...]
-    # Memory in which the runs are placed as in the file: from HEADER_BYTES on, with EXTENT_HEADER_BYTES in
-    # front of each. The file is built there in one piece. None: the runs are in other memory.
-    room: memoryview | None = None
-
-    @property
-    def ring_epoch(self) -> int:
-        """The epoch with which the records' checksums begin."""
-        return ring_epoch(self.epoch)
-
-    @property
-    def count(self) -> int:
-        """Number of records."""
-        return self.last_offset - self.first_offset + 1
-
-    @property
-    def length(self) -> int:
-        """Bytes of the records."""
-        return sum(len(run.records) for run in self.runs)
-
-
-@dataclass(frozen=True, slots=True)
-class WriteIntent:
-    """Write intent: a drained file that was decided on, complete but for its records.
-
-    Fields as in drained_file.FileFooter.
-    """
-
-    drain_seq: int
-    created_ns: int
-    stream: str
-    partition: int
-    epoch: int
-    epoch_first_offset: int
-    previous: tuple[int, int] | None
-    first_offset: int
-    last_offset: int
-    lost: Ranges
-    skipped: Ranges
-    compressed: bool = False  # True if its file is compressed: a part of its name
-    earlier_lost: EarlierRanges = ()
-    earlier_skipped: EarlierRanges = ()
-    # Cause of lost records, which no footer has: these did not verify in the ring. The log had the others.
-    damaged: EarlierRanges = ()
-    logged: bool = False
-    installation: str = ""  # the installation that gives this epoch
-
-    @property
-    def header(self) -> FileHeader:
-        """Header of its file."""
-        version = VERSION if self.epoch >> EPOCH_BITS else NARROW_VERSION
-        return FileHeader(self.drain_seq, ring_epoch(self.epoch), self.partition, self.created_ns, version)
-
-    def name(self, edge: str) -> FileName:
-        """Name of its file."""
-        day = self.header.day
-        ends = self.first_offset, self.last_offset
-        return FileName(
-            edge, self.drain_seq, self.stream, self.partition, self.epoch, *ends, day, self.compressed
-        )
+__all__ = ["DrainedFile", "build", "compressed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,83 +1,66 @@
-"""Records for a sink that takes them one by one: a broker, a queue, another log.
+"""Records that a drain has read: contiguous offsets of one partition and epoch, where they are in memory.
 
-Owns the shape in which such a sink gets records. Never decides which records these are, and reads none. A
-batch is walked in C (ringbuf.Batch), filters included; Python handles a record when the sink takes it.
+sink_batch.py has the form that a sink for single records gets.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
-__all__ = ["Rejected", "SinkBatch", "SinkRecord"]
+from bridge.format.lake_epoch import ring_epoch
+from ringbuf import FLAG_UNCHECKED
+from ringbuf.record import RecordHeader
+
+__all__ = ["RecordBatch", "RecordRun"]
 
 
-class SinkRecord(Protocol):
-    """One record, with the attributes of ringbuf.Record. Plug-ins make a TransformedRecord."""
+@dataclass(frozen=True, slots=True)
+class RecordRun:
+    """Whole records, contiguous in memory: all verified by checksums, or one that is not verified."""
 
-    @property
-    def offset(self) -> int:
-        """Offset in its partition and epoch; the three together are the identity of the record."""
-
-    @property
-    def timestamp_ns(self) -> int:
-        """Wall clock of the broker, ns since 1970."""
-
-    @property
-    def key(self) -> bytes:
-        """Topic to which it was published, UTF-8. SinkBatch.topic_of() returns the topic at the sink."""
+    records: memoryview
+    unchecked: bool
 
     @property
-    def flags(self) -> int:
-        """ringbuf.FLAG_*: QoS and retain among others."""
+    def first_offset(self) -> int:
+        """Offset of its first record, at its place in RecordHeader."""
+        return RecordHeader.of(self.records).offset
 
-    @property
-    def properties(self) -> bytes:
-        """MQTT 5 properties in wire form with their length first; b"": no properties."""
-
-    def bytes(self) -> bytes:
-        """A copy of the payload. A ringbuf.Record can be viewed without a copy: memoryview(record)."""
-
-
-class Rejected(NamedTuple):
-    """A record that the sink will never take, and the reason: a dead letter. The others are sent."""
-
-    offset: int
-    reason: str
+    @classmethod
+    def of(cls, records: memoryview) -> RecordRun:
+        """The run in `records`, a range of a ring or log."""
+        return cls(records, bool(RecordHeader.of(records).flags & FLAG_UNCHECKED))
 
 
-def unchanged(topic: bytes) -> bytes:
-    """The topic as it is: the default without a mapping."""
-    return topic
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Records of one epoch of the lake, with all offsets from first_offset to last_offset.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SinkBatch:
-    """Records of one partition and epoch, in the order of their offsets.
-
-    After the sink has taken them, all offsets from first_offset to last_offset are complete, including those
-    that a filter or a plug-in has left out. Memory is valid until the Future of send() is done.
+    Two verified runs never follow each other: they would be one. Runs point into memory that stays unchanged
+    until the next batch is read, unless a source states otherwise.
     """
 
-    edge: str
-    stream: str  # or "stream@producer"
-    partition: int
     epoch: int
     first_offset: int
     last_offset: int
-    length: int  # bytes of all records in this range of offsets, for rates and limits
-    # each a ringbuf.Batch with its columns, unless a plug-in made it
-    batches: tuple[Sequence[SinkRecord], ...]
-    # Key -> topic at the sink; it caches, so call it per record.
-    topic_of: Callable[[bytes], bytes] = unchanged
-    lost: tuple[tuple[int, int], ...] = ()  # ranges below these that will never be sent, both ends included
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+    runs: tuple[RecordRun, ...]
+    # Memory in which the runs are placed as in the file: from HEADER_BYTES on, with EXTENT_HEADER_BYTES in
+    # front of each. The file is built there in one piece. None: the runs are in other memory.
+    room: memoryview | None = None
+
+    @property
+    def ring_epoch(self) -> int:
+        """The epoch with which the records' checksums begin."""
+        return ring_epoch(self.epoch)
 
     @property
     def count(self) -> int:
-        """Number of records to send."""
-        return sum(len(batch) for batch in self.batches)
+        """Number of records."""
+        return self.last_offset - self.first_offset + 1
 
-    def __iter__(self) -> Iterator[SinkRecord]:
-        return itertools.chain.from_iterable(self.batches)
+    @property
+    def length(self) -> int:
+        """Bytes of the records."""
+        return sum(len(run.records) for run in self.runs)

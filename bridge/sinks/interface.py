@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from bridge.format.file_builder import DrainedFile
 from bridge.format.installation import Holder
-from bridge.format.record_batch import Rejected, SinkBatch
+from bridge.format.sink_batch import Rejected, SinkBatch
 
 __all__ = ["FileSink", "Leasing", "RecordSink", "Sink", "shown"]
 

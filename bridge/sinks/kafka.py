@@ -34,7 +34,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from bridge.errors import SinkBlocked, SinkError, SinkUnavailable
-from bridge.format.record_batch import Rejected, SinkBatch, unchanged
+from bridge.format.sink_batch import Rejected, SinkBatch, unchanged
 from bridge.sinks.kafka_client import (
     FULL,
     OF_A_RECORD,

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 
 from bridge.backoff import Backoff
 from bridge.errors import BadName, SinkUnavailable
-from bridge.format.record_batch import Rejected, SinkBatch, SinkRecord
+from bridge.format.sink_batch import Rejected, SinkBatch, SinkRecord
 from bridge.sinks.mqtt_commands import FROM, WAITING_MAX, Commands
 from bridge.sinks.mqtt_link import UpstreamBroker, explained, open_link, received
 from edge.client.connection import Link

@@ -35,8 +35,8 @@ import msgspec
 
 from bridge.errors import SourceError
 from bridge.format.drained_file import EXTENT_HEADER_BYTES, HEADER_BYTES
-from bridge.format.file_builder import RecordBatch, RecordRun
 from bridge.format.lake_epoch import ring_epoch
+from bridge.format.record_batch import RecordBatch, RecordRun
 from persistence.files import OsFiles
 from persistence.read.directories import places
 from persistence.read.log_reader import Epoch, LogReader

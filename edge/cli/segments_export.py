@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import IO
 
 from bridge.errors import BridgeError
-from bridge.format.file_builder import RecordBatch, WriteIntent, build
+from bridge.format.file_builder import build
 from bridge.format.installation import Identity, identity_of_log
 from bridge.format.lake_epoch import EPOCH_BITS
+from bridge.format.record_batch import RecordBatch
+from bridge.format.write_intent import WriteIntent
 from bridge.sinks.interface import FileSink
 from bridge.sinks.registry import open_file_sink
 from bridge.source.partition_source import RecordBuffer, RingName

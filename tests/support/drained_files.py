@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from bridge.format.file_builder import DrainedFile, RecordBatch, RecordRun, WriteIntent, build
+from bridge.format.file_builder import DrainedFile, build
 from bridge.format.file_name import FileName
 from bridge.format.file_parser import parse, verify
-from bridge.format.record_batch import SinkBatch
+from bridge.format.record_batch import RecordBatch, RecordRun
+from bridge.format.sink_batch import SinkBatch
+from bridge.format.write_intent import WriteIntent
 from bridge.sinks.directory import DirectorySink
 from ringbuf import FLAG_RETAIN, FLAG_UNCHECKED, scan_records
 from ringbuf import Batch as Columns

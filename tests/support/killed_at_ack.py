@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from bridge.errors import SinkUnavailable
-from bridge.format.record_batch import Rejected, SinkBatch
+from bridge.format.sink_batch import Rejected, SinkBatch
 from bridge.sinks.interface import RecordSink, Sink
 from bridge.sinks.registry import open_sink
 from tests.support.bridges import drain, run_dry, settings

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
-from bridge.format.file_builder import RecordBatch, RecordRun, WriteIntent, build
+from bridge.format.file_builder import build
+from bridge.format.record_batch import RecordBatch, RecordRun
+from bridge.format.write_intent import WriteIntent
 from ringbuf.record import encode
 
 EPOCH = 7

@@ -15,8 +15,9 @@ from bridge.arrow.decode import decode_file, decode_records
 from bridge.arrow.schema import TYPES, Constants, DecodedColumns, batch_of, corrupt_batch_of
 from bridge.errors import DrainedFileError
 from bridge.format import drained_file, file_parser
-from bridge.format.file_builder import WriteIntent, build
+from bridge.format.file_builder import build
 from bridge.format.file_parser import ParsedFile
+from bridge.format.write_intent import WriteIntent
 from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES, FLAG_QOS, FLAG_RETAIN, FLAG_UNCHECKED, errors
 from ringbuf.native import ffi, lib
 from ringbuf.record import decode as decode_record

@@ -12,7 +12,7 @@ import pytest
 from bridge.drain.checkpoint import VERSION, Checkpoint, cursors_in
 from bridge.errors import CheckpointBusy, CheckpointError, CheckpointMismatch, CheckpointNewer
 from bridge.format.cursor import Cursor
-from bridge.format.file_builder import WriteIntent
+from bridge.format.write_intent import WriteIntent
 from persistence.files import OsFiles
 from tests.support.drained_files import CREATED_NS, EPOCH
 

@@ -11,7 +11,7 @@ from bridge.drain.bridge import Bridge
 from bridge.drain.commands import backfill, skip
 from bridge.errors import SinkUnavailable
 from bridge.format.cursor import Cursor
-from bridge.format.file_builder import WriteIntent
+from bridge.format.write_intent import WriteIntent
 from bridge.rangeset import union
 from tests.support import bridges
 from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry

@@ -8,9 +8,9 @@ from bridge.drain.checkpoint import cursors_in
 from bridge.drain.scheduler import FILE_MIN_BYTES, Demand, Scheduler
 from bridge.errors import SinkUnavailable
 from bridge.format.cursor import Cursor
-from bridge.format.file_builder import WriteIntent
 from bridge.format.file_name import FileName
 from bridge.format.file_parser import parse, verify
+from bridge.format.write_intent import WriteIntent
 from bridge.rangeset import union
 from bridge.source.partition_source import RingName
 from tests.support.bridges import (

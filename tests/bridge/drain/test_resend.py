@@ -15,7 +15,7 @@ import pytest
 
 from bridge.drain.checkpoint import cursors_in
 from bridge.errors import SinkUnavailable
-from bridge.format.record_batch import Rejected, SinkBatch
+from bridge.format.sink_batch import Rejected, SinkBatch
 from tests.support.bridges import SteppedDrain, drain, publish, ring, settings
 from tests.support.mosquitto import BINARY, running
 from tests.support.project import ROOT

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from bridge.errors import DrainedFileError
 from bridge.format import drained_file, file_parser
 from bridge.format.drained_file import FileFooter, FileHeader
-from bridge.format.file_builder import DrainedFile, WriteIntent, build, compressed
+from bridge.format.file_builder import DrainedFile, build, compressed
 from bridge.format.file_name import FileName
 from bridge.format.file_parser import parse, verify
+from bridge.format.write_intent import WriteIntent
 from persistence.segment.format import pack_extent, unpack_extent
 from ringbuf import FLAG_UNCHECKED
 from tests.support.drained_files import (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from bridge.errors import BadName, SinkUnavailable
-from bridge.format.record_batch import SinkBatch
+from bridge.format.sink_batch import SinkBatch
 from bridge.sinks.interface import RecordSink
 from bridge.sinks.kafka import KafkaSink
 from bridge.sinks.registry import open_sink

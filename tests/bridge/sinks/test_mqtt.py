@@ -64,7 +64,8 @@ def opened() -> Iterator[Callable[..., MqttSink]]:
 
 def drained_file_with(*properties: Properties, stamp_ns: int = T0_NS, topic: str = "plant/1") -> Any:
     """A file of one record for each of these properties."""
-    from bridge.format.file_builder import WriteIntent, build
+    from bridge.format.file_builder import build
+    from bridge.format.write_intent import WriteIntent
     from ringbuf.record import encode
 
     records = []

@@ -107,7 +107,8 @@ def test_a_name_that_is_taken_by_other_content_is_an_error_and_stays_as_it_was(
 
 
 def test_a_file_of_more_parts_than_one_writev_takes_is_whole(sink: tuple[FileSink, Stored]) -> None:
-    from bridge.format.file_builder import WriteIntent, build
+    from bridge.format.file_builder import build
+    from bridge.format.write_intent import WriteIntent
     from ringbuf import FLAG_UNCHECKED
     from tests.support.drained_files import CREATED_NS, EPOCH, batch_of, record
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.format.file_builder import RecordBatch, RecordRun, WriteIntent, build
+from bridge.format.file_builder import build
 from bridge.format.file_parser import parse, verify
+from bridge.format.record_batch import RecordBatch, RecordRun
+from bridge.format.write_intent import WriteIntent
 from bridge.source.partition_source import BrokerLog, PartitionSource, RecordBuffer, RingName, find_rings
 from persistence import Log, LogThread
 from ringbuf import FLAG_UNCHECKED, Claim, Range, Ring

@@ -24,8 +24,8 @@ from bridge.errors import (
     SinkBlocked,
     SinkUnavailable,
 )
-from bridge.format.record_batch import Rejected, SinkBatch
-from bridge.format.record_batch import SinkRecord as AnyMessage
+from bridge.format.sink_batch import Rejected, SinkBatch
+from bridge.format.sink_batch import SinkRecord as AnyMessage
 from tests.support.bridges import EPOCH, commanded, drain, publish, ring, run_dry, settings
 from tests.support.waiting import PATIENCE_S, wait_until
 
