@@ -61,7 +61,7 @@ from bridge.format.drained_file import as_tuples
 from bridge.format.write_intent import WriteIntent
 from persistence.durable_file import Envelope, read_file, replace_file
 from persistence.files import Files, OsFiles
-from persistence.segment.clean_shutdown import is_checkpoint
+from persistence.segment.clean_shutdown import is_marker
 
 __all__ = ["Checkpoint", "cursors_in", "mismatch_remedy", "streams_in"]
 
@@ -248,7 +248,7 @@ class Checkpoint:
             return
         except OSError as error:
             raise _unusable(self.path, error) from error
-        if is_checkpoint(data):
+        if is_marker(data):
             raise CheckpointMismatch(
                 f"{self.path} is the checkpoint of a log, not of a bridge",
                 hint="put it back into the directory of that log; a bridge creates a missing one",

@@ -68,7 +68,7 @@ FORMATS = (
     Format(
         "Checkpoint of a closed log",
         ("persistence/segment/clean_shutdown.py",),
-        clean_shutdown.CHECKPOINT_VERSION,
+        clean_shutdown.MARKER_VERSION,
         "persistence/checkpoint-v*",
     ),
     Format("Log directory", ("persistence/read/directories.py",), None, "persistence/log-v*"),

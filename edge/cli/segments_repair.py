@@ -21,7 +21,7 @@ from persistence.archive import archive_segment
 from persistence.errors import ArchiveUnavailable, FormatError, NotArchived
 from persistence.files import FreshFiles
 from persistence.segment.format import segment_name
-from persistence.segment.quarantine import QUARANTINE, keep_aside
+from persistence.segment.quarantine import QUARANTINE, copy_to_quarantine
 from persistence.segment.verify import CheckedSegment, mend
 
 __all__ = ["archive", "repair"]
@@ -64,7 +64,7 @@ def _mend(log: Log, name: str, mended: _Mended, checked: CheckedSegment) -> None
     """Repair a sealed segment; the next start truncates the last one at its end."""
     file = f"{name}/{segment_name(checked.base)}"
     for damage in checked.damage if not checked.reason else ():
-        refused = keep_aside(log.files, log.directory, damage)
+        refused = copy_to_quarantine(log.files, log.directory, damage)
         mended.copied += not refused
         mended.refused += [f"{name}: {refused}"] if refused else []
     if checked.base == log.reader.bases()[-1]:

@@ -25,7 +25,7 @@ from persistence.files import Files
 from persistence.read.log_reader import LogReader
 from persistence.segment import footer
 from persistence.segment.format import segment_name
-from persistence.segment.quarantine import keep_aside
+from persistence.segment.quarantine import copy_to_quarantine
 
 __all__ = ["FooterBuilder"]
 
@@ -124,7 +124,7 @@ class FooterBuilder:
             return None
         news = [damage for damage in table.damage if (damage.segment, damage.place) not in reader.damaged]
         for damage in news:
-            refused = keep_aside(self._files, self._directory, damage)
+            refused = copy_to_quarantine(self._files, self._directory, damage)
             if refused:
                 log.error("damaged bytes not copied segment=%s place=%d %s", name, damage.place, refused)
         reader.add_damage(news)

@@ -49,7 +49,7 @@ from persistence.log.native_commit import NativeCommit
 from persistence.log.recovery import RecoveryReport, recover
 from persistence.log.sealed_segments import SealedSegments
 from persistence.read.log_reader import Epoch, LogReader, RingEnd
-from persistence.segment.clean_shutdown import write_snapshot
+from persistence.segment.clean_shutdown import write_marker
 from persistence.segment.format import CatalogueEntry, SegmentHeader, ring_id_of
 from persistence.segment.scan import SegmentTable
 from persistence.segment.segment_info import SEGMENT_COSTS_BYTES
@@ -217,7 +217,7 @@ class Log(SealedSegments):
         active.cut(self.commit.end)
         active.sync()
         if proves:
-            write_snapshot(self.files, self.directory, active.header, self.commit.end, self._durable)
+            write_marker(self.files, self.directory, active.header, self.commit.end, self._durable)
 
     def __enter__(self) -> Self:
         return self

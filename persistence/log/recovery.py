@@ -31,7 +31,7 @@ from persistence.log.preallocate import PREPARED_NAME
 from persistence.read.log_reader import LogReader, RingEnd
 from persistence.segment.clean_shutdown import closed_table
 from persistence.segment.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
-from persistence.segment.quarantine import QUARANTINE, keep_aside
+from persistence.segment.quarantine import QUARANTINE, copy_to_quarantine
 from persistence.segment.scan import DamagedRange, SegmentTable, open_table, read_table
 from persistence.segment.writer import Pending
 from ringbuf import Range, scan_records
@@ -96,7 +96,7 @@ def recover(files: Files, directory: str) -> Recovered:
         else:
             state.reader.add_sealed(base, table)
     for damage in state.damage:
-        _keep_aside(files, directory, damage, state)
+        _copy_to_quarantine(files, directory, damage, state)
     state.reader.add_damage(state.damage)
     return state
 
@@ -202,7 +202,8 @@ def _cut(files: Files, handle: int, directory: str, table: SegmentTable, state: 
         return
     if any(files.read(handle, EXTENT_HEADER_BYTES, table.end)):
         state.torn = TornTail(table.name, table.end, size - table.end)
-        _keep_aside(files, directory, DamagedRange(table.name, table.end, size - table.end, "", 0), state)
+        damage = DamagedRange(table.name, table.end, size - table.end, "", 0)
+        _copy_to_quarantine(files, directory, damage, state)
     files.ftruncate(handle, table.end)
 
 
@@ -251,6 +252,6 @@ def _has_behind(table: SegmentTable, position: int) -> bool:
     return any(rows[len(rows) - 1].place >= place for rows in table.rings.values() if len(rows))
 
 
-def _keep_aside(files: Files, directory: str, damage: DamagedRange, state: Recovered) -> None:
-    if refused := keep_aside(files, directory, damage):
+def _copy_to_quarantine(files: Files, directory: str, damage: DamagedRange, state: Recovered) -> None:
+    if refused := copy_to_quarantine(files, directory, damage):
         state.notes.append(refused)

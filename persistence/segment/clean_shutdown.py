@@ -12,7 +12,7 @@ damaged, of another version, or older than later writes.
 
     byte  size  field
        0     8  magic            "BRIMCKPT"
-       8     4  version          CHECKPOINT_VERSION
+       8     4  version          MARKER_VERSION
       12     4  seed             of the segment: crc32c of its header
       16     8  base_position    of the segment
       24     8  end              of the log and of its file, a position: all before it is on the disk
@@ -25,7 +25,7 @@ damaged, of another version, or older than later writes.
 Damage in that segment is found when it is read, as in older segments: by a reader of the records, or when its
 footer is built.
 
-Rule for changes: raise CHECKPOINT_VERSION and add golden bytes.  Older versions need not be read.
+Rule for changes: raise MARKER_VERSION and add golden bytes.  Older versions need not be read.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from persistence.segment.format import (
 from persistence.segment.scan import SegmentTable, open_table
 from ringbuf import crc32c
 
-__all__ = ["CHECKPOINT_NAME", "closed_table", "is_checkpoint", "write_snapshot"]
+__all__ = ["MARKER_NAME", "closed_table", "is_marker", "write_marker"]
 
-CHECKPOINT_NAME = "checkpoint"
-CHECKPOINT_VERSION = 1
-CHECKPOINT_MAGIC = b"BRIMCKPT"
+MARKER_NAME = "checkpoint"
+MARKER_VERSION = 1
+MARKER_MAGIC = b"BRIMCKPT"
 TAIL_BYTES = 4096
 CATALOGUE_MAX_BYTES = 64 << 20
 
@@ -63,7 +63,7 @@ _CRC = struct.Struct("<I")
 assert _HEADER.size + _CRC.size == 64
 
 
-def write_snapshot(
+def write_marker(
     files: Files, directory: str, header: SegmentHeader, end: int, catalogue: Mapping[int, CatalogueEntry]
 ) -> None:
     """Write the marker for the log in `directory`.
@@ -72,18 +72,18 @@ def write_snapshot(
     """
     tail = _tail(files, directory, header.base_position, end)
     packed = pack_catalogue(catalogue)
-    fields = CHECKPOINT_MAGIC, CHECKPOINT_VERSION, header.seed, header.base_position, end
+    fields = MARKER_MAGIC, MARKER_VERSION, header.seed, header.base_position, end
     head = _HEADER.pack(*fields, crc32c(tail), len(packed))
     checksum = _CRC.pack(crc32c(packed, crc32c(head)))
-    path = os.path.join(directory, CHECKPOINT_NAME)
+    path = os.path.join(directory, MARKER_NAME)
     replace_file(files, path, [head, checksum, packed], sync_name=False)  # it may be lost
 
 
-def is_checkpoint(data: bytes) -> bool:
+def is_marker(data: bytes) -> bool:
     """True if `data` is a complete marker; a bridge's checkpoint has the same magic."""
     head, packed = data[: _HEADER.size], data[_HEADER.size + _CRC.size :]
     checked = data[_HEADER.size :][: _CRC.size] == _CRC.pack(crc32c(packed, crc32c(head)))
-    return checked and head.startswith(CHECKPOINT_MAGIC)
+    return checked and head.startswith(MARKER_MAGIC)
 
 
 def closed_table(files: Files, directory: str, base: int) -> SegmentTable | None:
@@ -94,12 +94,12 @@ def closed_table(files: Files, directory: str, base: int) -> SegmentTable | None
 
 
 def _closed_table(files: Files, directory: str, base: int) -> SegmentTable | None:
-    data = read_file(files, os.path.join(directory, CHECKPOINT_NAME), CATALOGUE_MAX_BYTES)
-    if not is_checkpoint(data):
+    data = read_file(files, os.path.join(directory, MARKER_NAME), CATALOGUE_MAX_BYTES)
+    if not is_marker(data):
         return None
     _, version, seed, its_base, end, tail, length = _HEADER.unpack_from(data)
     packed = data[_HEADER.size + _CRC.size :]
-    if (version, its_base, length) != (CHECKPOINT_VERSION, base, len(packed)):
+    if (version, its_base, length) != (MARKER_VERSION, base, len(packed)):
         return None
     name = segment_name(base)
     handle = files.open(os.path.join(directory, name))

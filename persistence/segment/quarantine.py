@@ -19,7 +19,7 @@ from persistence.files import Files
 from persistence.free_disk_space import require_room
 from persistence.segment.scan import DamagedRange
 
-__all__ = ["QUARANTINE", "Quarantined", "keep_aside", "quarantined"]
+__all__ = ["QUARANTINE", "Quarantined", "copy_to_quarantine", "quarantined"]
 
 QUARANTINE = "quarantine"
 QUARANTINE_MAX_BYTES = 1 << 20  # of one place
@@ -37,7 +37,7 @@ class Quarantined:
     path: str  # of the copy
 
 
-def keep_aside(files: Files, directory: str, damage: DamagedRange) -> str:
+def copy_to_quarantine(files: Files, directory: str, damage: DamagedRange) -> str:
     """Copy damaged bytes of the log in `directory`.  Returns the disk's error for display; "": none."""
     folder = os.path.join(directory, QUARANTINE)
     name = os.path.join(folder, f"{damage.segment}-{damage.place}")

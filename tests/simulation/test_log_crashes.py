@@ -237,7 +237,7 @@ def disk(kind: type[SimFiles]) -> Callable[[pytest.MonkeyPatch], None]:
 def old_checkpoint_believed(patch: pytest.MonkeyPatch) -> None:
     def closed(files: SimFiles, directory: str, base: int) -> scan.SegmentTable | None:
         try:
-            data = read_file(files, f"{directory}/{clean_shutdown.CHECKPOINT_NAME}")
+            data = read_file(files, f"{directory}/{clean_shutdown.MARKER_NAME}")
         except FileNotFoundError:
             return None
         *_, end, _, _ = clean_shutdown._HEADER.unpack_from(data)

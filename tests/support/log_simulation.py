@@ -30,7 +30,7 @@ from typing import Any
 from persistence import Log, LoggedRing, LogWriter
 from persistence.maintenance.background_process import InProcessWorker
 from persistence.maintenance.maintenance import Maintenance, MaintenanceRules
-from persistence.segment.clean_shutdown import CHECKPOINT_NAME
+from persistence.segment.clean_shutdown import MARKER_NAME
 from ringbuf import Range, scan_records
 from ringbuf.record import RecordHeader, encode, span
 from tests.support.ring_model import Life, RingModel
@@ -407,7 +407,7 @@ class Simulation:
 
 
 def _without_checkpoints(files: SimFiles) -> SimFiles:
-    for name in [it for it in files.names if it.endswith(f"/{CHECKPOINT_NAME}")]:
+    for name in [it for it in files.names if it.endswith(f"/{MARKER_NAME}")]:
         del files.names[name]
     return files
 

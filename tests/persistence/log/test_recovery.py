@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from persistence import Log, LogLocked, LogReader
-from persistence.segment.clean_shutdown import CHECKPOINT_NAME
+from persistence.segment.clean_shutdown import MARKER_NAME
 from persistence.segment.format import FORMAT_VERSION, HEADER_PAGE_BYTES, READ_VERSIONS, SegmentHeader
 from persistence.segment.quarantine import quarantined
 from ringbuf import crc32c
@@ -16,7 +16,7 @@ from tests.support.logs import DIRECTORY, Written, disk_of, make_log, read_all, 
 from tests.support.simfiles import PowerCut, SimFiles
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "persistence"
-CHECKPOINT_PATH = f"{DIRECTORY}/{CHECKPOINT_NAME}"
+CHECKPOINT_PATH = f"{DIRECTORY}/{MARKER_NAME}"
 FIRST = f"{DIRECTORY}/00000000000000000000.log"
 
 
@@ -267,7 +267,7 @@ def test_sectors_that_cannot_be_read_are_damage_and_no_refusal() -> None:
         written.add("a-0", 7, [bytes([i]) * 1500])
         written.sync()
     written.log.close()
-    written.files.unlink(f"{DIRECTORY}/{CHECKPOINT_NAME}")
+    written.files.unlink(f"{DIRECTORY}/{MARKER_NAME}")
 
     class Bad(SimFiles):
         def read(self, handle: int, length: int, position: int) -> bytes:
@@ -360,7 +360,7 @@ def test_what_is_kept_aside_is_listed_with_the_offsets_that_are_lost() -> None:
     data = written.files.names[FIRST].cache
     for n in (4, 7):
         data[data.index(bytes([65 + n]) * 100)] ^= 1
-    written.files.unlink(f"{DIRECTORY}/{CHECKPOINT_NAME}")
+    written.files.unlink(f"{DIRECTORY}/{MARKER_NAME}")
     _, report = recovered(written.files)
     assert [it.lost for it in report.damage] == [((4, 5), (7, 8))]
     listed = quarantined(written.files, DIRECTORY)

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persistence import Log
-from persistence.segment.clean_shutdown import CHECKPOINT_NAME, is_checkpoint
+from persistence.segment.clean_shutdown import MARKER_NAME, is_marker
 from persistence.segment.quarantine import quarantined
 from tests.support.logs import DIRECTORY, Written, read_all, recovered, typical
 from tests.support.simfiles import SimFiles
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "persistence"
-CHECKPOINT = f"{DIRECTORY}/{CHECKPOINT_NAME}"
+CHECKPOINT = f"{DIRECTORY}/{MARKER_NAME}"
 OPTIONS = {"segment_bytes": 9216}
 WRITTEN = typical()
 
@@ -123,9 +123,9 @@ def test_the_checkpoint_of_a_bridge_is_none() -> None:
     """They have one magic."""
     files = WRITTEN.files.kill()
     data = files.names[CHECKPOINT].cache
-    assert is_checkpoint(bytes(data))
+    assert is_marker(bytes(data))
     data[:] = (GOLDEN.parent / "bridge" / "checkpoint-v2.bin").read_bytes()
-    assert not is_checkpoint(bytes(data))
+    assert not is_marker(bytes(data))
     assert told(files) == BARE
 
 
@@ -253,7 +253,7 @@ def test_a_real_log_is_closed_and_started(tmp_path: Path) -> None:
             Written(SimFiles(Random(0)), log).add("a-0", number + 1, [b"x"], first=number)
             log.write()
             log.sync()
-        assert (tmp_path / CHECKPOINT_NAME).stat().st_size > 64
+        assert (tmp_path / MARKER_NAME).stat().st_size > 64
 
 
 if __name__ == "__main__" and not (GOLDEN / "checkpoint-v1.bin").exists():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from persistence import LogReader
 from persistence.segment import format as segment_format
 from persistence.segment import scan
-from persistence.segment.clean_shutdown import CHECKPOINT_NAME
+from persistence.segment.clean_shutdown import MARKER_NAME
 from persistence.segment.format import EXTENT_HEADER_BYTES, HEADER_PAGE_BYTES, unpack_extent
 from tests.support.logs import DIRECTORY, Written, read_all, recovered, typical
 from tests.support.simfiles import SECTOR_BYTES, SimFiles
@@ -182,7 +182,7 @@ def test_a_record_in_a_damaged_place_keeps_its_neighbours_and_is_reported() -> N
     data = bytes(written.files.names[path].cache)
     at = data.find(bytes([4]) * 100)
     written.files.flip(path, at * 8)
-    written.files.unlink(f"{DIRECTORY}/{CHECKPOINT_NAME}")
+    written.files.unlink(f"{DIRECTORY}/{MARKER_NAME}")
     log, report = recovered(written.files)
     assert [(it.offset, it.count) for it in log.read("a-0", 7, 0, 1 << 20)] == [(0, 4), (5, 5)]
     assert [(it.ring_name, it.kept) for it in report.damage] == [("a-0", 9)]
@@ -398,7 +398,7 @@ def test_a_lost_header_and_record_do_not_cost_the_other_records_of_the_extent() 
     place, _, _ = [it for it in extents(written.files, path) if it[2]][2]
     data = written.files.names[path].cache
     data[place : place + EXTENT_HEADER_BYTES + 16] = bytes(EXTENT_HEADER_BYTES + 16)
-    written.files.unlink(f"{DIRECTORY}/{CHECKPOINT_NAME}")
+    written.files.unlink(f"{DIRECTORY}/{MARKER_NAME}")
     log, report = recovered(written.files)
     assert list(read_all(log, "a-0", 7)) == [0, 1, 2, 4, 5, 6, 7, 8]
     assert list(read_all(log, "b-0", 7)) == list(range(9))
@@ -431,7 +431,7 @@ def test_damage_across_two_extents_costs_neither_the_records_that_it_did_not_hit
     data = written.files.names[path].cache
     begin = first + EXTENT_HEADER_BYTES + 64 + 8  # the second record of the first
     data[begin : second + EXTENT_HEADER_BYTES + 8] = bytes(second + EXTENT_HEADER_BYTES + 8 - begin)
-    written.files.unlink(f"{DIRECTORY}/{CHECKPOINT_NAME}")
+    written.files.unlink(f"{DIRECTORY}/{MARKER_NAME}")
     log, report = recovered(written.files)
     assert list(read_all(log, "a-0", 7)) == [0, 1, 2, 3, 6, 7, 8]
     assert list(read_all(log, "b-0", 7)) == [1, 2, 3, 5, 6, 7, 8, 9]
