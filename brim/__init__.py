@@ -7,6 +7,7 @@
     consumer()        a member of a consumer group: records are shared among members and acknowledged
     sql()             rows of a query on rings, log and archive of a broker on this machine
     records()         the same records as Arrow batches, pandas or polars
+    lake()            drained files as a DataFrame of Spark, Parquet files by Spark's own reader
     publish()         messages for consumer groups, perhaps delayed
     Ring, Record      a ring in shared memory, and one record of it
     errors            every exception that these raise
@@ -31,6 +32,7 @@ TYPE_CHECKING = False  # as of typing, which takes longer to import than this pa
 if TYPE_CHECKING:
     from typing import Any
 
+    from bridge.spark.lake import lake
     from brim import asyncio, errors
     from edge.client.blocking import Client, connect
     from edge.client.blocking import Subscription as MessageSubscription
@@ -86,6 +88,7 @@ __all__ = [
     "connect",
     "consumer",
     "errors",
+    "lake",
     "producer",
     "publish",
     "records",
@@ -95,6 +98,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "bridge.spark.lake": ("lake",),
     "edge.client.blocking": ("Client", "connect", "MessageSubscription=Subscription"),
     "edge.client.options": ("Options", "Reconnect"),
     "edge.client.subscriptions": ("Message",),

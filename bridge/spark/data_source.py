@@ -20,9 +20,8 @@ from __future__ import annotations
 import functools
 import gc
 import time
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +33,6 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxFiles,
@@ -58,22 +56,14 @@ from bridge.arrow.schema import (
 from bridge.errors import DrainedFileError, FilesMissing, SourceOptionError
 from bridge.format.file_name import PARQUET_SUFFIX
 from bridge.payloads.decode import typed_columns
-from bridge.rangeset import Ranges, subtract
+from bridge.rangeset import subtract
 from bridge.spark import files_view, quiet_workers
-from bridge.spark.landing_zone import Landing, StoredFile, matches, name_of
-from bridge.spark.named_files import refuse_unknown, warn_of_unknown
+from bridge.spark.landing_zone import Landing, StoredFile, name_of
+from bridge.spark.named_files import warn_of_unknown
 from bridge.spark.options import SourceOptions
 from bridge.spark.pushdown import condition_of
-from bridge.spark.task_planning import (
-    Cursor,
-    FileTask,
-    PartitionKey,
-    advance,
-    between,
-    clipped,
-    pack,
-    tasks_of,
-)
+from bridge.spark.table_plan import reached, table_plan, tasks_for
+from bridge.spark.task_planning import Cursor, FileTask, between, pack
 from bridge.spark.unread_files import UnreadFiles
 
 __all__ = ["BrimDataSource"]
@@ -234,38 +224,9 @@ class _Rows:
         typed = typed_columns(self.options.payloads, topics, data, self.schema.names)
         return decoded._replace(columns={**decoded.columns, **typed})
 
-    def planned(
-        self,
-        new_files: list[StoredFile],
-        every: list[StoredFile],
-        read_before: Mapping[PartitionKey, Ranges] = MappingProxyType({}),
-    ) -> list[InputPartition]:
-        """The tasks for the chosen files: of `every`, or behind files with the ranges `read_before`."""
-        streams = self.options.streams
-        where = self.options.where
-        named_files = [
-            file for file in new_files if matches(file.name.stream, streams) and where.may_be_in(file.name)
-        ]
-        tasks = clipped(tasks_of(named_files, every, read_before), *where.offsets)
+    def packed(self, tasks: list[FileTask]) -> list[InputPartition]:
+        """The tasks, several files each."""
         return [_Files(files) for files in pack(tasks, self.options.task_bytes, self.options.min_partitions)]
-
-    def stored(self) -> list[StoredFile]:
-        """All files of the wanted edges, of any stream: only all files have dense numbers."""
-        return Landing(self.options.path).files(self.options.edges)
-
-    def reached(
-        self, start: Cursor, files: list[StoredFile], limit: ReadLimit, *, stream: bool = False
-    ) -> Cursor:
-        """End of a batch from `start`."""
-        options = self.options
-        return advance(
-            start,
-            files,
-            files_max=limit.max_files if isinstance(limit, ReadMaxFiles) else None,
-            bytes_max=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
-            younger_than_s=time.time() - options.missing_grace_s if options.fail_on_data_loss else None,
-            stream=stream,
-        )
 
 
 @functools.cache
@@ -287,14 +248,7 @@ class _BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Tasks of some files each."""
-        options, files = self._rows.options, self._rows.stored()
-        refuse_unknown(options, files)
-        start = options.starting if isinstance(options.starting, dict) else {}
-        if options.starting == "latest":
-            raise SourceOptionError("startingOffsets is latest, which leaves nothing to a table")
-        end = self._rows.reached(start, files, ReadAllAvailable())
-        end = {edge: min(number, options.ending.get(edge, number)) for edge, number in end.items()}
-        return self._rows.planned(between(start, end, files, dense=options.fail_on_data_loss), files)
+        return self._rows.packed(table_plan(self._rows.options).tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches of a task; runs on an executor."""
@@ -351,10 +305,10 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._rows.options, self._unread.edges, self._unread.streams
         )
         try:
-            end = self._rows.reached(begin, files, limit, stream=True)
+            end = reached(self._rows.options, begin, files, limit, stream=True)
         except FilesMissing:  # unless the file is in a directory that was not listed again
             self._unread.refresh(whole=True)
-            end = self._rows.reached(begin, self._unread.files(), limit, stream=True)
+            end = reached(self._rows.options, begin, self._unread.files(), limit, stream=True)
         if self._target is not None:
             target = self._target
             latest = {edge: max(target.get(edge, 0), begin.get(edge, 0)) for edge in target | begin}
@@ -381,7 +335,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         files = self._files(begin)
         dense = self._rows.options.fail_on_data_loss
         chosen_files = between(begin, _cursor(end), files, dense=dense)
-        return self._rows.planned(chosen_files, files, self._unread.read_ranges)
+        tasks, _ = tasks_for(self._rows.options, chosen_files, files, self._unread.read_ranges)
+        return self._rows.packed(tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches of a task; runs on an executor."""

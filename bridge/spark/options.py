@@ -22,6 +22,8 @@
                          (batch only; needs spark.sql.python.filterPushdown.enabled, which session.py sets)
     payloads             file on the driver with a payload schema (bridge/payloads/schema.py), whose fields
                          become columns
+    parquet              read (default), or skip: batch queries leave whole Parquet files out, which
+                         brim.lake() gives to Spark's own reader
     view                 records (default), or files: one row for each file, from names and footers
 
 Sizes are bytes, or a number with k, m or g. Upper and lower case in names of options are equal, as in Spark.
@@ -46,6 +48,7 @@ KNOWN = (
     "path", "edge", "stream", "startingOffsets", "endingOffsets", "mode", "failOnDataLoss",
     "maxFilesPerTrigger", "maxBytesPerTrigger", "minPartitions", "taskBytes", "missingGraceSeconds",
     "view", "payloads", "partition", "offsets", "since", "until", "topic", "pushDown",
+    "parquet",
 )  # fmt: skip
 MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 WHERE = ("partition", "offsets", "since", "until", "topic")
@@ -72,6 +75,7 @@ class SourceOptions:
     payloads: Payloads | None = None
     where: Where = field(default_factory=Where)
     push_down: bool = False
+    parquet: str = "read"
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -104,6 +108,7 @@ class SourceOptions:
             view=_one_of("view", text("view", "records"), ("records", "files")),
             where=_where({name: text(name, "") for name in WHERE}),
             push_down=_yes_or_no("pushDown", text("pushDown", "false")),
+            parquet=_one_of("parquet", text("parquet", "read"), ("read", "skip")),
             payloads=Payloads.read(text("payloads", "")) if text("payloads", "") else None,
         )
 

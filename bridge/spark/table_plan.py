@@ -1,0 +1,105 @@
+"""Plan of a table: the files that are present, those to read, and the tasks for them.
+
+Owns the choice of files for batch queries, in the data source and in lake(). Uses only names of files.
+
+Invariant: for equal options and equal `ending` the plan of lake() and that of the data source agree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxFiles
+
+from bridge.errors import SourceOptionError
+from bridge.format.file_name import PARQUET_SUFFIX
+from bridge.rangeset import Ranges
+from bridge.spark.landing_zone import Landing, StoredFile, matches, name_of
+from bridge.spark.named_files import refuse_unknown
+from bridge.spark.options import SourceOptions
+from bridge.spark.task_planning import (
+    Cursor,
+    FileTask,
+    PartitionKey,
+    advance,
+    between,
+    clipped,
+    tasks_of,
+)
+
+__all__ = ["TablePlan", "reached", "table_plan", "tasks_for"]
+
+
+class TablePlan(NamedTuple):
+    """Files of a batch query."""
+
+    present: list[StoredFile]  # of the wanted edges
+    end: Cursor  # the last drain_seq of each edge that is read
+    tasks: list[FileTask]
+    parquet: list[FileTask]  # whole Parquet files, which need no other reader than Spark's own
+
+
+def table_plan(options: SourceOptions) -> TablePlan:
+    """The plan for the present files. Raises SourceOptionError, FilesMissing."""
+    present = Landing(options.path).files(options.edges)
+    refuse_unknown(options, present)
+    start = options.starting if isinstance(options.starting, dict) else {}
+    if options.starting == "latest":
+        raise SourceOptionError("startingOffsets is latest, which leaves nothing to a table")
+    end = reached(options, start, present)
+    end = {edge: min(number, options.ending.get(edge, number)) for edge, number in end.items()}
+    chosen = between(start, end, present, dense=options.fail_on_data_loss)
+    tasks, parquet = tasks_for(options, chosen, present)
+    return TablePlan(present, end, tasks, parquet)
+
+
+def tasks_for(
+    options: SourceOptions,
+    new_files: list[StoredFile],
+    every: list[StoredFile],
+    read_before: Mapping[PartitionKey, Ranges] = MappingProxyType({}),
+) -> tuple[list[FileTask], list[FileTask]]:
+    """The tasks for the chosen files, and those for Spark's own reader if option parquet is "skip".
+
+    The files are of `every`, or behind files with the ranges `read_before`.
+    """
+    where = options.where
+    wanted = [
+        file
+        for file in new_files
+        if matches(file.name.stream, options.streams) and where.may_be_in(file.name)
+    ]
+    tasks = tasks_of(wanted, every, read_before)
+    parquet = [task for task in tasks if _is_whole_parquet(task)] if options.parquet == "skip" else []
+    others = set(tasks) - set(parquet)
+    return clipped([task for task in tasks if task in others], *where.offsets), parquet
+
+
+def _is_whole_parquet(task: FileTask) -> bool:
+    """True if Spark's own reader may read the file: no file before it has a record of it."""
+    if not task.path.endswith(PARQUET_SUFFIX):
+        return False
+    name = name_of(task.path)
+    return name is not None and task.ranges == ((name.first_offset, name.last_offset),)
+
+
+def reached(
+    options: SourceOptions,
+    start: Cursor,
+    files: list[StoredFile],
+    limit: ReadLimit | None = None,
+    *,
+    stream: bool = False,
+) -> Cursor:
+    """End of a batch from `start`; without a limit it reads all files."""
+    return advance(
+        start,
+        files,
+        files_max=limit.max_files if isinstance(limit, ReadMaxFiles) else None,
+        bytes_max=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
+        younger_than_s=time.time() - options.missing_grace_s if options.fail_on_data_loss else None,
+        stream=stream,
+    )
