@@ -21,7 +21,8 @@ its last line, one JSON object.
                        wanted: 0.97. The query has the lowest priority; on two processors it competes with
                        the load generator, too
 
-The log is in the page cache. Ratios are of one run and one machine; other work on it delays all of them.
+The log is in the page cache, and sealed segments have their footers, which a broker writes within minutes.
+Ratios are of one run and one machine; other work on it delays all of them.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ Times = dict[str, list[tuple[float, float]]]  # by query: seconds, and seconds o
 
 
 def write_log(directory: Path, records: int) -> None:
-    """A log of telemetry, written as a broker does."""
+    """A log of telemetry, written as a broker does, with the footers of sealed segments."""
     random, topics = Random(1), [b"plant/1/press/%04d/telemetry" % device for device in range(DEVICES)]
     with (
         memory() as rings,
@@ -88,6 +89,7 @@ def write_log(directory: Path, records: int) -> None:
             while publish(payload, topics[device]) is None:
                 time.sleep(0.001)
         thread.stop()
+        log.run_maintenance()
 
 
 def archived(log: Path, directory: Path) -> Path:

@@ -21,7 +21,7 @@ from edge.errors import EdgeError
 from edge.log.log_place import LogPlace
 from edge.mqtt.topic_filters import matches
 from persistence import Epoch, LogReader, OsFiles
-from persistence.read.directories import logs_in, places
+from persistence.read.directories import logs_in, may_have
 from persistence.read.merged_reader import MergedReader
 from persistence.segment.verified_reader import record_headers
 from ringbuf import FLAG_PROPERTIES, RECORD_HEADER_BYTES, Range
@@ -140,8 +140,8 @@ class LogView:
             raise _unreadable(self.directory, error) from error
 
     def _of_ring(self, ring_name: str) -> Sequence[LogReader]:
-        there = places(self.directory, ring_name)
-        return [reader for directory, reader in self._readers.items() if directory in there]
+        readers = self.readers.items()
+        return [reader for place, reader in readers if may_have(self.directory, place, ring_name)]
 
 
 def _unreadable(directory: Path, error: OSError) -> EdgeError:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from persistence.segment.format import ring_id_of
 
-__all__ = ["home", "logs_in", "places", "worker_of"]
+__all__ = ["home", "logs_in", "may_have", "places", "worker_of"]
 
 PRODUCERS = "producers"
 _WORKER = re.compile(r"worker[1-9][0-9]{0,2}\Z")  # not a ring's name, which has a - or a @
@@ -52,11 +52,12 @@ def logs_in(directory: Path) -> list[Path]:
 
 def places(directory: Path, ring_name: str) -> list[Path]:
     """The directories that may have records of a ring: all logs except those of other single rings."""
-    return [
-        place
-        for place in logs_in(directory)
-        if place == directory or place.name == ring_name or is_shared(place)
-    ]
+    return [place for place in logs_in(directory) if may_have(directory, place, ring_name)]
+
+
+def may_have(directory: Path, place: Path, ring_name: str) -> bool:
+    """True if the log in `place`, one of logs_in(directory), may have records of the ring."""
+    return place == directory or place.name == ring_name or is_shared(place)
 
 
 def is_shared(directory: Path) -> bool:
