@@ -4,6 +4,7 @@ Owns the records, and ensures that all forms hold the same ones. A folder that w
 holds the same number of records, so that a second run begins at once.
 
     json/, packed/      drained files of 8 MiB: the same telemetry as JSON, and as msgpack
+    lane/               the records of json/ in Parquet files of a bridge
     parquet/            the rows of json/, by Spark, zstd
     lines/              the same, as JSON lines, the payload a string
     typed/              the fields of the payloads as JSON lines, with topic and time
@@ -24,7 +25,7 @@ import msgpack
 from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.drain import Drain
 from bridge.drain.settings import BridgeSettings
-from bridge.sinks.directory import DirectorySink
+from bridge.sinks.registry import open_file_sink
 from edge.config.schema import Bridge
 from edge.server.bridge_settings import copied_settings
 from ringbuf import Ring
@@ -56,7 +57,7 @@ def telemetry(records: int) -> Iterator[Telemetry]:
 
 def make(root: Path, records: int, spark: Any) -> None:
     """Make all forms of `records` records below `root`."""
-    stamp, content = root / "records", f"{records} by {FILE_RECORDS}"
+    stamp, content = root / "records", f"{records} by {FILE_RECORDS}, with a Parquet lane"
     if stamp.is_file() and stamp.read_text() == content:
         return
     shutil.rmtree(root, ignore_errors=True)
@@ -67,11 +68,12 @@ def make(root: Path, records: int, spark: Any) -> None:
     }
     for name, pack in packers.items():
         drained(root / name, map(pack, telemetry(records)))
+    drained(root / "lane", map(packers["json"], telemetry(records)), {"format": "parquet"})
     _copies(root, spark)
     stamp.write_text(content)
 
 
-def drained(lake: Path, payloads: Iterator[bytes]) -> None:
+def drained(lake: Path, payloads: Iterator[bytes], options: dict[str, str] | None = None) -> None:
     """Write a record of each payload, through rings and a drain, into `lake`."""
     work = lake.with_name(f"{lake.name}-work")
     (work / "rings").mkdir(parents=True)
@@ -88,7 +90,7 @@ def drained(lake: Path, payloads: Iterator[bytes]) -> None:
         Ring.create(work / "rings" / f"press-{number}", capacity_bytes=RING_BYTES, epoch=1_700_000_000)
         for number in range(PARTITIONS)
     ]
-    sink = DirectorySink(lake)
+    sink = open_file_sink(lake.as_uri(), options)
     checkpoint = Checkpoint.open(settings.checkpoint_path, settings.edge_id, sink.url)
     drain = Drain(settings, sink, checkpoint, None)
     writers = [ring.writer() for ring in rings]

@@ -16,6 +16,9 @@ figure.  Prints a table of medians and, as its last line, one JSON object.
                                               grouped aggregate; over JSON lines with a schema of the same
     typed_over_from_json, .._cpu              over Parquet and from_json
     stream_over_parquet, .._cpu               one stream, available now, over one of the Parquet files
+    native_QUERY, lane_QUERY                  time of Spark's Parquet over that of brim.lake(), on native
+                                              files and on Parquet files of a bridge: count; two_columns,
+                                              one_topic and time_range (a fifth), into the noop sink
     columns_over_all                          two columns by .schema() over all of them
     trigger_N_files_ms                        from a new file to its committed batch, in a stream that has
                                               read N files of DAYS days before; and trigger_most_over_fewest
@@ -24,6 +27,7 @@ figure.  Prints a table of medians and, as its last line, one JSON object.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -31,6 +35,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +46,12 @@ from bridge.arrow.decode import decode_file
 from bridge.arrow.schema import DDL, TYPES, Constants, batch_of
 from bridge.format import file_parser
 from bridge.format.file_name import SUFFIX
+from bridge.spark.lake import lake
 from bridge.spark.session import session
 
-PARTS = ("rows", "typed", "stream", "trigger")
+PARTS = ("rows", "lakes", "typed", "stream", "trigger")
+QUERIES = ("count", "two_columns", "one_topic", "time_range")
+TOPIC = "plant/line3/device0021/data"
 MASTER = "local[2]"
 PAYLOADS = """
 [[payload]]
@@ -107,6 +115,34 @@ class Reads:
             "json": lambda: _noop(self.spark.read.schema(_text(DDL)).json(str(self.root / "lines"))),
             "binaryfile": lambda: _noop(self._binary_files()),
             "columns": lambda: _noop(two.load(str(self.root / "json"))),
+        }
+
+    def lakes(self) -> dict[str, Run]:
+        """Narrow queries on brim.lake(), and on Spark's own Parquet."""
+        own = self.spark.read.parquet(str(self.root / "parquet"))
+        first, last = own.selectExpr("min(timestamp)", "max(timestamp)").first()
+        fifth = (last - first) / 5
+        since, until = (time.astimezone(UTC) for time in (first + 2 * fifth, first + 3 * fifth))
+        in_time = f"timestamp >= '{since}' AND timestamp < '{until}'"
+        runs: dict[str, Run] = {
+            "own_count": own.count,
+            "own_two_columns": lambda: _noop(own.select("topic", "timestamp")),
+            "own_one_topic": lambda: _noop(own.where(f"topic = '{TOPIC}'")),
+            "own_time_range": lambda: _noop(own.where(in_time)),
+        }
+        for name, place in (("native", "json"), ("lane", "lane")):
+            runs |= self._narrow(
+                name, functools.partial(lake, self.spark, str(self.root / place)), since, until
+            )
+        return runs
+
+    @staticmethod
+    def _narrow(name: str, read: Callable[..., Any], since: datetime, until: datetime) -> dict[str, Run]:
+        return {
+            f"{name}_count": lambda: read(columns="partition").count(),
+            f"{name}_two_columns": lambda: _noop(read(columns="topic, timestamp")),
+            f"{name}_one_topic": lambda: _noop(read(topic=TOPIC)),
+            f"{name}_time_range": lambda: _noop(read(since=since, until=until)),
         }
 
     def typed(self) -> dict[str, Run]:
@@ -214,6 +250,11 @@ RATIOS = {
     "brim_over_json": ("brim", "json"),
     "brim_over_binaryfile": ("brim", "binaryfile"),
     "columns_over_all": ("columns", "brim"),
+    **{
+        f"{kind}_{query}": (f"{kind}_{query}", f"own_{query}")
+        for kind in ("native", "lane")
+        for query in QUERIES
+    },
     "typed_over_json": ("typed", "json_lines"),
     "typed_over_from_json": ("typed", "from_json"),
     "stream_over_parquet": ("brim_stream", "parquet_stream"),
