@@ -13,19 +13,24 @@ from persistence.errors import LogError
 from ringbuf.errors import RingError
 
 
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The page, as generated from the source."""
+    return errors.page()
+
+
 def subclasses(kind: type[Exception]) -> set[type[Exception]]:
     return {kind}.union(*(subclasses(below) for below in kind.__subclasses__()))
 
 
 @pytest.mark.parametrize("tree", [EdgeError, BridgeError, LogError, RingError])
-def test_every_class_of_an_error_tree_has_a_section(tree: type[Exception]) -> None:
-    text = errors.page()
+def test_every_class_of_an_error_tree_has_a_section(tree: type[Exception], text: str) -> None:
     wanted = {it for it in subclasses(tree) if it.__module__.split(".")[-1] == "errors"}
     assert [it.__name__ for it in wanted if f"`{it.__module__}.{it.__name__}`" not in text] == []
 
 
-def test_a_message_stands_with_its_remedy() -> None:
-    lines = [line for line in errors.page().splitlines() if line.startswith("| ")]
+def test_a_message_stands_with_its_remedy(text: str) -> None:
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert any("cannot listen on … port …" in line and "set host and port" in line for line in lines)
     assert len(lines) > 200
 

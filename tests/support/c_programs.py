@@ -52,12 +52,14 @@ def compiled(
     directory: Path,
     main: Path,
     *flags: str,
+    link_flags: Sequence[str] = (),
     compiler: Sequence[str] = (),
     sources: Sequence[str] = RING,
     planted: Mapping[str, Sequence[tuple[str, str]]] | None = None,
 ) -> Path:
     """The program of `main` and `sources` (RING or MQTT); `directory` takes changed sources.
 
+    `link_flags` are for the linker alone: programs that differ in them share their objects.
     `planted`: for one of the sources, texts that are replaced by others; each must occur once,
     so that a plant that no longer fits fails the test.
     """
@@ -74,7 +76,7 @@ def compiled(
             source.write_text(text)
         parts.append(source)
     objects = [_made((*command, "-c"), part) for part in parts]
-    return _made((*command, "-Wl,-z,now"), *objects)
+    return _made((*command, "-Wl,-z,now", *link_flags), *objects)
 
 
 def _made(command: tuple[str, ...], *inputs: Path) -> Path:

@@ -35,8 +35,7 @@ CORPUS = C / "corpus"
 CONTROL = "control"
 TARGETS = tuple(sorted(it.stem.removeprefix("fuzz_") for it in C.glob("fuzz_*.c")))
 FLAGS = ("-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined")
-ALLOCATIONS = ("-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc", "-Wno-unused-command-line-argument")
-FLAGS_OF = {"acks": ALLOCATIONS}  # further flags of a target
+LINK_FLAGS_OF = {"acks": ("-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc",)}  # it makes allocations fail
 INPUT_BYTES_MAX = 4096
 
 
@@ -194,8 +193,15 @@ def program(
     """The target `name`, compiled; `planted` as tests.support.c_programs.compiled() has it."""
     main = C / f"fuzz_{name}.c"
     sources = {"scan": SCAN, "unpack": UNPACK}.get(name, MQTT)
-    flags = (*FLAGS, *FLAGS_OF.get(name, ()))
-    return compiled(directory, main, *flags, compiler=["clang"], sources=sources, planted=planted)
+    return compiled(
+        directory,
+        main,
+        *FLAGS,
+        link_flags=LINK_FLAGS_OF.get(name, ()),
+        compiler=["clang"],
+        sources=sources,
+        planted=planted,
+    )
 
 
 def expanded(name: str, directory: Path) -> Path:

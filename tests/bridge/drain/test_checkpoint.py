@@ -26,8 +26,9 @@ INTENT = WriteIntent(1, CREATED_NS, "default", 2, EPOCH, 5, (EPOCH - 9, 77), 10,
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "bridge" / "lake.checkpoint"
+def path(runtime_directory: Path) -> Path:
+    """In memory: a synchronized write to a disk would take longer than all else here."""
+    return runtime_directory / "bridge" / "lake.checkpoint"
 
 
 def opened(path: Path) -> Checkpoint:
