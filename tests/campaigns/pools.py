@@ -82,5 +82,5 @@ def _interrupt(*_: object) -> NoReturn:
 
 def _leave(*_: object) -> NoReturn:
     """End this worker, with its finalizers and without an exception: the lock of the queue stays taken."""
-    util._exit_function()
+    util._exit_function()  # type: ignore[attr-defined]
     os._exit(1)
