@@ -99,11 +99,6 @@ class Reader(CReader):
         """
         return bool(self._skip_damage() == lib.RB_OVERRUN)
 
-    @property
-    def is_stuck(self) -> bool:
-        """True if the ring's end is ahead of the cursor although no valid record stands at the cursor."""
-        return bool(lib.rb_reader_is_stuck(ffi.cast("rb_reader *", self.address)))
-
     def follow(self, commit_index: Any) -> None:
         """Use the writer's commit index `commit_index`; see Ring.followed_by()."""
         self._commit_index = commit_index  # referenced as long as C has its address

@@ -21,8 +21,6 @@ from persistence.files import OsFiles
 
 __all__ = ["check_empty", "restore_backup", "verify_backup"]
 
-PROBLEMS_MAX = 20
-
 
 def verify_backup(directory: Path, manifest: Manifest, advance: Advance = lambda _: None) -> list[str]:
     """Read every file of the backup. Return the problems: missing, changed and unknown files."""

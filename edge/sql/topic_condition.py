@@ -16,9 +16,9 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def any_topic(filters: Iterable[str], column: str = "topic") -> str:
-    """The condition that one of the filters matches the column."""
-    return " OR ".join(f"({topic_condition(topic_filter, column)})" for topic_filter in filters)
+def any_topic(filters: Iterable[str]) -> str:
+    """The condition that one of the filters matches the column `topic`."""
+    return " OR ".join(f"({topic_condition(topic_filter)})" for topic_filter in filters)
 
 
 def topic_condition(topic_filter: str, column: str = "topic") -> str:

@@ -130,11 +130,6 @@ class CopyingReader:
         """See Reader.  The ring counts the losses."""
         return 0
 
-    @property
-    def is_stuck(self) -> bool:
-        """See Reader.  Always False: its writer may be hostile, and a wait for it may never end."""
-        return False
-
     def skip(self) -> bool:
         """See Reader.  Always False: a ring that another process damages is abandoned."""
         return False

@@ -33,7 +33,7 @@ from persistence.files import Files, FreshFiles
 from persistence.maintenance.scrub import RateLimitedFiles, ScrubResult, scrub_archive, scrub_segment
 from persistence.segment.scan import DamagedRange
 
-__all__ = ["BackgroundProcess", "InProcessWorker", "Job", "TaskFailed", "Worker"]
+__all__ = ["BackgroundProcess", "Job", "TaskFailed", "Worker", "do_job"]
 
 STOP_S = 10.0  # before it is killed: only an unfinished file can be lost
 IOPRIO_IDLE = 3 << 13  # class idle
@@ -70,7 +70,8 @@ class Worker(Protocol):
         """Stop the current job."""
 
 
-def _do(files: Files, job: Job, stopped: Any) -> Archived | ScrubResult | TaskFailed:
+def do_job(files: Files, job: Job, stopped: Any) -> Archived | ScrubResult | TaskFailed:
+    """Archive or scrub; the job ends early when `stopped` returns True."""
     paced: Files = RateLimitedFiles(files, job.bytes_per_s, stopped) if job.bytes_per_s else files
     try:
         if job.kind == "archive":
@@ -82,26 +83,6 @@ def _do(files: Files, job: Job, stopped: Any) -> Archived | ScrubResult | TaskFa
         return TaskFailed("never", str(error))
     except (LogError, OSError) as error:
         return TaskFailed("later", str(error))
-
-
-class InProcessWorker:
-    """Executes jobs in the calling thread, on any files: for tests, and for commands in the foreground."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._result: Archived | ScrubResult | TaskFailed | None = None
-
-    def start(self, job: Job) -> None:
-        """See Worker.  The job is done on return."""
-        self._result = _do(self._files, job, lambda: False)
-
-    def result(self) -> Archived | ScrubResult | TaskFailed | None:
-        """See Worker."""
-        result, self._result = self._result, None
-        return result
-
-    def close(self) -> None:
-        """See Worker."""
 
 
 class BackgroundProcess:
@@ -199,7 +180,7 @@ def main() -> None:
     _give_way()
     files = FreshFiles()
     for line in sys.stdin.buffer:
-        result = _do(files, Job(*json.loads(line)), lambda: os.getppid() != parent or _input_ended())
+        result = do_job(files, Job(*json.loads(line)), lambda: os.getppid() != parent or _input_ended())
         sys.stdout.buffer.write(_packed(result))
         sys.stdout.buffer.flush()
 

@@ -28,11 +28,11 @@ from random import Random
 from typing import Any
 
 from persistence import Log, LoggedRing, LogWriter
-from persistence.maintenance.background_process import InProcessWorker
 from persistence.maintenance.maintenance import Maintenance, MaintenanceRules
 from persistence.segment.clean_shutdown import MARKER_NAME
 from ringbuf import Range, scan_records
 from ringbuf.record import RecordHeader, encode, span
+from tests.support.in_process_worker import InProcessWorker
 from tests.support.ring_model import Life, RingModel
 from tests.support.simfiles import PowerCut, SimFiles
 

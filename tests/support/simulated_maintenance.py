@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from persistence.maintenance.background_process import InProcessWorker
 from persistence.maintenance.maintenance import Maintenance, MaintenanceRules
 from persistence.maintenance.retention_rules import Floor, StreamRules
+from tests.support.in_process_worker import InProcessWorker
 from tests.support.logs import Written
 
 __all__ = ["SECOND_NS", "Clocks", "Kept", "stream_of"]

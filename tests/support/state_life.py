@@ -51,10 +51,10 @@ from edge.mqtt import (
 )
 from edge.server.server import BrokerServer
 from persistence.files import FreshFiles
-from persistence.maintenance.background_process import InProcessWorker
 from ringbuf import Batch, Ring
 from ringbuf.errors import RingError
 from tests.support.drained_files import offsets_drained
+from tests.support.in_process_worker import InProcessWorker
 from tests.support.mqtt_socket import SocketClient
 from tests.support.state_base import (
     GROUP,

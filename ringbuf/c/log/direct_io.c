@@ -36,7 +36,6 @@
 #define STAGE_BYTES (CHUNKS * CHUNK_BYTES)
 #define HUGE_BYTES (2u << 20)      /* size of a huge page: the kernel pins one page, not 512 */
 #define MARKED_BYTES (32u << 10)   /* a flush of this size is followed by a block of zeros */
-#define SIMULATED_BLOCK_BYTES 512u /* block size of a replaced disk (rb_log_files()) */
 #define NOT_LOADED UINT64_MAX
 
 _Static_assert(CHUNKS / 2 + 2 < CHUNKS, "what is held, and the chunks that it begins and ends in, have room");

@@ -11,7 +11,7 @@ import pytest
 
 from persistence import Log, LoggedRing, LogThread, OsFiles
 from persistence.archive import archive_name, earlier_name
-from persistence.maintenance.background_process import BackgroundProcess, InProcessWorker, Job, TaskFailed
+from persistence.maintenance.background_process import BackgroundProcess, Job, TaskFailed
 from persistence.maintenance.maintenance import LET_GO_BYTES, Maintenance, MaintenanceRules, MaintenanceThread
 from persistence.maintenance.retention_rules import Floor
 from persistence.maintenance.scrub import RateLimitedFiles, ScrubOrder, ScrubResult
@@ -21,6 +21,7 @@ from ringbuf import Ring
 from ringbuf.record import encode
 from tests.support.archives import path_of
 from tests.support.cached_files import cached_bytes, forgets
+from tests.support.in_process_worker import InProcessWorker
 from tests.support.log_simulation import run_of
 from tests.support.logs import DIRECTORY, Written, read_all, recovered
 from tests.support.simulated_maintenance import Kept

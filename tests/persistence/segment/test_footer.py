@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from persistence import Log, LogReader
 from persistence.errors import FormatError
 from persistence.log.footer_builder import REST_SHARE, FooterBuilder
-from persistence.maintenance.background_process import InProcessWorker
 from persistence.maintenance.maintenance import Maintenance, MaintenanceRules
 from persistence.segment import footer
 from persistence.segment.format import SegmentHeader, segment_name
 from persistence.segment.scan import DamagedRange, read_header
 from ringbuf import FLAG_UNCHECKED
 from tests.support.cached_files import cached_bytes, forgets
+from tests.support.in_process_worker import InProcessWorker
 from tests.support.keyed_logs import EPOCH, CountingFiles, keyed, many_topics, topic_records
 from tests.support.logs import DIRECTORY, Written, read_all
 from tests.support.simfiles import SimFiles
