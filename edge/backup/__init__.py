@@ -3,6 +3,7 @@
     layout.py      the files of a broker that a backup has, and their names there
     manifest.py    the list of files with sizes and checksums, written last
     copying.py     one file: hard link, shared blocks or copy
+    log_tail.py    the end of a log as the next start finds it
     writing.py     the order in which a backup is made
     restoring.py   verification, and the copy into empty directories
 

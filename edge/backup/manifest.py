@@ -18,9 +18,10 @@ from edge.errors import EdgeError
 from persistence.durable_file import replace_file
 from persistence.files import OsFiles
 
-__all__ = ["MANIFEST_NAME", "BackupFile", "Manifest", "read_manifest", "write_manifest"]
+__all__ = ["MANIFEST_NAME", "BackupFile", "Manifest", "partial_of", "read_manifest", "write_manifest"]
 
 MANIFEST_NAME = "manifest.json"
+PARTIAL_SUFFIX = ".partial"
 FORMAT, VERSION = "brim-backup", 1
 
 
@@ -46,6 +47,11 @@ class Manifest(Struct, frozen=True):
     version: int = VERSION
 
 
+def partial_of(directory: Path) -> Path:
+    """The directory in which the backup `directory` is made, before it is complete."""
+    return directory.with_name(f"{directory.name}{PARTIAL_SUFFIX}")
+
+
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest, synced. Raises OSError."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
@@ -59,6 +65,9 @@ def read_manifest(directory: Path) -> Manifest:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except OSError as error:
         hint = "name a directory that `brim backup` has made"
+        partial = directory if directory.name.endswith(PARTIAL_SUFFIX) else partial_of(directory)
+        if partial.is_dir():
+            hint = f"the backup was interrupted; rm -r {partial}, and make the backup again"
         raise EdgeError(
             f"{directory} is not a complete backup: {path}: {error.strerror}", hint=hint
         ) from error

@@ -28,7 +28,8 @@ from edge.backup.layout import (
     snapshot_files,
     state_files,
 )
-from edge.backup.manifest import BackupFile, Manifest, write_manifest
+from edge.backup.log_tail import logged_end, tail_of
+from edge.backup.manifest import BackupFile, Manifest, partial_of, write_manifest
 from edge.errors import EdgeError
 from edge.recovery.state_files import SESSIONS_RING
 from edge.session_store.snapshot_file import parse_snapshot
@@ -39,9 +40,8 @@ from ringbuf import Ring
 from ringbuf.errors import RingError
 from ringbuf.ring import Extremes
 
-__all__ = ["PARTIAL_SUFFIX", "make_backup", "total_bytes"]
+__all__ = ["make_backup", "total_bytes"]
 
-PARTIAL_SUFFIX = ".partial"
 LOG_WAIT_S, LOG_LOOK_S = 10.0, 0.05
 
 
@@ -59,7 +59,7 @@ def make_backup(
     `save` lets a running broker write its snapshot; None: the broker is stopped, and the caller has locked
     its directories. Raises EdgeError.
     """
-    partial = target.with_name(f"{target.name}{PARTIAL_SUFFIX}")
+    partial = partial_of(target)
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise EdgeError(f"{target} is not empty", hint="name a new directory for each backup")
@@ -76,6 +76,8 @@ def make_backup(
         manifest = _Backup(files, partial, save, links, advance).make(brim)
         os.rename(partial, target)
         OsFiles().dirsync(str(target.absolute().parent))
+    except EdgeError as error:
+        raise EdgeError(f"backup not made: {error}", hint=f"rm -r {partial}; {error.hint}") from error
     except OSError as error:
         place = error.filename or partial
         hint = f"run as the broker's user or root, free space, then rm -r {partial}"
@@ -151,10 +153,12 @@ class _Backup:
         """Link segments that are never written again; copy the others up to their last valid byte."""
         place = f"{LOG}/{directory.relative_to(self.files.log_directory).as_posix()}/".replace("/./", "/")
         reader.refresh()
+        tail = tail_of(directory, reader)
         for segment in reader.segments():
             if segment.state != "archived":
                 name = segment_name(segment.base)
-                limit = None if segment.indexed or segment.state == "lost" else segment.bytes
+                end = tail.end if tail is not None and tail.name == name else segment.bytes
+                limit = None if segment.indexed or segment.state == "lost" else end
                 self._copy(directory / name, place + name, limit=limit, links=segment.indexed)
         for archive in archives_in(directory):
             self._copy(archive, place + archive.name, links=True)
@@ -197,16 +201,7 @@ class _Backup:
         """Number of records below `end_offset` that the log lacks, after a wait for a running broker."""
         deadline = time.monotonic() + (LOG_WAIT_S if self.save is not None else 0)
         while True:
-            left = end_offset - _logged_end(readers, name, epoch)
+            left = end_offset - logged_end(readers, name, epoch, end_offset)
             if left <= 0 or time.monotonic() >= deadline:
                 return max(left, 0)
             time.sleep(LOG_LOOK_S)
-
-
-def _logged_end(readers: dict[Path, LogReader], name: str, epoch: int) -> int:
-    """Offset after the last record of that ring and epoch in all logs; 0 if no log has such a record."""
-    ends = [0]
-    for reader in readers.values():
-        reader.refresh()
-        ends += [known.end_offset for known in reader.epochs(name) if known.epoch == epoch]
-    return max(ends)
