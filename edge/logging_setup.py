@@ -27,8 +27,8 @@ from edge.recent_lines import RecentLines
 from edge.terminal_escape import escaped
 
 __all__ = [
-    "AUDIT", "FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "form", "pairs", "recent",
-    "set_level", "text_of",
+    "AUDIT", "FORMATS", "LEVELS", "LINES_PER_S", "LoggedPairs", "configure", "detached", "form", "pairs",
+    "recent", "set_level", "text_of",
 ]  # fmt: skip
 
 FORMATS: Final = ("text", "json")
@@ -146,7 +146,11 @@ class _Limit(logging.Filter):
             left_out = kind[2]
             kind[:] = [second, 0, 0]
             if left_out:
-                record.msg, record.args = f"{record.getMessage()} {pairs(lines_left_out=left_out)}", None
+                count, values = pairs(lines_left_out=left_out), record.args
+                if isinstance(values, tuple) and values:  # the line keeps its fields
+                    record.msg, record.args = f"{record.msg} %s", (*values, count)
+                else:
+                    record.msg, record.args = f"{record.getMessage()} {count}", None
         kind[1] += 1
         kind[2] += kind[1] > LINES_PER_S
         return kind[1] <= LINES_PER_S

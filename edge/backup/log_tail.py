@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from persistence import LogReader, OsFiles
-from persistence.segment.format import FormatError, segment_name
+from persistence.errors import FormatError
+from persistence.segment.format import segment_name
 from persistence.segment.scan import SegmentTable, read_table
 
 __all__ = ["logged_end", "tail_of"]

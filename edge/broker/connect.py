@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
 from edge.broker.authorization import Authorization
-from edge.broker.connections import ConnectedClient, Connections, encode_within
+from edge.broker.connections import ConnectedClient, Connections, audit_facts, encode_within
 from edge.broker.deferred import DeferredDecisions
 from edge.broker.limits import BrokerLimits
 from edge.broker.owners import key_of
@@ -244,15 +244,7 @@ class ConnectHandler:
         properties: Properties | None = None,
     ) -> None:
         """Send CONNACK with a reason, and end the connection."""
-        audit.info(
-            "client refused %s",
-            pairs(
-                client=client_info.client_id,
-                user=client_info.username or "",
-                peer=client_info.address,
-                reason=reason.words,
-            ),
-        )
+        audit.info("client refused %s %s", audit_facts(client_info), pairs(reason=reason.words))
         self.refused[reason.words] = self.refused.get(reason.words, 0) + 1
         answer = ConnAck(False, reason, properties or NO_PROPERTIES)
         max_bytes = packet.properties.maximum_packet_size_bytes or 0

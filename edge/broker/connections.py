@@ -22,7 +22,7 @@ from edge.broker.router import Router
 from edge.broker.sessions import Session, Sessions
 from edge.broker.wills import Wills
 from edge.engine.engine import Engine
-from edge.logging_setup import AUDIT, pairs
+from edge.logging_setup import AUDIT, LoggedPairs, pairs
 from edge.mqtt import (
     Auth,
     ConnAck,
@@ -37,7 +37,7 @@ from edge.mqtt import (
 )
 from edge.session_store.journal_writer import SessionJournal
 
-__all__ = ["ConnectedClient", "Connections", "encode_within"]
+__all__ = ["ConnectedClient", "Connections", "audit_facts", "encode_within"]
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
@@ -115,9 +115,7 @@ class Connections:
             self.notify_watchers(lambda watcher: watcher.connected(client.client_info))
         # the text is built only on demand: a whole fleet may reconnect at once
         if audit.isEnabledFor(logging.DEBUG):
-            facts = client.client_info
-            user = facts.username or ""
-            audit.debug("client connected %s", pairs(client=facts.client_id, user=user, peer=facts.address))
+            audit.debug("client connected %s", audit_facts(client.client_info))
 
     def send_packet(self, client: ConnectedClient, packet: Auth | Disconnect | SubAck | UnsubAck) -> None:
         """Send a packet, without its Reason String if the client does not want it or the packet gets too
@@ -190,6 +188,12 @@ class Connections:
 def _without_reason(packet: _SentPacket) -> _SentPacket:
     """The same packet without Reason String and User Properties."""
     return replace(packet, properties=replace(packet.properties, reason_string=None, user=()))
+
+
+def audit_facts(client_info: ClientInfo) -> LoggedPairs:
+    """Client, user as given and address, for the audit log."""
+    user = client_info.username or ""
+    return pairs(client=client_info.client_id, user=user, peer=client_info.address)
 
 
 def encode_within(packet: _SentPacket, version: Version, max_bytes: int) -> bytes | None:

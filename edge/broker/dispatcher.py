@@ -40,7 +40,7 @@ from edge.auth.interfaces import (
 )
 from edge.broker.authorization import Authorization
 from edge.broker.connect import ConnectHandler
-from edge.broker.connections import ConnectedClient, Connections
+from edge.broker.connections import ConnectedClient, Connections, audit_facts
 from edge.broker.deferred import Call, DeferredDecisions
 from edge.broker.enhanced_auth import EnhancedAuth
 from edge.broker.internal_publisher import RETRY_S, InternalPublisher
@@ -57,7 +57,7 @@ from edge.broker.sys_topics import SysTopics
 from edge.broker.wills import Wills, message_of
 from edge.engine.connect_calls import connect_of
 from edge.engine.engine import CloseCause, Engine, Event, EventKind, limits_of
-from edge.logging_setup import pairs
+from edge.logging_setup import AUDIT, pairs
 from edge.mqtt import (
     Auth,
     Connect,
@@ -81,6 +81,7 @@ from edge.session_store.views import BrokerView
 __all__ = ["Broker", "BrokerLimits"]
 
 log = logging.getLogger(__name__)
+audit = logging.getLogger(AUDIT)
 
 _OF_SERVERS = {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
 
@@ -288,8 +289,11 @@ class Broker:
 
     def _broke_rule(self, connection: int, error: ProtocolError) -> None:
         client = self.clients.get(connection)
-        log.info("connection closed %s", pairs(peer=self._permissions.peer(connection), error=error))
-        if client is None:
+        facts = pairs(peer=self._permissions.peer(connection), reason=error)
+        if client is not None:
+            log.info("connection closed %s", facts)
+        else:
+            audit.info("connection refused %s", facts)
             version = Version.V5 if self._authenticating.is_under_way(connection) else error.version
             error.version = version
             if (last_words := refusal(error)) is not None:
@@ -380,9 +384,8 @@ class Broker:
         self._engine.clear_acl_cache()
         for client in self.clients:
             if not self._permissions.is_still_authorized(client.client_info):
-                log.info(
-                    "client disconnected: no longer authorized %s", pairs(client=client.client_info.client_id)
-                )
+                facts = audit_facts(client.client_info)
+                audit.info("client disconnected: no longer authorized %s", facts)
                 self._end(client.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
             else:
                 rules = self._permissions.publish_rules(client.client_info)

@@ -22,10 +22,10 @@ from msgspec import Struct
 from edge.auth.interfaces import AuthStep, ClientInfo, Conversation
 from edge.broker.authorization import Authorization
 from edge.broker.connect import ConnectHandler
-from edge.broker.connections import ConnectedClient, Connections
+from edge.broker.connections import ConnectedClient, Connections, audit_facts
 from edge.broker.deferred import DeferredDecisions
 from edge.engine.engine import Engine
-from edge.logging_setup import pairs
+from edge.logging_setup import AUDIT
 from edge.mqtt import (
     Auth,
     Connect,
@@ -41,7 +41,7 @@ from edge.mqtt import (
 
 __all__ = ["EnhancedAuth"]
 
-log = logging.getLogger(__name__)
+audit = logging.getLogger(AUDIT)
 
 ROUND_TRIPS_MAX = 8
 
@@ -188,9 +188,8 @@ class EnhancedAuth:
         if step.verdict == "accepted" and step.identity == exchange.client_info.identity:
             self._send(exchange, ReasonCode.SUCCESS, step.data)
             return
-        log.info(
-            "re-authentication failed, client disconnected %s", pairs(client=exchange.client_info.client_id)
-        )
+        facts = audit_facts(exchange.client_info)
+        audit.info("client disconnected: re-authentication failed %s", facts)
         self._clients.end(exchange.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
 
     def _send(self, exchange: _AuthExchange, code: ReasonCode, data: bytes | None) -> None:

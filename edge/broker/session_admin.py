@@ -5,7 +5,6 @@ All methods run on the broker's thread. Owns nothing; edge.broker.sessions owns 
 
 from __future__ import annotations
 
-import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,11 @@ from msgspec.structs import asdict
 from edge.broker.counters import Counters, shortened
 from edge.broker.sessions import Session
 from edge.engine.subscription_options import subscription_of
-from edge.logging_setup import AUDIT, pairs
 
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
 
 __all__ = ["SessionAdmin"]
-
-audit = logging.getLogger(AUDIT)
 
 TEXT_MAX = 1_024  # characters of a text, except the client identifier, which other requests need whole
 _PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5"}
@@ -64,10 +60,7 @@ class SessionAdmin:
 
     def disconnect(self, client_id: str) -> bool:
         """End the connection of a client, and keep its session. False if the client is not connected."""
-        kicked = self._broker.disconnect(client_id)
-        if kicked:
-            audit.info("client disconnected by an operator %s", pairs(client=client_id))
-        return kicked
+        return self._broker.disconnect(client_id)
 
     def remove(self, client_id: str) -> bool:
         """End the session of a client, and its connection. False if there is no such session."""
@@ -76,7 +69,6 @@ class SessionAdmin:
         self._broker.disconnect(client_id)
         if (left := self._broker.sessions.get(client_id)) is not None:
             self._broker.clients.forget(left)
-        audit.info("session removed by an operator %s", pairs(client=client_id))
         return True
 
     def _rows(self, session: Session) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ from edge.local.protocol import (
     Settings,
     Status,
 )
-from edge.logging_setup import pairs, recent
+from edge.logging_setup import AUDIT, pairs, recent
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 from edge.rpc.peers import Peer, Peers
@@ -77,6 +77,7 @@ from ringbuf import Ring
 __all__ = ["LocalEndpoint"]
 
 log = logging.getLogger(__name__)
+audit = logging.getLogger(AUDIT)
 
 T = TypeVar("T")
 
@@ -262,7 +263,7 @@ class LocalEndpoint(Server[LocalPeer]):
             missing = "no connection" if isinstance(request, Disconnect) else "no session"
             raise _no_session(client_id, missing)
         event = "client disconnected" if isinstance(request, Disconnect) else "session removed"
-        log.info("%s by request %s", event, pairs(client=client_id, uid=peer.uid, pid=peer.pid))
+        audit.info(f"{event} by an operator %s", pairs(client=client_id, uid=peer.uid, pid=peer.pid))
         return Done()
 
     async def _retained_page(self, request: Retained) -> Answer:
@@ -281,12 +282,12 @@ class LocalEndpoint(Server[LocalPeer]):
         )
         if count:
             facts = pairs(filter=request.filter, count=count, uid=peer.uid, pid=peer.pid)
-            log.info("retained messages cleared by request %s", facts)
+            audit.info("retained messages cleared by an operator %s", facts)
         return Cleared(count, after)
 
     async def _reload_files(self, peer: LocalPeer) -> Reloaded:
         self._check_privileged(peer, "reload files")
-        log.info("reload by request %s", pairs(uid=peer.uid, pid=peer.pid))
+        audit.info("reload requested by an operator %s", pairs(uid=peer.uid, pid=peer.pid))
         return await self._of_clients(self._reload)()
 
     async def _save_state(self, peer: LocalPeer, ticket: int) -> Saved:

@@ -11,13 +11,13 @@ import logging
 from edge.engine.engine import Engine
 from edge.engine.loop import Loop
 from edge.log_throttle import LogThrottle
-from edge.logging_setup import pairs
+from edge.logging_setup import AUDIT, pairs
 from edge.transport.errors import HandshakeError
 from edge.transport.proxy_protocol import source_in
 
 __all__ = ["ProxyAnswers"]
 
-log = logging.getLogger(__name__)
+audit = logging.getLogger(AUDIT)
 
 NAMES_MIN = 256  # names that are kept before those of ended connections are removed
 
@@ -51,7 +51,7 @@ class ProxyAnswers:
         except HandshakeError as error:
             self._loop.refuse_proxied(connection)
             if self._log_refusal():
-                log.info("connection refused %s", pairs(peer=peer[1], listener=peer[0], reason=error))
+                audit.info("connection refused %s", pairs(peer=peer[1], listener=peer[0], reason=error))
             return
         if source.certificate is not None and peer[0] in self._trusts:
             self._remember(connection, source.certificate)

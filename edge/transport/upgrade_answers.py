@@ -13,7 +13,7 @@ from edge.config.listener import Listener as Settings
 from edge.engine.engine import Engine
 from edge.engine.loop import Loop
 from edge.log_throttle import LogThrottle
-from edge.logging_setup import pairs
+from edge.logging_setup import AUDIT, pairs
 from edge.transport.host_names import HostNames
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Upgrades"]
 
-log = logging.getLogger(__name__)
+audit = logging.getLogger(AUDIT)
 
 
 class Upgrades:
@@ -53,7 +53,7 @@ class Upgrades:
     def _log_refusal(self, listener: int, peer: str, answer: UpgradeAnswer) -> None:
         """Log a refusal; as a warning if the operator can admit such clients."""
         if not answer.hint:
-            log.info("connection refused %s", pairs(peer=peer, listener=listener, reason=answer.refusal))
+            audit.info("connection refused %s", pairs(peer=peer, listener=listener, reason=answer.refusal))
         elif self._log_hint():
             details = pairs(peer=peer, listener=listener, reason=answer.refusal, hint=answer.hint)
-            log.warning("connection refused %s", details)
+            audit.warning("connection refused %s", details)

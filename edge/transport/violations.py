@@ -11,12 +11,12 @@ from typing import Any
 
 from edge.engine.engine import Engine, violation_of
 from edge.log_throttle import LogThrottle
-from edge.logging_setup import pairs
+from edge.logging_setup import AUDIT, pairs
 from ringbuf.native import ffi
 
 __all__ = ["Violations"]
 
-log = logging.getLogger(__name__)
+audit = logging.getLogger(AUDIT)
 
 
 class Violations:
@@ -39,5 +39,5 @@ class Violations:
             listener=last.listener,
             reason=ffi.string(last.reason).decode(errors="replace"),
         )
-        log.info("connections refused %s", details)
+        audit.info("connections refused %s", details)
         self._seen = last.count

@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 
 from edge.engine.engine import EngineLimits
+from edge.logging_setup import AUDIT
 from edge.mqtt import (
     ConnAck,
     Connect,
@@ -284,7 +285,7 @@ def test_a_session_is_resumed_until_the_certificates_are_read_again(kind: str) -
 
 
 def test_reasons_of_refusals_are_logged_once_for_many(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "edge.transport.violations")
+    caplog.set_level("INFO", AUDIT)
     with transports("tls") as there:
         for _ in range(20):
             with closing(there.dial("tls")) as client:
@@ -295,7 +296,7 @@ def test_reasons_of_refusals_are_logged_once_for_many(caplog: pytest.LogCaptureF
         wait_until(lambda: closed(there, "protocol") == 20)
         there.there.ask(lambda: None)
         wait_until(lambda: "reason=http request" in caplog.text.replace('"', ""))
-    lines = [it for it in caplog.records if it.name == "edge.transport.violations"]
+    lines = [it for it in caplog.records if it.name == AUDIT]
     assert len(lines) == 1
 
 
