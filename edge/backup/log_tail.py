@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from persistence import LogReader, OsFiles
-from persistence.errors import FormatError
+from persistence import LogError, LogReader, OsFiles
 from persistence.segment.format import segment_name
 from persistence.segment.scan import SegmentTable, read_table
 
@@ -28,7 +27,7 @@ def tail_of(directory: Path, reader: LogReader) -> SegmentTable | None:
         return None
     try:
         return read_table(files, handle, name)
-    except FormatError:
+    except LogError:  # it has no header
         return None
     finally:
         files.close(handle)
