@@ -2,6 +2,7 @@
 
     brim replay --from -15m --topic 'plant/+/temp'                    lines of JSON
     brim replay --from 2026-11-21T14:00 --stream press --to mqtt://127.0.0.1:1883 --prefix again/
+    brim replay --from -1h --topic 'plant/+/temp' --plot value         a plot in the terminal
     brim replay --to zmq --speed 10                                   ten times the original rate
 
 The broker of the log may run: replay locks nothing and reads durable records. Records of several rings are
@@ -53,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f", "--follow", action="store_true", help="continue with new records until interrupted"
     )
     parser.add_argument("-C", "--count", type=at_least_one, metavar="N", help="end after N records")
+    parser.add_argument(
+        "--plot",
+        metavar="FIELD",
+        help="plot a number over time: a field of JSON payloads such as motor.temp; .: the payload itself",
+    )
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument(
         "--rate", type=positive, metavar="N", help="highest rate in records per second (default: no limit)"
@@ -95,8 +101,9 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
     rings = chosen_rings(arguments, view.rings())
     cursor = ScanPosition(view, rings, first, until, arguments.topic)
     sent = 0
+    is_quiet = arguments.plot is not None or arguments.to != "stdout"
     async with target(arguments, directory) as to:
-        with progress("replaying", cursor.ahead(), unit="records", shown=arguments.to != "stdout") as advance:
+        with progress("replaying", cursor.ahead(), unit="records", shown=is_quiet) as advance:
             pace, reported = _Pace(arguments), 0
             try:
                 async for record in _records(view, cursor, to, follow=arguments.follow):
@@ -143,6 +150,8 @@ def _told(arguments: argparse.Namespace, sent: int, missing: int) -> Exit:
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.follow and arguments.until:
         raise UsageError("--follow and --until exclude each other", hint="leave one of them out")
+    if arguments.plot and (arguments.to != "stdout" or arguments.follow):
+        raise UsageError("--plot excludes --to and --follow", hint="leave one of them out")
 
 
 class _Pace:

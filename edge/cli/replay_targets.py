@@ -1,34 +1,44 @@
-"""Targets of `brim replay`: standard output, an MQTT broker, or ZeroMQ subscribers."""
+"""Targets of `brim replay`: standard output as lines or a plot, an MQTT broker, or ZeroMQ subscribers."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
+import shutil
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol, Self
 from urllib.parse import urlsplit
 
+import msgspec
+
+from edge.cli.humanize import count_in_words
 from edge.cli.mqtt_options import PORT, TLS_PORT, UsageError, client_of
+from edge.cli.plot import LABEL, Plot
 from edge.cli.sub import line_form
 from edge.client import Client
 from edge.config.directories import runtime_directory
 from edge.config.listener import is_loopback
+from edge.errors import EdgeError
 from edge.local.arrivals import Arrival
 from edge.local.filters import filters_meet
 from edge.local.payloads import properties_of, property_fields
 from edge.log.offline_reader import LogRecord
 from edge.mqtt.properties import NO_PROPERTIES
 from edge.server.port_owner import port_owner_writes
+from edge.terminal_escape import escaped
 from ringbuf import FLAG_QOS, FLAG_RETAIN
 
-__all__ = ["Lines", "ReplayTarget", "target"]
+__all__ = ["Lines", "PlotTarget", "ReplayTarget", "number_in", "target"]
 
 SUBSCRIBING_S = 0.1  # a new subscriber may have further subscriptions
+PLOT_LINES_MAX = 20
+TOPICS_COUNTED = 10_000  # more are shown as 10000+
 LINGER_MS = 10_000  # at the end, for queued messages
 
 
@@ -47,7 +57,9 @@ async def target(arguments: argparse.Namespace, directory: Path) -> AsyncIterato
     """Target that --to names; `directory` is the log's. Raises UsageError, and the errors of connecting."""
     to: str = arguments.to
     scheme = to.partition(":")[0]
-    if to == "stdout":
+    if arguments.plot:
+        yield PlotTarget(arguments.plot)
+    elif to == "stdout":
         form = line_form(as_json=arguments.format == "json", verbose=arguments.verbose)
         yield Lines(form, sys.stdout.buffer)
     elif scheme in {"mqtt", "mqtts"}:
@@ -89,6 +101,59 @@ class Lines:
     async def flush(self) -> None:
         """See ReplayTarget."""
         self._out.flush()
+
+
+class PlotTarget:
+    """Plot of a number of each record's payload, printed at the end.
+
+    `name`: fields of a JSON object, outer ones first, separated by dots; ".": the payload is the number.
+    """
+
+    def __init__(self, name: str) -> None:
+        size = shutil.get_terminal_size()
+        self._name, self._path = name, [part for part in name.split(".") if part]
+        self._plot = Plot(size.columns - LABEL, min(size.lines - 6, PLOT_LINES_MAX))
+        self._records = 0
+        self._topics: set[bytes] = set()
+
+    async def send(self, record: LogRecord) -> None:
+        """See ReplayTarget."""
+        self._records += 1
+        value = number_in(record.payload, self._path)
+        if value is not None:
+            self._plot.add(record.timestamp_ns, value)
+            if len(self._topics) < TOPICS_COUNTED:
+                self._topics.add(bytes(record.topic))
+
+    async def flush(self) -> None:
+        """See ReplayTarget."""
+        count, name = self._plot.count, escaped(self._name)
+        if not count:
+            text = f"no number in field {name} of {count_in_words(self._records)} records"
+            raise EdgeError(text, hint="see a record by `brim replay -C 1`, or choose others by --topic")
+        try:
+            "│•".encode(sys.stdout.encoding or "ascii")
+            lines = self._plot.lines()
+        except UnicodeEncodeError:
+            lines = self._plot.lines(("|", "*"))
+        more = "+" if len(self._topics) == TOPICS_COUNTED else ""
+        counts = f"{count_in_words(count)} values, {len(self._topics)}{more} topics"
+        left = self._records - count
+        without = f", {count_in_words(left)} records without a number" if left else ""
+        print("\n".join([f"{name}: {counts}{without}", *lines]))
+
+
+def number_in(payload: memoryview, path: Sequence[str]) -> float | None:
+    """The finite number at `path` of a JSON payload; None if there is none."""
+    try:
+        value = msgspec.json.decode(payload)
+        for part in path:
+            value = value[part] if isinstance(value, dict) else None
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, OverflowError):
+        pass
+    return None
 
 
 class _Mqtt:

@@ -15,6 +15,8 @@ import pytest
 
 from brim.asyncio import subscribe_zmq
 from edge.cli import main
+from edge.cli.plot import Plot
+from edge.cli.replay_targets import number_in
 from edge.client import connect
 from edge.errors import EdgeError
 from edge.log.log_place import LogPlace, place_of
@@ -170,6 +172,54 @@ def test_raw_lines_are_payloads_perhaps_with_their_topics(tmp_path):
     assert [it.get("encoding") for it in lines("--log", tmp_path)] == [None, "base64"]
 
 
+def test_a_plot_shows_the_numbers_of_a_field_over_time(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "52")
+    monkeypatch.setenv("LINES", "11")
+    payloads = [b'{"motor": {"temp": %d}}' % (20 + number) for number in range(41)]
+    others = [b"no json", b'{"motor": {"temp": "x"}}', b'{"motor": 1}', b'{"motor": {"temp": 1e999}}', b"[1]"]
+    kept = [Kept("press/1", payload, number) for number, payload in enumerate(payloads)]
+    keep(tmp_path, "a-0", [*kept, *(Kept("press/2", payload, 20) for payload in others)])
+    assert main(["replay", "--log", str(tmp_path), "--plot", "motor.temp"]) == 0
+    title, *rows, times = capsys.readouterr().out.splitlines()
+    assert title == "motor.temp: 41 values, 1 topics, 5 records without a number"
+    assert len(rows) == 5
+    assert (rows[0].split()[0], rows[-1].split()[0]) == ("60", "20")
+    cells = [row[12:] for row in rows]
+    ends = [len(row) for row in cells]
+    assert ends == sorted(ends, reverse=True)  # the line rises: higher rows end further to the right
+    assert ends[0] == 40
+    begins = [len(row) - len(row.lstrip()) for row in cells]
+    assert begins == sorted(begins, reverse=True)
+    assert len(times.split()) == 4
+
+
+def test_a_plot_of_plain_numbers_is_bounded_whatever_their_times_and_sizes():
+    plot = Plot(columns=10, height=4)
+    for timestamp_ns, value in ((1 << 62, 1e308), (0, -1e308), (1 << 61, 5.0), (1 << 61, -1e308)):
+        plot.add(timestamp_ns, value)
+    lines = plot.lines()
+    assert (len(lines), lines[0].split()[0], lines[3].split()[0]) == (5, "1e+308", "-1e+308")
+    assert all(len(line) <= 12 + 10 for line in lines[:4])
+    assert [row[-1] for row in lines[:4] if len(row) > 20] == ["•"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "path", "number"),
+    [
+        (b"21.5", [], 21.5),
+        (b'{"a": {"b": -3}}', ["a", "b"], -3.0),
+        (b"true", [], None),
+        (b'{"a": true}', ["a"], None),
+        (b"[" * 100_000, [], None),
+        (b"9" * 400, [], None),
+        (b"\xff", [], None),
+        (b'{"a": 1}', ["b"], None),
+    ],
+)
+def test_a_number_is_found_in_a_payload_or_there_is_none(payload, path, number):
+    assert number_in(memoryview(payload), path) == number
+
+
 def test_records_come_at_the_rate_and_at_the_speed_that_is_asked_for(tmp_path):
     """0.3 s by each; that it is not sooner is certain, and no more is said of time."""
     keep(tmp_path, "a-0", [Kept("a", b"", number / 60) for number in range(4)])
@@ -194,6 +244,8 @@ def test_records_come_at_the_rate_and_at_the_speed_that_is_asked_for(tmp_path):
         (("--ring", "b-0"), "the log has a-0"),
         (("--topic", "a/#/b"), "correct the filter"),
         (("--follow", "--until", "5"), "--follow and --until exclude"),
+        (("--follow", "--plot", "x"), "--plot excludes --to and --follow"),
+        (("--plot", "x"), "no number in field x of 1 records"),
         (("--log", "/nowhere"), "there is no log in /nowhere"),
     ],
 )
