@@ -15,7 +15,7 @@ from pathlib import Path
 from edge.backup.copying import Advance, checksum, copy_file
 from edge.backup.layout import LOG, STATE, BrokerFiles
 from edge.backup.manifest import MANIFEST_NAME, Manifest
-from edge.config.directories import LOCK_NAME
+from edge.config.directories import LOCK_NAME, RESTORING_NAME
 from edge.errors import EdgeError
 from persistence.files import OsFiles
 
@@ -61,12 +61,15 @@ def restore_backup(
 ) -> None:
     """Copy the backup into the directories of a broker, and verify each file meanwhile.
 
-    Epochs and installation come last in the manifest, so an interrupted restore is not taken for a whole one:
-    the next attempt finds files, and refuses. Raises EdgeError.
+    A file in the state directory marks it as incomplete meanwhile: no broker starts there, and no backup or
+    restore begins, after an interrupted restore. Raises EdgeError.
     """
     places = {STATE: files.state_dir, LOG: files.log_directory}
     owner = _owner_of(manifest)
+    mark = files.state_dir / RESTORING_NAME
     try:
+        mark.touch(exist_ok=False)
+        OsFiles().dirsync(str(files.state_dir))
         for file in manifest.files:
             top, _, name = file.path.partition("/")
             if top not in places:
@@ -77,6 +80,8 @@ def restore_backup(
                 raise EdgeError(f"{directory / file.path} is damaged", hint=hint)
         for place in places.values():
             _finish(place, owner)
+        mark.unlink()
+        OsFiles().dirsync(str(files.state_dir))
     except OSError as error:
         hint = "the restored files are incomplete: remove them, then restore again"
         raise EdgeError(f"restore failed: {error.filename}: {error.strerror}", hint=hint) from error

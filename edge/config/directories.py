@@ -23,6 +23,7 @@ from edge.errors import DirectoryBusy, EdgeError
 
 __all__ = [
     "LOCK_NAME",
+    "RESTORING_NAME",
     "SERVICE_DIR",
     "DirectoryLock",
     "StrPath",
@@ -39,6 +40,7 @@ StrPath: TypeAlias = str | os.PathLike[str]  # as arguments of library functions
 
 DIRECTORY_MODE = 0o750  # the group may read rings; for others they are invisible
 LOCK_NAME = "brim.lock"
+RESTORING_NAME = "restore-incomplete"  # in a state directory whose restore has not ended
 CREDENTIALS = "$CREDENTIALS_DIRECTORY/"
 SERVICE_DIR = "/run"  # parent of the runtime directory of a system service
 
@@ -136,7 +138,7 @@ def _sync_name(path: Path) -> None:
 class DirectoryLock:
     """Lock of a broker on `directory`, held from construction to close().
 
-    Raises DirectoryBusy, with the process of the other broker.
+    Raises DirectoryBusy, with the process of the other broker; EdgeError: a restore was interrupted.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -156,6 +158,10 @@ class DirectoryLock:
             ) from error
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        if (directory / RESTORING_NAME).exists():
+            self.close()
+            hint = f"rm -r {directory} and the log directory, then brim restore again"
+            raise EdgeError(f"{directory} is incomplete: its restore was interrupted", hint=hint)
 
     def close(self) -> None:
         """Release the lock. May be called twice."""

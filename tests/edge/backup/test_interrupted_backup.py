@@ -1,4 +1,4 @@
-"""A backup that kill -9 interrupts, of the command or of the broker, is never taken for a whole one."""
+"""A backup or restore that kill -9 interrupts, or whose broker it kills, is never taken for a whole one."""
 
 import os
 import shutil
@@ -7,13 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
+from edge.backup.copying import Advance
 from edge.backup.layout import BrokerFiles
 from edge.backup.manifest import MANIFEST_NAME, partial_of, read_manifest
-from edge.backup.restoring import verify_backup
+from edge.backup.restoring import restore_backup, verify_backup
 from edge.backup.writing import make_backup
 from edge.config import loader
 from edge.errors import EdgeError
@@ -104,7 +104,7 @@ def test_no_kill_between_two_files_leaves_a_manifest(scene: Scene) -> None:
     assert steps > 4
     for step in range(steps):
         shutil.rmtree(scene.backup, ignore_errors=True)
-        _killed_at(step, files, scene.backup)
+        _killed_at(step, lambda advance: make_backup(files, scene.backup, brim="0", advance=advance))
         partial = partial_of(scene.backup)
         assert not scene.backup.exists()
         assert not (partial / MANIFEST_NAME).exists()
@@ -115,12 +115,31 @@ def test_no_kill_between_two_files_leaves_a_manifest(scene: Scene) -> None:
     assert verify_backup(scene.backup, manifest) == []
 
 
+def test_no_broker_starts_on_a_restore_that_was_killed(scene: Scene) -> None:
+    scene.publish(5)
+    scene.broker.stop()
+    files = _files(scene)
+    manifest = make_backup(files, scene.backup, brim="0")
+    steps = len(manifest.files)
+    for step in (0, steps // 2, steps - 1):
+        scene.lose_everything()
+        files.state_dir.mkdir()
+        _killed_at(step, lambda advance: restore_backup(scene.backup, manifest, files, advance))
+        for verb in (["run"], ["restore", scene.backup], ["backup", scene.directory / "other"]):
+            status, _, error = scene.brim(*verb)
+            assert (status, "its restore was interrupted" in error) == (2, True), (verb, error)
+    scene.lose_everything()
+    assert scene.brim("restore", scene.backup)[0] == 0
+    scene.broker.start()
+    assert scene.received(5) == list(range(5))
+
+
 def _files(scene: Scene) -> BrokerFiles:
     return BrokerFiles.of_config(loader.load(scene.directory / "brim.toml"))
 
 
-def _killed_at(step: int, files: BrokerFiles, target: Path) -> None:
-    """Make a backup in another process, which is killed after it has read part `step` of the files."""
+def _killed_at(step: int, work: Callable[[Advance], object]) -> None:
+    """Run `work` in another process, which is killed after it has read part `step` of the files."""
     child = os.fork()
     if child == 0:
         left = [step]
@@ -130,6 +149,6 @@ def _killed_at(step: int, files: BrokerFiles, target: Path) -> None:
             if left[0] < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        make_backup(files, target, brim="0", advance=advance)
+        work(advance)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
