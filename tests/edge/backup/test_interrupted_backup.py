@@ -17,6 +17,7 @@ from edge.backup.restoring import restore_backup, verify_backup
 from edge.backup.writing import make_backup
 from edge.config import loader
 from edge.errors import EdgeError
+from edge.local.protocol import Connection, Save, Saved
 from tests.edge.backup.test_backup import COMMAND_S, Scene, scene
 from tests.support.project import ROOT
 
@@ -83,17 +84,14 @@ def test_a_backup_whose_broker_is_killed_is_whole(scene: Scene, copying: subproc
 
 
 def test_a_broker_killed_before_its_snapshot_ends_the_backup_with_an_error(scene: Scene) -> None:
-    os.kill(scene.broker.pid, signal.SIGSTOP)
-    files = _files(scene)
-
-    def save() -> None:
+    with Connection(scene.runtime_dir) as connection:
         scene.broker.kill()
-        raise EdgeError("the broker does not answer")
-
-    with pytest.raises(EdgeError, match="backup not made") as raised:
-        make_backup(files, scene.backup, brim="0", save=save)
+        with pytest.raises(EdgeError, match="backup not made") as raised:
+            make_backup(_files(scene), scene.backup, brim="0", save=lambda: connection.request(Save(), Saved))
     assert f"rm -r {partial_of(scene.backup)}" in raised.value.hint
     assert not scene.backup.exists()
+    with pytest.raises(EdgeError, match="is not a complete backup"):
+        read_manifest(partial_of(scene.backup))
 
 
 def test_no_kill_between_two_files_leaves_a_manifest(scene: Scene) -> None:
