@@ -6,9 +6,12 @@ Only computes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["Overview", "sample"]
+__all__ = ["OBSERVERS", "Overview", "sample"]
+
+OBSERVERS: Final = frozenset({"brim tap", "brim topics", "brim web"})
+"""Names of readers that show a sample of the messages. Messages that they skip are no loss."""
 
 Row = dict[str, Any]
 Overview = dict[str, Any]
@@ -76,7 +79,7 @@ def _rings(before: Iterable[Row], now: Iterable[Row], rate: Any) -> list[Row]:
                 "end_offset": ring["end_offset"],
                 "readers": len(readers) + ring["readers_not_shown"],
                 "lag": max((reader["lag"] for reader in readers), default=0),
-                "lost": sum(reader["lost"] for reader in readers),
+                "lost": sum(reader["lost"] for reader in readers if reader["name"] not in OBSERVERS),
             }
         )
     return rows

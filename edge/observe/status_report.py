@@ -27,6 +27,7 @@ from edge.local.control_server import LocalEndpoint
 from edge.local.producers import Producers
 from edge.local.protocol import ANSWER_MAX_BYTES, Report
 from edge.observe.directory_watch import Missing
+from edge.observe.rates import OBSERVERS
 from edge.rpc.protocol import encode
 from edge.session_store.spill_file import SpillReport
 from edge.streams.ring_files import records_lost
@@ -34,7 +35,7 @@ from edge.streams.streams import Streams
 from edge.terminal_escape import escaped
 from edge.transport.listener import Listener
 from persistence.stats import LatencyHistogram
-from ringbuf import Ring, SlotInfo
+from ringbuf import Extremes, Ring, SlotInfo
 from ringbuf.errors import Corrupt
 
 __all__ = ["Status", "StatusReporter"]
@@ -253,23 +254,36 @@ def _ring_row(ring: Ring) -> Status:
         # Part of the ring that blocking readers have not read: at 1 the writer waits.
         "unread_ratio": round(min(1.0, max(0, unread_bytes) / ring.capacity_bytes), 4),
         "not_durable_bytes": max(0, extremes.end_position - extremes.durable_position),
-        "readers": [_reader_row(slot, extremes.end_offset) for slot in slots[:READERS_SHOWN]],
+        "readers": [_reader_row(slot, extremes) for slot in slots[:READERS_SHOWN]],
         "readers_not_shown": max(0, len(slots) - READERS_SHOWN),
         "shortened": ring.faults,  # times that another process has truncated one of its files
     }
 
 
-def _reader_row(slot: SlotInfo, end_offset: int) -> Status:
+def _reader_row(slot: SlotInfo, extremes: Extremes) -> Status:
     # The reader's process writes the slot: an impossible lag is shown as 0, and the name is escaped.
-    lag = end_offset - slot.offset
+    lag = extremes.end_offset - slot.offset
+    if slot.local and slot.name == "log":
+        lag = min(lag, _records_not_synced(extremes))
     return {
         "name": escaped(slot.name),
         "pid": slot.pid,
         "own": slot.local,
         "state": slot.state,
-        "lag": lag if 0 <= lag <= end_offset else 0,
+        "lag": lag if 0 <= lag <= extremes.end_offset else 0,
         "lost": slot.lost,
     }
+
+
+def _records_not_synced(extremes: Extremes) -> int:
+    """Records that are not on the disk: 0 is exact, another number an estimate from their bytes.
+
+    The log moves the offset in its slot once a chunk, and the bytes after each sync.
+    """
+    records = extremes.end_offset - extremes.oldest_offset
+    used = extremes.end_position - extremes.oldest_position
+    waiting = max(0, extremes.end_position - extremes.durable_position)
+    return -(-waiting * records // used) if used > 0 else 0
 
 
 def _lost(status: Status) -> dict[str, int]:
@@ -285,7 +299,7 @@ def _lost(status: Status) -> dict[str, int]:
             lost[f"{ring['name']}: refused, {_REFUSED[cause]}"] += count
         lost[f"{ring['name']}: damaged in memory before the start"] += ring.get("damaged", 0)
         for reader in ring["readers"]:
-            if reader["name"] not in {"zmq", "mqtt"}:
+            if reader["name"] not in {"zmq", "mqtt", *OBSERVERS}:
                 lost[f"{ring['name']}: overrun of {reader['name'] or 'reader'} ({reader['pid']})"] += reader[
                     "lost"
                 ]
