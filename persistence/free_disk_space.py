@@ -9,7 +9,7 @@ Three steps.  Each is taken when less is free than the larger of a share and a n
 The shares are of the disk, of which at most DISK_COUNTS_BYTES count.  The bytes protect a small disk: they
 are limited to 3/4, 1/2 and 1/4 of it.  The reserve is for files that are not segments: checkpoints, the
 retained store, offsets of consumers, archives, quarantine.  These leave LAST_BYTES of it free, or 1/32 of a
-smaller disk.
+smaller disk.  Never acts: maintenance/maintenance.py takes the steps, and log/log.py begins no segment then.
 
 The log allocates one segment at a time.  It begins or prepares a segment only if the reserve stays free
 afterwards, so no message rate can outrun the check of the disk.  A segment is at most 1/32 of the disk

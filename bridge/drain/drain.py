@@ -12,7 +12,7 @@ A file
 
 Several files are in flight at once (in_flight.py), and may arrive in any order. Readers of the lake use the
 numbers, and wait for a missing one. For a sink that takes records one by one step 2 is absent. Files that are
-not written down as done are sent again, up to the resend limit (resend.py).
+not written down as done are sent again, up to the resend limit (resend_limit.py).
 
 After a kill at any instruction there are two cases. Without an intent, the sink has nothing of that file.
 With an intent, the next drain reads the same records again, builds the same bytes and puts the same name. If
@@ -38,7 +38,7 @@ from bridge.drain.next_files import FULL_WINDOW_S, Lost, NextFiles
 from bridge.drain.partitions import TICK_S, Partitions
 from bridge.drain.past_streams import note_streams, streams_left
 from bridge.drain.reconcile import is_there, reconcile
-from bridge.drain.resend import ResendLimit, bounded
+from bridge.drain.resend_limit import ResendLimit, bounded
 from bridge.drain.sender import FileDelivery, RecordDelivery, Shipment, SinkDelivery
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import SinkUnavailable, SourceError

@@ -7,7 +7,7 @@ The checkpoint keeps them, so a restart forgets none: the save that moves the cu
     damaged       the record did not verify in the ring, and no log has it
     skipped       an operator (`brim bridge skip`) or `start = "latest"` passed the record over
 
-The first three are lost.  Plain arithmetic; nothing here reads or sends.
+The first three are lost.  Plain arithmetic; nothing here reads or sends. next_files.py finds the losses.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.clock import DrainClock
 from bridge.drain.in_flight import InFlightFile, InFlightWindow
 from bridge.drain.partitions import TICK_S, Partitions
-from bridge.drain.resend import ResendLimit
+from bridge.drain.resend_limit import ResendLimit
 from bridge.drain.scheduler import Demand, Scheduler
 from bridge.drain.sender import Shipment, SinkDelivery
 from bridge.drain.settings import BridgeSettings

@@ -43,7 +43,7 @@ class BridgeSettings:
     linger_ms: int
     compress: Literal["none", "zstd"]  # zstd: level 1; a third of a gigabyte per second and core
     window: int  # 1: there is no thread in addition to the bridge's
-    resend_max_records: int  # see bridge/drain/resend.py
+    resend_max_records: int  # see bridge/drain/resend_limit.py
     resend_max_bytes: int
     rate_bytes_s: int
     # Newer records are drained in parallel, with this share of the bytes, if the oldest waiting record has

@@ -78,8 +78,8 @@ class RecordSink(Protocol):
     """Destination for single records: a broker, a queue.
 
     It cannot list the records that it has. So a record may arrive twice after a crash or an outage: at most
-    up to the resend limit (bridge/drain/resend.py). The identity of a record (edge, epoch, partition, offset)
-    is sent with it, in headers or properties, for readers that must not count twice.
+    up to the resend limit (bridge/drain/resend_limit.py). The identity of a record (edge, epoch, partition,
+    offset) is sent with it, in headers or properties, for readers that must not count twice.
 
     Guarantees of the caller
       * One thread calls begin(), send() and close().

@@ -16,8 +16,8 @@ A Kafka record that any consumer can read:
 
 The two brim headers are the identity of a record. The producer is idempotent and waits for all replicas, so
 the cluster has each record once while the producer lives. After an outage or a crash, records up to the
-resend limit are sent again (bridge/drain/resend.py). A reader that must not count twice checks whether it has
-OFFSET of EDGE/STREAM/PARTITION/EPOCH already. A higher offset is no proof.
+resend limit are sent again (bridge/drain/resend_limit.py). A reader that must not count twice checks whether
+it has OFFSET of EDGE/STREAM/PARTITION/EPOCH already. A higher offset is no proof.
 
 One thread passes records to the client, up to IN_FLIGHT_BYTES at once, and takes the acknowledgements. Both
 happen per batch; the work per record is in C. Records of a plug-in, or with another topic at the sink, are

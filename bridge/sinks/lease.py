@@ -11,6 +11,8 @@ put.
 A holder is an installation during one boot (bridge/format/installation.py): clones of a machine are different
 holders.
 
+A directory has a lock of the file system instead (directory.py).
+
 No two clocks are compared: a waiting bridge measures with its own clock how long the object is unchanged. A
 holder that could not renew for longer than RENEW_S puts nothing before it has renewed. RENEW_S and the
 longest put together are less than LEASE_S, so no file is put under a lease that was lost.

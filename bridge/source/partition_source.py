@@ -16,7 +16,8 @@ empties the memory). An attached ring stays readable after its file was replaced
 lost.
 
 Invariant: read(epoch, offset) returns records of that epoch from `offset` on. If the first are gone for good,
-it returns records from the first that is left. The caller sees by the offset which are missing.
+it returns records from the first that is left. drain/next_files.py (_intent) sees by the
+offset which are missing.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
     data_source.py     spark.read.format("brim") and readStream
     options.py         options for .option()
     landing_zone.py    list and content of the drained files
-    task_planning.py   files and tasks of a batch
+    table_plan.py      files and tasks of a batch query
+    task_planning.py   files and tasks of a batch of a stream
+    lake.py            one table of Parquet files, read by Spark, and of the others
     filters.py         conditions, by options or pushed down by Spark
     tables.py          tables of batches, with or without a Delta log; schema_evolution.py: their columns
                        over time

@@ -298,7 +298,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(starting)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """End of the next batch."""
+        """End of the next batch: advance() in task_planning.py applies the limit."""
         begin = _cursor(start)
         files = self._files(begin, fresh=True)
         self._warned = self._warned or warn_of_unknown(

@@ -3,7 +3,7 @@
     CONNECT -> limits -> authentication -> authorization of the will -> session -> CONNACK
 
 Each step may take time (edge.broker.deferred). _take_over_session() moves a session to a new connection of
-its client. connections_max is decided before, in C: mq_listener_full() in ringbuf/c/mqtt/accept.c. Never
+its client. connections_max is decided before, in C: listener_full() in ringbuf/c/mqtt/accept.c. Never
 touches a session before its client is authenticated. Never sends Response Information: clients agree among
 themselves which topics carry responses.
 

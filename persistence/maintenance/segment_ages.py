@@ -10,7 +10,8 @@ An implausible timestamp counts as young: one in the future, or before CLOCK_SET
 earlier is never younger than one written later.  A wrong timestamp therefore only keeps its segment until
 this process has run for the retention time, or until the next segment is removed.
 
-Owns these times.  Never reads a clock.
+Owns these times, which retention uses.  Never reads a clock.  The end of an active segment that is old is
+decided in maintenance.py, by the wall clock.
 """
 
 from __future__ import annotations

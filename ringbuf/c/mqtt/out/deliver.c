@@ -2,7 +2,8 @@
  *
  * Delivery: selects the next messages for a connection.  First come messages that were in flight when the
  * last connection ended, then queued ones, within the limits of window and output.  frame.c builds each
- * PUBLISH.
+ * PUBLISH, and finds messages that have expired or are too large for the client: they are dropped here, and
+ * counted (drop_cause).
  */
 #include "mqtt/out/frame.h"
 #include "mqtt/in/packets.h"

@@ -3,6 +3,7 @@
  * Topics of queued messages, and their removal: after a change of the rules, a client does not get messages
  * that it may not receive any more, even if they were queued before.
  *
+ * Expired messages are not removed here: frame.c skips them when their turn comes.
  * A removed entry keeps its place, without a record, so that no entry has to move.
  */
 #include "mqtt/out/frame.h"
