@@ -132,7 +132,8 @@ def _check(console: Console, call: Call, endpoint: Endpoint, request: Request) -
         audit.warning("console action refused %s", refused)
     if logins is None:
         hint = "set web.users_file and web.admins, or start with --users FILE --admin NAME"
-        raise ApiError(403, "the console has no users, so it only reads", hint)
+        needs = endpoint.role.name.lower()
+        raise ApiError(403, f"the console has no users, and this needs the role {needs}", hint)
     hint = f"sign in as {endpoint.role.name.lower()}"
     raise ApiError(403, f"{call.user} has the role {call.role.name.lower()}, which may not do that", hint)
 

@@ -46,10 +46,17 @@ FIND = """(selector) => {
   const dialogs = shown.filter((one) => one.closest("dialog[open]"));
   return (dialogs.length ? dialogs : shown)[0] ?? null;
 }"""
-CENTER = """(one) => {
-  one.scrollIntoView({ block: "center" });
-  const box = one.getBoundingClientRect();
-  return [box.x + box.width / 2, box.y + box.height / 2];
+# Middle of an element, once it has not moved for a moment: content that arrives moves what is below it.
+CENTER = """async (found) => {
+  for (let before = null; ;) {
+    const one = found();
+    one.scrollIntoView({ block: "center" });
+    const box = one.getBoundingClientRect();
+    const middle = [box.x + box.width / 2, box.y + box.height / 2];
+    if (String(middle) === before) return middle;
+    before = String(middle);
+    await new Promise((resolve) => setTimeout(resolve, 60));
+  }
 }"""
 CHOOSE = """(one, value) => {
   one.value = value;
@@ -117,7 +124,7 @@ class Page:
 
     def click(self, selector: str) -> None:
         """Click the first element that a CSS selector, or text=NAME, finds in an open dialog, or in view."""
-        x, y = self.value(f"({CENTER})({self._found(selector)})")
+        x, y = self.value(f"({CENTER})(() => {self._found(selector)})")
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

@@ -203,6 +203,11 @@ def test_the_configuration_is_for_signed_in_users(visitor: Visitor) -> None:
     assert (answer.status, answer.content["hint"]) == (409, "set web.users_file, or start with --users")
 
 
+def test_log_lines_need_a_user(visitor: Visitor) -> None:
+    answer = visitor.send("GET", "/api/v1/log-lines")
+    assert (answer.status, "operator" in answer.content["error"]) == (403, True)
+
+
 def test_every_read_is_tested() -> None:
     text = Path(__file__).read_text()
     assert [it.path for it in READS if it.path.rpartition("/")[2] not in text] == []
