@@ -82,7 +82,7 @@ bridge.drain: FILES bridge.backoff bridge.errors bridge.format bridge.rangeset b
     edge.errors edge.mqtt edge.rpc persistence.errors persistence.segment persistence.stats ringbuf
     msgspec
 bridge.payloads: bridge.arrow bridge.errors ringbuf cbor2 google msgpack pyarrow
-bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.rangeset deltalake
+bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.rangeset deltalake pyiceberg
     py4j pyarrow pyspark
 bridge.spark.jobs: bridge.arrow bridge.errors bridge.payloads bridge.rangeset bridge.spark msgpack pyarrow
     pyspark
@@ -126,10 +126,11 @@ ONLY_IN = {
     "cbor2": {"bridge.payloads.formats"},
     "confluent_kafka": {"bridge.sinks.kafka_client"},
     "dacite": {"edge.auth.amqtt_compat.loader"},
-    "deltalake": {"bridge.spark.tables"},
+    "deltalake": {"bridge.spark.delta_log"},
     "duckdb": {"edge.sql.records", "edge.sql.result"},
     "google": {"bridge.payloads.formats"},
     "obstore": {"bridge.sinks.lease", "bridge.sinks.object_store"},
+    "pyiceberg": {"bridge.spark.iceberg_log"},
     "starlette": {"edge.web.app"},
     "uvicorn": {"edge.web.http_server"},
     "websockets": {"edge.transport.websocket_upgrade"},
@@ -143,8 +144,8 @@ NOT_IN_THE_ENGINE = {
 # Too heavy for the start of a broker: loaded by the modules that need them, at the first use.
 LOADED_LATE = {
     "amqtt", "argon2", "backports", "confluent_kafka", "deltalake", "duckdb", "matplotlib", "numpy",
-    "obstore", "paho", "polars", "psutil", "pyarrow", "pyspark", "rich", "starlette", "tomlkit", "typer",
-    "uvicorn",
+    "obstore", "paho", "polars", "psutil", "pyarrow", "pyiceberg", "pyspark", "rich", "starlette", "tomlkit",
+    "typer", "uvicorn",
 }  # fmt: skip
 
 SYSTEM_HEADERS = re.compile(

@@ -59,6 +59,10 @@ def main() -> int:
         "--kills", type=int, default=MILLION_KILLS, help="of broker and bridge (%(default)s)"
     )
     million.add_argument("--spark-kills", type=int, help="(as --kills)")
+    million.add_argument("--bridge-kills", type=int, help="(as --kills)")
+    million.add_argument(
+        "--format", choices=("parquet", "delta", "iceberg"), default="parquet", help="of tables (%(default)s)"
+    )
     million.add_argument("--sinks", default=",".join(SINKS), help="%(default)s")
     million.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     million.add_argument("--processes", type=int, default=len(SINKS), help="sinks at once (%(default)s)")

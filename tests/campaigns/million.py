@@ -1,7 +1,8 @@
 """A million records by each sink into the table, with broker, bridge and Spark killed -9 ten times each.
 
     python -m tests.campaigns million [--records 1000000] [--kills 10] [--spark-kills 10]
-                                        [--sinks directory,s3,kafka] [--seed 0] [--processes 3]
+                                        [--bridge-kills 10] [--sinks directory,s3,kafka] [--seed 0]
+                                        [--format parquet|delta|iceberg] [--processes 3]
 
 One history of pipeline.py for each sink, without cuts; the sinks run side by side.  In the end the outside
 ledger of the publishers is held against the table: each acknowledged message is there, none more often than
@@ -50,13 +51,16 @@ def history(
     toll: Toll,
     seed: int,
     check: Callable[[Pipeline], object] = check_table,
+    *,
+    table_format: str = "parquet",
 ) -> Counter[str]:
     """One sink, with so many records of each publisher.  Raises AssertionError: Lost, Stuck."""
     counts: Counter[str] = Counter()
+    how = {"settings": SETTINGS, "spark": _job(upstream), "table_format": table_format}
     with (
         TemporaryDirectory() as disk,
         memory_directory() as memory,
-        Pipeline("kept", memory, Path(disk), upstream, settings=SETTINGS, spark=_job(upstream)) as pipeline,
+        Pipeline("kept", memory, Path(disk), upstream, **how) as pipeline,
     ):
         Storm(pipeline, Random(seed), counts, each_publishes, toll).rage()
         counts["published again"] = counts["sent again"]
@@ -105,13 +109,14 @@ SINKS: dict[str, Callable[[Path], AbstractContextManager[Upstream]]] = {
 }
 
 
-def toll_of(kills: int, spark_kills: int) -> Toll:
+def toll_of(kills: int, spark_kills: int, bridge_kills: int | None = None) -> Toll:
     """So many of broker and bridge, and of Spark; no cuts."""
-    return Toll(kills, kills, spark_kills, cuts=0, connections=kills)
+    bridge = kills if bridge_kills is None else bridge_kills
+    return Toll(bridge, kills, spark_kills, cuts=0, connections=kills)
 
 
 def run_sink(
-    records: int, kills: int, spark_kills: int, seed: int, sink: str
+    records: int, toll: Toll, seed: int, table_format: str, sink: str
 ) -> tuple[str, Counter[str], str]:
     """One sink in a process of its own: its name, its row of the table, and what was wrong."""
     begun = time.monotonic()
@@ -119,11 +124,12 @@ def run_sink(
     wrong = ""
     with TemporaryDirectory() as disk, SINKS[sink](Path(disk)) as upstream:
         try:
-            counts = history(upstream, -(-records // PUBLISHERS), toll_of(kills, spark_kills), seed)
+            each_publishes = -(-records // PUBLISHERS)
+            counts = history(upstream, each_publishes, toll, seed, table_format=table_format)
         except AssertionError as error:  # Lost and Stuck are
             wrong = f"{sink}: {error}"
     row = Counter({name: counts[name] for name in COUNTS})
-    row["allowed twice"] = WINDOW * kills if sink == "kafka" else 0
+    row["allowed twice"] = WINDOW * toll.bridge if sink == "kafka" else 0
     row["seconds"] = int(time.monotonic() - begun)
     return sink, row, wrong
 
@@ -138,12 +144,14 @@ def run_million(chosen: Namespace) -> int:
         print(f"million cannot run here: it {reason}")
         return 2
     spark_kills = chosen.kills if chosen.spark_kills is None else chosen.spark_kills
-    killed = f"{chosen.kills} kills of broker and bridge, {spark_kills} of Spark"
-    print(f"million: {chosen.records:,} records to each of {chosen.sinks}; {killed}", flush=True)
+    toll = toll_of(chosen.kills, spark_kills, chosen.bridge_kills)
+    killed = f"{toll.broker} kills of the broker, {toll.bridge} of the bridge, {toll.spark} of Spark"
+    to = f"to each of {chosen.sinks}, then {chosen.format}"
+    print(f"million: {chosen.records:,} records {to}; {killed}", flush=True)
     begun = time.monotonic()
     rows: dict[str, Counter[str]] = {}
     wrong: list[str] = []
-    call = partial(run_sink, chosen.records, chosen.kills, spark_kills, chosen.seed)
+    call = partial(run_sink, chosen.records, toll, chosen.seed, chosen.format)
     for sink, row, mistake in each(call, sinks, chosen.processes):
         rows[sink] = row
         wrong += [mistake] if mistake else []

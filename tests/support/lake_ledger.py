@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tests.support.mass_publisher import Bytes, Ledger, Numbers, numbers_in
+from tests.support.open_tables import form_of
+from tests.support.open_tables import rows_of as open_rows_of
 from tests.support.outside_client import Lost
 
 __all__ = [
@@ -48,7 +50,9 @@ Missing = dict[Place, Ranges]
 
 
 def table_at(path: Path) -> pa.Table:
-    """All that any reader of Parquet finds in the batches of a bronze table."""
+    """All that any reader finds in a bronze table: of its format, or of Parquet in its batches."""
+    if (form := form_of(path)) != "parquet":
+        return open_rows_of(path, form, COLUMNS)
     files = sorted(path.glob("batch=*/*.parquet"))
     return pa.concat_tables([pq.read_table(it, columns=COLUMNS, partitioning=None) for it in files])
 

@@ -105,8 +105,8 @@ PRODUCER: dict[Form, tuple[str, str, int]] = {
 FINISH = """
 import sys
 from bridge.spark.jobs import bronze, gaps
-lake, table, *settings = sys.argv[1:]
-status = bronze.main([lake, "--to", table, "--json", *settings])
+lake, table, form, *settings = sys.argv[1:]
+status = bronze.main([lake, "--to", table, form, "--json", *settings])
 sys.exit(status or gaps.main([lake, "--table", table, "--json", *settings]))
 """
 SPARK_SETTINGS = [f"--conf=spark.sql.{it}" for it in ("shuffle.partitions=1", "adaptive.enabled=false")]
@@ -133,6 +133,7 @@ class Pipeline:
         settings: str = "",
         bridge: Sequence[str] = ("edge",),
         spark: str = "bridge.spark.jobs.bronze",
+        table_format: str = "parquet",
     ) -> None:
         self.form: Form = form
         self.table = disk / "table"
@@ -141,6 +142,7 @@ class Pipeline:
         self._port = free_port()
         self._settings = settings
         self.bridge, self.spark = bridge, spark  # what is started next
+        self._settings_of_job = [f"--format={table_format}", *SPARK_SETTINGS]
         self._bridge: subprocess.Popen[bytes] | None = None
         self._spark: subprocess.Popen[bytes] | None = None
         self._stack = ExitStack()
@@ -307,7 +309,7 @@ class Pipeline:
     @property
     def _ingest(self) -> list[str]:
         to = ["--to", str(self.table)]
-        return [sys.executable, "-m", self.spark, *self.upstream.job, *to, *SPARK_SETTINGS]
+        return [sys.executable, "-m", self.spark, *self.upstream.job, *to, *self._settings_of_job]
 
     def kill_spark(self) -> bool:
         """With -9: driver, JVM and workers.  Whether the job had not ended before."""
@@ -327,7 +329,9 @@ class Pipeline:
     @property
     def batches(self) -> int:
         """That Spark has decided on."""
-        return len(list((self.table / "_checkpoint" / "offsets").glob("[0-9]*")))
+        return len(
+            list((self.table.with_name(f"{self.table.name}.state") / "checkpoint" / "offsets").glob("[0-9]*"))
+        )
 
     def finish_spark(self) -> dict[str, Any]:
         """The job once more, to its end, and the report of gaps over files and table.  Raises Stuck.
@@ -337,7 +341,7 @@ class Pipeline:
         if not self.upstream.lake:
             return self._told([*self._ingest, "--json"])
         return self._told(
-            [sys.executable, "-c", FINISH, self.upstream.lake, str(self.table), *SPARK_SETTINGS]
+            [sys.executable, "-c", FINISH, self.upstream.lake, str(self.table), *self._settings_of_job]
         )
 
     def report(self) -> dict[str, Any]:

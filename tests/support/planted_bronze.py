@@ -9,15 +9,14 @@ from bridge.spark.jobs import bronze
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 _write = bronze._write
-_waiting: list[tuple["DataFrame", str, int, "StructType | None"]] = []
+_waiting: list[tuple["DataFrame", bronze.TableTarget, int]] = []
 
 
-def write(frame: "DataFrame", table: str, batch: int, schema: "StructType | None") -> tuple[int, int]:
+def write(frame: "DataFrame", target: bronze.TableTarget, batch: int) -> tuple[int, int]:
     """Of the batch before."""
-    _waiting.append((frame, table, batch, schema))
+    _waiting.append((frame, target, batch))
     return _write(*_waiting.pop(0)) if len(_waiting) > 1 else (0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Bronze: drained files into a Parquet table, each record exactly once, with payloads not decoded.
+"""Bronze: drained files into a table, each record exactly once, with payloads not decoded.
 
     python -m bridge.spark.jobs.bronze /srv/lake --to /srv/bronze              # present files, then end
     spark-submit .../bronze.py s3://bucket/lake --to s3a://bucket/bronze --every 60
@@ -8,15 +8,15 @@ bridge/arrow/schema.py and `batch`. A batch that is run again replaces its direc
 are fixed by its offsets, which Spark saves first. So a record is in the table once, after any number of
 crashes, and for every reader: Spark, duckdb, polars, pandas. (Spark's own Parquet sink is exactly once only
 for Spark: files of interrupted batches stay, and other readers count them.) While a batch is being written a
-reader may see a part of it. With --format delta a log next to the directories names the files that count
-(tables.py): then readers see whole batches.
+reader may see a part of it. With --format delta or iceberg a log names the files that count (tables.py): then
+readers see whole batches, and the rows are partitioned by day and sorted by topic (table_layout.py).
 
-The default checkpoint is TABLE/_checkpoint: the table is the state. A new checkpoint for a table that has
-batches is refused, because numbers of batches would be given twice.
+The default checkpoint is TABLE.state/checkpoint, next to the table: both together are the state. A new
+checkpoint for a table that has batches is refused, because numbers of batches would be given twice.
 
-Records that do not verify go to TABLE/_quarantine, with the reason, and the job continues. Files that hold
-the same records are distinguished by name (task_planning.py). Late files have a higher drain_seq and come
-with a later batch.
+Records that do not verify go to TABLE.state/quarantine, with the reason, and the job continues. Files that
+hold the same records are distinguished by name (task_planning.py). Late files have a higher drain_seq and
+come with a later batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import functions as f
@@ -36,44 +36,56 @@ from bridge.arrow.schema import CORRUPT
 from bridge.errors import SourceOptionError
 from bridge.payloads.schema import RAW, UNDECODED
 from bridge.spark.jobs.common import (
-    add_format_argument,
+    add_format_arguments,
     add_spark_arguments,
     add_stream_arguments,
     check_source,
     command,
     follow,
+    format_of_arguments,
     pairs,
     reason_of,
     spark_of,
 )
 from bridge.spark.schema_evolution import fitted
-from bridge.spark.tables import FORMATS, DeltaLog, is_delta, is_there, opened
+from bridge.spark.table_layout import write_files
+from bridge.spark.table_places import checked_state, is_there, names_in, opened, parquet_files
+from bridge.spark.tables import TableFormat, TableLog, new_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import StructType
 
 __all__ = [
-    "COMPRESSION",
     "IDENTITY",
     "BronzeResult",
-    "checkpoint_of",
     "directory_of",
     "finish",
     "follow_batches",
     "forget",
     "ingest",
-    "log_of",
     "main",
+    "opened_target",
     "start",
 ]
 
-COMPRESSION = "zstd"
-TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # with statistics; Delta requires it
+PLAIN = TableFormat()
 IDENTITY = ("edge", "stream", "partition", "epoch", "offset")
 
 Prepare = Callable[["DataFrame", int], "DataFrame"]
+
+
+class TableTarget(NamedTuple):
+    """The table that a job writes."""
+
+    table: str
+    checkpoint: str
+    state: str
+    log: TableLog | None
+
+    def directory(self, batch: int) -> str:
+        """Directory of a batch below the table. With a log not NAME=VALUE: for Polars, a column."""
+        return directory_of(batch) if self.log is None else f"batch-{batch:09d}"
 
 
 @dataclass
@@ -91,7 +103,7 @@ def ingest(
     root: str,
     table: str,
     *,
-    form: str = FORMATS[0],
+    form: TableFormat = PLAIN,
     checkpoint: str = "",
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
@@ -101,36 +113,35 @@ def ingest(
     The query ends when it has read all present files, or, with `every_s`, continues to look. Raises
     SourceOptionError.
     """
-    checkpoint = checkpoint_of(table, checkpoint)
-    log = log_of(table, checkpoint, form)
+    target = opened_target(table, checkpoint, form)
     source = spark.readStream.format("brim").options(mode="PERMISSIVE", **dict(options or {})).load(root)
-    return start(source, table, checkpoint, every_s, log=log)
+    return start(source, target, every_s)
 
 
 def start(
-    source: DataFrame,
-    table: str,
-    checkpoint: str,
-    every_s: float | None,
-    *,
-    prepare: Prepare | None = None,
-    log: DeltaLog | None = None,
+    source: DataFrame, target: TableTarget, every_s: float | None, *, prepare: Prepare | None = None
 ) -> tuple[StreamingQuery, BronzeResult]:
-    """Start the query that writes a stream into `table` by batches, after `prepare` has changed each."""
-    outcome = BronzeResult(table)
+    """Start the query that writes a stream into a table by batches, after `prepare` has changed each."""
+    outcome = BronzeResult(target.table)
 
     def write(frame: DataFrame, batch: int) -> None:
         prepared = prepare(frame, batch) if prepare else frame
-        if log is not None and log.has(batch):
+        if has_batch(target.log, batch):
             return
-        records, bad = _write(prepared, table, batch, log.schema() if log is not None else None)
-        if log is not None:
-            log.commit(batch, directory_of(batch))
+        records, bad = _write(prepared, target, batch)
+        if target.log is not None:
+            target.log.commit(batch, target.directory(batch))
         outcome.batches += 1
         outcome.records += records
         outcome.quarantined += bad
 
-    return follow_batches(source, write, checkpoint, every_s), outcome
+    return follow_batches(source, write, target.checkpoint, every_s), outcome
+
+
+def has_batch(log: TableLog | None, batch: int) -> bool:
+    """True if the log has this batch already."""
+    known = log.last_batch() if log is not None else None
+    return known is not None and known >= batch
 
 
 def follow_batches(
@@ -143,57 +154,60 @@ def follow_batches(
     return writer.trigger(processingTime=f"{every_s} seconds").start()
 
 
-def _write(frame: DataFrame, table: str, batch: int, schema: StructType | None) -> tuple[int, int]:
-    """Numbers of records written and quarantined. `schema`: the columns of the table, if any."""
+def _write(frame: DataFrame, target: TableTarget, batch: int) -> tuple[int, int]:
+    """Numbers of records written and quarantined."""
     from pyspark.sql import Observation
 
-    frame.sparkSession.conf.set(*TIMES)
     seen = Observation()
     typed = UNDECODED in frame.columns
     reason = reason_of(frame)
     bad = reason.isNotNull()
     good = frame.observe(seen, f.count_if(~bad).alias("good"), f.count_if(bad).alias("bad"))
-    directory = directory_of(batch)
     rows = good.where(~bad).drop(CORRUPT, RAW)
+    schema = target.log.schema() if target.log is not None else None
     rows = rows if schema is None else fitted(rows, schema)
-    rows.write.mode("overwrite").option("compression", COMPRESSION).parquet(f"{table}/{directory}")
+    write_files(rows, f"{target.table}/{target.directory(batch)}", by_day=target.log is not None)
     counted = seen.get
     if counted["bad"]:
         more = ("timestamp", "topic", RAW) if typed else ()
         rejected = frame.where(bad).select(*IDENTITY, *more, reason.alias(CORRUPT))
-        rejected.write.mode("overwrite").option("compression", COMPRESSION).parquet(
-            f"{table}/_quarantine/{directory}"
-        )
+        write_files(rejected, f"{target.state}/quarantine/{directory_of(batch)}", by_day=False)
     return int(counted["good"]), int(counted["bad"])
 
 
 def directory_of(batch: int) -> str:
-    """Directory of a batch below the table."""
+    """Directory of a batch, in a plain table and in the state."""
     return f"batch={batch:09d}"
 
 
-def log_of(table: str, checkpoint: str, form: str) -> DeltaLog | None:
-    """The Delta log; None: a table without one. Raises SourceOptionError: it is of the other kind."""
-    if form == "parquet" and is_delta(table):
-        raise SourceOptionError(f"{table} is a Delta table", hint="--format delta")
-    if form == "delta" and not is_delta(table) and is_there(f"{checkpoint.rstrip('/')}/commits"):
-        text = f"{table} has batches without a Delta log"
-        raise SourceOptionError(text, hint="write another table, or leave out --format delta")
-    return DeltaLog(table) if form == "delta" else None
+def opened_target(table: str, checkpoint: str, form: TableFormat) -> TableTarget:
+    """The table, its log and its checkpoint; default: TABLE.state/checkpoint.
 
-
-def checkpoint_of(table: str, checkpoint: str) -> str:
-    """Directory of the checkpoint; default: TABLE/_checkpoint.
-
-    Raises SourceOptionError: the table has batches, and the checkpoint is new.
+    Raises SourceOptionError: the table has batches and the checkpoint is new, or batches without a log, or
+    another format; TableUnreachable.
     """
-    checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
-    if is_there(table, "batch=") and not is_there(f"{checkpoint.rstrip('/')}/offsets"):
+    table = table.rstrip("/")
+    state = checked_state(table)
+    checkpoint = (checkpoint or f"{state}/checkpoint").rstrip("/")
+    log = new_log(table, form)
+    last = log.last_batch() if log is not None else None
+    if not is_there(f"{checkpoint}/offsets") and (last is not None or is_there(table, "batch")):
         raise SourceOptionError(
             f"{table} has batches already, and {checkpoint} is new: numbers of batches would be given twice",
             hint="use the checkpoint that the table was made with, or write another table",
         )
-    return checkpoint
+    if log is not None and last is None and _has_rows(table, checkpoint):
+        text = f"{table} has batches without a log of the format {form.kind}"
+        raise SourceOptionError(
+            text, hint="write another table, or give the format of this one with --format"
+        )
+    return TableTarget(table, checkpoint, state, log)
+
+
+def _has_rows(table: str, checkpoint: str) -> bool:
+    """True if a batch that the checkpoint knows as committed has files."""
+    committed = [int(name) for name in names_in(f"{checkpoint}/commits") if name.isdigit()]
+    return any(parquet_files(f"{table}/{directory_of(batch)}") for batch in committed)
 
 
 def forget(directory: str, name: str) -> None:
@@ -206,11 +220,11 @@ def forget(directory: str, name: str) -> None:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="brim spark bronze", description="Drained files into a Parquet table, each record exactly once."
+        prog="brim spark bronze", description="Drained files into a table, each record exactly once."
     )
     parser.add_argument("root", help="root of the drained files: path or URL")
     add_stream_arguments(parser)
-    add_format_argument(parser)
+    add_format_arguments(parser)
     add_spark_arguments(parser)
     return parser
 
@@ -231,7 +245,7 @@ def ingest_as(application: str, arguments: argparse.Namespace, **options: str) -
         arguments.to,
         checkpoint=arguments.checkpoint,
         every_s=arguments.every,
-        form=arguments.format,
+        form=format_of_arguments(arguments),
         options=options,
     )
     return finish(query, outcome, as_json=arguments.json)

@@ -16,7 +16,7 @@ from bridge.payloads.schema import RAW, UNDECODED
 from bridge.spark.landing_zone import Landing
 from bridge.spark.options import SourceOptions
 from bridge.spark.session import session
-from bridge.spark.tables import FORMATS
+from bridge.spark.tables import FORMATS, TableFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_copy_arguments",
-    "add_format_argument",
+    "add_format_arguments",
     "add_landing_arguments",
     "add_spark_arguments",
     "add_stream_arguments",
     "check_source",
     "command",
     "follow",
+    "format_of_arguments",
     "pairs",
     "reason_of",
     "spark_of",
@@ -85,7 +86,7 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of a job that reads a stream into a table."""
     add_copy_arguments(parser)
     parser.add_argument(
-        "--checkpoint", default="", help="directory of the checkpoint (default: TABLE/_checkpoint)"
+        "--checkpoint", default="", help="directory of the checkpoint (default: TABLE.state/checkpoint)"
     )
     parser.add_argument(
         "--every",
@@ -95,11 +96,32 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_format_argument(parser: argparse.ArgumentParser) -> None:
-    """--format, of a table."""
+def add_format_arguments(parser: argparse.ArgumentParser) -> None:
+    """--format of a table, and the catalogue and name of an Iceberg table."""
     parser.add_argument(
         "--format", choices=FORMATS, default=FORMATS[0], help="format of the table (default: %(default)s)"
     )
+    parser.add_argument(
+        "--catalog",
+        default="",
+        metavar="NAME_OR_URL",
+        help="Iceberg catalogue: a name in PyIceberg's configuration, sqlite:///PATH or a REST URL "
+        "(default: SQLite in TABLE.state)",
+    )
+    parser.add_argument(
+        "--name",
+        default="",
+        metavar="NAMESPACE.TABLE",
+        help="name in the catalogue (default: brim.DIRECTORY)",
+    )
+
+
+def format_of_arguments(arguments: argparse.Namespace) -> TableFormat:
+    """The format of the command line. Raises SourceOptionError."""
+    if arguments.format != "iceberg" and (arguments.catalog or arguments.name):
+        text = f"a table of the format {arguments.format} has no catalogue"
+        raise SourceOptionError(text, hint="write --format iceberg, or leave out --catalog and --name")
+    return TableFormat(arguments.format, arguments.catalog, arguments.name)
 
 
 def follow(query: StreamingQuery) -> None:

@@ -10,7 +10,7 @@ included only if the new batches have as many bytes.
 
 Each step can be repeated:
 
-1. Write the new directory below TABLE/_compact, which readers ignore, and count its records.
+1. Write the new directory below TABLE.state/compact, and count its records.
 2. Write a note with the directories that it replaces, and its files.
 3. Delete the content of these directories.
 4. Move the files into their place one by one, because object stores have no directories.
@@ -19,8 +19,13 @@ Each step can be repeated:
 After a kill the next run continues with the note, or starts again without one. While directories are
 replaced, readers do not see all records: run it when no reader is active.
 
-For a Delta table it is one commit of the deltalake package: small files become large ones, and readers are
-not affected. The old files stay until deltalake's `vacuum`.
+A Delta or Iceberg table is compacted by one commit: the small files of a day become large ones, and readers
+are not affected. For these tables there is more maintenance:
+
+    --retain-days 90    delete records of days (UTC) before the last 90; whole files, so this is fast
+    --clean-hours 168   forget versions of the table that are older, and delete the files that no version has:
+                        replaced ones, and those of batches that were killed. Queries on an older version
+                        fail, and so do batches that take longer
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,7 +44,9 @@ from pyarrow import fs
 from bridge.errors import BridgeError, SourceOptionError
 from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import add_spark_arguments, command, spark_of
-from bridge.spark.tables import DeltaLog, is_delta, opened
+from bridge.spark.table_layout import write_files
+from bridge.spark.table_places import checked_state, opened
+from bridge.spark.tables import TableLog, log_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +54,8 @@ if TYPE_CHECKING:
 __all__ = ["CompactResult", "compact", "main", "replaced"]
 
 KEEP_MIN = 2
-WORK, NOTE = "_compact", "replaces.json"
+CLEAN_MIN_HOURS = 1  # files of a batch that is being written are not in the log yet
+NOTE = "replaces.json"
 
 
 @dataclass
@@ -54,63 +63,89 @@ class CompactResult:
     """Result of one run."""
 
     table: str
-    batches: int = 0  # number of batches that became one
+    batches: int = 0  # number of batches that became one; of a table with a log, of files that were merged
     records: int = 0
     files: int = 0
+    deleted: int = 0  # files that no version of the table has
     finished: bool = False  # an earlier run was completed
 
 
 def compact(
-    spark: SparkSession, table: str, *, keep: int = KEEP_MIN, file_bytes: int = 128 << 20
+    spark: SparkSession,
+    table: str,
+    *,
+    keep: int = KEEP_MIN,
+    file_bytes: int = 128 << 20,
+    retain_days: int | None = None,
+    clean_hours: int | None = None,
 ) -> CompactResult:
-    """Compact a table. Raises SourceOptionError; BridgeError: the written records differ."""
+    """Compact a table, and maintain one with a log. Raises SourceOptionError; BridgeError: records differ."""
+    table = table.rstrip("/")
     try:
         filesystem, root = opened(table)
+        _, work = opened(f"{checked_state(table)}/compact")
     except (pa.ArrowInvalid, OSError) as error:
         raise SourceOptionError(f"table {table!r} cannot be opened: {error}") from error
+    if (log := log_of(table)) is not None:
+        return _maintained(spark, table, log, file_bytes, retain_days, clean_hours)
+    if retain_days is not None or clean_hours is not None:
+        text = f"{table} is a plain Parquet table, which keeps no versions and has no days"
+        raise SourceOptionError(text, hint="leave out --retain-days and --clean-hours")
     outcome = CompactResult(table)
-    if is_delta(table):
-        outcome.batches, outcome.files = DeltaLog(table).compact(file_bytes)
-        return outcome
-    outcome.finished = replaced(filesystem, root)
+    outcome.finished = replaced(filesystem, root, work)
     batches = _batches(filesystem, root)[: -max(keep, KEEP_MIN)]
     if len(batches) < 2 or not _worth(filesystem, root, batches):
         return outcome
-    target = f"{table.rstrip('/')}/{WORK}/{batches[-1]}"
-    paths = [f"{table.rstrip('/')}/{batch}" for batch in batches]
+    target = f"{checked_state(table)}/compact/{batches[-1]}"
+    paths = [f"{table}/{batch}" for batch in batches]
     length = sum(_length(filesystem, f"{root}/{batch}") for batch in batches)
     frame = spark.read.option("mergeSchema", True).parquet(*paths)  # otherwise later columns are lost
     parts = max(1, -(-length // file_bytes))
     ordered = frame.repartitionByRange(parts, *IDENTITY).sortWithinPartitions(*IDENTITY)
-    ordered.write.mode("overwrite").option("compression", "zstd").parquet(target)
+    write_files(ordered, target, by_day=False)
     before, after = frame.count(), spark.read.parquet(target).count()
     if before != after:
         raise BridgeError(f"{target} has {after} records, and the batches {before}: nothing was replaced")
-    plan = {
-        "batches": batches,
-        "target": batches[-1],
-        "files": _files(filesystem, f"{root}/{WORK}/{batches[-1]}"),
-    }
-    with filesystem.open_output_stream(f"{root}/{WORK}/{NOTE}") as note:
+    files = _files(filesystem, f"{work}/{batches[-1]}")
+    plan = {"batches": batches, "target": batches[-1], "files": files}
+    with filesystem.open_output_stream(f"{work}/{NOTE}") as note:
         note.write(json.dumps(plan).encode())
-    replaced(filesystem, root)
+    replaced(filesystem, root, work)
     outcome.batches, outcome.records, outcome.files = len(batches), after, parts
     return outcome
 
 
-def replaced(filesystem: Any, root: str) -> bool:
+def _maintained(
+    spark: SparkSession,
+    table: str,
+    log: TableLog,
+    file_bytes: int,
+    retain_days: int | None,
+    clean_hours: int | None,
+) -> CompactResult:
+    """Retention, compaction and cleaning of a table with a log, in this order."""
+    outcome = CompactResult(table)
+    if retain_days is not None:
+        log.delete_before(datetime.now(UTC).date() - timedelta(days=retain_days))
+    outcome.batches, outcome.files = log.compact(spark, file_bytes)
+    if clean_hours is not None:
+        outcome.deleted = log.clean(clean_hours)
+    return outcome
+
+
+def replaced(filesystem: Any, root: str, work: str) -> bool:
     """Complete the replacement in the note, if there is one; otherwise remove unfinished files.
 
     Returns True if there was a note.
     """
-    note = f"{root}/{WORK}/{NOTE}"
+    note = f"{work}/{NOTE}"
     if filesystem.get_file_info(note).type == fs.FileType.NotFound:
-        if filesystem.get_file_info(f"{root}/{WORK}").type == fs.FileType.Directory:
-            filesystem.delete_dir(f"{root}/{WORK}")
+        if filesystem.get_file_info(work).type == fs.FileType.Directory:
+            filesystem.delete_dir(work)
         return False
     with filesystem.open_input_stream(note) as file:
         plan = json.loads(file.read())
-    work, target, files = f"{root}/{WORK}/{plan['target']}", f"{root}/{plan['target']}", set(plan["files"])
+    written, target, files = f"{work}/{plan['target']}", f"{root}/{plan['target']}", set(plan["files"])
     for batch in plan["batches"]:
         directory = f"{root}/{batch}"
         if directory != target and filesystem.get_file_info(directory).type == fs.FileType.Directory:
@@ -118,9 +153,9 @@ def replaced(filesystem: Any, root: str) -> bool:
     for name in set(_files(filesystem, target)) - files:
         filesystem.delete_file(f"{target}/{name}")
     filesystem.create_dir(target)
-    for name in files.intersection(_files(filesystem, work)):  # the others have been moved already
-        filesystem.move(f"{work}/{name}", f"{target}/{name}")
-    filesystem.delete_dir(f"{root}/{WORK}")
+    for name in files.intersection(_files(filesystem, written)):  # the others have been moved already
+        filesystem.move(f"{written}/{name}", f"{target}/{name}")
+    filesystem.delete_dir(work)
     return True
 
 
@@ -167,6 +202,18 @@ def arguments() -> argparse.ArgumentParser:
         metavar="MIB",
         help="approximate size of a file (default: %(default)s)",
     )
+    parser.add_argument(
+        "--retain-days",
+        type=int,
+        metavar="DAYS",
+        help="Delta and Iceberg: delete records of days before the last DAYS (default: none)",
+    )
+    parser.add_argument(
+        "--clean-hours",
+        type=int,
+        metavar="HOURS",
+        help="Delta and Iceberg: forget older versions, and delete files that no version has (default: none)",
+    )
     add_spark_arguments(parser)
     return parser
 
@@ -175,13 +222,26 @@ def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
     if arguments.keep < KEEP_MIN or arguments.file_mib < 1:
         raise SourceOptionError(f"--keep is {KEEP_MIN} at least, and --file-mib 1")
+    days, hours = arguments.retain_days, arguments.clean_hours
+    if (days is not None and days < 1) or (hours is not None and hours < CLEAN_MIN_HOURS):
+        raise SourceOptionError(f"--retain-days is 1 at least, and --clean-hours {CLEAN_MIN_HOURS}")
     spark = spark_of(arguments, "brim compact")
-    outcome = compact(spark, arguments.table, keep=arguments.keep, file_bytes=arguments.file_mib << 20)
+    outcome = compact(
+        spark,
+        arguments.table,
+        keep=arguments.keep,
+        file_bytes=arguments.file_mib << 20,
+        retain_days=days,
+        clean_hours=hours,
+    )
     if arguments.json:
         print(json.dumps(asdict(outcome)))
     else:
-        done = f"{outcome.batches} batches into {outcome.files} files" if outcome.batches else "nothing to do"
-        print(f"{outcome.table}: {done}, {outcome.records} records")
+        noun = "batches" if outcome.records else "small files"
+        done = (
+            f"{outcome.batches} {noun} into {outcome.files} files" if outcome.batches else "nothing to merge"
+        )
+        print(f"{outcome.table}: {done}, {outcome.deleted} old files deleted")
     return 0
 
 

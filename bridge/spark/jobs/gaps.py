@@ -28,6 +28,7 @@ from bridge.rangeset import Ranges, count, subtract, union
 from bridge.spark.completeness import Account, EpochKey, FileInfo, account
 from bridge.spark.jobs.common import add_landing_arguments, add_spark_arguments, command, spark_of
 from bridge.spark.landing_zone import Landing, StoredFile
+from bridge.spark.table_places import checked_state
 from bridge.spark.tables import read_table
 from bridge.spark.verdict import LakeVerdict, sentence, verdict_of
 
@@ -76,7 +77,7 @@ def table_account(spark: SparkSession, table: str, files: Account) -> list[Table
 
     rows, there = _islands(read_table(spark, table))
     try:
-        _, aside = _islands(spark.read.parquet(f"{table.rstrip('/')}/_quarantine"))
+        _, aside = _islands(spark.read.parquet(f"{checked_state(table)}/quarantine"))
     except AnalysisException:
         aside = {}  # no quarantine was ever written
     accounts = []

@@ -10,10 +10,10 @@ those of bronze.py. So windows, latest, gaps and compact work on this table, too
 jobs make the same rows.
 
 Each record is in the table once, although a bridge sends some records again after an outage, and sends live
-records before a backlog: no order of offsets is assumed. TABLE/_marks keeps ranges of offsets for each batch,
-as of its end: the ranges in which the table has records of each edge, stream, partition and epoch. A batch
-without records in these ranges is new. Otherwise the identities in the ranges are read from the table, and
-records that it has are left out. Only the batches before are read, so a batch that is run again gives the
+records before a backlog: no order of offsets is assumed. TABLE.state/marks keeps ranges of offsets for each
+batch, as of its end: the ranges in which the table has records of each edge, stream, partition and epoch. A
+batch without records in these ranges is new. Otherwise the identities in the ranges are read from the table,
+and records that it has are left out. Only the batches before are read, so a batch that is run again gives the
 same result.
 """
 
@@ -33,14 +33,17 @@ from bridge.rangeset import Ranges, overlap, union
 from bridge.spark.jobs import bronze
 from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import (
-    add_format_argument,
+    add_format_arguments,
     add_spark_arguments,
     add_stream_arguments,
     command,
+    format_of_arguments,
     pairs,
     spark_of,
 )
-from bridge.spark.tables import FORMATS, is_delta, read_table
+from bridge.spark.table_layout import write_files
+from bridge.spark.table_places import state_of
+from bridge.spark.tables import TableFormat, log_of, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -109,18 +112,22 @@ def _header(name: str) -> Column:
 
 def once(spark: SparkSession, frame: DataFrame, table: str, batch: int) -> DataFrame:
     """Records of a batch without those that came before; and the marks for the next batch."""
-    marks = f"{table.rstrip('/')}/_marks/batch="
+    marks = f"{state_of(table)}/marks"
     good = f.col(CORRUPT).isNull()
     ends = (
         frame.where(good).groupBy(*WHOSE).agg(f.min("offset").alias("first"), f.max("offset").alias("last"))
     )
-    ends_by_key, before = _marks(ends), _marks(spark.read.parquet(f"{marks}{batch - 1:09d}")) if batch else {}
+    ends_by_key, before = (
+        _marks(ends),
+        _marks(spark.read.parquet(f"{marks}/{bronze.directory_of(batch - 1)}")) if batch else {},
+    )
     both = {
         whose: few(ends_by_key.get(whose, []) + before.get(whose, [])) for whose in {**before, **ends_by_key}
     }
     rows = [(*whose, *offset_range) for whose, ranges in both.items() for offset_range in ranges]
-    spark.createDataFrame(rows, MARKED).coalesce(1).write.mode("overwrite").parquet(f"{marks}{batch:09d}")
-    bronze.forget(f"{table.rstrip('/')}/_marks", f"batch={batch - MARKS_KEPT:09d}")
+    directory = f"{marks}/{bronze.directory_of(batch)}"
+    write_files(spark.createDataFrame(rows, MARKED).coalesce(1), directory, by_day=False)
+    bronze.forget(marks, bronze.directory_of(batch - MARKS_KEPT))
     fresh = frame.where(good).dropDuplicates(list(IDENTITY))
     if known := _known(spark, ends_by_key, before, table, batch):
         fresh = fresh.join(known, list(IDENTITY), "left_anti")
@@ -134,7 +141,7 @@ def _known(spark: SparkSession, ends: Marks, before: Marks, table: str, batch: i
     if not pairs:
         return None
     schema = f"{MARKED.partition(', first ')[0]}, offset long"
-    if is_delta(table):  # its log has only the batches before, unless this batch was written already
+    if log_of(table) is not None:  # it has only the batches before, unless this batch was written already
         there = read_table(spark, table, schema)
     else:
         there = spark.read.schema(f"{schema}, batch int").parquet(table).where(f.col("batch") < batch)
@@ -175,15 +182,14 @@ def ingest(
     table: str,
     *,
     checkpoint: str = "",
-    form: str = FORMATS[0],
+    form: TableFormat = bronze.PLAIN,
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
 ) -> tuple[StreamingQuery, bronze.BronzeResult]:
     """As bronze.ingest(), from a Kafka topic.  Raises SourceOptionError: no connector."""
     from pyspark.errors import AnalysisException
 
-    checkpoint = bronze.checkpoint_of(table, checkpoint)
-    log = bronze.log_of(table, checkpoint, form)
+    target = bronze.opened_target(table, checkpoint, form)
     settings = {
         "startingOffsets": "earliest",
         **dict(options or {}),
@@ -203,19 +209,19 @@ def ingest(
     def prepare(frame: DataFrame, batch: int) -> DataFrame:
         return once(spark, frame, table, batch)
 
-    return bronze.start(rows, table, checkpoint, every_s, prepare=prepare, log=log)
+    return bronze.start(rows, target, every_s, prepare=prepare)
 
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="brim spark kafka",
-        description="Write the records drained to Kafka into a Parquet table, each exactly once.",
+        description="Write the records drained to Kafka into a table, each exactly once.",
     )
     parser.add_argument("servers", help="brokers as host:port, separated by commas")
     parser.add_argument("topic", help="Kafka topic")
     add_stream_arguments(parser)
-    add_format_argument(parser)
+    add_format_arguments(parser)
     add_spark_arguments(parser)
     return parser
 
@@ -229,7 +235,7 @@ def job(arguments: argparse.Namespace) -> int:
         arguments.topic,
         arguments.to,
         checkpoint=arguments.checkpoint,
-        form=arguments.format,
+        form=format_of_arguments(arguments),
         every_s=arguments.every,
         options=pairs(arguments.option, "--option"),
     )

@@ -9,18 +9,19 @@ sent a record that was taken --delay seconds after its end. Each edge has its ow
 was offline for a week finds its minutes still open. (Spark's own watermark is one for all edges: it would
 drop that week.)
 
-Records for a closed minute are not lost. They are counted in TABLE/_late/batch=..., with the same columns and
-`late_s`, the seconds from the end of the minute to the watermark of the edge. Both tables together, grouped
-once more by edge, device and minute, equal the figures of windows.py (a mean is weighted by its count). A
-bridge with a backlog drains new records first. So --delay should be as long as the outages that shall not
-appear in _late. A watermark is at most AHEAD_S ahead of the clock of the driver: otherwise an edge whose
-clock was once in the future would have all its later minutes in _late. Records with a later time are counted
-(`ahead`), and their minute is closed when its time has come.
+Records for a closed minute are not lost. They are counted in TABLE.state/late/batch=..., with the same
+columns and `late_s`, the seconds from the end of the minute to the watermark of the edge. Both tables
+together, grouped once more by edge, device and minute, equal the figures of windows.py (a mean is weighted by
+its count). A bridge with a backlog drains new records first. So --delay should be as long as the outages that
+shall not appear in late. A watermark is at most AHEAD_S ahead of the clock of the driver: otherwise an edge
+whose clock was once in the future would have all its later minutes in late. Records with a later time are
+counted (`ahead`), and their minute is closed when its time has come.
 
-State: TABLE/_open/batch=..., the open minutes, and TABLE/_marks/batch=..., the watermark of each edge; both
-for the end of that batch. A batch that is run again after a crash begins with the state of the batch before,
-and replaces its output, so every record is counted once. There is one open minute per minute and device
-within the delay. Records that do not verify are left out here: bronze.py keeps them.
+State: TABLE.state/open/batch=..., the open minutes, and TABLE.state/marks/batch=..., the watermark of each
+edge; both for the end of that batch. A batch that is run again after a crash begins with the state of the
+batch before, and replaces its output, so every record is counted once. There is one open minute per minute
+and device within the delay. With --format delta or iceberg the minutes of a batch are one commit. Records
+that do not verify are left out here: bronze.py keeps them.
 """
 
 from __future__ import annotations
@@ -37,13 +38,17 @@ from pyspark.sql import functions as f
 from bridge.errors import SourceOptionError
 from bridge.spark.jobs import bronze, windows
 from bridge.spark.jobs.common import (
+    add_format_arguments,
     add_spark_arguments,
     add_stream_arguments,
     check_source,
     command,
+    format_of_arguments,
     pairs,
     spark_of,
 )
+from bridge.spark.table_layout import write_files
+from bridge.spark.tables import TableFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -84,6 +89,7 @@ def ingest(
     payload: str = "json",
     field: str = "value",
     delay_s: float = DELAY_S,
+    form: TableFormat = bronze.PLAIN,
     checkpoint: str = "",
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
@@ -91,27 +97,33 @@ def ingest(
     """As bronze.ingest(). The result counts closed minutes, without late ones. Raises SourceOptionError."""
     if delay_s < 0:
         raise SourceOptionError(f"delay is {delay_s:g} s, and cannot be less than 0")
-    checkpoint = bronze.checkpoint_of(table, checkpoint)
+    target = bronze.opened_target(table, checkpoint, form)
     source = spark.readStream.format("brim").options(**{**dict(options or {}), "mode": "DROPMALFORMED"})
     records = source.load(root).select("edge", "topic", "timestamp", "payload")
     values = windows.with_value(records, payload, field)
     outcome = LiveResult(table)
 
     def take(frame: DataFrame, batch: int) -> None:
-        done = step(spark, frame, table, batch, delay_s)
+        if bronze.has_batch(target.log, batch):
+            return
+        done = step(spark, frame, target, batch, delay_s)
+        if target.log is not None:
+            target.log.commit(batch, target.directory(batch))
         outcome.records += done.ended
         outcome.ahead += done.ahead
         outcome.batches += 1
 
-    return bronze.follow_batches(values, take, checkpoint, every_s), outcome
+    return bronze.follow_batches(values, take, target.checkpoint, every_s), outcome
 
 
-def step(spark: SparkSession, values: DataFrame, table: str, batch: int, delay_s: float) -> WindowStep:
+def step(
+    spark: SparkSession, values: DataFrame, target: bronze.TableTarget, batch: int, delay_s: float
+) -> WindowStep:
     """One batch of values with the columns edge, topic, timestamp, value."""
-    where = _Places(table, batch)
+    where = _Places(target, batch)
     latest = f.timestamp_micros(f.lit(round((time.time() + AHEAD_S) * 1e6)))
     bounded = f.least("seen", latest).alias("seen")
-    marks = where.before(spark, "_marks", MARKS).select("edge", bounded)
+    marks = where.before(spark, "marks", MARKS).select("edge", bounded)
     known = f.broadcast(marks.withColumnRenamed("seen", "known"))
     window = f.window("timestamp", windows.WINDOW)
     parts = (
@@ -125,20 +137,20 @@ def step(spark: SparkSession, values: DataFrame, table: str, batch: int, delay_s
         marks = (
             marks.unionByName(parts.select("edge", bounded)).groupBy("edge").agg(f.max("seen").alias("seen"))
         )
-        where.write(marks, "_marks")
+        where.write(marks, "marks")
         is_late = f.coalesce(_is_over("known", delay_s), f.lit(False))
         late_s = (f.unix_micros("known") - f.unix_micros("over")) / 1e6
-        where.write(shown(parts.where(is_late), late_s.alias("late_s")), "_late")
-        before = where.before(spark, "_open", OPEN)
+        where.write(shown(parts.where(is_late), late_s.alias("late_s")), "late")
+        before = where.before(spark, "open", OPEN)
         both = before.unionByName(parts.where(~is_late).select(*before.columns))
         merged = both.groupBy(*KEY).agg(
             *(f.sum(name).alias(name) for name in ("count", "sum", "undecodable")),
             f.min("min").alias("min"),
             f.max("max").alias("max"),
         )
-        now = f.broadcast(spark.read.schema(MARKS).parquet(where.path("_marks")))
+        now = f.broadcast(spark.read.schema(MARKS).parquet(where.path("marks")))
         judged = merged.join(now, "edge").withColumn("is_over", _is_over("seen", delay_s)).persist()
-        where.write(judged.where(~f.col("is_over")).select(*before.columns), "_open")
+        where.write(judged.where(~f.col("is_over")).select(*before.columns), "open")
         where.write(shown(judged.where("is_over")), "")
         ended = judged.where("is_over").count()
         judged.unpersist()
@@ -177,12 +189,14 @@ def shown(minutes: DataFrame, *more: Column) -> DataFrame:
 class _Places:
     """Directories that a batch reads and writes."""
 
-    def __init__(self, table: str, batch: int) -> None:
-        self._table, self._batch = table.rstrip("/"), batch
+    def __init__(self, target: bronze.TableTarget, batch: int) -> None:
+        self._target, self._batch = target, batch
 
     def path(self, name: str, batch: int | None = None) -> str:
         number = self._batch if batch is None else batch
-        return f"{self._table}{'/' if name else ''}{name}/batch={number:09d}"
+        if name:
+            return f"{self._target.state}/{name}/{bronze.directory_of(number)}"
+        return f"{self._target.table}/{self._target.directory(number)}"
 
     def before(self, spark: SparkSession, name: str, schema: str) -> DataFrame:
         """The state after the previous batch."""
@@ -192,10 +206,10 @@ class _Places:
 
     def write(self, frame: DataFrame, name: str) -> None:
         """Write a frame, replacing the output of an earlier run of this batch."""
-        few = frame.coalesce(1) if name.startswith("_") else frame
-        few.write.mode("overwrite").option("compression", bronze.COMPRESSION).parquet(self.path(name))
-        if name in {"_marks", "_open"}:
-            bronze.forget(f"{self._table}/{name}", f"batch={self._batch - KEPT:09d}")
+        few = frame.coalesce(1) if name else frame
+        write_files(few, self.path(name), by_day=not name and self._target.log is not None)
+        if name in {"marks", "open"}:
+            bronze.forget(f"{self._target.state}/{name}", bronze.directory_of(self._batch - KEPT))
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -214,6 +228,7 @@ def arguments() -> argparse.ArgumentParser:
         help="time after the end of a minute at which it is closed (default: %(default)s)",
     )
     add_stream_arguments(parser)
+    add_format_arguments(parser)
     add_spark_arguments(parser)
     return parser
 
@@ -230,6 +245,7 @@ def job(arguments: argparse.Namespace) -> int:
         payload=arguments.payload,
         field=arguments.field,
         delay_s=arguments.delay,
+        form=format_of_arguments(arguments),
         checkpoint=arguments.checkpoint,
         every_s=arguments.every,
         options=options,

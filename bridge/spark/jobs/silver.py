@@ -11,8 +11,8 @@ A value that does not fit its column goes to _undecoded, with the name of the co
 record stays in the table with its other fields.
 
 A payload that does not decode at all, or whose topic no entry of the schema matches, goes to
-TABLE/_quarantine with its identity, time, topic, the payload (_raw) and the reason (_corrupt_record). After
-the schema is corrected, replay.py reads the range again.
+TABLE.state/quarantine with its identity, time, topic, the payload (_raw) and the reason (_corrupt_record).
+After the schema is corrected, replay.py reads the range again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import argparse
 import sys
 
 from bridge.spark.jobs import bronze
-from bridge.spark.jobs.common import add_format_argument, add_spark_arguments, add_stream_arguments, command
+from bridge.spark.jobs.common import add_format_arguments, add_spark_arguments, add_stream_arguments, command
 
 __all__ = ["main"]
 
@@ -35,7 +35,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("root", help="root of the drained files: path or URL")
     parser.add_argument("--payloads", required=True, metavar="FILE", help="payload schema, on the driver")
     add_stream_arguments(parser)
-    add_format_argument(parser)
+    add_format_arguments(parser)
     add_spark_arguments(parser)
     return parser
 

@@ -54,7 +54,7 @@ def minutes_of(frame: Any) -> dict[tuple[str, str, int], tuple[int, int]]:
 def test_a_minute_is_written_once_and_what_is_late_is_beside_it(
     spark: Any, tmp_path: Path, capsys: Said
 ) -> None:
-    lake, table = tmp_path / "lake", tmp_path / "minutes"
+    lake, table, state = tmp_path / "lake", tmp_path / "minutes", tmp_path / "minutes.state"
     second, third = FIRST_END + 10_000, FIRST_END + MINUTE + 29_000
     store(lake, some(0, 1), some(second, 2), some(third, 3), some(third, 1, edge="kiln"))
     assert (
@@ -67,12 +67,12 @@ def test_a_minute_is_written_once_and_what_is_late_is_beside_it(
     store(lake, some(0, 1, edge="oven"))
     for again in (False, True):
         if again:  # killed when it had written a batch, and not yet said so
-            commits = sorted((table / "_checkpoint" / "commits").glob("[0-9]*"), key=lambda it: int(it.name))
+            commits = sorted((state / "checkpoint" / "commits").glob("[0-9]*"), key=lambda it: int(it.name))
             commits[-1].unlink()
             commits[-1].with_name(f".{commits[-1].name}.crc").unlink()
             shutil.rmtree(max(table.glob("batch=*")))
         run(lake, table, capsys)
-        ended, late = spark.read.parquet(str(table)), spark.read.parquet(f"{table}/_late")
+        ended, late = spark.read.parquet(str(table)), spark.read.parquet(f"{state}/late")
         on_time, too_late = minutes_of(ended), minutes_of(late)
         zero = min(at for _, _, at in on_time)
         devices = [f"plant/{line}/temp" for line in range(4)]
@@ -80,7 +80,7 @@ def test_a_minute_is_written_once_and_what_is_late_is_beside_it(
         assert set(too_late) == {(edge, it, zero) for edge in ("edge-1", "kiln") for it in devices}
         assert sum(count + bad for count, bad in on_time.values()) == 60
         assert {row["late_s"] for row in late.where("edge = 'edge-1'").collect()} == {89.019}
-        still_open = spark.read.schema(live.OPEN).parquet(str(max((table / "_open").glob("batch=*"))))
+        still_open = spark.read.schema(live.OPEN).parquet(str(max((state / "open").glob("batch=*"))))
         everything = [ended, late, live.shown(still_open)]
         expect_what_windows_say(spark, lake, everything)
 
@@ -88,19 +88,19 @@ def test_a_minute_is_written_once_and_what_is_late_is_beside_it(
 def test_a_clock_that_was_in_the_future_once_does_not_make_all_that_comes_late(
     spark: Any, tmp_path: Path, capsys: Said
 ) -> None:
-    lake, table = tmp_path / "lake", tmp_path / "minutes"
+    lake, table, state = tmp_path / "lake", tmp_path / "minutes", tmp_path / "minutes.state"
     years = 40 * 366 * 86_400_000  # in records, which are a millisecond apart
     store(lake, some(0, 1), some(years, 2))
     assert run(lake, table, capsys)["ahead"] == 20
     assert spark.read.parquet(str(table)).count() == 4  # the first minute: its edge may be that far
-    far = spark.read.schema(live.OPEN).parquet(str(max((table / "_open").glob("batch=*"))))
+    far = spark.read.schema(live.OPEN).parquet(str(max((state / "open").glob("batch=*"))))
     assert far.count() == 4
     soon = int(time.time() * 1000) + 3 * MINUTE // 2  # in time: the mark is a minute from now at most
     store(lake, some(soon - soon % MINUTE - T0_NS // 1_000_000, 3))  # all in one minute
     assert run(lake, table, capsys)["records"] == 0
-    still = spark.read.schema(live.OPEN).parquet(str(max((table / "_open").glob("batch=*"))))
+    still = spark.read.schema(live.OPEN).parquet(str(max((state / "open").glob("batch=*"))))
     assert still.count() == 8
-    assert not [it for it in (table / "_late").glob("batch=*") if spark.read.parquet(str(it)).count()]
+    assert not [it for it in (state / "late").glob("batch=*") if spark.read.parquet(str(it)).count()]
 
 
 def expect_what_windows_say(spark: Any, lake: Path, frames: list[Any]) -> None:

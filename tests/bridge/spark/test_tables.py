@@ -86,7 +86,7 @@ def test_silver_is_typed_keeps_records_with_a_misfit_and_puts_what_does_not_deco
     assert tuple(rows[-1]) == (50, None, "n50")
     (kept,) = spark.read.parquet(str(table)).where("_undecoded is not null").collect()
     assert (kept["offset"], kept["_undecoded"]) == (50, 'field temp: no double: "hot"')
-    (bad,) = spark.read.parquet(f"{table}/_quarantine").collect()
+    (bad,) = spark.read.parquet(f"{table}.state/quarantine").collect()
     assert (bad["offset"], bad["topic"], bytes(bad["_raw"])) == (13, "plant/1/temp", b"neither")
     assert bad["_corrupt_record"] == "no msgpack, or cut short"
 
@@ -95,10 +95,10 @@ def test_compaction_keeps_the_columns_that_only_some_batches_have(spark: Any, tm
     batches: list[dict[str, Any]] = [{"a": [1]}, {"a": [2], "b": ["x"]}, {"b": ["y"]}, {"a": [4]}, {"a": [5]}]
     for batch, columns in enumerate(batches):
         identity = {name: [batch] for name in bronze.IDENTITY}
-        (directory := tmp_path / f"batch={batch:09d}").mkdir()
+        (directory := tmp_path / "table" / f"batch={batch:09d}").mkdir(parents=True)
         pq.write_table(pa.table({**identity, **columns}), directory / "part-0.parquet")
-    assert compact.compact(spark, str(tmp_path)).records == 3
-    found = pq.read_table(tmp_path / "batch=000000002", partitioning=None).sort_by("offset")
+    assert compact.compact(spark, str(tmp_path / "table")).records == 3
+    found = pq.read_table(tmp_path / "table" / "batch=000000002", partitioning=None).sort_by("offset")
     assert (found["a"].to_pylist(), found["b"].to_pylist()) == ([1, 2, None], [None, "x", "y"])
 
 
@@ -148,12 +148,12 @@ def test_a_table_that_cannot_be_listed_is_not_taken_for_one_without_a_log(tmp_pa
     table.mkdir()
     (table / "file").touch()
     for nothing in (table, table / "none", table / "file", "place-of-spark://only/there"):
-        assert not tables.is_delta(str(nothing))
+        assert tables.format_of(str(nothing)) == "parquet"
     (table / "_delta_log").symlink_to("_delta_log")  # which fails as a disk may, for root too
     with pytest.raises(TableUnreachable, match=r"_delta_log: what is there cannot be listed: .* symbolic"):
-        tables.is_delta(str(table))
+        tables.format_of(str(table))
     with pytest.raises(TableUnreachable):
-        bronze.log_of(str(table), str(table / "_checkpoint"), "parquet")
+        bronze.opened_target(str(table), "", bronze.PLAIN)
 
 
 def test_a_store_that_denies_or_is_away_holds_no_one_knows_what(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,14 +164,14 @@ def test_a_store_that_denies_or_is_away_holds_no_one_knows_what(monkeypatch: pyt
     with s3_server() as url, CutLine(int(url.rpartition(":")[2])) as line:
         make_bucket(url, "lake-of-tests")
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{line.port}")
-        assert not tables.is_delta("s3a://lake-of-tests/table")
+        assert tables.format_of("s3a://lake-of-tests/table") == "parquet"
         line.cut("credentials")
         with pytest.raises(TableUnreachable, match="lake-of-tests/table/_delta_log: what is there cannot"):
-            tables.is_delta("s3a://lake-of-tests/table")
+            tables.format_of("s3a://lake-of-tests/table")
         with pytest.raises(TableUnreachable):
-            bronze.checkpoint_of("s3a://lake-of-tests/table", "")
+            bronze.opened_target("s3a://lake-of-tests/table", "", bronze.PLAIN)
         line.mend()
-        assert not tables.is_delta("s3a://lake-of-tests/table")
+        assert tables.format_of("s3a://lake-of-tests/table") == "parquet"
 
 
 def test_compaction_replaces_batches_in_a_store_that_moves_no_directories() -> None:
@@ -183,13 +183,15 @@ def test_compaction_replaces_batches_in_a_store_that_moves_no_directories() -> N
         who = "who:secret@"  # any will do
         filesystem, root = fs.FileSystem.from_uri(f"s3://{who}lake-of-tests/table?{said}")
         places = [f"batch=00000000{batch}/{name}" for batch in (0, 1, 2) for name in ("old-1", "old-2")]
-        for place in (*places, "_compact/batch=000000001/new-1", "_compact/batch=000000001/new-2"):
-            with filesystem.open_output_stream(f"{root}/{place}") as file:
+        work = f"{root}.state/compact"
+        made = [f"{work}/batch=000000001/{name}" for name in ("new-1", "new-2")]
+        for place in (*(f"{root}/{it}" for it in places), *made):
+            with filesystem.open_output_stream(place) as file:
                 file.write(b"rows")
         note = {"batches": ["batch=000000000", "batch=000000001"], "target": "batch=000000001"}
-        with filesystem.open_output_stream(f"{root}/_compact/replaces.json") as file:
+        with filesystem.open_output_stream(f"{work}/replaces.json") as file:
             file.write(json.dumps({**note, "files": ["new-1", "new-2"]}).encode())
-        assert compact.replaced(filesystem, root)
+        assert compact.replaced(filesystem, root, work)
         there = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
         assert sorted(it.path.removeprefix(f"{root}/") for it in there if it.is_file) == [
             *("batch=000000001/new-1", "batch=000000001/new-2"),
@@ -215,24 +217,24 @@ def test_compaction_keeps_each_record_and_goes_on_where_it_was_killed(
     said = {"batches": [f"batch=00000000{it}" for it in (0, 1, 2)], "target": made.name, "files": files}
     note = json.dumps(said)
     for gone in ((), ("batch=000000001",), ("batch=000000000", "batch=000000001", "batch=000000002")):
-        killed = tmp_path / "killed"
+        killed, work = tmp_path / "killed", tmp_path / "killed.state" / "compact"
         shutil.rmtree(killed, ignore_errors=True)
         shutil.copytree(before, killed)
-        shutil.copytree(made, killed / "_compact" / made.name)
-        (killed / "_compact" / "replaces.json").write_text(note)
+        shutil.copytree(made, work / made.name)
+        (work / "replaces.json").write_text(note)
         for name in gone:
             shutil.rmtree(killed / name)
         assert compact.compact(spark, str(killed)).finished
         assert offsets(killed) == list(range(50))
-        assert not (killed / "_compact").exists()
+        assert not work.exists()
     # Killed between two of the files that it moves; or behind the last.
-    (killed / "_compact" / made.name).mkdir(parents=True)
-    shutil.move(killed / made.name / files[0], killed / "_compact" / made.name / files[0])
-    (killed / "_compact" / "replaces.json").write_text(note)
+    (work / made.name).mkdir(parents=True)
+    shutil.move(killed / made.name / files[0], work / made.name / files[0])
+    (work / "replaces.json").write_text(note)
     assert compact.compact(spark, str(killed)).finished
     assert offsets(killed) == list(range(50))
-    (killed / "_compact").mkdir()
-    (killed / "_compact" / "replaces.json").write_text(note)
+    work.mkdir(parents=True)
+    (work / "replaces.json").write_text(note)
     assert compact.compact(spark, str(killed)).finished
     assert offsets(killed) == list(range(50))
     # The stream continues after it, and the gap report counts on it.

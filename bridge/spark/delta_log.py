@@ -1,0 +1,187 @@
+"""Delta log of a table, written without a jar.
+
+Spark writes the files of a batch (table_layout.py), and the driver adds all of them to the log in one commit
+of the deltalake package, with the application transaction ("brim", number of the batch). After a kill before
+the commit, the batch is written again in the same place, and nothing of it had counted. After a kill behind
+the commit, the log has that number already, and the batch is skipped. A batch with further columns first adds
+them to the table, in a commit of their own (schema_evolution.py).
+
+A table that an earlier version began has no partition column, and stays so.
+
+Requires deltalake: pip install 'brim[delta]'. Its credentials come from the environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from bridge.errors import SourceOptionError
+from bridge.spark.table_layout import DATE
+from bridge.spark.table_places import opened, parquet_files, url_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["LOG", "DeltaLog"]
+
+LOG = "_delta_log"
+APPLICATION = "brim"
+STATISTICS = ("partition", "epoch", "offset", "timestamp", "topic")  # readers of the log skip files by these
+TEXT_MAX = 256  # characters of a text in the statistics; a longer one is left out
+
+
+class DeltaLog:
+    """See TableLog in tables.py. Raises SourceOptionError: deltalake is not installed."""
+
+    def __init__(self, table: str) -> None:
+        try:
+            import deltalake
+        except ImportError as error:
+            hint = "pip install 'brim[delta]'"
+            raise SourceOptionError(f"{table}: deltalake is not installed", hint=hint) from error
+        self._deltalake = deltalake
+        self._table = table.rstrip("/")
+        self._url = url_of(self._table)
+
+    def last_batch(self) -> int | None:
+        """See TableLog."""
+        log = self._opened()
+        return log.transaction_version(APPLICATION) if log is not None else None
+
+    def commit(self, batch: int, directory: str) -> None:
+        """See TableLog."""
+        from deltalake.transaction import create_table_with_add_actions
+
+        log = self._opened()
+        by_day = log is None or DATE in log.metadata().partition_columns
+        arrow, actions = self._actions(directory, by_day=by_day)
+        if arrow is None:
+            return
+        schema = self._deltalake.Schema.from_arrow(arrow)
+        transaction = self._deltalake.Transaction(APPLICATION, batch)
+        properties = self._deltalake.CommitProperties(app_transactions=[transaction])
+        parts = [DATE] if by_day else []
+        if log is None:
+            create_table_with_add_actions(
+                self._url, schema, actions, partition_by=parts, commit_properties=properties
+            )
+        else:
+            log = self._with_columns(log, schema)
+            log.create_write_transaction(
+                actions, "append", log.schema(), partition_by=parts, commit_properties=properties
+            )
+
+    def _with_columns(self, log: DeltaTable, schema: Any) -> DeltaTable:
+        """The log of a table with these columns added."""
+        known = {field.name.lower() for field in log.schema().fields}
+        new = [field for field in schema.fields if field.name.lower() not in known]
+        if not new:
+            return log
+        log.alter.add_columns([self._deltalake.Field(field.name, field.type, nullable=True) for field in new])
+        return self._deltalake.DeltaTable(self._url)
+
+    def schema(self) -> StructType | None:
+        """See TableLog."""
+        from pyspark.sql.types import StructType
+
+        log = self._opened()
+        return StructType.fromJson(json.loads(log.schema().to_json())) if log is not None else None
+
+    def paths(self) -> list[str]:
+        """See TableLog."""
+        log = self._opened()
+        uris = log.file_uris() if log is not None else []
+        if self._table.startswith("s3a://"):
+            return [uri.replace("s3://", "s3a://", 1) for uri in uris]
+        return uris
+
+    def compact(self, spark: SparkSession, file_bytes: int) -> tuple[int, int]:
+        """See TableLog. The deltalake package reads and writes the files; Spark has no part."""
+        del spark
+        log = self._opened()
+        if log is None:
+            return 0, 0
+        written = self._deltalake.WriterProperties(compression="ZSTD")
+        done = log.optimize.compact(target_size=file_bytes, writer_properties=written)
+        return int(done["numFilesRemoved"]), int(done["numFilesAdded"])
+
+    def delete_before(self, day: date) -> None:
+        """See TableLog. Raises SourceOptionError: the table has no partition column."""
+        log = self._opened()
+        if log is None:
+            return
+        if DATE not in log.metadata().partition_columns:
+            text = f"{self._table} was begun by an earlier version, and is not partitioned by day"
+            raise SourceOptionError(text, hint="read its records into a new table with bronze or silver")
+        log.delete(f"{DATE} < '{day.isoformat()}'")
+
+    def clean(self, hours: int) -> int:
+        """See TableLog."""
+        log = self._opened()
+        if log is None:
+            return 0
+        log.create_checkpoint()
+        log.cleanup_metadata()
+        return len(log.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
+
+    def _opened(self) -> DeltaTable | None:
+        if not self._deltalake.DeltaTable.is_deltatable(self._url):
+            return None
+        return self._deltalake.DeltaTable(self._url)
+
+    def _actions(self, directory: str, *, by_day: bool) -> tuple[pa.Schema | None, list[Any]]:
+        """The columns, and the actions that add the files with rows; None: there is no file."""
+        from deltalake.transaction import AddAction
+
+        filesystem, root = opened(self._table)
+        schema, actions = None, []
+        for entry in parquet_files(f"{self._table}/{directory}"):
+            with filesystem.open_input_file(entry.path) as file:
+                metadata = parquet.read_metadata(file)
+            schema = metadata.schema.to_arrow_schema().remove_metadata()
+            if metadata.num_rows:
+                path, at = entry.path.removeprefix(f"{root}/"), (entry.mtime_ns or 0) // 1_000_000
+                stats = json.dumps(_statistics(metadata))
+                actions.append(AddAction(path, entry.size, _day_of(path) if by_day else {}, at, True, stats))
+        if schema is not None and by_day:
+            schema = schema.append(pa.field(DATE, pa.date32()))
+        return schema, actions
+
+
+def _day_of(path: str) -> dict[str, str | None]:
+    """The value of the partition column, from the directory of a file."""
+    day = next(part for part in path.split("/") if part.startswith(f"{DATE}="))
+    return {DATE: day.removeprefix(f"{DATE}=")}
+
+
+def _statistics(metadata: Any) -> dict[str, Any]:
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    for name, statistics in _of_columns(metadata):
+        least[name] = min(least.get(name, statistics.min), statistics.min)
+        greatest[name] = max(greatest.get(name, statistics.max), statistics.max)
+    return {"numRecords": metadata.num_rows, "minValues": _plain(least), "maxValues": _plain(greatest)}
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Values of statistics in the form of the log, without long texts."""
+    plain = {
+        name: value if isinstance(value, int | str) else value.isoformat() for name, value in values.items()
+    }
+    return {name: value for name, value in plain.items() if isinstance(value, int) or len(value) <= TEXT_MAX}
+
+
+def _of_columns(metadata: Any) -> Iterator[tuple[str, Any]]:
+    for group in range(metadata.num_row_groups):
+        for at in range(metadata.num_columns):
+            column = metadata.row_group(group).column(at)
+            if column.path_in_schema in STATISTICS and column.is_stats_set and column.statistics.has_min_max:
+                yield column.path_in_schema, column.statistics

@@ -1,0 +1,297 @@
+"""Iceberg table, committed by PyIceberg without a jar.
+
+Spark writes the files of a batch (table_layout.py). The driver adds them to the table in one transaction that
+also sets the table's property `brim.batch` to the number of the batch. The summary of the snapshot has the
+same number. So a batch that is run again after its commit is recognised by the table, also when its snapshot
+has expired. A conflict with another writer is retried by PyIceberg on the new state of the table. The first
+transaction creates the table: a kill leaves a whole table or none.
+
+The catalogue is the name of a catalogue in PyIceberg's own configuration (its file, or environment variables
+PYICEBERG_CATALOG__NAME__*), or a URL: sqlite:///PATH, or http(s):// of a REST catalogue. Default: an SQLite
+file in TABLE.state. TABLE.state/iceberg.json keeps both, so that jobs that read a table need no option:
+
+    {"catalog": "sqlite:////srv/bronze.state/catalog.db", "name": "brim.bronze"}
+
+Partition: day of `timestamp` (hidden). Files are Parquet with zstd.
+
+PyIceberg has no compaction and does not delete files. So compact() lets Spark write the large files and
+commits the exchange; clean() expires snapshots and then deletes the files that no snapshot has.
+Requires pyiceberg: pip install 'brim[iceberg]'.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import fs, parquet
+
+from bridge.errors import SourceOptionError, TableUnreachable
+from bridge.spark.table_layout import COMPRESSION, key_of, time_of, write_files
+from bridge.spark.table_places import is_there, opened, parquet_files, state_of, url_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["IcebergLog", "kept_settings"]
+
+BATCH = "brim.batch"
+KEPT = "iceberg.json"
+CATALOG = "brim"  # name in PyIceberg's configuration for settings of a catalogue given by URL
+PROPERTIES = {
+    "write.parquet.compression-codec": COMPRESSION,
+    "commit.manifest-merge.enabled": "true",
+    "commit.retry.num-retries": "20",
+    "commit.retry.max-wait-ms": "2000",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+SMALL = 0.75  # share of the size of a large file, from which a file is large
+PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
+
+
+class IcebergLog:
+    """See TableLog in tables.py. `catalog` and `name` are needed once, with the first batch.
+
+    Raises SourceOptionError: pyiceberg is not installed, or the table has another catalogue or name.
+    """
+
+    def __init__(self, table: str, catalog: str = "", name: str = "") -> None:
+        self._place = table.rstrip("/")
+        try:
+            import pyiceberg  # noqa: F401
+        except ImportError as error:
+            hint = "pip install 'brim[iceberg]'"
+            raise SourceOptionError(f"{table}: pyiceberg is not installed", hint=hint) from error
+        chosen = {"catalog": catalog, "name": name}
+        known = kept_settings(self._place)
+        for key, value in known.items():
+            if chosen[key] not in {"", value}:
+                raise SourceOptionError(
+                    f"{table} has the {key} {value}, not {chosen[key]}", hint="leave it out"
+                )
+        settings = known or {key: value or _default(self._place, key) for key, value in chosen.items()}
+        if PASSWORD.search(settings["catalog"]):
+            text = "the URL of a catalogue must have no password, because it is written next to the table"
+            hint = "set PYICEBERG_CATALOG__LAKE__URI in the environment, and give the name: --catalog lake"
+            raise SourceOptionError(text, hint=hint)
+        self._settings = settings
+        self._catalog: Any = None
+
+    def last_batch(self) -> int | None:
+        """See TableLog."""
+        table = self._opened()
+        number = table.properties.get(BATCH) if table is not None else None
+        return None if number is None else int(number)
+
+    def commit(self, batch: int, directory: str) -> None:
+        """See TableLog."""
+        files = [self._url(entry.path) for entry in parquet_files(f"{self._place}/{directory}")]
+        if not files:
+            return
+        arrow = self._arrow_schema(files[0])
+        table = self._opened()
+        transaction = self._created(arrow) if table is None else table.transaction()
+        with transaction as changes:
+            if table is not None:
+                with changes.update_schema() as columns:
+                    columns.union_by_name(arrow)
+            changes.add_files(files, snapshot_properties={BATCH: str(batch)}, check_duplicate_files=False)
+            changes.set_properties({BATCH: str(batch)})
+
+    def _created(self, arrow: pa.Schema) -> Any:
+        """A transaction that creates the table."""
+        from pyiceberg.transforms import DayTransform, IdentityTransform
+
+        name = self._settings["name"]
+        self._keep()
+        self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+        location = url_of(self._place)
+        location = location if "://" in location else f"file://{location}"
+        transaction = self._catalog.create_table_transaction(name, arrow, location, properties=PROPERTIES)
+        time_column = time_of(arrow.names)
+        with transaction.update_spec() as partition:
+            partition.add_field(time_column, DayTransform(), f"{time_column}_day")
+        with transaction.update_sort_order() as order:
+            order.asc(key_of(arrow.names), IdentityTransform())
+        return transaction
+
+    def schema(self) -> StructType | None:
+        """See TableLog."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        table = self._opened()
+        if table is None:
+            return None
+        return from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
+
+    def paths(self) -> list[str]:
+        """See TableLog. Raises SourceOptionError: another engine has deleted single rows."""
+        table = self._opened()
+        return [self._of_spark(file.file_path) for file in self._files(table)] if table is not None else []
+
+    def _files(self, table: Any) -> list[Any]:
+        tasks = list(table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            text = f"{self._place} has delete files, which another engine wrote"
+            raise SourceOptionError(text, hint="rewrite its data files with that engine first")
+        return [task.file for task in tasks]
+
+    def compact(self, spark: SparkSession, file_bytes: int) -> tuple[int, int]:
+        """See TableLog."""
+        table = self._opened()
+        old = _small(self._files(table), file_bytes) if table is not None else []
+        if table is None or not old:
+            return 0, 0
+        directory = f"{self._place}/compact-{uuid.uuid4().hex}"
+        schema = self.schema()
+        assert schema is not None
+        frame = spark.read.schema(schema).parquet(*(self._of_spark(file.file_path) for file in old))
+        parts = max(1, -(-sum(file.file_size_in_bytes for file in old) // file_bytes))
+        names = (time_of(frame.columns), key_of(frame.columns))
+        write_files(frame.repartitionByRange(parts, *names), directory, by_day=True)
+        new = list(self._data_files(table, directory))
+        rows = [sum(file.record_count for file in files) for files in (old, new)]
+        if rows[0] != rows[1]:
+            raise TableUnreachable(f"{directory} has {rows[1]} records, not {rows[0]}", hint="run it again")
+        with table.transaction() as changes, changes.update_snapshot().overwrite() as exchange:
+            for file in old:
+                exchange.delete_data_file(file)
+            for file in new:
+                exchange.append_data_file(file)
+        return len(old), len(new)
+
+    def _data_files(self, table: Any, directory: str) -> Iterator[Any]:
+        from pyiceberg.io.pyarrow import parquet_files_to_data_files
+
+        urls = (self._url(entry.path) for entry in parquet_files(directory))
+        yield from parquet_files_to_data_files(table.io, table.metadata, urls)
+
+    def delete_before(self, day: date) -> None:
+        """See TableLog."""
+        from pyiceberg.expressions import LessThan
+
+        if (table := self._opened()) is not None:
+            name = time_of(table.schema().column_names)
+            table.delete(LessThan(name, f"{day.isoformat()}T00:00:00+00:00"))
+
+    def clean(self, hours: int) -> int:
+        """See TableLog."""
+        table = self._opened()
+        if table is None:
+            return 0
+        before = datetime.now(UTC) - timedelta(hours=hours)
+        table.maintenance.expire_snapshots().older_than(before).commit()
+        table = table.refresh()
+        filesystem, root = opened(self._place)
+        needed = {_path(url) for url in _referenced(table)}
+        entries = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
+        old = [
+            entry.path
+            for entry in entries
+            if entry.type == fs.FileType.File
+            and entry.path not in needed
+            and entry.mtime is not None
+            and entry.mtime < before
+        ]
+        for path in old:
+            filesystem.delete_file(path)
+        return len(old)
+
+    def _opened(self) -> Any:
+        """The table as it is now; None: not there yet. Raises TableUnreachable."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            self._catalog = self._catalog or _catalog_of(self._settings["catalog"])
+            return self._catalog.load_table(self._settings["name"])
+        except NoSuchTableError:
+            return None
+        except Exception as error:  # of the catalogue's own library
+            text = f"{self._place}: the catalogue {self._settings['catalog']} cannot be used: {error}"
+            raise TableUnreachable(text, hint="check --catalog, and try again when it answers") from error
+
+    def _keep(self) -> None:
+        """Write the catalogue and the name next to the table."""
+        filesystem, path = opened(state_of(self._place))
+        filesystem.create_dir(path)
+        with filesystem.open_output_stream(f"{path}/{KEPT}") as file:
+            file.write(json.dumps(self._settings).encode())
+
+    def _arrow_schema(self, url: str) -> pa.Schema:
+        """The columns of a file that Spark wrote."""
+        filesystem, path = opened(url)
+        with filesystem.open_input_file(path) as file:
+            return parquet.read_schema(file).remove_metadata()
+
+    def _url(self, path: str) -> str:
+        """URL of a file of pyarrow's, for the table."""
+        scheme, sign, _ = url_of(self._place).rpartition("://")
+        return f"{scheme}{sign}{path}" if sign else f"file://{path}"
+
+    def _of_spark(self, url: str) -> str:
+        return url.replace("s3://", "s3a://", 1) if self._place.startswith("s3a://") else url
+
+
+def kept_settings(table: str) -> dict[str, str]:
+    """Catalogue and name of a table; empty: not an Iceberg table. Raises TableUnreachable."""
+    state = state_of(table)
+    if not is_there(state, KEPT):
+        return {}
+    filesystem, path = opened(state)
+    with filesystem.open_input_stream(f"{path}/{KEPT}") as file:
+        settings: dict[str, str] = json.loads(file.read())
+    return settings
+
+
+def _catalog_of(catalog: str) -> Any:
+    """The catalogue of a name or URL. Raises errors of PyIceberg and of the catalogue's library."""
+    from pyiceberg.catalog import load_catalog
+
+    if "://" in catalog:
+        return load_catalog(CATALOG, uri=catalog)
+    return load_catalog(catalog)
+
+
+def _default(table: str, key: str) -> str:
+    if key == "catalog":
+        state = url_of(state_of(table))
+        if "://" in state:
+            text = f"{table} is not on this machine, so its catalogue must be given"
+            raise SourceOptionError(text, hint="--catalog URL, or the name of a catalogue of PyIceberg")
+        os.makedirs(state, exist_ok=True)
+        return f"sqlite:///{state}/catalog.db"
+    return "brim." + re.sub(r"\W", "_", table.rpartition("/")[2])
+
+
+def _small(files: list[Any], file_bytes: int) -> list[Any]:
+    """Files that are to be merged: the small ones of each day that has at least two."""
+    by_day: dict[Any, list[Any]] = {}
+    for file in files:
+        if file.file_size_in_bytes < SMALL * file_bytes:
+            by_day.setdefault(tuple(file.partition), []).append(file)
+    return [file for group in by_day.values() if len(group) > 1 for file in group]
+
+
+def _referenced(table: Any) -> Iterator[str]:
+    """URLs of all files that the table needs: metadata, and the files of each snapshot."""
+    yield table.metadata_location
+    yield from (entry.metadata_file for entry in table.metadata.metadata_log)
+    yield from (file.statistics_path for file in table.metadata.statistics)
+    for snapshot in table.snapshots():
+        yield snapshot.manifest_list
+        for manifest in snapshot.manifests(table.io):
+            yield manifest.manifest_path
+            yield from (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io))
+
+
+def _path(url: str) -> str:
+    """Path of a URL in the form of pyarrow."""
+    return fs.FileSystem.from_uri(url)[1] if "://" in url else url

@@ -1,0 +1,53 @@
+"""Layout of the files of Delta and Iceberg tables: one day in each file, rows sorted by topic.
+
+    TABLE/batch-000000012/dt=2026-01-31/part-*.parquet
+
+`dt` is the UTC date of `timestamp` (of `minute`, in a table of minutes). Spark writes it as directories, and
+not into files. Delta has it as partition column; Iceberg has the day of the timestamp as hidden partition.
+Rows are sorted by topic (device), so statistics of row groups and pages show where a topic is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["COMPRESSION", "DATE", "date_of", "key_of", "time_of", "write_files"]
+
+COMPRESSION = "zstd"
+DATE = "dt"
+DAY_US = 86_400_000_000
+TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # with statistics; Delta requires it
+NO_MARKER = ("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")  # no file _SUCCESS: not Parquet
+
+
+def time_of(names: Collection[str]) -> str:
+    """The column whose date is `dt`."""
+    return "timestamp" if "timestamp" in names else "minute"
+
+
+def key_of(names: Collection[str]) -> str:
+    """The column that files are sorted by."""
+    return "topic" if "topic" in names else "device"
+
+
+def date_of(names: Collection[str]) -> Column:
+    """The date of a row, whatever the time zone of the session is."""
+    micros = f.unix_micros(time_of(names))
+    days = f.call_function("div", micros - f.pmod(micros, f.lit(DAY_US)), f.lit(DAY_US))
+    return f.date_from_unix_date(days.cast("int"))
+
+
+def write_files(frame: DataFrame, directory: str, *, by_day: bool) -> None:
+    """Write the rows, replacing all that is in `directory`; by day and topic, or as they are."""
+    frame.sparkSession.conf.set(*TIMES)
+    if by_day:
+        frame = frame.withColumn(DATE, date_of(frame.columns))
+        frame = frame.sortWithinPartitions(DATE, key_of(frame.columns))
+    writer = frame.write.mode("overwrite").option("compression", COMPRESSION).option(*NO_MARKER)
+    (writer.partitionBy(DATE) if by_day else writer).parquet(directory)

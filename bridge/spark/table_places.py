@@ -1,0 +1,94 @@
+"""Places of a table: its directory, and the state of its job next to it.
+
+    TABLE/batch*000000012/...          files with the rows of a batch, and the log of a Delta or Iceberg table
+    TABLE.state/checkpoint/            checkpoint of the job
+    TABLE.state/quarantine/batch=...   records that could not be read, with the reason
+    TABLE.state/iceberg.json           catalogue and name of an Iceberg table (iceberg_log.py)
+    TABLE.state/NAME/                  marks, open minutes, late minutes: see each job
+
+TABLE holds only the table, so TABLE/** is right for every engine. Versions before kept the state in TABLE/_*.
+Such a table is refused, with the commands that move its state.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from bridge.errors import SourceOptionError, TableUnreachable
+
+__all__ = ["checked_state", "is_there", "names_in", "opened", "parquet_files", "state_of", "url_of"]
+
+OLD_STATE = ("_checkpoint", "_compact", "_late", "_marks", "_open", "_quarantine")
+UNLOADED = "Unable to load lib"  # of pyarrow for HDFS, on a machine with Hadoop only for Spark
+
+
+def opened(directory: str) -> tuple[Any, str]:
+    """File system and path of a path or URL in Spark's form. Raises ArrowInvalid, OSError."""
+    filesystem, path = fs.FileSystem.from_uri(url_of(directory))
+    return filesystem, path
+
+
+def url_of(directory: str) -> str:
+    """The absolute path, or the URL in the form of libraries other than Spark."""
+    return directory.replace("s3a://", "s3://") if "://" in directory else os.path.abspath(directory)
+
+
+def is_there(directory: str, prefix: str = "") -> bool:
+    """True if an entry there has a name with this prefix. False if only Spark can list the place.
+
+    Raises TableUnreachable: the place cannot be listed. Treating that as absent would read files that a log
+    has replaced, or begin a table a second time.
+    """
+    return any(name.startswith(prefix) for name in names_in(directory))
+
+
+def names_in(directory: str) -> list[str]:
+    """Names of the entries of a directory. See is_there()."""
+    try:
+        filesystem, path = opened(directory)
+        entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    except NotADirectoryError:
+        return []
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, pa.ArrowInvalid) or UNLOADED in str(error):
+            return []
+        raise TableUnreachable(
+            f"{directory}: what is there cannot be listed: {error}",
+            hint="try again when it answers, and give this process credentials for it in the environment",
+        ) from error
+    return [entry.base_name for entry in entries]
+
+
+def parquet_files(directory: str) -> list[Any]:
+    """FileInfo of the Parquet files in and below a directory, in the order of their paths. Raises OSError."""
+    filesystem, root = opened(directory)
+    entries = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+    return sorted(
+        (entry for entry in entries if entry.base_name.endswith(".parquet")), key=lambda entry: entry.path
+    )
+
+
+def state_of(table: str) -> str:
+    """Directory of the state. Raises SourceOptionError: the table would be a whole bucket."""
+    place = table.rstrip("/")
+    _, scheme, rest = place.rpartition("://")
+    if scheme and "/" not in rest:
+        text = f"{table} is a whole bucket, and the state of the job is kept next to the table"
+        raise SourceOptionError(text, hint=f"write a directory in it, as {place}/bronze")
+    return f"{place}.state"
+
+
+def checked_state(table: str) -> str:
+    """As state_of(). Raises SourceOptionError: the state is inside the table; TableUnreachable."""
+    state, place = state_of(table), table.rstrip("/")
+    if old := sorted(set(names_in(table)).intersection(OLD_STATE)):
+        moves = " && ".join(f"mv {place}/{name} {state}/{name.removeprefix('_')}" for name in old)
+        raise SourceOptionError(
+            f"{table} has the state of its job inside, as an earlier version wrote it: {', '.join(old)}",
+            hint=f"stop its job and move the state: mkdir -p {state} && {moves}",
+        )
+    return state

@@ -1,0 +1,38 @@
+"""Delta and Iceberg tables as other programs read them: by deltalake and PyIceberg, without Brim."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["delta_of", "form_of", "iceberg_of", "rows_of"]
+
+
+def form_of(table: Path) -> str:
+    """Its format, by the files of the format."""
+    if (table / "_delta_log").is_dir():
+        return "delta"
+    return "iceberg" if (table / "metadata").is_dir() else "parquet"
+
+
+def delta_of(table: Path) -> Any:
+    """The table of deltalake."""
+    import deltalake
+
+    return deltalake.DeltaTable(table)
+
+
+def iceberg_of(table: Path) -> Any:
+    """The table of PyIceberg."""
+    from pyiceberg.catalog import load_catalog
+
+    kept = json.loads(Path(f"{table}.state", "iceberg.json").read_text())
+    return load_catalog("brim", uri=kept["catalog"]).load_table(kept["name"])
+
+
+def rows_of(table: Path, form: str, columns: list[str]) -> Any:
+    """Its rows as a table of pyarrow."""
+    if form == "delta":
+        return delta_of(table).to_pyarrow_table(columns=columns)
+    return iceberg_of(table).scan(selected_fields=tuple(columns)).to_arrow()
