@@ -1,6 +1,6 @@
 """Drained files in Spark, and Spark's own Parquet, JSON and binaryFile readers: rates and processor time.
 
-    ./dev bench spark [--rounds 5] [--warm 3] [--records 4000000] [--only rows,trigger] [--keep DIR]
+    ./dev bench spark [--rounds 5] [--warm 3] [--records 4000000] [--only rows,freshness] [--keep DIR]
 
 All read the same records, in one session of two tasks at a time on this machine, and take turns in each
 round; a ratio compares figures of one round.  Before the rounds that count, each is run until Java has
@@ -22,6 +22,8 @@ figure.  Prints a table of medians and, as its last line, one JSON object.
     columns_over_all                          two columns by .schema() over all of them
     trigger_N_files_ms                        from a new file to its committed batch, in a stream that has
                                               read N files of DAYS days before; and trigger_most_over_fewest
+    freshness_FORMAT_STEP_ms, .._p99_ms       from a publish to its row at 10,000 records/s, in tables
+                                              of each format, by step (_spark_freshness.py)
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks import _spark_lake, _spark_triggers
+from benchmarks import _spark_freshness, _spark_lake, _spark_triggers
 from bridge.arrow.decode import decode_file
 from bridge.arrow.schema import DDL, TYPES, Constants, batch_of
 from bridge.format import file_parser
@@ -49,7 +51,8 @@ from bridge.format.file_name import SUFFIX
 from bridge.spark.lake import lake
 from bridge.spark.session import session
 
-PARTS = ("rows", "lakes", "typed", "stream", "trigger")
+PARTS = ("rows", "lakes", "typed", "stream", "trigger", "freshness")
+WITHOUT_LAKE = {"trigger": _spark_triggers.measured, "freshness": _spark_freshness.measured}
 QUERIES = ("count", "two_columns", "one_topic", "time_range")
 TOPIC = "plant/line3/device0021/data"
 MASTER = "local[2]"
@@ -302,14 +305,15 @@ def main() -> None:
     spark = session("brim bench", master=MASTER)
     try:
         print(f"   making {arguments.records} records ...", flush=True)
-        if names != ["trigger"]:
+        if set(names) - set(WITHOUT_LAKE):
             _spark_lake.make(root, arguments.records, spark)
         megabytes = sum(path.stat().st_size for path in (root / "json").rglob("*.brim")) / 1e6
         reads = Reads(spark, root)
         found: Figures = {}
-        triggers = _spark_triggers.measured(spark, reads.scratch) if "trigger" in names else {}
+        streams: dict[str, float] = {}
         for name in names:
-            if name == "trigger":
+            if name in WITHOUT_LAKE:
+                streams |= WITHOUT_LAKE[name](spark, reads.scratch)
                 continue
             found |= measured(
                 getattr(reads, name)(), arguments.warm, arguments.rounds, arguments.records, megabytes
@@ -324,7 +328,7 @@ def main() -> None:
         json.dumps(
             {
                 **ratios(found),
-                **triggers,
+                **streams,
                 **{
                     key: round(statistics.median(it))
                     for key, it in found.items()
