@@ -85,7 +85,7 @@ class TableTarget(NamedTuple):
 
     def directory(self, batch: int) -> str:
         """Directory of a batch below the table. With a log not NAME=VALUE: for Polars, a column."""
-        return directory_of(batch) if self.log is None else f"batch-{batch:09d}"
+        return directory_of(batch) if self.log is None else logged_directory_of(batch)
 
 
 @dataclass
@@ -180,6 +180,11 @@ def directory_of(batch: int) -> str:
     return f"batch={batch:09d}"
 
 
+def logged_directory_of(batch: int) -> str:
+    """Directory of a batch in a table with a log: no `=`, which some readers take for a column."""
+    return f"batch-{batch:09d}"
+
+
 def opened_target(table: str, checkpoint: str, form: TableFormat) -> TableTarget:
     """The table, its log and its checkpoint; default: TABLE.state/checkpoint.
 
@@ -207,7 +212,8 @@ def opened_target(table: str, checkpoint: str, form: TableFormat) -> TableTarget
 def _has_rows(table: str, checkpoint: str) -> bool:
     """True if a batch that the checkpoint knows as committed has files."""
     committed = [int(name) for name in names_in(f"{checkpoint}/commits") if name.isdigit()]
-    return any(parquet_files(f"{table}/{directory_of(batch)}") for batch in committed)
+    names = (form(batch) for batch in committed for form in (directory_of, logged_directory_of))
+    return any(parquet_files(f"{table}/{name}") for name in names)
 
 
 def forget(directory: str, name: str) -> None:
