@@ -54,7 +54,7 @@ from ringbuf.shared_mapping import Mapping, PrivateMemory
 
 __all__ = ["Extremes", "Ring", "SlotInfo", "cursor_file", "epoch_in", "ring_file"]
 
-POPULATE_BYTES = 256 << 10  # in one step: 0.1 ms
+POPULATE_BYTES = 128 << 10  # in one step, which holds the GIL: 0.1 ms
 SPIN_NS = 50_000  # waking the other core costs about 30 us, so a spin of this length pays
 QUEUE_TIMEOUT_MS = 200  # as RocketMQ's waitTimeMillsInSendQueue: fail early instead of queueing
 WRITER_DEFAULTS: Final[dict[str, str | int]] = {

@@ -49,6 +49,8 @@ __all__ = ["Services"]
 
 log = logging.getLogger(__name__)
 
+POPULATE_REST_S = 0.002  # a ring of 64 MiB takes about a second
+
 
 class Services:
     """The parts of a broker that are no part of MQTT; `core.down` ends them.
@@ -292,10 +294,13 @@ class Services:
 
 
 async def _populate(rings: Iterable[Ring]) -> None:
-    """Touch the pages of the rings, some at a time: a publisher would wait for each one otherwise."""
+    """Touch the pages of the rings, some at a time: a publisher would wait for each one otherwise.
+
+    Clients connect at the same time, so most of the processor is left to them.
+    """
     for ring in rings:
         for _ in ring.populate():
-            await asyncio.sleep(0)
+            await asyncio.sleep(POPULATE_REST_S)
 
 
 def _has_groups(config: Config) -> bool:

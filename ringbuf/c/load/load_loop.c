@@ -66,6 +66,22 @@ static void failed(ld_run *run, ld_client *client, int kind, int64_t detail)
 
 /* ---- sending ---- */
 
+/* Remove what send() has sent from the output.  True if nothing is left. */
+static bool remove_sent(ld_run *run, ld_client *client, ssize_t sent)
+{
+    ld_buffer *out = &client->out;
+    sent = sent < 0 ? 0 : sent;
+    run->counters.bytes_out += (uint64_t)sent;
+    out->start += (uint32_t)sent;
+    if (out->start < out->end)
+        return false;
+    if (client->topic_count == 0) {
+        free(out->at);
+        *out = (ld_buffer){0};
+    }
+    return true;
+}
+
 /* Send the output, once.  False: the connection has ended. */
 static bool send_out(ld_run *run, ld_client *client)
 {
@@ -77,15 +93,9 @@ static bool send_out(ld_run *run, ld_client *client)
         failed(run, client, LD_FAIL_RESET, errno);
         return false;
     }
-    sent = sent < 0 ? 0 : sent;
-    run->counters.bytes_out += (uint64_t)sent;
-    out->start += (uint32_t)sent;
-    if (out->start < out->end) {
+    if (!remove_sent(run, client, sent)) {
         client->is_blocked = true;
         interest_set(run, client, EPOLLIN | EPOLLOUT);
-    } else if (client->topic_count == 0) {
-        free(out->at);
-        *out = (ld_buffer){0};
     }
     return true;
 }
@@ -194,10 +204,7 @@ static void greet(ld_run *run, ld_client *client)
         return;
     }
     client->state = LD_GREETING;
-    if (!ld_put(&client->out, run->frames + client->hello_at, client->hello_length)) {
-        failed(run, client, LD_FAIL_MEMORY, 0);
-        return;
-    }
+    client->is_blocked = false;
     interest_set(run, client, EPOLLIN);
     send_out(run, client);
 }
@@ -240,6 +247,27 @@ static void put_back(ld_run *run, ld_client *client)
     run->connect_next--;
 }
 
+/* Send CONNECT, and wait for the answer.  A loopback connection is open when connect() returns: its CONNECT
+ * leaves at once, which costs three system calls less.  Epoll reports when any other connection is open. */
+static void say_hello(ld_run *run, ld_client *client)
+{
+    if (!ld_put(&client->out, run->frames + client->hello_at, client->hello_length)) {
+        failed(run, client, LD_FAIL_MEMORY, 0);
+        return;
+    }
+    ssize_t sent = send(client->fd, client->out.at, client->out.end, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+        failed(run, client, LD_FAIL_CONNECT, errno);
+        return;
+    }
+    client->is_blocked = !remove_sent(run, client, sent);
+    client->state = client->is_blocked ? LD_OPENING : LD_GREETING;
+    client->interest = client->is_blocked ? EPOLLIN | EPOLLOUT : EPOLLIN;
+    struct epoll_event event = {.events = client->interest, .data.u32 = (uint32_t)(client - run->clients)};
+    if (epoll_ctl(run->epoll, EPOLL_CTL_ADD, client->fd, &event) != 0)
+        failed(run, client, LD_FAIL_CONNECT, errno);
+}
+
 static void open_one(ld_run *run, ld_client *client, uint64_t due_ns)
 {
     const struct sockaddr *address = (const struct sockaddr *)(const void *)run->address;
@@ -254,15 +282,13 @@ static void open_one(ld_run *run, ld_client *client, uint64_t due_ns)
     }
     if (address->sa_family != AF_UNIX)
         setsockopt(client->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    client->interest = EPOLLIN | EPOLLOUT;
-    struct epoll_event event = {.events = client->interest, .data.u32 = (uint32_t)(client - run->clients)};
     int result = connect(client->fd, address, run->address_length);
     if (result != 0 && errno == EAGAIN && address->sa_family == AF_UNIX)
         put_back(run, client);
     else if (result != 0 && errno != EINPROGRESS)
         failed(run, client, LD_FAIL_CONNECT, errno);
-    else if (epoll_ctl(run->epoll, EPOLL_CTL_ADD, client->fd, &event) != 0)
-        failed(run, client, LD_FAIL_CONNECT, errno);
+    else
+        say_hello(run, client);
 }
 
 /* Time at which the next client is due to connect; UINT64_MAX: it waits for others, or there is none. */
