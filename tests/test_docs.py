@@ -167,7 +167,8 @@ def test_names_that_a_checker_misses_would_pass_unseen() -> None:
 
 PROTOCOL = (ROOT / "docs/explanation/protocol.md").read_text()
 ROWS = [row for row in PROTOCOL.partition("## Choices")[0].splitlines() if row.startswith("| ")]
-PROOFS = re.findall(r"`(v311-\w+|v5-\w+|[\w/]+\.py): (.+?)`", PROTOCOL)
+WEB_CONSOLE = (ROOT / "docs/how-to/web-console.md").read_text()
+PROOFS = re.findall(r"`(v311-\w+|v5-\w+|[\w/]+\.py): (.+?)`", PROTOCOL + WEB_CONSOLE)
 
 
 def test_each_feature_of_the_protocol_names_its_proof() -> None:

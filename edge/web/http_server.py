@@ -2,6 +2,7 @@
 
     connections   CONNECTIONS_MAX together, OF_ADDRESS_MAX of one address of another machine
     first byte    REQUEST_S until the head of a request is there, KEEP_ALIVE_S between two requests
+    answer        STALL_S until the client has taken all that was written
     handshake     HANDSHAKE_S for TLS
 
 Owns the socket. Uses the protocol of uvicorn without its own loop, which wakes ten times a second for no
@@ -33,6 +34,7 @@ CONNECTIONS_MAX = 128
 OF_ADDRESS_MAX = 32
 REQUEST_S = 10.0
 KEEP_ALIVE_S = 30
+STALL_S = 60.0
 HANDSHAKE_S = 5.0
 HEAD_MAX_BYTES = 16 << 10
 STOP_S = 2.0
@@ -63,13 +65,14 @@ class _ConnectionPlaces:
 
 
 class _Protocol(H11Protocol):
-    """A connection that ends if its next request does not come in time."""
+    """A connection that ends if its next request does not come in time, or its answer is not taken."""
 
     def __init__(self, places: _ConnectionPlaces, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._places = places
         self._address: str | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None  # runs while the transport has output
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override, unused-ignore]
         peer = transport.get_extra_info("peername") or ("", 0)
@@ -77,6 +80,7 @@ class _Protocol(H11Protocol):
             transport.abort()
             return
         self._address = peer[0]
+        transport.set_write_buffer_limits(1, 0)  # 0 would stop TLS; pause_writing() while anything waits
         super().connection_made(transport)
         self._await_request()
 
@@ -85,6 +89,7 @@ class _Protocol(H11Protocol):
             return
         self._places.give(self._address)
         self._cancel()
+        self._cancel_stall()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -96,6 +101,19 @@ class _Protocol(H11Protocol):
             self._cancel()  # the head is there; the guard bounds the rest
         elif self._deadline is None and getattr(before, "response_complete", True):
             self._await_request()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall = self.loop.call_later(STALL_S, self._expire)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel_stall()
+
+    def _cancel_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def _await_request(self) -> None:
         self._cancel()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,29 @@ async def test_a_body_that_does_not_come_ends(
         writer.write(head + b"Content-Length: 9\r\n\r\n{")
         assert (await end_of(reader)).startswith(b"HTTP/1.1 408")
         writer.close()
+
+
+async def test_a_client_that_reads_no_answer_is_closed(
+    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "STALL_S", 0.3)
+
+    def is_closed() -> bool:
+        try:
+            client.send(HEAD)
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            return True
+        return False
+
+    async with serving(runtime_directory) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            with suppress(BlockingIOError):
+                client.send((HEAD + b"\r\n") * 5_000)
+            await until(is_closed)
 
 
 async def test_connections_are_bounded(runtime_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
