@@ -94,7 +94,9 @@ class StateFiles:
         # mode 0640.
         with suppress(OSError):
             ring_file(config.runtime_dir / SESSIONS_RING).chmod(0o600)
-        self._needed = (self.ring.epoch, 0)  # epoch and offset; the log may drop what is before
+        # Epoch and offset: the log may drop what is before. Nothing, until a snapshot of this start is saved:
+        # until then a power cut leaves the former snapshot, which needs the journal of its own epoch.
+        self._needed = (0, 0)
         self._found = SavedState()
         self.retained = RetainedStore(config.state_dir / RETAINED_NAME, sync=self.durability.is_logged)
         self._directory = config.runtime_dir
@@ -148,6 +150,7 @@ class StateFiles:
         reserve = None if self.durability.is_logged else Reserve(self._directory)
         on_disk = self.durability is Durability.DISK
         place = JournalTarget(self.ring, self._writer, files, on_disk, in_log_bytes, reserve)
+        offset = self.ring.extremes().end_offset
         try:
             broker.keep(place)
         except OSError as error:
@@ -155,6 +158,7 @@ class StateFiles:
                 "session snapshot failed at start, sessions end with the broker %s", pairs(reason=error)
             )
             return
+        self._snapshot_saved(offset)
         for file in self._places[not self.durability.is_logged]:
             file.unlink(missing_ok=True)
 
