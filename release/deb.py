@@ -59,6 +59,18 @@ from brim._command import main
 sys.exit(main())
 """
 
+# Programs of Debian's Python import Brim by this module. Other programs do not see the bundled packages.
+MODULE = '''\
+"""Brim, which the package brim has in /usr/lib/brim."""
+
+import importlib
+import sys
+
+sys.path.insert(0, "/usr/lib/brim")
+del sys.modules["brim"]
+importlib.import_module("brim")
+'''
+
 
 def main() -> int:
     """Build the package; print its name."""
@@ -91,7 +103,7 @@ def version() -> str:
 def install(wheel: Path, folder: Path, python: str) -> None:
     """Install the wheel and the locked dependencies for another machine or Python."""
     common = pip_for(folder, wheel.stem.partition("manylinux_2_17_")[2], python)
-    lock = ROOT / "locks" / "base.txt"
+    lock = ROOT / "locks" / "web.txt"  # with the web console
     subprocess.run([*common, "--require-hashes", f"--requirement={lock}"], check=True)
     shutil.rmtree(folder / "bin", ignore_errors=True)  # pip would warn of it
     subprocess.run([*common, str(wheel)], check=True)
@@ -110,6 +122,7 @@ def pip_for(folder: Path, machine: str, python: str) -> list[str]:
 def add_files(root: Path) -> None:
     """Add the command, the units, the configuration and the documents."""
     write(root / "usr/bin/brim", COMMAND, 0o755)
+    write(root / "usr/lib/python3/dist-packages/brim.py", MODULE)
     for name, instance in (("brim", ""), ("brim@", "%i")):
         write(root / f"lib/systemd/system/{name}.service", unit(instance))
     write(root / "etc/brim/brim.toml", (FILES / "brim.toml").read_text(), 0o640)

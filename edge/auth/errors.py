@@ -15,6 +15,9 @@ from edge.errors import EdgeError
 __all__ = ["AuthFileError", "PluginError", "text_of"]
 
 
+_ACCESS_REMEDY = "let the broker's user read it, by chgrp and chmod g+r"
+
+
 class AuthFileError(EdgeError):
     """A file cannot be used. `problems`: `file:line: ...` each, in the order of the file."""
 
@@ -23,12 +26,13 @@ class AuthFileError(EdgeError):
         self.problems = tuple(problems)
 
 
-def text_of(file: Path) -> str:
-    """The text of a password or ACL file. Raises AuthFileError."""
+def text_of(file: Path, *, missing: str = "correct the path") -> str:
+    """The text of a password or ACL file; `missing`: the remedy if there is none. Raises AuthFileError."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
-        raise AuthFileError([f"{file}:1: cannot be read: {error.strerror}"]) from error
+        remedy = missing if isinstance(error, FileNotFoundError) else _ACCESS_REMEDY
+        raise AuthFileError([f"{file}:1: cannot be read: {error.strerror}; {remedy}"]) from error
     except UnicodeDecodeError as error:
         raise AuthFileError([f"{file}:1: byte {error.start} is not UTF-8"]) from error
 

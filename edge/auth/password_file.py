@@ -5,7 +5,8 @@
 
 Empty lines and lines that begin with # are skipped. A name has no colon and no control character, and at most
 one line of each kind. Owns the parser, which reports all mistakes, and changes of one user. A change replaces
-the file in one step, and only its owner may read the new one. Never quotes the text after the colon.
+the file in one step; its owner may read it, and its group if it could before. Never quotes the text after
+the colon.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,7 +49,7 @@ Users = dict[str, User]
 
 def read_users(file: Path) -> Users:
     """Read the users in `file`; warn if others may read it. Raises AuthFileError with every mistake."""
-    text = text_of(file)
+    text = text_of(file, missing=f"`brim passwd {file} NAME` makes it")
     if file.stat().st_mode & stat.S_IROTH:
         log.warning("password file is readable by all users; run chmod o-r %s", pairs(file=file))
     return parse_users(text, str(file))
@@ -132,7 +134,7 @@ def _replace(file: Path, text: str) -> None:
         target = file.resolve()
         with NewFile(OsFiles(), str(target), mode=0o600, shared=True) as new:
             new.write(text.encode())
-            _keep_owner(target, new.handle)
+            _keep_access(target, new.handle)
             new.publish(sync_name=False)  # the directory may not be readable
     except OSError as error:
         raise EdgeError(
@@ -140,8 +142,23 @@ def _replace(file: Path, text: str) -> None:
         ) from error
 
 
-def _keep_owner(target: Path, descriptor: int) -> None:
-    """Keep the owner of the file: root may change it, and the broker's user must still be able to read it."""
-    if os.geteuid() == 0 and target.exists():
+def _keep_access(target: Path, descriptor: int) -> None:
+    """Let those read the new file who read the old one: root may change it, a broker reads it by its group.
+
+    A first file that root writes into a directory of a group, such as /etc/brim, is readable for that group.
+    """
+    is_root, now = os.geteuid() == 0, os.fstat(descriptor)
+    user, group, group_reads = now.st_uid, now.st_gid, False
+    if target.exists():
         was = target.stat()
-        os.fchown(descriptor, was.st_uid, was.st_gid)
+        user, group, group_reads = was.st_uid, was.st_gid, bool(was.st_mode & stat.S_IRGRP)
+    elif is_root and (above := target.parent.stat()).st_gid:
+        entered = stat.S_IRGRP | stat.S_IXGRP
+        group, group_reads = above.st_gid, above.st_mode & entered == entered
+    if is_root:
+        os.fchown(descriptor, user, group)
+    elif group_reads:
+        with suppress(PermissionError):  # not a member of that group: then it may not read the file
+            os.fchown(descriptor, -1, group)
+    if group_reads and os.fstat(descriptor).st_gid == group:
+        os.fchmod(descriptor, 0o640)

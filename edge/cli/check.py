@@ -13,10 +13,12 @@ from pathlib import Path
 
 from edge.auth.backend import AuthFiles
 from edge.auth.errors import AuthFileError
+from edge.auth.password_file import read_users
 from edge.auth.rule_warnings import rule_warnings
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words
 from edge.config import loader
+from edge.config.named_files import unreadable_by_service
 from edge.config.schema import Config
 from edge.errors import ConfigError, EdgeError
 
@@ -41,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
         return Exit.USAGE
     try:
         files = AuthFiles.read(config.auth.password_file, config.auth.acl_file)
+        if config.web.users_file is not None:
+            read_users(config.web.users_file)
     except AuthFileError as error:
         print("\n".join(error.problems), file=sys.stderr)
         return Exit.USAGE
@@ -50,13 +54,15 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{arguments.file}: no mistakes")
     for line in (*_summary(config), *_auth_summary(config, files)):
         print(f"  {line}")
+    for warning in unreadable_by_service(arguments.file, config):
+        print(f"  WARNING: {warning}")
     return 0
 
 
 def _tls_mistakes(config: Config) -> Iterator[str]:
     """Mistakes in the files themselves: missing, of different keys, or not valid today."""
     places = [(f"listener[{index}]", listener.tls) for index, listener in enumerate(config.listener)]
-    for place, tls in (*places, ("metrics", config.metrics.tls)):
+    for place, tls in (*places, ("metrics", config.metrics.tls), ("web", config.web.tls)):
         if tls is None:
             continue
         from edge.transport.tls import Certificates

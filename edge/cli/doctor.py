@@ -1,7 +1,9 @@
 """Check the machine, the files and the network of a broker, and name the fix of each mistake.
 
-Works with and without a running broker, and changes nothing. Run it as the broker's user. Exit status: 0 all
-is well, 1 warnings, 2 errors.
+Works with and without a running broker, and changes nothing. Without options it checks the broker of this
+user; if there is none, the service of the system, with its configuration, its directories and the rights of
+its user, which needs root. Otherwise run it as the broker's user. Exit status: 0 all is well, 1 warnings, 2
+errors.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from typing import Any
 from edge.cli import VERSION
 from edge.cli.color import colored
 from edge.cli.config_options import add_config_arguments, configured
+from edge.config.directories import control_socket, default_runtime_dir, instance
 from edge.config.schema import Config
 from edge.doctor.findings import Finding, Severity, error, ok
+from edge.doctor.service import SystemdService, installed_service
 from edge.errors import BrokerUnreachable, ConfigError
 from edge.terminal_escape import escaped
 
@@ -53,6 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
+    if (service := _service(arguments)) is not None:
+        if not service.enter():
+            fix = "run it by root: `sudo brim doctor`"
+            yield error("service", f"{service.unit} runs as user {service.user}", "of this user", fix)
+            return
+        arguments.config = service.config
+        yield ok("service", f"{service.unit}, user {service.user}")
     try:
         config = configured(arguments)
     except ConfigError as problem:
@@ -72,6 +83,14 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield from check_files(config, runs=status is not None)
     yield from check_ports(config) if status is None else check_broker(status, VERSION)
     yield from check_targets(config)
+
+
+def _service(arguments: argparse.Namespace) -> SystemdService | None:
+    """The service of the system, if nothing else is chosen."""
+    chosen = (arguments.config, arguments.runtime_dir, arguments.state_dir)
+    if any(it is not None for it in chosen) or control_socket(default_runtime_dir()).exists():
+        return None
+    return installed_service(instance())
 
 
 def _status(config: Config) -> dict[str, Any] | None:

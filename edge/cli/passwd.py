@@ -1,8 +1,9 @@
 """Add, change or delete a user of a password file.
 
 Prompts for the password, or reads it from standard input (one line). The file is that of
-`auth.password_file`. It is created if it does not exist, readable by its owner only, and replaced
-atomically, so that a running broker may read it at any time. The broker reads it again on SIGHUP.
+`auth.password_file`. It is replaced atomically, so that a running broker may read it at any time. It keeps
+its owner and group. A first file is readable by its owner only; one that root makes in the directory of a
+group, such as /etc/brim, also by that group. The broker reads it again after `brim reload`.
 mosquitto_passwd writes such files too, and Mosquitto reads those with --hash pbkdf2.
 """
 

@@ -20,12 +20,14 @@ _SERVICE = """\
 [Unit]
 Description=Brim edge broker{title}
 Documentation=man:brim(1)
-{order}
+{order}StartLimitIntervalSec=0
+
 [Service]
 Type=notify
 ExecStart={command}
 ExecReload=/bin/sh -c "kill -HUP $MAINPID"
 Restart=on-failure
+RestartSec=1
 WatchdogSec=30
 LimitNOFILE=65536
 LimitRTPRIO=10

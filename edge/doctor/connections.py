@@ -42,8 +42,9 @@ def check_ports(config: Config) -> Iterator[Finding]:
         for n, listener in enumerate(config.listener)
         if listener.path is None
     ]
-    if config.metrics.listen:
-        places.append(("metrics.listen", *split_address(config.metrics.listen)))
+    for key, address in (("metrics.listen", config.metrics.listen), ("web.listen", config.web.listen)):
+        if address:
+            places.append((key, *split_address(address)))
     for key, host, port in places:
         if (reason := _bind_error(host, port)) and reason[0] != 0:
             owner = port_owner(port) or "another program"
@@ -56,9 +57,11 @@ def check_ports(config: Config) -> Iterator[Finding]:
 def _bind_error(host: str, port: int) -> tuple[int, str] | None:
     try:
         family, *_, address = min(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        socket.create_server(address[:2], family=family).close()
+        is_every = family == socket.AF_INET6 and address[0] == "::"  # IPv4 included, as the broker listens
+        socket.create_server(address[:2], family=family, dualstack_ipv6=is_every).close()
     except OSError as problem:
-        return problem.errno or -1, problem.strerror or str(problem)
+        number = problem.errno or -1
+        return number, os.strerror(number) if number > 0 else problem.strerror or str(problem)
     return None
 
 

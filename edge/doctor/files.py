@@ -10,6 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from edge.auth.acl_file import read_rules
+from edge.auth.errors import AuthFileError
+from edge.auth.password_file import read_users
 from edge.config.listener import Tls
 from edge.config.schema import Config
 from edge.doctor.findings import Finding, error, ok, warning
@@ -45,9 +48,11 @@ def check_files(config: Config, *, runs: bool) -> Iterator[Finding]:
     for place, tls in (
         *((f"listener[{n}]", listener.tls) for n, listener in enumerate(config.listener)),
         ("metrics", config.metrics.tls),
+        ("web", config.web.tls),
     ):
         if tls is not None:
             yield from _certificate(place, tls)
+    yield from _users_and_rules(config)
 
 
 def _directory(key: str, path: Path, *, in_memory: bool) -> Finding:
@@ -96,6 +101,24 @@ def _free_space(config: Config) -> Finding:
         if used >= config.log.disk_warn_percent
         else ok("disk space", value, limit)
     )
+
+
+def _users_and_rules(config: Config) -> Iterator[Finding]:
+    """Files of users and access rules: readable for this user, and valid."""
+    for key, file, read in (
+        ("auth.password_file", config.auth.password_file, read_users),
+        ("auth.acl_file", config.auth.acl_file, read_rules),
+        ("web.users_file", config.web.users_file, read_users),
+    ):
+        if file is None:
+            continue
+        try:
+            read(file)
+        except AuthFileError as problem:
+            for line in problem.problems:
+                yield error(key, line, f"readable by user {os.geteuid()}, and valid", f"mend {file}")
+        else:
+            yield ok(key, str(file))
 
 
 def _certificate(place: str, tls: Tls) -> Iterator[Finding]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 import msgspec
 
@@ -25,6 +27,7 @@ __all__ = ["WebProcess"]
 
 log = logging.getLogger(__name__)
 
+ROOT = str(Path(__file__).resolve().parents[2])  # the Debian package has it outside of Python's path
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
 STEADY_S = 60.0  # after such a time the next wait is the first one again
 STOP_S = 5.0
@@ -63,9 +66,12 @@ class WebProcess:
     async def _run_once(self) -> int:
         """Exit status of the process."""
         level = logging.getLevelName(logging.getLogger().level).lower()
+        path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
         words = ("--with-parent", "--log-level", level, "--log-format", logging_setup.form())
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "edge", "web", "--runtime-dir", str(self._config.runtime_dir), *words),
+            *(sys.executable, "-P", "-m", "edge", "web"),
+            *("--runtime-dir", str(self._config.runtime_dir), *words),
+            env={**os.environ, "PYTHONPATH": path},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C ends the broker, and with it the pipe

@@ -24,6 +24,23 @@ brim pub plant/1 kept -r -q 1 && brim sub plant/1 -C 1
 pid=$(systemctl show brim -p MainPID --value)
 grep -E 'NoNewPrivs|Seccomp:' /proc/$pid/status
 systemctl reload brim && echo reloaded
+python3 -c 'import brim
+with brim.subscribe("plant/1", start="oldest") as plant:
+    print("program", bytes(next(iter(next(iter(plant))))).decode())'
+console='
+[web]
+listen = "127.0.0.1:8080"
+users_file = "web.users"'
+cp /etc/brim/brim.toml /root/plain.toml; echo "$console" >> /etc/brim/brim.toml
+brim check /etc/brim/brim.toml 2>&1 | grep -o 'brim passwd .* makes it'
+echo secret | brim passwd --password-stdin /etc/brim/web.users ann && stat -c '%G %a' /etc/brim/web.users
+systemctl restart brim
+until python3 -c 'from urllib.request import urlopen
+print("console", urlopen("http://127.0.0.1:8080/").status)'; do sleep 0.2; done
+brim doctor | grep -E 'service:|users_file'
+chmod 600 /etc/brim/web.users; brim check /etc/brim/brim.toml | grep -o 'the group brim, .* cannot read .*;'
+brim doctor | grep -o 'web.users_file: .* Permission denied'
+cat /root/plain.toml > /etc/brim/brim.toml
 systemctl restart brim && brim sub plant/1 -C 1
 before=$(ring); systemctl stop brim; systemctl start brim; [ "$before" = "$(ring)" ] && echo rings survive
 cp /etc/brim/brim.toml /root/first.toml
@@ -32,7 +49,6 @@ systemctl restart brim; brim pub plant/1 again -q 1
 before=$(ring --runtime-dir /dev/shm/brim); systemctl stop brim; systemctl start brim
 [ "$before" = "$(ring --runtime-dir /dev/shm/brim)" ] && echo "$before" | grep -o 'records 1'
 cat /root/first.toml > /etc/brim/brim.toml
-systemctl reset-failed brim  # systemd permits five starts in ten seconds
 systemctl restart brim
 brim backup /root/backup > /dev/null; systemctl stop brim
 rm -r /var/lib/brim /run/brim; brim restore /root/backup --state-dir /var/lib/brim --runtime-dir /run/brim |
@@ -59,6 +75,15 @@ kept
 NoNewPrivs:	1
 Seccomp:	2
 reloaded
+program kept
+brim passwd /etc/brim/web.users NAME` makes it
+ann: added
+brim 640
+console 200
+ok      service: brim.service, user brim
+ok      web.users_file: /etc/brim/web.users
+the group brim, which reads /etc/brim/brim.toml, cannot read /etc/brim/web.users;
+web.users_file: /etc/brim/web.users:1: cannot be read: Permission denied
 kept
 rings survive
 records 1

@@ -66,7 +66,7 @@ def anchors(page: Path) -> set[str]:
 def commands(program: str) -> Iterator[tuple[Path, list[str]]]:
     """Page and words of each line in a shell block that calls `program`."""
     for block in blocks("sh"):
-        for line in (_SHELL_PREFIX.sub("", line) for line in block.text.splitlines()):
+        for line in (_SHELL_PREFIX.sub("", line) for line in block.text.replace("\\\n", " ").splitlines()):
             if line.split(" ")[0] == program:
                 yield block.page, shlex.split(line, comments=True)[1:]
 

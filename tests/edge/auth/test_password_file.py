@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -159,3 +160,31 @@ def test_a_file_that_cannot_be_written_is_said_and_nothing_is_left_behind(tmp_pa
     with pytest.raises(EdgeError):
         change_user(tmp_path / "directory", "ann", PBKDF2)
     assert os.listdir(tmp_path) == ["directory"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another group")
+def test_a_file_that_root_writes_is_readable_for_the_group_of_its_directory_and_stays_so(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "users"
+    os.chown(tmp_path, 0, 4_242)
+    tmp_path.chmod(0o750)
+    for user in ("ann", "bob"):
+        change_user(file, user, PBKDF2)
+        assert (file.stat().st_gid, file.stat().st_mode & 0o777) == (4_242, 0o640)
+    file.chmod(0o600)
+    os.chown(file, 77, 4_242)
+    change_user(file, "ann", PBKDF2)
+    assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (77, 0o600)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    os.chown(closed, 0, 4_242)
+    change_user(closed / "users", "ann", PBKDF2)
+    assert (closed / "users").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_cannot_be_read_names_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(
+        AuthFileError, match=r"No such file or directory; `brim passwd .*/users NAME` makes it"
+    ):
+        read_users(tmp_path / "users")

@@ -162,6 +162,15 @@ def bad_setting(place: Place, _: pytest.MonkeyPatch) -> None:
     place.top = "edge_idd = 1"
 
 
+def no_users(place: Place, _: pytest.MonkeyPatch) -> None:
+    place.settings = '[auth]\npassword_file = "users"\n'
+
+
+def bad_rules(place: Place, _: pytest.MonkeyPatch) -> None:
+    (place.directory / "acl").write_text("topic raed plant/#\n")
+    place.settings = '[auth]\nacl_file = "acl"\n'
+
+
 MISTAKES: dict[Callable[[Place, pytest.MonkeyPatch], None], tuple[str, str, str, str]] = {
     expired: ("certificate of listener[0]", "error", "expired", "new certificate"),
     ends_soon: ("certificate of listener[0]", "warning", "valid for 9 days", "renew"),
@@ -181,6 +190,8 @@ MISTAKES: dict[Callable[[Place, pytest.MonkeyPatch], None], tuple[str, str, str,
     old_package: ("package msgspec", "error", "0.1", "pip install 'msgspec"),
     few_files: ("open files", "warning", "256", "LimitNOFILE"),
     no_sink: ("bridge lake", "warning", "refused", "start the service"),
+    no_users: ("auth.password_file", "error", "No such file", "mend"),
+    bad_rules: ("auth.acl_file", "error", "acl:1", "mend"),
     bad_setting: ("configuration", "error", "edge_idd", "brim check"),
 }
 
@@ -213,6 +224,14 @@ def test_a_taken_port_is_named_with_its_owner(place: Place) -> None:
     finding = found["port of listener[0]"]
     assert (status, finding["state"]) == (Severity.ERROR, "error")
     assert "(pid " in finding["fix"]
+
+
+def test_a_port_of_every_address_is_taken_by_a_program_that_has_it_for_ipv4(place: Place) -> None:
+    place.listener = 'host = "::"\nallow_anonymous = true'
+    with socket.create_server(("0.0.0.0", place.port)):
+        _, found = place.examined()
+    assert found["port of listener[0]"]["state"] == "error"
+    assert "Address already in use (" in found["port of listener[0]"]["value"]
 
 
 def test_a_running_broker_has_its_ports_and_its_troubles_are_findings(
