@@ -1,11 +1,11 @@
-"""Log throttle: limits a repeated log message to one every 10 s.  Owns the time of the last one."""
+"""Limits of repeated log messages: one every 10 s, or a number at once and then a steady rate."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-__all__ = ["LogThrottle"]
+__all__ = ["LineBudget", "LogThrottle"]
 
 AGAIN_S = 10.0
 
@@ -24,3 +24,27 @@ class LogThrottle:
             return False
         self._last_s = now_s
         return True
+
+
+class LineBudget:
+    """A limit of lines: `burst` of them at once, then `per_s` a second. Counts the lines left out."""
+
+    def __init__(self, burst: int, per_s: float) -> None:
+        self._burst, self._per_s = float(burst), per_s
+        self._lines, self._last_s = self._burst, 0.0
+        self._left_out = 0
+
+    def take(self, now_s: float) -> bool:
+        """True if a line may be written now. A clock that is set back adds no lines."""
+        earned = max(0.0, now_s - self._last_s) * self._per_s
+        self._lines, self._last_s = min(self._burst, self._lines + earned), now_s
+        if self._lines < 1.0:
+            self._left_out += 1
+            return False
+        self._lines -= 1.0
+        return True
+
+    def left_out(self) -> int:
+        """Number of lines left out since the last call."""
+        count, self._left_out = self._left_out, 0
+        return count

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TextIO
 
+from edge.log_throttle import LineBudget
 from edge.recent_lines import RecentLines
 from edge.terminal_escape import escaped
 
@@ -38,6 +39,8 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 AUDIT: Final = "brim.audit"
 
 LINES_PER_S = 50  # of one kind: lines of one place in the code
+AUDIT_BURST = 50  # lines of one kind of the audit log at once, and then
+AUDIT_PER_S = 0.5  # a second: clients that have not logged in cause them, and must not fill a disk
 KINDS_MAX = 1_000
 WAITING_MAX = 10_000  # lines
 VALUE_MAX = 1_000  # characters of a value: a client may choose 64 KiB of text, and has not logged in yet
@@ -131,29 +134,28 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _Limit(logging.Filter):
-    """Filter for LINES_PER_S lines of each kind. The next line after an excess has the number left out."""
+    """Filter for a budget of lines of each kind. The next line after an excess has the number left out."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._kinds: dict[tuple[str, str], list[int]] = {}  # kind -> [second, lines in it, lines left out]
+        self._kinds: dict[tuple[str, str], LineBudget] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        second = int(record.created)
         if len(self._kinds) >= KINDS_MAX:  # a library that puts values into its messages has unbounded kinds
             self._kinds.clear()
-        kind = self._kinds.setdefault((record.name, str(record.msg)), [second, 0, 0])
-        if kind[0] != second:
-            left_out = kind[2]
-            kind[:] = [second, 0, 0]
-            if left_out:
-                count, values = pairs(lines_left_out=left_out), record.args
-                if isinstance(values, tuple) and values:  # the line keeps its fields
-                    record.msg, record.args = f"{record.msg} %s", (*values, count)
-                else:
-                    record.msg, record.args = f"{record.getMessage()} {count}", None
-        kind[1] += 1
-        kind[2] += kind[1] > LINES_PER_S
-        return kind[1] <= LINES_PER_S
+        kind = record.name, str(record.msg)
+        if (budget := self._kinds.get(kind)) is None:
+            limits = (AUDIT_BURST, AUDIT_PER_S) if record.name == AUDIT else (LINES_PER_S, LINES_PER_S)
+            budget = self._kinds[kind] = LineBudget(*limits)
+        if not budget.take(record.created):
+            return False
+        if left_out := budget.left_out():
+            count, values = pairs(lines_left_out=left_out), record.args
+            if isinstance(values, tuple) and values:  # the line keeps its fields
+                record.msg, record.args = f"{record.msg} %s", (*values, count)
+            else:
+                record.msg, record.args = f"{record.getMessage()} {count}", None
+        return True
 
 
 class _Waiting(logging.Handler):

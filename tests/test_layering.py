@@ -38,7 +38,7 @@ edge:
 edge.errors: ringbuf
 edge.log_throttle:
 edge.terminal_escape:
-edge.logging_setup: edge.recent_lines edge.terminal_escape msgspec
+edge.logging_setup: edge.log_throttle edge.recent_lines edge.terminal_escape msgspec
 edge.recent_lines:
 edge.waiting:
 edge.rpc: EDGE msgspec

@@ -22,7 +22,8 @@ from edge.broker.router import Router
 from edge.broker.sessions import Session, Sessions
 from edge.broker.wills import Wills
 from edge.engine.engine import Engine
-from edge.logging_setup import AUDIT, LoggedPairs, pairs
+from edge.log_throttle import LineBudget
+from edge.logging_setup import AUDIT, AUDIT_BURST, AUDIT_PER_S, LoggedPairs, pairs
 from edge.mqtt import (
     Auth,
     ConnAck,
@@ -41,6 +42,8 @@ __all__ = ["ConnectedClient", "Connections", "audit_facts", "encode_within"]
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
+
+CONNECTION_LINES = AUDIT_BURST - 10  # of connections, and of their ends, at once; then as the audit log
 
 _SentPacket: TypeAlias = Auth | ConnAck | Disconnect | SubAck | UnsubAck
 
@@ -84,6 +87,8 @@ class Connections:
         self._journal = journal
         self._clock = clock
         self._by_connection: dict[int, ConnectedClient] = {}
+        self._connected_lines = LineBudget(CONNECTION_LINES, AUDIT_PER_S)
+        self._ended_lines = LineBudget(CONNECTION_LINES, AUDIT_PER_S)
 
     def __len__(self) -> int:
         return len(self._by_connection)
@@ -113,9 +118,7 @@ class Connections:
         self.clients_max_seen = max(self.clients_max_seen, len(self._by_connection))
         if self.watchers:
             self.notify_watchers(lambda watcher: watcher.connected(client.client_info))
-        # the text is built only on demand: a whole fleet may reconnect at once
-        if audit.isEnabledFor(logging.DEBUG):
-            audit.debug("client connected %s", audit_facts(client.client_info))
+        self._record("client connected", self._connected_lines, client.client_info)
 
     def send_packet(self, client: ConnectedClient, packet: Auth | Disconnect | SubAck | UnsubAck) -> None:
         """Send a packet, without its Reason String if the client does not want it or the packet gets too
@@ -140,12 +143,14 @@ class Connections:
         reason: ReasonCode | None = None,
         reason_string: str | None = None,
         reference: str | None = None,
+        cause: str = "",
     ) -> None:
         """End a connection: the only way out for an accepted client.
 
         `will`: True if the client left without DISCONNECT, so that its will is published [MQTT-3.1.2-8].
         `reason` is sent to an MQTT 5 client first, in DISCONNECT, together with `reference` (another server).
         `reason_string` is the Reason String, sent if the client requested problem information.
+        `cause`: words for the audit log, if there is no `reason`.
         """
         client = self._by_connection.pop(connection, None)
         if client is not None and reason is not None and client.version == Version.V5:
@@ -160,6 +165,8 @@ class Connections:
         elif client.will is not None:
             self._wills.discarded(client.client_info, client.will)
         self.detach(client.session)
+        cause = reason.words if reason is not None else cause
+        self._record("connection ended", self._ended_lines, client.client_info, cause=cause)
         if self.watchers:
             self.notify_watchers(lambda watcher: watcher.disconnected(client.client_info))
 
@@ -175,6 +182,14 @@ class Connections:
         self._router.forget(session)
         self._sessions.close(session)
         self._wills.session_ended(session.client_id)
+
+    def _record(self, event: str, lines: LineBudget, client_info: ClientInfo, **facts: str) -> None:
+        """Write to the audit log. Text is built within the budget: a whole fleet may reconnect at once."""
+        if audit.isEnabledFor(logging.INFO) and lines.take(self._clock()):
+            more: dict[str, object] = dict(facts)
+            if left_out := lines.left_out():
+                more["lines_left_out"] = left_out
+            audit.info(f"{event} %s %s", audit_facts(client_info), pairs(**more))
 
     def notify_watchers(self, notify: Callable[[Watcher], None]) -> None:
         """Notify every watcher."""

@@ -351,13 +351,12 @@ class Broker:
                 text = "a session that was to end with its connection cannot be kept"
                 raise ProtocolError(Rule.SESSION_EXPIRY_STAYS_ZERO, text, client.version)
             client.session.expiry_s = self.sessions.allowed_s(expiry_s)
-        self._end(client.connection, will=packet.reason_code != ReasonCode.SUCCESS)
+        is_normal = packet.reason_code == ReasonCode.SUCCESS
+        cause = "" if is_normal else f": {packet.reason_code.words}"
+        self._end(client.connection, will=not is_normal, cause=f"DISCONNECT{cause}")
 
     def _closed(self, connection: int, cause: int) -> None:
-        if log.isEnabledFor(logging.DEBUG) and (client := self.clients.get(connection)) is not None:
-            words = CloseCause(cause).words
-            log.debug("connection lost %s", pairs(client=client.client_info.client_id, cause=words))
-        self._end(connection, will=True)
+        self._end(connection, will=True, cause=CloseCause(cause).words)
 
     def _end(
         self,
@@ -367,11 +366,17 @@ class Broker:
         reason: ReasonCode | None = None,
         reason_string: str | None = None,
         reference: str | None = None,
+        cause: str = "",
     ) -> None:
         self._authenticating.forget(connection)
         self._pending.forget(connection)
         self.clients.end(
-            connection, will=will, reason=reason, reason_string=reason_string, reference=reference
+            connection,
+            will=will,
+            reason=reason,
+            reason_string=reason_string,
+            reference=reference,
+            cause=cause,
         )
 
     def acl_changed(self, access: AccessList | None) -> None:

@@ -117,6 +117,22 @@ def test_lines_of_one_kind_are_limited_and_the_rest_are_counted(output, monkeypa
     assert lines[-1].endswith("refused n=last lines_left_out=7")
 
 
+def test_the_audit_log_takes_a_burst_and_then_a_rate_that_fills_no_disk(output, monkeypatch):
+    logging_setup.configure("info", "text", output)
+    audit, clock = logging.getLogger(logging_setup.AUDIT), [1_000.0]
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    monkeypatch.setattr("time.time_ns", lambda: int(clock[0] * 1e9))
+    for _ in range(10 * 3_600):
+        audit.info("client refused %s", pairs(peer="10.0.0.7"))
+        clock[0] += 0.1
+    lines = output.getvalue().splitlines()
+    assert len(lines) <= logging_setup.AUDIT_BURST + 3_600 * logging_setup.AUDIT_PER_S + 1
+    assert lines[-1].endswith("lines_left_out=19")
+    clock[0] -= 3_600
+    audit.info("client refused %s", pairs(peer="10.0.0.7"))
+    assert len(output.getvalue().splitlines()) == len(lines)  # a clock that is set back gives no lines
+
+
 def test_a_logging_thread_does_not_wait_for_a_reader(output):
     import os
     import threading

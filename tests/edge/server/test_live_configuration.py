@@ -193,11 +193,15 @@ def test_a_hangup_changes_the_level_of_the_log(runtime_directory: Path, tmp_path
     broker = BrimProcess(runtime_directory, tmp_path, bridge=False, log_level=None)
     with broker:
         config = tmp_path / "brim.toml"
-        config.write_text('log_level = "debug"\n' + config.read_text())
-        os.kill(broker.pid, signal.SIGHUP)
-        broker.log_until("setting changed name=log_level")
+        text = config.read_text()
+        config.write_text('log_level = "error"\n' + text)
+        assert main(["reload", "--runtime-dir", str(runtime_directory)]) == 0
+        with SocketClient(broker.port, "unseen"):
+            config.write_text('log_level = "info"\n' + text)
+            os.kill(broker.pid, signal.SIGHUP)
+            broker.log_until("setting changed name=log_level before=error")
         with SocketClient(broker.port, "seen"):
-            broker.log_until("client connected client=seen")
+            assert "client=unseen" not in broker.log_until("client connected client=seen").split("ended")[0]
 
 
 def test_publishers_do_not_wait_for_a_bridge_that_was_removed(
