@@ -33,6 +33,7 @@ from persistence.errors import ArchiveUnavailable, LogError, NoDiskRoom
 from persistence.free_disk_space import DiskRules, DiskStep, disk_step, floors
 from persistence.log.log import Log
 from persistence.maintenance.background_process import Job, TaskFailed, Worker
+from persistence.maintenance.removal_warnings import RemovalWarnings
 from persistence.maintenance.retention_rules import Floor, Removal, Retention, StreamRules
 from persistence.maintenance.scrub import ScrubOrder, ScrubResult
 from persistence.maintenance.segment_ages import SegmentAges
@@ -135,6 +136,7 @@ class Maintenance:
         self.refused: dict[int, str] = {}  # segments that cannot be archived, with the cause
         self.trouble = ""  # cause of the last failed job
         self.turns = ScrubOrder(rules.scrub_interval_s)
+        self._warnings = RemovalWarnings()
         self._worker = worker
         self._job: Job | None = None
         self._on_full = on_full
@@ -185,6 +187,7 @@ class Maintenance:
         self._let_memory_go()
         segments = self.segments()
         pause_s = self._retain(segments)
+        self._warnings.write(now_s)
         self._take_result(now_s)
         if may_begin and self._job is None and now_s >= self._not_before_s:
             self._begin(self.segments(), now_s)
@@ -215,6 +218,7 @@ class Maintenance:
     def close(self) -> None:
         """Forget the current job; the worker stops it."""
         self._job = None
+        self._warnings.end()
 
     # ---- the disk ----
 
@@ -309,15 +313,9 @@ class Maintenance:
         self.refused.pop(removal.base, None)
         for stream, records in removal.forced_records.items():
             self.forced_records[stream] += records
-            log.warning("records removed against the rules stream=%s records=%d", stream, records)
         for loss in removal.losses:
             self.lost[loss.consumer] += loss.records
-            log.warning(
-                "records removed unread consumer=%s ring=%s records=%d",
-                loss.consumer,
-                loss.ring,
-                loss.records,
-            )
+        self._warnings.add(removal)
 
     # ---- archiving and scrubbing ----
 

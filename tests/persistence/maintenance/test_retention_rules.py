@@ -336,3 +336,21 @@ def test_any_rules_keep_what_is_wanted_and_order() -> None:
         assert gone == list(range(len(gone)))
         assert len(gone) < count
         assert all(3600 * (count - number) > 7200 for number in gone)
+
+
+def test_many_removals_make_one_warning_for_each_consumer_in_ten_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = Kept(filled(40), MaintenanceRules(retain_bytes=3 << 16, scrub_bytes_per_s=0))
+    kept.floors["a-0"] = [Floor("bridge lake", 7, 10), Floor("sessions", 7, 0)]
+    before = len(kept.bases())
+    kept.steps()
+    kept.maintenance.close()
+    lines = [record.getMessage() for record in caplog.records if "removed unread" in record.message]
+    assert before - len(kept.bases()) > len(lines) / 2
+    for consumer in ("bridge lake", "sessions"):
+        own = [
+            dict(word.split("=") for word in line.rsplit(" ", 2)[1:]) for line in lines if consumer in line
+        ]
+        assert sum(int(it["records"]) for it in own) == kept.maintenance.lost[consumer] > 0
+        assert sum(int(it["segments"]) for it in own) > len(own)
