@@ -22,7 +22,8 @@ replaced, readers do not see all records: run it when no reader is active.
 A Delta or Iceberg table is compacted by one commit: the small files of a day become large ones, and readers
 are not affected. For these tables there is more maintenance:
 
-    --retain-days 90    delete records of days (UTC) before the last 90; whole files, so this is fast
+    --retain-days 90    delete records of days (UTC) before the last 90; whole files, so this is fast.
+                        `brim spark gaps --table` counts them apart, and not as missing
     --clean-hours 168   forget versions of the table that are older, and delete the files that no version has:
                         replaced ones, and those of batches that were killed. Queries on an older version
                         fail, and so do batches that take longer
@@ -44,9 +45,10 @@ from pyarrow import fs
 from bridge.errors import BridgeError, SourceOptionError
 from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import add_spark_arguments, command, spark_of
+from bridge.spark.removed_ranges import declare_removed
 from bridge.spark.table_layout import write_files
 from bridge.spark.table_places import checked_state, opened
-from bridge.spark.tables import TableLog, log_of
+from bridge.spark.tables import TableLog, log_of, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,7 +128,9 @@ def _maintained(
     """Retention, compaction and cleaning of a table with a log, in this order."""
     outcome = CompactResult(table)
     if retain_days is not None:
-        log.delete_before(datetime.now(UTC).date() - timedelta(days=retain_days))
+        day = datetime.now(UTC).date() - timedelta(days=retain_days)
+        if log.last_batch() is not None and declare_removed(read_table(spark, table), table, day):
+            log.delete_before(day)
     outcome.batches, outcome.files = log.compact(spark, file_bytes)
     if clean_hours is not None:
         outcome.deleted = log.clean(clean_hours)

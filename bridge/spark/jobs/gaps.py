@@ -5,8 +5,8 @@
 
 Offsets of a partition are dense within an epoch, and numbers of files are dense for an edge. So the present
 ones determine the missing ones. The file after a range that was lost by policy, or skipped on purpose,
-declares the range. Every offset of the files must be in the table once. Records in its quarantine are counted
-separately.
+declares the range. Every offset of the files must be in the table once. Records in its quarantine, and
+those that `brim spark compact --retain-days` has removed, are counted separately.
 
 Exit status, see bridge.spark.verdict: 0 complete; 5 records were skipped on purpose; 4 records are lost, and
 declared; 1 something is missing without a declaration, is twice in the table, two files have the same number,
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,12 +27,13 @@ from bridge.rangeset import Ranges, count, subtract, union
 from bridge.spark.completeness import Account, EpochKey, FileInfo, account
 from bridge.spark.jobs.common import add_landing_arguments, add_spark_arguments, command, spark_of
 from bridge.spark.landing_zone import Landing, StoredFile
+from bridge.spark.removed_ranges import islands, removed_ranges
 from bridge.spark.table_places import checked_state
 from bridge.spark.tables import read_table
 from bridge.spark.verdict import LakeVerdict, sentence, verdict_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["TableAccount", "file_infos", "landing_account", "main", "table_account"]
 
@@ -47,7 +47,8 @@ class TableAccount(NamedTuple):
     epoch: EpochKey
     records: int
     quarantined: int
-    missing: Ranges  # in files, and neither in the table nor in quarantine
+    removed: int  # by --retain-days of `brim spark compact`
+    missing: Ranges  # in files, and neither in the table nor in quarantine, nor removed
     doubled: int  # rows too many
     unknown: Ranges  # in the table, and in no file
 
@@ -75,12 +76,13 @@ def table_account(spark: SparkSession, table: str, files: Account) -> list[Table
     """The account of the table that bronze made of those files."""
     from pyspark.errors import AnalysisException
 
-    rows, there = _islands(read_table(spark, table))
+    rows, there = islands(read_table(spark, table))
     try:
-        _, aside = _islands(spark.read.parquet(f"{checked_state(table)}/quarantine"))
+        _, aside = islands(spark.read.parquet(f"{checked_state(table)}/quarantine"))
     except AnalysisException:
         aside = {}  # no quarantine was ever written
     accounts = []
+    declared = removed_ranges(table)
     drained = {account.epoch: account.present for account in files.epochs}
     for epoch in sorted({*drained, *there}):
         present, aside_ranges, drained_ranges = (
@@ -88,39 +90,20 @@ def table_account(spark: SparkSession, table: str, files: Account) -> list[Table
             aside.get(epoch, []),
             drained.get(epoch, []),
         )
+        absent = subtract(drained_ranges, union([*present, *aside_ranges]))
+        missing = subtract(absent, declared.get(epoch, []))
         accounts.append(
             TableAccount(
                 epoch,
                 count(present),
                 count(subtract(aside_ranges, present)),
-                subtract(drained_ranges, union([*present, *aside_ranges])),
+                count(absent) - count(missing),
+                missing,
                 rows.get(epoch, 0) - count(present),
                 subtract(present, drained_ranges),
             )
         )
     return accounts
-
-
-def _islands(frame: DataFrame) -> tuple[dict[EpochKey, int], dict[EpochKey, Ranges]]:
-    """Rows, and contiguous ranges of different offsets, by epoch. Only ranges are sent to the driver."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    keys = ["edge", "stream", "partition", "epoch"]
-    offsets = frame.groupBy(*keys, "offset").agg(f.count("*").alias("rows"))
-    number = f.row_number().over(Window.partitionBy(*keys).orderBy("offset"))
-    ranges = (
-        offsets.withColumn("island", f.col("offset") - number)
-        .groupBy(*keys, "island")
-        .agg(f.min("offset").alias("first"), f.max("offset").alias("last"), f.sum("rows").alias("rows"))
-    )
-    rows: dict[EpochKey, int] = defaultdict(int)
-    islands: dict[EpochKey, Ranges] = defaultdict(list)
-    for row in ranges.collect():
-        epoch = EpochKey(row["edge"], row["stream"], row["partition"], row["epoch"])
-        rows[epoch] += row["rows"]
-        islands[epoch].append((row["first"], row["last"]))
-    return rows, {epoch: union(ranges) for epoch, ranges in islands.items()}
 
 
 # ---- output ----
@@ -166,6 +149,8 @@ def _table_lines(row: TableAccount) -> Iterator[str]:
     yield f"    in the table: {row.records} records"
     if row.quarantined:
         yield f"    in quarantine: {row.quarantined}"
+    if row.removed:
+        yield f"    removed by --retain-days: {row.removed}"
     if row.missing:
         yield f"    MISSING in the table: {_shown(row.missing)}"
     if row.doubled:

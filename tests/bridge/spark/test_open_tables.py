@@ -163,8 +163,11 @@ def test_maintenance_deletes_old_days_and_what_no_version_has_and_nothing_else(
     store(lake, drained_file_of(today + 10, today + 19, drain_seq=3))
     assert run(lake, table, form) == 0
     kept = sorted([*range(today, today + 20)])
-    assert compact.main([str(table), "--retain-days=30"]) == 0
-    assert offsets(table, form) == kept
+    assert gaps_of(lake, table, capsys) == (0, [], 30)
+    for _ in range(2):
+        assert compact.main([str(table), "--retain-days=30"]) == 0
+        assert offsets(table, form) == kept
+        assert gaps_of(lake, table, capsys) == (10, [], 20)  # a declared retention is no loss
     (orphan := table / "batch-000000099" / "dt=2023-11-14").mkdir(parents=True)
     pq.write_table(pa.table({"offset": [1]}), orphan / "part-killed.parquet")
     assert compact.main([str(table), "--clean-hours=1"]) == 0
@@ -186,6 +189,30 @@ def test_maintenance_deletes_old_days_and_what_no_version_has_and_nothing_else(
     assert offsets(table, form) == [*kept, today + 20, today + 21]
     log.delete_before(datetime.now(UTC).date() + timedelta(days=2))
     assert offsets(table, form) == []
+
+
+def gaps_of(lake: Path, table: Path, capsys: Said) -> tuple[int, list[Any], int]:
+    """Records that were removed, missing ranges, and records that are there."""
+    capsys.readouterr()
+    gaps.main([str(lake), "--table", str(table), "--json"])
+    (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["table"]
+    return row["removed"], row["missing"], row["records"]
+
+
+@each_form
+def test_records_that_only_a_deletion_removed_are_missing_after_a_retention(
+    spark: Any, lake: Path, tmp_path: Path, capsys: Said, form: str
+) -> None:
+    table = tmp_path / "bronze"
+    assert run(lake, table, form) == 0
+    log = log_of(str(table))
+    assert log is not None
+    log.delete_before(datetime.now(UTC).date())
+    assert compact.main([str(table), "--retain-days=30"]) == 0
+    assert gaps_of(lake, table, capsys) == (0, [[0, 19]], 0)
+    (tmp_path / "bronze.state" / "removed.json").write_text("[{")
+    assert gaps.main([str(lake), "--table", str(table)]) == 2
+    assert "is damaged" in capsys.readouterr().err
 
 
 @each_form
