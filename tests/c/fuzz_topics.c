@@ -6,6 +6,7 @@
  *           byte 0 odd: the rest are steps of two bytes, verb and name: does the table of topics hold what a
  *           list holds?  With bit 1 set, steps of three bytes, verb, filter and session: does a match find
  *           the subscriptions whose filters match, and does it survive all changes between its steps?
+ *           In both, an allocation of a step may fail; then nothing has changed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,37 @@ static void must(bool condition, const char *what)
         return;
     fprintf(stderr, "not so: %s\n", what);
     abort();
+}
+
+/* ---- memory ---- */
+
+static uint32_t fails_in; /* number of the next allocation that fails; 0: none */
+
+static bool fails(void)
+{
+    return fails_in > 0 && --fails_in == 0;
+}
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *at, size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *at, size_t bytes);
+
+void *__wrap_malloc(size_t bytes)
+{
+    return fails() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    return fails() ? NULL : __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *at, size_t bytes)
+{
+    return fails() ? NULL : __real_realloc(at, bytes);
 }
 
 /* ---- the matcher ---- */
@@ -103,8 +135,11 @@ static void table_run(const uint8_t *data, size_t size)
             model[name] = NULL;
             held--;
         } else if (model[name] == NULL) {
+            fails_in = data[i] >> 5;
+            bool may_fail = fails_in > 0;
             model[name] = mq_topic_add(engine, &name, 1, 0, false);
-            must((model[name] != NULL) == (held < limits.topics_max),
+            fails_in = 0;
+            must((model[name] != NULL) == (held < limits.topics_max) || (may_fail && model[name] == NULL),
                  "a topic is added unless all are taken");
             held += model[name] != NULL;
         }
@@ -193,13 +228,19 @@ static void tree_run(const uint8_t *data, size_t size)
         char filter[32];
         uint32_t session = data[i + 2] % SESSIONS, work = data[i] >> 4;
         uint32_t length = filter_of(data[i + 1], filter);
-        if (data[i] & 1) {
-            must(mq_subscription_add(engine, filter, length, model->sessions[session], 1), "there is memory");
+        bool has = data[i] & 1;
+        if (has) {
+            fails_in = data[i] & 8 ? data[i] >> 5 : 0;
+            bool may_fail = fails_in > 0;
+            has = mq_subscription_add(engine, filter, length, model->sessions[session], 1);
+            fails_in = 0;
+            must(has || may_fail, "a subscription is added");
+            has |= model->has[data[i + 1]][session]; /* its options would have been replaced */
         } else {
             bool there = mq_subscription_remove(engine, filter, length, model->sessions[session]);
             must(there == model->has[data[i + 1]][session], "a subscription is removed when it is there");
         }
-        tree_set(model, data[i + 1], session, data[i] & 1);
+        tree_set(model, data[i + 1], session, has);
         if (mq_match_step(engine, &match, &work) || data[i] & 2) {
             mq_match_reset(&match);
             mq_match_begin(engine, &match, "a/b/a", 5);
@@ -214,7 +255,7 @@ static void tree_run(const uint8_t *data, size_t size)
             uint32_t length = filter_of((uint8_t)i, filter);
             mq_subscription_remove(engine, filter, length, model->sessions[s]);
         }
-    must(engine->subscriptions.live == 0 && engine->trie.count == 0, "nothing is left over");
+    must(engine->subscriptions.live == 0 && engine->trie.table.count == 0, "nothing is left over");
     mq_engine_free(engine);
     free(model);
 }

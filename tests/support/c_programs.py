@@ -29,6 +29,7 @@ _PLAIN = (str(it.relative_to(CORE).with_suffix("")) for it in sorted((CORE / "mq
 MQTT = (*RING, "base/utf8", *(stem for stem in _PLAIN if stem not in _SOCKETS))
 SCAN = (*_BASE, *(f"scan/{it.stem}" for it in sorted((CORE / "scan").glob("*.c"))))
 UNPACK = ("arrow/msgpack", "base/utf8")
+TABLE = ("mqtt/table",)
 FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror")
 KEPT = ROOT / "build" / "test-objects"
 KEPT_S = 7 * 86_400.0

@@ -23,7 +23,7 @@ import msgpack
 
 from persistence.segment.format import pack_extent
 from ringbuf.record import encode
-from tests.support.c_programs import MQTT, SCAN, UNPACK, compiled
+from tests.support.c_programs import MQTT, SCAN, TABLE, UNPACK, compiled
 from tests.support.fuzz_control import campaign
 from tests.support.mqtt_vectors import vectors
 from tests.support.project import ROOT
@@ -35,7 +35,8 @@ CORPUS = C / "corpus"
 CONTROL = "control"
 TARGETS = tuple(sorted(it.stem.removeprefix("fuzz_") for it in C.glob("fuzz_*.c")))
 FLAGS = ("-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined")
-LINK_FLAGS_OF = {"acks": ("-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc",)}  # it makes allocations fail
+_FAILING = ("-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc",)  # the target makes allocations fail
+LINK_FLAGS_OF = {"acks": _FAILING, "table": _FAILING, "topics": _FAILING}
 INPUT_BYTES_MAX = 4096
 
 
@@ -60,7 +61,20 @@ NAMES = ("a", "a/", "/", "a/b", "/b", "a/b/c", "$SYS", "$SYS/x", "a//c")
 
 
 def _seeds_of_topics() -> list[bytes]:
-    return [f"\0{f}\0{name}".encode() for f in FILTERS for name in NAMES]
+    """Filters with names; and changes of the table and of the tree, where each allocation fails once."""
+    random = Random(8)
+    pairs = [f"\0{f}\0{name}".encode() for f in FILTERS for name in NAMES]
+    failing = [
+        bytes((kind,))
+        + b"".join(
+            bytes((verb << 5 | 9, random.randrange(256), random.randrange(kind + 1)))[:size]
+            for verb in range(8)
+            for _ in range(9)
+        )
+        for kind, size in ((1, 2), (3, 3))
+        for _ in range(20)
+    ]
+    return pairs + failing
 
 
 def _seeds_of_mqtt() -> list[bytes]:
@@ -158,6 +172,19 @@ def _seeds_of_subscribe() -> list[bytes]:
     return found
 
 
+def _seeds_of_table() -> list[bytes]:
+    """Growth to thousands of items, removals of some of them, and growth without memory."""
+    random = Random(7)
+    found = []
+    for number in range(120):
+        steps = bytes((1, 0, 0, 2 * number))
+        for _ in range(number % 20):
+            verb = random.choice((0, 0, 1, 2, 3, 5, 9, 13, 21))
+            steps += bytes((verb, *random.randbytes(2), random.randrange(256)))
+        found.append(bytes((number,)) + steps + bytes(number % 4))
+    return found
+
+
 def _seeds_of_tls() -> list[bytes]:
     """Operations in any order, and beginnings of invalid records."""
     random = Random(4)
@@ -183,6 +210,7 @@ SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
     "scan": _seeds_of_scan,
     "unpack": _seeds_of_unpack,
     "websocket": _seeds_of_websocket,
+    "table": _seeds_of_table,
     "tls": _seeds_of_tls,
 }
 
@@ -192,7 +220,7 @@ def program(
 ) -> Path:
     """The target `name`, compiled; `planted` as tests.support.c_programs.compiled() has it."""
     main = C / f"fuzz_{name}.c"
-    sources = {"scan": SCAN, "unpack": UNPACK}.get(name, MQTT)
+    sources = {"scan": SCAN, "unpack": UNPACK, "table": TABLE}.get(name, MQTT)
     return compiled(
         directory,
         main,

@@ -207,8 +207,8 @@ void mq_engine_free(mq_engine *engine)
         free(lists[i]->at);
     mq_journal_close(engine);
     mq_spill_free(engine);
-    free(engine->table);
-    free(engine->ids_table);
+    mq_table_free(&engine->topic_table, NULL);
+    mq_table_free(&engine->ids_table, NULL);
     free(engine->scratch);
     free(engine->producer_properties);
     free(engine->receive);

@@ -38,6 +38,7 @@
  *   topic_aliases.c         topic aliases of those frames (out/), and of a client's PUBLISHes (in/)
  *   owners.c                use of each shared table per user or address
  *   slab.c                  items that never move, and their handles
+ *   table.c                 hash tables that grow and shrink in small steps
  *   events.c                events for Python, and requests with retries
  *   watchdog.c              watchdog: checks that the polling thread runs and that clients are served
  *   engine.c                memory, table of rings, time
@@ -406,12 +407,10 @@ struct mq_engine {
     uint32_t unread_rounds; /* consecutive rounds that could not read all input */
     uint64_t appended_bytes; /* since outputs were last flushed */
     uint32_t policy;
-    mq_slab topics, sessions, connections, subscription_ids, owners;
-    uint32_t *owner_table; /* owner index + 1, by hash; chained through mq_owner.next */
-    uint32_t owner_capacity;
+    mq_slab topics, sessions, connections, subscription_ids, owners, subscriptions;
+    mq_table topic_table, ids_table, owner_table; /* by name, by value, by key */
+    mq_table subscription_table;                  /* by filter and session */
     uint64_t quota_refused_to[MQ_OWNED]; /* handle of the last owner that was refused */
-    uint32_t *ids_table;                 /* number of subscription ids, by hash; chained by `next` */
-    uint32_t ids_capacity;
     uint64_t retained_number;                   /* of the message that was retained last */
     uint64_t replaced_bytes; /* part of retained_bytes that only queue entries still reference */
     uint64_t promised_retained, promised_bytes; /* room for messages not shown yet */
@@ -424,13 +423,9 @@ struct mq_engine {
     bool lags;             /* some connections were not served with output in this round */
     uint32_t turn_work;    /* work of the connection that is being parsed: MQ_TURN_WORK */
     uint32_t matched;      /* number of subscribers of the last appended record */
-    uint64_t *table;       /* topic index + 1 below, upper half of its hash above; open addressing */
-    uint32_t table_capacity, clock_hand;
+    uint32_t clock_hand;   /* index of the topic that is examined next: mq_topic_idle() */
     uint64_t seed[2];
     mq_trie trie;
-    mq_slab subscriptions;
-    uint32_t *subscription_table; /* number of a subscription, by filter and session; chained by `chain` */
-    uint32_t subscription_capacity;
     mq_match match; /* of the topic that the parser makes */
     uint64_t match_number;
     mq_stream *streams; /* in the order in which they are tried */

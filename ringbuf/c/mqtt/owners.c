@@ -16,71 +16,50 @@
 
 #include <stdlib.h>
 
-#define TABLE_MIN 256u
 #define ADDRESS_BYTES 16u
 #define NETWORK_BYTES 8u /* of IPv6: the smallest network of a site */
 
 /* ---- owners by key ---- */
 
-static bool table_grow(mq_engine *engine)
+static uint32_t key_hash(const mq_engine *engine, const void *key, uint32_t length)
 {
-    uint32_t capacity = engine->owner_capacity ? engine->owner_capacity * 2 : TABLE_MIN;
-    uint32_t *table = calloc(capacity, sizeof *table);
-    if (table == NULL)
-        return false;
-    for (uint32_t i = 0; i < engine->owners.created; i++) {
-        mq_owner *owner = mq_slab_at(&engine->owners, i);
-        if (!(owner->item.generation & 1))
-            continue;
-        uint32_t *place = &table[owner->hash & (capacity - 1)];
-        owner->next = *place;
-        *place = i + 1;
-    }
-    free(engine->owner_table);
-    engine->owner_table = table;
-    engine->owner_capacity = capacity;
-    return true;
+    return (uint32_t)(mq_hash(engine, key, length) >> 32);
 }
 
-static mq_owner *owner_new(mq_engine *engine, const void *key, uint32_t length, uint64_t hash)
+static mq_owner *owner_new(mq_engine *engine, const void *key, uint32_t length, uint32_t hash)
 {
-    if (engine->owners.live >= engine->owner_capacity && !table_grow(engine))
-        return NULL;
     uint8_t *copy = malloc(length);
     mq_owner *owner = copy == NULL ? NULL : mq_slab_take(&engine->owners);
-    if (owner == NULL) {
+    if (owner == NULL || !mq_table_add(&engine->owner_table, hash, owner)) {
+        if (owner != NULL)
+            mq_slab_give(&engine->owners, &owner->item);
         free(copy);
         return NULL;
     }
     memcpy(copy, key, length);
-    uint32_t *place = &engine->owner_table[hash & (engine->owner_capacity - 1)];
     owner->key = copy;
     owner->length = length;
     owner->hash = hash;
-    owner->next = *place;
-    *place = owner->item.index + 1;
     return owner;
 }
 
 mq_owner *mq_owner_find(const mq_engine *engine, const void *key, uint32_t length)
 {
-    if (length == 0 || engine->owner_capacity == 0)
+    if (length == 0)
         return NULL;
-    uint64_t hash = mq_hash(engine, key, length);
-    for (uint32_t at = engine->owner_table[hash & (engine->owner_capacity - 1)]; at != 0;) {
-        mq_owner *owner = mq_slab_at(&engine->owners, at - 1);
-        if (owner->hash == hash && owner->length == length && memcmp(owner->key, key, length) == 0)
-            return owner;
-        at = owner->next;
-    }
-    return NULL;
+    mq_probe probe = mq_table_probe(&engine->owner_table, key_hash(engine, key, length));
+    mq_owner *owner;
+    while ((owner = mq_probe_next(&probe)) != NULL)
+        if (owner->length == length && memcmp(owner->key, key, length) == 0)
+            break;
+    return owner;
 }
 
 mq_owner *mq_owner_take(mq_engine *engine, const void *key, uint32_t length)
 {
     mq_owner *owner = mq_owner_find(engine, key, length);
     if (owner == NULL && length > 0)
-        owner = owner_new(engine, key, length, mq_hash(engine, key, length));
+        owner = owner_new(engine, key, length, key_hash(engine, key, length));
     return mq_owner_reference(owner);
 }
 
@@ -95,10 +74,7 @@ void mq_owner_drop(mq_engine *engine, mq_owner *owner)
 {
     if (owner == NULL || --owner->references > 0)
         return;
-    uint32_t *place = &engine->owner_table[owner->hash & (engine->owner_capacity - 1)];
-    while (*place != owner->item.index + 1)
-        place = &((mq_owner *)mq_slab_at(&engine->owners, *place - 1))->next;
-    *place = owner->next;
+    mq_table_remove(&engine->owner_table, owner->hash, owner);
     free(owner->key);
     mq_slab_give(&engine->owners, &owner->item);
 }
@@ -111,7 +87,7 @@ void mq_owners_free(mq_engine *engine)
             free(owner->key);
     }
     mq_slab_free(&engine->owners);
-    free(engine->owner_table);
+    mq_table_free(&engine->owner_table, NULL);
 }
 
 mq_owner *mq_owner_of_peer(mq_engine *engine, bool ip6, const uint8_t *address)

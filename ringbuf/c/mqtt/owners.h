@@ -12,9 +12,8 @@ enum { MQ_OWNER_ADDRESS = 'a' }; /* first byte of a key; any other is a user's *
 struct mq_owner {
     mq_item item;
     uint32_t references;
-    uint32_t next; /* next owner of the same place in engine->owner_table: index + 1; 0: last */
     uint32_t length;
-    uint64_t hash;
+    uint32_t hash;
     uint8_t *key;
     uint64_t used[MQ_OWNED];
 };

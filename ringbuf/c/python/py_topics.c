@@ -253,7 +253,7 @@ PyObject *engine_topics_age(engine_object *self, PyObject *places)
     for (mq_topic *topic; (topic = mq_topic_idle(engine, &steps)) != NULL; forgotten++)
         topic_forget(engine, topic);
     if (limit > 0 && engine->clock_hand <= hand) /* one full round */
-        mq_topics_trim(engine);
+        mq_slab_trim(&engine->topics);
     return PyLong_FromUnsignedLongLong(forgotten);
 }
 

@@ -13,14 +13,12 @@
 
 #include <stdlib.h>
 
-#define TABLE_MIN 1024u
-
 /* ---- table of subscriptions by filter and session ---- */
 
-static uint32_t *place(const mq_engine *engine, const mq_node *filter, uint64_t session)
+static uint32_t hash_of(const mq_engine *engine, const mq_node *filter, uint64_t session)
 {
     uint64_t hash = rb_hash_mix((uint64_t)(uintptr_t)filter ^ engine->seed[0], session ^ engine->seed[1]);
-    return &engine->subscription_table[(hash >> 8) & (engine->subscription_capacity - 1)];
+    return (uint32_t)(hash >> 16);
 }
 
 static mq_subscription *at_number(const mq_engine *engine, uint32_t number)
@@ -28,37 +26,14 @@ static mq_subscription *at_number(const mq_engine *engine, uint32_t number)
     return mq_slab_at(&engine->subscriptions, number - 1);
 }
 
-static bool table_grow(mq_engine *engine)
-{
-    uint32_t capacity = engine->subscription_capacity ? engine->subscription_capacity * 2 : TABLE_MIN;
-    uint32_t *table = calloc(capacity, sizeof *table);
-    if (table == NULL)
-        return false;
-    free(engine->subscription_table);
-    engine->subscription_table = table;
-    engine->subscription_capacity = capacity;
-    for (uint32_t i = 0; i < engine->subscriptions.created; i++) {
-        mq_subscription *subscription = mq_slab_at(&engine->subscriptions, i);
-        if (!(subscription->item.generation & 1))
-            continue;
-        uint32_t *first = place(engine, subscription->filter, subscription->session);
-        subscription->chain = *first;
-        *first = i + 1;
-    }
-    return true;
-}
-
 mq_subscription *mq_subscription_find(const mq_engine *engine, const mq_node *filter, uint64_t session)
 {
-    if (engine->subscription_capacity == 0)
-        return NULL;
-    for (uint32_t number = *place(engine, filter, session); number != 0;) {
-        mq_subscription *subscription = at_number(engine, number);
+    mq_probe probe = mq_table_probe(&engine->subscription_table, hash_of(engine, filter, session));
+    mq_subscription *subscription;
+    while ((subscription = mq_probe_next(&probe)) != NULL)
         if (subscription->filter == filter && subscription->session == session)
-            return subscription;
-        number = subscription->chain;
-    }
-    return NULL;
+            break;
+    return subscription;
 }
 
 /* ---- subscriptions that come and go ---- */
@@ -79,11 +54,13 @@ static mq_node *filter_node(mq_engine *engine, const char *filter, uint32_t leng
 static mq_subscription *make(mq_engine *engine, mq_node *filter, uint64_t session)
 {
     mq_slab *slab = &engine->subscriptions;
-    if (slab->live >= engine->subscription_capacity && !table_grow(engine))
-        return NULL;
     mq_subscription *subscription = mq_slab_take(slab);
     if (subscription == NULL)
         return NULL;
+    if (!mq_table_add(&engine->subscription_table, hash_of(engine, filter, session), subscription)) {
+        mq_slab_give(slab, &subscription->item);
+        return NULL;
+    }
     uint32_t number = subscription->item.index + 1;
     subscription->filter = filter;
     subscription->session = session;
@@ -91,9 +68,6 @@ static mq_subscription *make(mq_engine *engine, mq_node *filter, uint64_t sessio
     if (subscription->next != 0)
         at_number(engine, subscription->next)->previous = number;
     filter->value = number;
-    uint32_t *first = place(engine, filter, session);
-    subscription->chain = *first;
-    *first = number;
     return subscription;
 }
 
@@ -118,10 +92,7 @@ bool mq_subscription_remove(mq_engine *engine, const char *filter, uint32_t leng
     mq_subscription *subscription = node == NULL ? NULL : mq_subscription_find(engine, node, session);
     if (subscription == NULL)
         return false;
-    uint32_t number = subscription->item.index + 1, *link = place(engine, node, session);
-    while (*link != number)
-        link = &at_number(engine, *link)->chain;
-    *link = subscription->chain;
+    mq_table_remove(&engine->subscription_table, hash_of(engine, node, session), subscription);
     *(subscription->previous != 0 ? &at_number(engine, subscription->previous)->next
                                   : &node->value) = subscription->next;
     if (subscription->next != 0)
@@ -135,5 +106,5 @@ void mq_subscriptions_free(mq_engine *engine)
 {
     mq_match_free(&engine->match);
     mq_slab_free(&engine->subscriptions);
-    free(engine->subscription_table);
+    mq_table_free(&engine->subscription_table, NULL);
 }

@@ -11,7 +11,6 @@
 typedef struct mq_subscription { /* its number: index + 1 */
     mq_item item;
     uint32_t next, previous; /* of the same filter: numbers; 0: none */
-    uint32_t chain;          /* next of the same place in engine->subscription_table */
     mq_node *filter;
     uint64_t session; /* handle, perhaps of a session that has ended */
     uint64_t options; /* MQ_OPTION_* in the lower eight bits; Subscription Identifier above, 0: none */

@@ -10,9 +10,8 @@
 typedef struct mq_subscription_ids { /* its number: index + 1 */
     mq_item item;
     uint32_t references; /* by routes, queue entries, and the caller of mq_subscription_ids_take() */
-    uint32_t next;       /* next of the same place in engine->ids_table: index + 1; 0: last */
     uint32_t length;
-    uint64_t hash;
+    uint32_t hash;
     uint64_t group;       /* handle of the group's session; 0: not a shared subscription */
     uint8_t *identifiers; /* Subscription Identifier properties, as in a PUBLISH */
 } mq_subscription_ids;
@@ -34,9 +33,8 @@ struct mq_topic {
     bool reserved;   /* clients may not publish to it */
     bool used;       /* used since the clock hand last passed */
     bool changed;    /* in engine->retained_changed: retained message set or removed */
-    uint32_t key_hash;
+    uint32_t hash, key_hash;
     uint32_t pending_visibility; /* hidden records that wait to become durable; keep the topic */
-    uint64_t hash;
     uint8_t *name;
     mq_route *routes;
     uint32_t route_count, route_capacity;

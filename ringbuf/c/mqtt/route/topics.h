@@ -38,7 +38,6 @@ mq_topic *
 mq_topic_recyclable(mq_engine *engine); /* an unused topic without routes or messages; NULL: none */
 mq_topic *mq_topic_idle(mq_engine *engine,
                         uint32_t *steps); /* likewise, among `steps` places; NULL: none */
-void mq_topics_trim(mq_engine *engine);
 uint64_t mq_hash(const mq_engine *engine, const void *bytes,
                  uint32_t length); /* keyed, so that hostile input may be hashed */
 

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "mqtt/table.h"
+
 typedef struct mq_engine mq_engine;
 
 enum { /* roots */
@@ -30,15 +32,9 @@ struct mq_node {
     char text[];
 };
 
-typedef struct mq_edge { /* place in the table of nodes by parent and text */
-    mq_node *node;       /* NULL: free */
-    uint32_t hash;
-} mq_edge;
-
 typedef struct mq_trie {
     mq_node *roots[MQ_ROOTS];
-    mq_edge *table;
-    uint32_t capacity, count;
+    mq_table table; /* nodes by parent and text */
 } mq_trie;
 
 bool mq_trie_open(mq_trie *trie); /* false: no memory */
