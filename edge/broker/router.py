@@ -238,7 +238,7 @@ class Router:
         may receive all their topics. Returns the filters whose topic has a retained message.
         """
         retaining = self._engine.filters_add(filters, qos, session.handle)
-        session.subscriptions.update(zip(filters, qos, strict=True))
+        session.subscriptions.add_new(filters, qos)
         self._count_filters(session, len(filters), more_bytes)
         self._targets[session.handle] = session
         self._tree.add_changes(filters)

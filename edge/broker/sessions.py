@@ -24,6 +24,7 @@ from edge.engine.engine import Engine
 from edge.engine.timer_heap import TimerHeap
 from edge.mqtt import Will
 from edge.session_store.journal_writer import SessionJournal
+from edge.session_store.session_filters import SessionFilters
 
 __all__ = ["NEVER_S", "Session", "SessionLimits", "Sessions"]
 
@@ -51,7 +52,7 @@ class Session(Struct, eq=False):
     handle: int  # of the engine's session
     expiry_s: int  # counted from the end of the connection; 0: the session ends with it
     connection: int = 0
-    subscriptions: dict[str, int] = field(default_factory=dict)
+    subscriptions: SessionFilters = field(default_factory=SessionFilters)
     filters_bytes: int = 0  # of all filters, as edge.broker.router.filter_bytes() counts
     marked: int = 0  # number of subscriptions that are no-local or have an identifier
     kept: bool = False  # True if edge.session_store writes its changes to the journal

@@ -101,7 +101,7 @@ class SubscribeHandler:
             and len(known) + len(filters) <= limits.subscriptions_max
             and session.filters_bytes + more <= limits.subscriptions_max_bytes
             and len(set(filters)) == len(filters)
-            and known.keys().isdisjoint(filters)
+            and known.has_none_of(filters)
             and self._engine.session_has_room(session.handle, Table.SUBSCRIPTION_BYTES, more)
         )
 

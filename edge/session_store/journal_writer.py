@@ -439,7 +439,7 @@ class SessionJournal:
 
 def _kept_session(session: SessionView) -> KeptSession:
     left_ns = None if session.connection else session.left_ns
-    number, subscriptions = _number(session.handle), session.subscriptions.copy()
+    number, subscriptions = _number(session.handle), session.subscriptions.copies()
     return KeptSession(number, session.client_info, session.expiry_s, subscriptions, left_ns)
 
 

@@ -11,6 +11,7 @@ Invariant: a snapshot may be read again, with the same result, on any thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ class KeptSession(NamedTuple):
     number: int
     client_info: ClientInfo
     expiry_s: int
-    subscriptions: dict[str, int]  # filter -> options; a copy for this snapshot
+    subscriptions: list[dict[str, int]]  # filter -> options; copies for this snapshot
     left_ns: int | None  # of the wall clock; None: its client is connected
 
 
@@ -78,7 +79,7 @@ class Snapshot(NamedTuple):
 
 def _records_of(session: KeptSession) -> Iterable[JournalRecord]:
     yield SessionOpened(session.number, session.client_info, session.expiry_s)
-    for topic_filter, options in session.subscriptions.items():
+    for topic_filter, options in chain.from_iterable(part.items() for part in session.subscriptions):
         yield Subscribed(session.number, topic_filter, options)
     if session.left_ns is not None:
         yield Disconnected(session.number, session.expiry_s, session.left_ns)

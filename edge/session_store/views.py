@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from edge.auth.interfaces import ClientInfo
 from edge.mqtt import Will
+from edge.session_store.session_filters import SessionFilters
 
 __all__ = ["BrokerView", "ClientView", "GroupsView", "SessionView", "WillsView"]
 
@@ -21,7 +22,7 @@ class SessionView(Protocol):
     handle: int  # of the engine's session
     expiry_s: int  # counted from the end of the connection; 0: the session ends with it
     connection: int  # 0 while the client is away
-    subscriptions: dict[str, int]  # filter -> subscription options
+    subscriptions: SessionFilters
     kept: bool  # True if changes are written to the journal
     left_ns: int  # of the wall clock, when the client went away; 0 while connected
 

@@ -76,7 +76,7 @@ def test_a_user_gets_the_identifier_of_an_anonymous_client_and_nothing_of_its_se
         assert plc.received() == []
         assert not squatter.is_open
         (session,) = (it for it in bench.broker.sessions if it.client_id == "plc-1")
-        assert (session.client_info.identity, session.subscriptions) == ("plc", {})
+        assert (session.client_info.identity, dict(session.subscriptions)) == ("plc", {})
         plc.subscribe("mine", qos=1)
         plc.drop()
         thief = bench.wire()
@@ -168,7 +168,7 @@ def test_a_restart_knows_who_has_the_identifier() -> None:
         user(bench, "plc-1", "plc").drop()
         bench = lives.restart()
         (session,) = bench.broker.sessions
-        assert (session.client_info.identity, session.subscriptions) == ("plc", {})
+        assert (session.client_info.identity, dict(session.subscriptions)) == ("plc", {})
         thief = bench.wire()
         thief.send(Connect("plc-1", clean_start=False))
         assert thief.received() == [ConnAck(False, ReasonCode.NOT_AUTHORIZED)]
