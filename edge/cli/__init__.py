@@ -51,6 +51,7 @@ VERBS = {
     "retained": "list, print or clear retained messages",
     "clients": "list, show, disconnect or forget MQTT clients",
     "web": "serve the web console of a broker",
+    "explain": "explain an error by its code",
     "doctor": "check the machine, files and network of a broker",
     "passwd": "add, change or delete a user of a password file",
     "bench": "measure an MQTT broker",
@@ -135,7 +136,7 @@ def _run(verb: str, words: list[str]) -> int:
     except Exception as error:
         hint = getattr(error, "hint", None)  # of the errors of all four packages that are for people
         if isinstance(hint, str):
-            print(f"brim {verb}: {error}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
+            _print_error(verb, error, hint, as_json="--json" in words)
             return _status_of(error)
         if not _is_output_full(error):
             raise
@@ -144,6 +145,20 @@ def _run(verb: str, words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.USAGE
     return status
+
+
+def _print_error(verb: str, error: Exception, hint: str, *, as_json: bool) -> None:
+    """Print an error for people, or with --json for programs, with the code that `brim explain` takes."""
+    from edge.cli.error_catalog import code_of
+
+    code = code_of(error)
+    if as_json:
+        import json
+
+        print(json.dumps({"verb": verb, "error": str(error), "hint": hint, "code": code}), file=sys.stderr)
+        return
+    lines = [f"brim {verb}: {error}", hint and f"  {hint}", code and f"  see: brim explain {code}"]
+    print("\n".join(filter(None, lines)), file=sys.stderr)
 
 
 def _is_output_full(error: Exception) -> TypeGuard[OSError]:

@@ -8,6 +8,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from docs.generate import errors
+from edge.cli.error_catalog import ErrorClass, _read_messages
 from edge.errors import EdgeError
 from persistence.errors import LogError
 from ringbuf.errors import RingError
@@ -40,6 +41,6 @@ def test_texts_of_names_and_gaps_are_read() -> None:
         'def f(x):\n    text = f"bad {x}"\n    raise EdgeError(text, hint="mend " "x")\n'
         "    raise EdgeError(x, hint=x)\n"
     )
-    error = errors.ErrorClass("edge.errors", "EdgeError", ("Exception",), "", set())
-    errors._read_messages(function, {"EdgeError": error})
+    error = ErrorClass("edge.errors", "EdgeError", ("Exception",), "", set())
+    _read_messages(function, {"EdgeError": error})
     assert error.messages == {("bad …", "mend x")}

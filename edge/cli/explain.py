@@ -1,0 +1,75 @@
+"""Explain an error by its code, the name of its class, without a network.
+
+    brim explain CannotConnect        meaning, messages and remedies
+    brim explain                      all codes
+
+Commands print the code of an error below its remedy. The reference has the same texts on one page: errors.
+
+Exit status: 0 done, 2 there is no such code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from edge.cli.error_catalog import ErrorClass, catalog
+from edge.errors import EdgeError
+
+__all__ = ["add_arguments", "run"]
+
+WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `brim explain`."""
+    parser.add_argument(
+        "code", nargs="?", default="", metavar="CODE", help="code of an error (default: list all)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the meaning of the code, or all codes."""
+    found = catalog(arguments.code)
+    if not found:
+        raise EdgeError(f"there is no error {arguments.code!r}", hint=_near(arguments.code))
+    if arguments.json:
+        print(json.dumps([_as_dict(error) for error in found.values()]))
+    elif arguments.code:
+        print("\n".join(_lines(found[arguments.code])))
+    else:
+        for error in found.values():
+            print(f"{error.name:<24} {error.about.partition('.')[0].replace(chr(10), ' ')}")
+    return 0
+
+
+def _near(code: str) -> str:
+    import difflib
+
+    names = {name.lower(): name for name in catalog()}
+    near = difflib.get_close_matches(code.lower(), names, n=1)
+    return f"did you mean `brim explain {names[near[0]]}`?" if near else "`brim explain` lists all"
+
+
+def _lines(error: ErrorClass) -> Iterator[str]:
+    yield f"{error.name}  ({error.module})"
+    yield ""
+    yield textwrap.fill(" ".join(error.about.replace("`", "").split()), WIDTH)
+    for message, remedy in sorted(error.messages):
+        yield ""
+        yield message
+        yield f"  {remedy}"
+
+
+def _as_dict(error: ErrorClass) -> dict[str, Any]:
+    return {
+        "code": error.name,
+        "module": error.module,
+        "bases": error.bases,
+        "about": error.about,
+        "messages": [{"message": message, "remedy": remedy} for message, remedy in sorted(error.messages)],
+    }
