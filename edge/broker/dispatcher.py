@@ -42,6 +42,7 @@ from edge.broker.authorization import Authorization
 from edge.broker.connect import ConnectHandler
 from edge.broker.connections import ConnectedClient, Connections, audit_facts
 from edge.broker.deferred import Call, DeferredDecisions
+from edge.broker.engine_rings import PartitionLike, StreamRules
 from edge.broker.enhanced_auth import EnhancedAuth
 from edge.broker.internal_publisher import RETRY_S, InternalPublisher
 from edge.broker.limits import BrokerLimits
@@ -49,7 +50,7 @@ from edge.broker.log_backfill import LogBackfill
 from edge.broker.owners import Owners, key_of
 from edge.broker.retained_authors import author_of
 from edge.broker.retained_delivery import Retained
-from edge.broker.router import PartitionLike, Router, StreamRules
+from edge.broker.router import Router
 from edge.broker.sessions import Sessions
 from edge.broker.sliced_work import Steps
 from edge.broker.subscribe import SubscribeHandler
@@ -126,7 +127,7 @@ class Broker:
             engine, partition_of, self.limits.topics, self.limits.sessions, self.journal, streams
         )
         self.sessions = Sessions(engine, self.limits.sessions, self.journal)
-        self.backfill = LogBackfill(engine, self.router.ring_of)
+        self.backfill = LogBackfill(engine, self.router.rings.ring_of)
         self.own_messages = InternalPublisher(engine, self.router)
         self.retained = Retained(engine, self.router, self.own_messages.topic_of, clock)
         self.owners = Owners(engine, clock)

@@ -70,6 +70,11 @@ class RingDurability:
         if (offset := self._upstream.get(ring_name)) is not None:
             self._engine.upstream(number, offset)
 
+    def end(self, ring_name: str) -> None:
+        """Forget a ring that the engine no longer has, and that had no records."""
+        for known in (self._numbers, self._refusals, self._upstream):
+            known.pop(ring_name, None)
+
     def refuse(self, ring_name: str, reason: int) -> None:
         """Refuse publishers to the ring with this MQTT 5 reason code; 0: accept them again."""
         if self._refusals.get(ring_name, 0) == reason:
@@ -150,6 +155,10 @@ class Upstream:
         self._bridges = _bridges_by_stream(config)
         for ring_name in self._known:
             self._acknowledge(ring_name, ())
+
+    def add(self, epochs: Mapping[str, int]) -> None:
+        """Follow more rings; `epochs`: epoch of each. On the broker's thread."""
+        self._epochs = {**self._epochs, **epochs}
 
     def status(self) -> dict[str, dict[str, dict[str, float | None]]]:
         """Progress for `brim status`, by ring and bridge: offset (0: none yet), age of the report in s."""

@@ -17,17 +17,16 @@ import itertools
 import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
 from edge.auth.interfaces import AllowedFilters
 from edge.broker.durability import RingDurability
+from edge.broker.engine_rings import EngineRings, PartitionLike, StreamRules
 from edge.broker.session_routes import SessionRoutes
 from edge.broker.sessions import Session, SessionLimits
 from edge.broker.sliced_work import Steps, at_once
 from edge.broker.subscription_tree import SubscriptionTree, is_share
-from edge.config.schema import Durability
 from edge.engine.engine import NO_TOPIC, Engine, Match, Table, counters_of
 from edge.engine.subscription_options import (
     OF_GROUP,
@@ -39,9 +38,8 @@ from edge.engine.subscription_options import (
 )
 from edge.mqtt import Subscription, split_share
 from edge.session_store.journal_writer import SessionJournal
-from ringbuf import Ring, Writer
 
-__all__ = ["PartitionLike", "Router", "StreamRules", "TopicLimits"]
+__all__ = ["Router", "TopicLimits"]
 
 _ENDED = object()
 # part of the table that is recycled at a time, so that a full table does not need it for every new topic
@@ -56,29 +54,6 @@ AGE_MAX = 1_024  # topics that one search examines
 ATTEMPTS = 8  # to route a new topic while its subscriptions change; the last attempt does not yield
 ROUTES = 128  # sessions of a new topic that may_receive() decides about between two yields
 FILTERS = 64  # removed from the tree between two yields
-
-
-class PartitionLike(Protocol):
-    """The part of edge.streams.streams.Partition that routing needs."""
-
-    @property
-    def name(self) -> str:
-        """Name of the ring."""
-
-    @property
-    def writer(self) -> Writer:
-        """The only writer of the ring."""
-
-    @property
-    def ring(self) -> Ring:
-        """The shared-memory ring of this partition."""
-
-    @property
-    def durability(self) -> Durability:
-        """Durability of the stream."""
-
-
-StreamRules: TypeAlias = "Sequence[tuple[Sequence[str], Sequence[PartitionLike]]]"
 
 
 class TopicLimits(Struct, frozen=True):
@@ -125,6 +100,7 @@ class Router:
         self._engine = engine
         self._partition_of = partition_of
         self.durability = RingDurability(engine)
+        self.rings = EngineRings(engine, journal, self.durability, streams)
         self.routes = SessionRoutes(engine)
         # Runs steps for which no client waits.
         self.later: Callable[[Steps[None]], object] = at_once
@@ -134,15 +110,9 @@ class Router:
         self._journal = journal
         self._table_size = 0  # lower bound of the size of the engine's table of topics
         self._aged_s = 0.0  # time of the last search for idle topics
-        self._numbers: dict[str, int] = {}  # ring name -> number in the engine
-        self._rings: dict[int, tuple[str, int]] = {}  # number in the engine -> ring name and epoch
         self.subscription_count = 0  # of all sessions
         self._counters = counters_of(engine)
-        self._places: dict[str, tuple[int, int]] = {}  # ring name -> stream and partition in the rules
         self.apply_limits(limits, queues)
-        for number, (filters, partitions) in enumerate(streams):
-            engine.stream_add("\0".join(filters).encode(), len(partitions))
-            self._places |= {partition.name: (number, index) for index, partition in enumerate(partitions)}
 
     def apply_limits(self, limits: TopicLimits, queues: SessionLimits) -> None:
         """Use other limits, for topics, filters and shared queues that are new from now on."""
@@ -177,7 +147,7 @@ class Router:
 
     def _create(self, name: str, session: int, match: Match, denied: array[int]) -> int | None:
         data = name.encode()
-        ring_number = self.number_of(self._partition_of(name))
+        ring_number = self.rings.number_of(self._partition_of(name))
         reserved = name.startswith("$")  # reserved for the server [MQTT-4.7.2-1]
         topic = self._engine.topic_add(data, ring_number, reserved, session)
         if topic == NO_TOPIC and self._recycle():
@@ -470,37 +440,6 @@ class Router:
         if isinstance(target, SharedGroup):
             return all(self.may_receive(session, name) for session in target.members)
         return self.may_receive(target, name)
-
-    def ring_of(self, ring_number: int) -> tuple[str, int]:
-        """Name and epoch of the ring with this number in the engine."""
-        return self._rings[ring_number]
-
-    def number_of(self, partition: PartitionLike) -> int:
-        """Number of a partition's ring in the engine, which gets the ring if it does not have it."""
-        ring_number = self._numbers.get(partition.name)
-        if ring_number is None:
-            durability = partition.durability
-            ring_number = self._engine.add_ring(partition.writer, durability.ack_gate, durability.is_logged)
-            self.durability.begin(partition.name, ring_number)
-            self._numbers[partition.name] = ring_number
-            if partition.name in self._places:
-                self._engine.stream_ring(*self._places[partition.name], ring_number)
-            self._rings[ring_number] = partition.name, partition.ring.epoch
-            self._journal.ring_added(ring_number, *self._rings[ring_number])
-        return ring_number
-
-    def add_ended_ring(self, name: str, epoch: int, *, logged: bool) -> int:
-        """Add the ended epoch of a ring; return its number. `logged`: the log has records of that epoch."""
-        ring_number = self._engine.add_ended_ring(logged)
-        self._rings[ring_number] = name, epoch
-        self._journal.ring_added(ring_number, name, epoch)
-        return ring_number
-
-    def remove_ended_ring(self, ring_number: int) -> None:
-        """Remove an ended ring, of which no record waits any more."""
-        self._engine.remove_ring(ring_number)
-        self._journal.ring_removed(ring_number)
-        del self._rings[ring_number]
 
     def age(self, now_s: float) -> float:
         """Forget topics not used for `topics_idle_s`, or up to twice that; return the next search's time."""

@@ -67,8 +67,19 @@ class RoutingEngine(Protocol):
 
     # Rules by which the parser makes new topics without an event.
 
-    def stream_add(self, filters: bytes, partitions: int, /) -> None:
-        """Add a stream after the others, with its filters separated by NUL. The last one takes all topics."""
+    def streams_set(self, streams: list[tuple[bytes, array[int]]], /) -> None:
+        """Use these streams, in the order in which they are tried: the filters of each, separated by NUL, and
+        the rings of its partitions, as uint16 (0: not known yet). The last stream takes all topics. After an
+        exception the earlier streams stay.
+        """
+
+    def topics_move(self, first: int, places: int, /) -> tuple[int, int | None]:
+        """Move the topics of other streams than before to their rings, among `places` places of the table at
+        `first`. Returns their number, and the place to continue at, None at the end.
+        """
+
+    def topic_ring(self, topic: int, /) -> int:
+        """Ring that gets the new records of a topic."""
 
     def stream_ring(self, stream: int, partition: int, ring: int, /) -> None:
         """Set the ring of a partition. Until then, new topics of that partition are events."""

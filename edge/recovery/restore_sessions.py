@@ -45,7 +45,7 @@ from ringbuf import RECORD_ALIGN
 
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
-    from edge.broker.router import PartitionLike
+    from edge.broker.engine_rings import PartitionLike
     from edge.broker.sessions import Session
     from edge.engine.engine import Engine
 
@@ -200,7 +200,7 @@ class _Restart:
         """Source that stands for that epoch of a ring now, and the position where its records end."""
         partition = self._partitions.get(name)
         if partition is not None and partition.ring.epoch == epoch:
-            return self._broker.router.number_of(partition), partition.ring.extremes().end_position
+            return self._broker.router.rings.number_of(partition), partition.ring.extremes().end_position
         for ring_number, known in self._broker.journal.rings.items():
             if known == (name, epoch):
                 return ring_number, NEVER_ENDS
@@ -209,7 +209,7 @@ class _Restart:
             logged = self._past is not None and any(
                 epoch_info.epoch == epoch for epoch_info in self._past.epochs(name)
             )
-            ring_number = self._broker.router.add_ended_ring(name, epoch, logged=logged)
+            ring_number = self._broker.router.rings.add_ended(name, epoch, logged=logged)
             self._ended[name, epoch] = ring_number
         return ring_number, self._log_end(name, epoch)
 
@@ -299,7 +299,7 @@ class _Restart:
         floors = array("Q", positions)
         for ring_number in self._ended.values():
             if floors[ring_number] == NOTHING_WAITS:
-                self._broker.router.remove_ended_ring(ring_number)
+                self._broker.router.rings.remove_ended(ring_number)
 
     def _counted(self, lost: int, duration_ms: float) -> Restored:
         stats = [self._engine.session_stats(session.handle) for session in self._sessions.values()]

@@ -37,7 +37,7 @@ from ringbuf.ring import cursor_file, ring_file
 
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
-    from edge.broker.router import PartitionLike
+    from edge.broker.engine_rings import PartitionLike
     from persistence import Log, LoggedRing
 
 __all__ = ["SESSIONS_RING", "StateFiles", "forget_state"]

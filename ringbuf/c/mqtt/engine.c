@@ -195,7 +195,7 @@ void mq_engine_free(mq_engine *engine)
     mq_slab_free(&engine->subscription_ids);
     mq_owners_free(engine);
     mq_subscriptions_free(engine);
-    mq_streams_free(engine);
+    mq_streams_free(engine->streams, engine->stream_count);
     mq_trie_free(&engine->trie);
     mq_list *lists[] = {&engine->touched,          &engine->ready,         &engine->ack_waiters,
                         &engine->blocked,          &engine->closing,       &engine->rings_to_announce,

@@ -378,6 +378,7 @@ struct mq_ring {
     uint32_t requested_topic_length;
     uint8_t ring_name[RB_NAME_MAX_BYTES], ring_name_length; /* length 0: the name is not known */
     uint32_t epoch;                               /* of the ring */
+    uint64_t moved_end; /* end of the ring when a topic last moved to another one: streams.c */
 };
 
 typedef struct mq_event {
@@ -432,6 +433,7 @@ struct mq_engine {
     uint32_t stream_count;
     uint32_t topic_max_bytes, topic_levels_max;
     bool receivers_checked; /* Python decides about sessions without receives_all */
+    bool topics_moved;      /* some rings may not be durable up to moved_end */
     mq_ring *rings[MQ_RINGS_MAX];
     uint32_t ring_count;
     bool producers_pending;   /* a producer ring has unread records */

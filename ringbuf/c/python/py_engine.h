@@ -168,7 +168,7 @@ PyObject *engine_match_begin(engine_object *self, args_t args, Py_ssize_t count)
 PyObject *engine_match_step(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_match_sessions(engine_object *self, PyObject *argument);
 PyObject *engine_match_routes(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_stream_add(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_streams_set(engine_object *self, PyObject *argument);
 PyObject *engine_stream_ring(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topic_limits(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_receives(engine_object *self, args_t args, Py_ssize_t count);
@@ -202,6 +202,8 @@ PyObject *engine_topics_scan(engine_object *self, args_t args, Py_ssize_t count)
 PyObject *engine_topics(engine_object *self, PyObject *argument);
 PyObject *engine_topics_recycle(engine_object *self, PyObject *argument);
 PyObject *engine_topics_age(engine_object *self, PyObject *argument);
+PyObject *engine_topics_move(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_topic_ring(engine_object *self, PyObject *argument);
 PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_merge(engine_object *self, args_t args, Py_ssize_t count);

@@ -166,17 +166,58 @@ PyObject *engine_match_routes(engine_object *self, args_t args, Py_ssize_t count
 
 /* ---- rules of new topics ---- */
 
-PyObject *engine_stream_add(engine_object *self, args_t args, Py_ssize_t count)
+static bool is_own_ring(const mq_engine *engine, unsigned long long ring)
+{
+    return ring < engine->ring_count && engine->rings[ring] != NULL &&
+           engine->rings[ring]->kind == MQ_RING_OWN;
+}
+
+/* Read (filters, rings), with the rings as uint16.  False: an exception is set. */
+static bool stream_of(engine_object *self, PyObject *pair, mq_stream *out)
 {
     HELD_VIEW filters = {0};
-    unsigned long long partitions;
-    if (take(count, 2) != 0 || view_of(args[0], &filters) != 0 ||
-        unsigned_of(args[1], PARTITIONS_MAX, &partitions) != 0)
-        return NULL;
-    if (partitions == 0)
-        return PyErr_Format(PyExc_ValueError, "a stream has at least one partition");
-    if (!mq_stream_add(self->engine, filters.bytes, (uint32_t)filters.length, (uint32_t)partitions))
+    HELD_VIEW rings = {0};
+    uint16_t ring;
+    if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
+        PyErr_SetString(PyExc_TypeError, "a stream is a tuple (filters, rings)");
+        return false;
+    }
+    if (view_of(PyTuple_GetItem(pair, 0), &filters) != 0 || view_of(PyTuple_GetItem(pair, 1), &rings) != 0)
+        return false;
+    Py_ssize_t partitions = rings.length / (Py_ssize_t)sizeof ring;
+    if (partitions == 0 || partitions > PARTITIONS_MAX) {
+        PyErr_Format(PyExc_ValueError, "a stream of %zd partitions (allowed: 1 to %d)", partitions,
+                     (int)PARTITIONS_MAX);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < partitions; i++) {
+        memcpy(&ring, (const char *)rings.bytes + i * (Py_ssize_t)sizeof ring, sizeof ring);
+        if (ring != 0 && !is_own_ring(self->engine, ring)) {
+            PyErr_Format(PyExc_ValueError, "%d is no ring", (int)ring);
+            return false;
+        }
+    }
+    if (mq_stream_init(out, filters.bytes, (uint32_t)filters.length, rings.bytes, (uint32_t)partitions))
+        return true;
+    PyErr_NoMemory();
+    return false;
+}
+
+PyObject *engine_streams_set(engine_object *self, PyObject *list)
+{
+    if (!PyList_Check(list))
+        return PyErr_Format(PyExc_TypeError, "expected a list, not %R", (PyObject *)Py_TYPE(list));
+    Py_ssize_t count = PyList_Size(list), made = 0;
+    mq_stream *streams = calloc((size_t)count + 1, sizeof *streams);
+    if (streams == NULL)
         return PyErr_NoMemory();
+    while (made < count && stream_of(self, PyList_GetItem(list, made), &streams[made]))
+        made++;
+    if (made < count) {
+        mq_streams_free(streams, (uint32_t)made);
+        return NULL;
+    }
+    mq_streams_set(self->engine, streams, (uint32_t)count);
     Py_RETURN_NONE;
 }
 
@@ -189,7 +230,7 @@ PyObject *engine_stream_ring(engine_object *self, args_t args, Py_ssize_t count)
         return NULL;
     mq_engine *engine = self->engine;
     if (stream >= engine->stream_count || partition >= engine->streams[stream].partitions ||
-        ring >= engine->ring_count || engine->rings[ring] == NULL || engine->rings[ring]->kind != MQ_RING_OWN)
+        !is_own_ring(engine, ring))
         return PyErr_Format(PyExc_ValueError, "stream %llu has no partition %llu, or %llu is no ring",
                             stream, partition, ring);
     engine->streams[stream].rings[partition] = (uint16_t)ring;

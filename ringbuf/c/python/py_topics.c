@@ -178,6 +178,24 @@ PyObject *engine_topic_name(engine_object *self, PyObject *index)
                : PyBytes_FromStringAndSize((const char *)topic->name, topic->length);
 }
 
+PyObject *engine_topic_ring(engine_object *self, PyObject *index)
+{
+    mq_topic *topic;
+    return topic_from(self, index, &topic) != 0 ? NULL : PyLong_FromLong(topic->ring);
+}
+
+PyObject *engine_topics_move(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long first, places;
+    uint32_t moved = 0;
+    if (take(count, 2) != 0 || unsigned_of(args[0], UINT32_MAX, &first) != 0 ||
+        unsigned_of(args[1], UINT32_MAX, &places) != 0)
+        return NULL;
+    uint32_t next = mq_topics_move(self->engine, (uint32_t)first, (uint32_t)places, &moved);
+    return next < self->engine->topics.created ? Py_BuildValue("(II)", moved, next)
+                                               : Py_BuildValue("(IO)", moved, Py_None);
+}
+
 static bool topic_matches(const mq_topic *topic, const bytes_view *filter)
 {
     return topic != NULL && topic->item.generation & 1 &&

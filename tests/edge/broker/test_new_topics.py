@@ -258,7 +258,7 @@ def test_the_parser_stores_topics_in_the_partitions_that_streams_say(
             bench.partition_of = partition_of
             writer = bench.client("w")
             for name in ("a", "a/b", "b", "b/a/b", "/a", "a/", *names):
-                bench.broker.router.number_of(partition_of(name))
+                bench.broker.router.rings.number_of(partition_of(name))
             names = [name for name in names if not name.startswith("$")]
             assert events_of(bench, writer, *(Publish(name, name.encode()) for name in names)) == []
             for name in names:

@@ -60,6 +60,18 @@ mq_ack_status mq_ack_status_of(const mq_engine *engine, const mq_ring *ring, uin
     return mq_refusal(engine, ring) ? MQ_ACK_REFUSED : MQ_ACK_WAITS;
 }
 
+bool mq_moves_are_durable(mq_engine *engine)
+{
+    for (uint32_t i = 1; engine->topics_moved && i < engine->ring_count; i++) {
+        const mq_ring *ring = engine->rings[i];
+        if (ring->kind == MQ_RING_OWN && ring->ack_gate.event == MQ_GATE_DURABLE &&
+            durable_of(ring) < ring->moved_end)
+            return false;
+    }
+    engine->topics_moved = false;
+    return true;
+}
+
 void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason)
 {
     mq_ring *ring = engine->rings[index];

@@ -178,13 +178,16 @@ static bool mark_once(mq_engine *engine, mq_session *session, const mq_topic *to
 }
 
 /* Acknowledge a repeated QoS 2 message.  Without a receipt, the position of its record is unknown: the
- * acknowledgement waits until everything now in the ring is durable. */
+ * acknowledgement waits until everything now in the ring is durable.  If its topic has moved to that ring,
+ * its record may be in the earlier one, which is durable by now (store_once). */
 static void acknowledge_again(mq_engine *engine, mq_connection *connection, const mq_topic *topic,
                               const publish *publish)
 {
     const mq_receipt *receipt = mq_receipt_find(connection->session, publish->identifier);
     uint16_t ring = receipt == NULL ? topic->ring : receipt->ring;
     uint64_t waits_for = receipt == NULL ? mq_ack_waits_for(engine->rings[ring]) : receipt->offset + 1;
+    if (mq_ack_status_of(engine, engine->rings[ring], waits_for) == MQ_ACK_DONE)
+        ring = 0; /* at once: after a pause in store_once(), no sync may follow that sends it */
     acknowledge(engine, connection, publish, ring, waits_for, MQ_REASON_SUCCESS);
 }
 
@@ -203,6 +206,8 @@ static bool exceeds_receipts(const mq_engine *engine, const mq_connection *conne
 static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
 {
     if (mq_received_has(connection->session, publish->identifier)) {
+        if (!mq_moves_are_durable(engine))
+            return pause_for_room(engine, connection);
         acknowledge_again(engine, connection, topic, publish);
         return true;
     }

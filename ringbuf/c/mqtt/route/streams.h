@@ -13,9 +13,15 @@ typedef struct mq_stream {
     uint16_t *rings; /* by partition; 0: not known yet */
 } mq_stream;
 
-/* Add a stream after the others, with its filters separated by NUL.  False: no memory. */
-bool mq_stream_add(mq_engine *engine, const char *filters, uint32_t length, uint32_t partitions);
-void mq_streams_free(mq_engine *engine);
+/* Fill in a stream: its filters, separated by NUL, and the rings of its partitions.  False: no memory. */
+bool mq_stream_init(mq_stream *stream, const char *filters, uint32_t length, const uint16_t *rings,
+                    uint32_t partitions);
+/* Use these streams from now on, in place of the earlier ones.  The engine owns the array. */
+void mq_streams_set(mq_engine *engine, mq_stream *streams, uint32_t count);
+void mq_streams_free(mq_stream *streams, uint32_t count);
+/* Move topics to the rings of their partitions, among `places` of the table from `from` on.  *moved is raised
+ * by their number.  Returns the next place. */
+uint32_t mq_topics_move(mq_engine *engine, uint32_t from, uint32_t places, uint32_t *moved);
 /* Ring of a topic's partition; 0: not known yet */
 uint16_t mq_ring_of_partition(const mq_engine *engine, const char *name, uint32_t length);
 

@@ -1,0 +1,153 @@
+"""Rings of the engine: the number of each ring there, and the rules by which topics get a ring.
+
+Owns both. Streams may be added while clients are served: new topics follow the new rules at once, and the
+known topics are moved in steps. Never opens or closes a ring.
+
+Invariant: a topic is in one ring at any time, and its records before that stay in the earlier ring.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from edge.broker.durability import RingDurability
+from edge.broker.sliced_work import Steps
+from edge.config.schema import Durability
+from edge.engine.engine import Engine
+from edge.session_store.journal_writer import SessionJournal
+from ringbuf import Ring, Writer
+
+__all__ = ["EngineRings", "PartitionLike", "StreamRules"]
+
+MOVES = 256  # places of the table of topics that are examined between two yields
+
+
+class PartitionLike(Protocol):
+    """The part of edge.streams.streams.Partition that routing needs."""
+
+    @property
+    def name(self) -> str:
+        """Name of the ring."""
+
+    @property
+    def writer(self) -> Writer:
+        """The only writer of the ring."""
+
+    @property
+    def ring(self) -> Ring:
+        """The shared-memory ring of this partition."""
+
+    @property
+    def durability(self) -> Durability:
+        """Durability of the stream."""
+
+
+StreamRules: TypeAlias = "Sequence[tuple[Sequence[str], Sequence[PartitionLike]]]"
+
+
+class EngineRings:
+    """Rings that the engine has, and streams: topics to rings. Everything runs on the broker's thread."""
+
+    def __init__(
+        self, engine: Engine, journal: SessionJournal, durability: RingDurability, streams: StreamRules
+    ) -> None:
+        """Create it without rings: the engine gets each with its first topic. `streams`: as of Router."""
+        self._engine = engine
+        self._journal = journal
+        self._durability = durability
+        self._numbers: dict[str, int] = {}  # ring name -> number in the engine
+        self._rings: dict[int, tuple[str, int]] = {}  # number in the engine -> ring name and epoch
+        self._places: dict[str, tuple[int, int]] = {}  # ring name -> stream and partition in the rules
+        self._set_streams(streams)
+
+    def ring_of(self, ring_number: int) -> tuple[str, int]:
+        """Name and epoch of the ring with this number in the engine."""
+        return self._rings[ring_number]
+
+    def ring_of_topic(self, topic: int) -> str:
+        """Name of the ring that gets the new records of a topic."""
+        return self._rings[self._engine.topic_ring(topic)][0]
+
+    def number_of(self, partition: PartitionLike) -> int:
+        """Number of a partition's ring in the engine, which gets the ring if it does not have it."""
+        ring_number = self._numbers.get(partition.name)
+        if ring_number is None:
+            durability = partition.durability
+            ring_number = self._engine.add_ring(partition.writer, durability.ack_gate, durability.is_logged)
+            self._durability.begin(partition.name, ring_number)
+            self._numbers[partition.name] = ring_number
+            if partition.name in self._places:
+                self._engine.stream_ring(*self._places[partition.name], ring_number)
+            self._rings[ring_number] = partition.name, partition.ring.epoch
+            self._journal.ring_added(ring_number, *self._rings[ring_number])
+        return ring_number
+
+    def add_ended(self, name: str, epoch: int, *, logged: bool) -> int:
+        """Add the ended epoch of a ring; return its number. `logged`: the log has records of that epoch."""
+        ring_number = self._engine.add_ended_ring(logged)
+        self._rings[ring_number] = name, epoch
+        self._journal.ring_added(ring_number, name, epoch)
+        return ring_number
+
+    def remove_ended(self, ring_number: int) -> None:
+        """Remove an ended ring, of which no record waits any more."""
+        self._engine.remove_ring(ring_number)
+        self._journal.ring_removed(ring_number)
+        del self._rings[ring_number]
+
+    # ---- streams ----
+
+    def add_streams(self, streams: StreamRules) -> None:
+        """Use other streams from now on: the present ones in their order, and more between them.
+
+        Known topics stay in their rings until moving_topics(). `partition_of` must decide by the same streams
+        when this returns. Raises OverflowError, MemoryError; then the earlier streams stay.
+        """
+        known = self._places
+        new = [ring for _, partitions in streams for ring in partitions if ring.name not in known]
+        try:
+            for partition in new:
+                self.number_of(partition)
+            self._set_streams(streams)
+        except BaseException:
+            for partition in new:
+                self._forget_ring(partition.name)
+            raise
+
+    def moving_topics(self, done: Callable[[int], object]) -> Steps[None]:
+        """Move topics that belong to an added stream now to its rings; call `done` with their number.
+
+        Queues, in-flight windows and retained messages keep the records that the earlier rings have.
+        """
+        moved = 0
+        first: int | None = 0
+        try:
+            while first is not None:
+                count, first = self._engine.topics_move(first, MOVES)
+                moved += count
+                yield
+        finally:
+            done(moved)
+
+    def _set_streams(self, streams: StreamRules) -> None:
+        numbers = self._numbers
+        self._engine.streams_set(
+            [
+                ("\0".join(filters).encode(), array("H", (numbers.get(ring.name, 0) for ring in partitions)))
+                for filters, partitions in streams
+            ]
+        )
+        self._places = {
+            partition.name: (number, index)
+            for number, (_, partitions) in enumerate(streams)
+            for index, partition in enumerate(partitions)
+        }
+
+    def _forget_ring(self, ring_name: str) -> None:
+        """Take back number_of() for a ring without records."""
+        ring_number = self._numbers.pop(ring_name, None)
+        if ring_number is not None:
+            self._durability.end(ring_name)
+            self.remove_ended(ring_number)
