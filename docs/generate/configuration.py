@@ -57,10 +57,17 @@ def _live() -> str:
     return (
         "## Changes without a restart\n\n"
         "`brim reload` and SIGHUP read the configuration file again and apply `log_level`, `[quota]`, "
-        f"`[[bridge]]`, and `[limits]` except {limits}. They also read passwords, access rules and "
-        "certificates again. Limits of a queue and of an in-flight window hold for sessions that are opened, "
-        "and clients that connect, after the reload. All other settings need a restart; `brim reload` names "
-        "each that has changed. A mistake in any file changes nothing.\n"
+        f"`[[bridge]]`, `[limits]` except {limits}, and streams that were added. They also read passwords, "
+        "access rules and certificates again. Limits of a queue and of an in-flight window hold for sessions "
+        "that are opened, and clients that connect, after the reload. All other settings need a restart; "
+        "`brim reload` names each that has changed. A mistake in any file changes nothing.\n\n"
+        "An added `[[stream]]` gets its topics at once, also those that are known already: their later "
+        "records go to its rings. Records before that stay in the earlier ring; MQTT subscribers and kept "
+        "sessions get both in order. Readers of several rings (shared memory, consumer groups, bridges) have "
+        "no order between the two, as after a restart. No stream is added, and `brim reload` gives the "
+        "reason, in these cases: another stream is removed, changed or moved; it would be the first stream "
+        'with a log; it is before a stream with `visible = "durable"`; sessions would be synced in another '
+        "way; or the runtime directory has rings of an earlier stream of this name.\n"
     )
 
 

@@ -4,11 +4,12 @@
     brim reload --config brim.toml      compares with that file, if the broker uses another one
 
 The broker reads its configuration file, passwords, access rules and certificates again. Applied at once:
-limits and quotas, bridges that were added, changed or removed, log_level, and the content of the files. A
-mistake in any of them changes nothing. Only the broker's own user and root may reload.
+limits and quotas, streams that were added, bridges that were added, changed or removed, log_level, and the
+content of the files. A mistake in any of them changes nothing. Only the broker's own user and root may
+reload.
 
-Exit status: 0 done, 1 a file is not valid or a bridge not changed, 2 wrong arguments, 3 no broker is
-reachable, 4 refused.
+Exit status: 0 done, 1 a file is not valid, a stream not added or a bridge not changed, 2 wrong arguments,
+3 no broker is reachable, 4 refused.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(msgspec.json.encode(facts).decode())
     else:
         lines = [f"in force       {name}" for name in answer.applied]
-        lines += [f"not valid      {problem}" for problem in answer.failed]
+        lines += [f"not applied    {problem}" for problem in answer.failed]
         lines += [f"needs restart  {name}" for name in restart]
         print("\n".join(map(escaped, lines or ["there are no changes"])))
     return Exit.INCOMPLETE if answer.failed else 0

@@ -1,7 +1,8 @@
 """Live settings: the part of a new configuration that a running broker applies without a restart.
 
-Owns the choice of these settings: [limits] except START_LIMITS, [quota], [[bridge]] and log_level. Never
-applies anything (edge/server/live_configuration.py does).
+Owns the choice of these settings: [limits] except START_LIMITS, [quota], [[bridge]], log_level, and added
+[[stream]]s (edge/server/added_streams.py decides which). Never applies anything
+(edge/server/live_configuration.py does).
 
     running, wanted -> after_reload() -> the configuration in effect after the reload
     what still differs from `wanted` needs a restart: setting_changes()
@@ -30,13 +31,19 @@ START_LIMITS: Final = frozenset(
 _LIVE_LIMITS = tuple(field.name for field in fields(Limits) if field.name not in START_LIMITS)
 
 
-def after_reload(running: Config, wanted: Config) -> Config:
-    """`running` with the live settings of `wanted`. Raises ConfigError: these settings break a rule together
-    with those that need a restart.
+def after_reload(running: Config, wanted: Config, *, adds_streams: bool = False) -> Config:
+    """`running` with the live settings of `wanted`, and its streams if `adds_streams`.
+
+    Raises ConfigError: these settings break a rule together with those that need a restart.
     """
     limits = replace(running.limits, **{name: getattr(wanted.limits, name) for name in _LIVE_LIMITS})
     changed = replace(
-        running, limits=limits, quota=wanted.quota, bridge=wanted.bridge, log_level=wanted.log_level
+        running,
+        limits=limits,
+        quota=wanted.quota,
+        bridge=wanted.bridge,
+        log_level=wanted.log_level,
+        stream=wanted.stream if adds_streams else running.stream,
     )
     return loader.checked(changed, "reload without the settings that need a restart")
 

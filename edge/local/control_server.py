@@ -71,7 +71,7 @@ from edge.mqtt.topic_filters import check_filter
 from edge.rpc.peers import Peer, Peers
 from edge.rpc.protocol import encode
 from edge.rpc.server import Server
-from edge.streams.streams import Streams
+from edge.streams.streams import Partition, Streams
 from ringbuf import Ring
 
 __all__ = ["LocalEndpoint"]
@@ -88,6 +88,7 @@ class LocalPeer(Peer, eq=False):
     """One connection, and the resources that it holds."""
 
     follows: bool = False
+    filters: tuple[str, ...] = ()  # of its last request that follows
     admitted: dict[tuple[str, int], Ring] = field(default_factory=dict)
     produces: set[str] = field(default_factory=set)
 
@@ -163,8 +164,7 @@ class LocalEndpoint(Server[LocalPeer]):
                 report = self._report if isinstance(request, Status) else self._overview
                 return Report(await report())
             case Rings(filters=filters, follow=follow):
-                peer.follows = peer.follows or follow
-                return RingList(tuple(self._rings_for(filters)))
+                return self._ring_list(peer, tuple(filters), follow=follow)
             case Admit(ring=ring, slot=slot):
                 await self._admit(peer, ring, slot)
                 return Done()
@@ -189,12 +189,18 @@ class LocalEndpoint(Server[LocalPeer]):
             case ClearRetained():
                 return await self._clear_retained(peer, request)
 
+    def _ring_list(self, peer: LocalPeer, filters: tuple[str, ...], *, follow: bool) -> RingList:
+        rings = tuple(self._rings_for(filters))
+        if follow:
+            peer.follows, peer.filters = True, filters
+        return RingList(rings)
+
     def _rings_for(self, filters: Iterable[str]) -> Iterable[RingInfo]:
         for topic_filter in filters:
             _check_filter(topic_filter)
         for partition in self._partitions.values():
             stream = self._streams[partition.stream]
-            if any(filters_meet(mine, theirs) for mine in stream.topics for theirs in filters):
+            if _meet(stream.topics, filters):
                 partition.ring.mend()
                 yield _ring_info(partition.name, partition.ring, stream, "partition")
         # A producer's topics are not checked, so its ring may hold records of any topic.
@@ -328,6 +334,17 @@ class LocalEndpoint(Server[LocalPeer]):
         self._on_progress(request.bridge, request.ring, request.epoch, request.offset, request.lost)
         return Done()
 
+    def add_streams(self, groups: Iterable[tuple[Stream, list[Partition]]]) -> None:
+        """Serve the rings of more streams, and announce them to the programs whose filters they meet."""
+        for stream, partitions in groups:
+            self._streams[stream.name] = stream
+            for partition in partitions:
+                self._partitions[partition.name] = partition
+                added = RingAdded(_ring_info(partition.name, partition.ring, stream, "partition"))
+                for peer in [peer for peer in self._peers if peer.follows]:
+                    if _meet(stream.topics, peer.filters):
+                        self.send(peer, added)
+
     def _announce(self, added: ProducerRing) -> None:
         for peer in [peer for peer in self._peers if peer.follows]:
             self.send(peer, RingAdded(_producer_info(added)))
@@ -345,6 +362,10 @@ class LocalEndpoint(Server[LocalPeer]):
             log.info("local producer left %s", pairs(name=name, pid=peer.pid))
         if (peer.admitted or peer.follows) and self.listens:
             await self._on_writer_thread(free)
+
+
+def _meet(topics: Iterable[str], filters: Iterable[str]) -> bool:
+    return any(filters_meet(mine, theirs) for mine in topics for theirs in filters)
 
 
 def _check_filter(topic_filter: str) -> None:

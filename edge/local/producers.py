@@ -22,7 +22,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -81,6 +81,10 @@ class Producers:
         self._unlisted_max = config.local.producers_max
         self._epochs = epochs
         self._rings: dict[str, ProducerRing] = {}
+
+    def add_streams(self, streams: Iterable[Stream]) -> None:
+        """Let producers join these streams too."""
+        self._streams |= {stream.name: stream for stream in streams}
 
     def all(self) -> list[ProducerRing]:
         """Every attached ring."""

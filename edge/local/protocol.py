@@ -1,7 +1,9 @@
 """Control protocol: the messages of the control socket, control.sock in the runtime directory.
 
 edge.rpc has the layer below: encoding, server and client. On a connection that follows, notifications
-(`ring_added`) may come between answers. A process keeps its connection while it uses what it was granted.
+(`ring_added`) may come between answers: for the ring of a local producer, and for each ring of an added
+stream that meets the filters of the last `rings` request. A process keeps its connection while it uses what
+it was granted.
 
     request          answer
     status           report      the content of `brim status`

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import deque
 from pathlib import Path
+from typing import Literal
 
 import zmq
 
@@ -42,10 +43,10 @@ POLL_MS = 1_000  # bounds the delay of a lost wake-up
 class _RingFeed:
     """One ring, with its reader."""
 
-    def __init__(self, ring: Ring, *, own: bool) -> None:
+    def __init__(self, ring: Ring, *, own: bool, start: Literal["latest", "oldest"]) -> None:
         self.name = ring.name
         self.epoch = ring.epoch
-        self.reader: Reader = ring.reader(name="zmq", local=own, verify=not own)
+        self.reader: Reader = ring.reader(name="zmq", start=start, local=own, verify=not own)
 
 
 class ZmqPublisher:
@@ -87,13 +88,13 @@ class ZmqPublisher:
         """Current connections, and those refused or ended by cause; empty if subscribers have keys."""
         return self._server.peers()
 
-    def add(self, ring: Ring, *, own: bool = True) -> None:
-        """Publish `ring` too, from its next record on. `own`: this process writes it; otherwise it is
-        checked.
+    def add(self, ring: Ring, *, own: bool = True, start: Literal["latest", "oldest"] = "latest") -> None:
+        """Publish `ring` too, from its next or its oldest record on. `own`: this process writes it; otherwise
+        it is checked.
 
         Any thread may call this, before start() and after it.
         """
-        self._added.append(_RingFeed(ring, own=own))
+        self._added.append(_RingFeed(ring, own=own, start=start))
         self._poll.wake()
 
     def start(self) -> None:

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,6 +71,8 @@ class LogSet:
         self._ends: dict[str, RingEnd] = {}
         self._homes: dict[str, Path] = {}
         self._wake = -1
+        self._adding, self._stopped = threading.Lock(), False
+        self._on_durable: Callable[[], object] | None = None
         self.maintenance: Callable[[], Status] | None = None  # status of the maintenance, for status()
         self.on_log: Callable[[Log], object] | None = None  # called for logs that are opened later
         self._refused: Callable[[str], bool] = lambda _: False
@@ -97,17 +101,41 @@ class LogSet:
         Python is not needed.
         """
         self._wake = os.dup(wake_descriptor) if wake_descriptor >= 0 else -1
+        self._on_durable = on_durable
         by_home: dict[Path, list[LoggedRing]] = {}
         for source, isolated in sources:
             by_home.setdefault(self._home(source.ring.name, isolated=isolated), []).append(source)
         for directory, rings in by_home.items():
-            thread = LogThread(self._logs[directory], rings, on_durable, self._wake)
-            thread.writer.state.on_change = self._changed
             try:
-                thread.start()
+                self._run(directory, LogThread(self._logs[directory], rings, on_durable, self._wake))
             except LogError as error:
                 raise EdgeError(f"log {directory}: {error}") from error
-            self._threads[directory] = thread
+
+    def add_ring(self, ring: Ring, stream: Stream) -> None:
+        """Log a ring of an added stream, which this process writes: before its first record.
+
+        For any thread. Raises EdgeError.
+        """
+        with self._adding:  # no thread may start after stop()
+            if self._stopped:
+                raise EdgeError("the logs are closed", hint="start the broker again")
+            directory = self._opened(ring.name, isolated=stream.isolated)
+            thread = self._threads.get(directory)
+            try:
+                if thread is None:
+                    rings = [logged_ring(ring, stream)]
+                    log_thread = LogThread(self._logs[directory], rings, self._on_durable, self._wake)
+                    self._run(directory, log_thread)
+                else:
+                    thread.add(logged_ring(ring, stream))
+            except (LogError, RingError) as error:
+                raise EdgeError(f"log {directory}: {error}") from error
+
+    def remove_ring(self, ring_name: str) -> None:
+        """Take back add_ring() for a ring without records. Its log stays open. For any thread."""
+        if (thread := self._threads.get(self._homes.pop(ring_name, Path()))) is not None:
+            with suppress(LogError):  # its thread has ended, and so have all that it logged
+                thread.remove(ring_name)
 
     def add_producer_ring(self, ring: Ring, stream: Stream) -> None:
         """Log a ring of a logged stream that another process writes. Raises EdgeError.
@@ -115,11 +143,7 @@ class LogSet:
         Its writer waits for the log if the stream promises every record; otherwise records may be lost, which
         is counted.
         """
-        directory = self._home(ring.name, isolated=stream.isolated)
-        if directory not in self._logs:
-            self._open(directory)
-            if self.on_log is not None:
-                self.on_log(self._logs[directory])
+        directory = self._opened(ring.name, isolated=stream.isolated)
         copied = CopiedRing(ring, blocks_writer=stream.when_full != "overwrite").logged(
             logged_ring(ring, stream)
         )
@@ -127,10 +151,7 @@ class LogSet:
             thread = self._threads.get(directory)
             if thread is None:
                 opened = self._logs[directory]
-                thread = LogThread(opened, [copied], writer=CopiedRingsWriter(opened))
-                thread.writer.state.on_change = self._changed
-                thread.start()
-                self._threads[directory] = thread
+                self._run(directory, LogThread(opened, [copied], writer=CopiedRingsWriter(opened)))
             else:
                 thread.add(copied)
         except (LogError, RingError) as error:
@@ -138,6 +159,8 @@ class LogSet:
 
     def stop(self) -> None:
         """Sync the records of the rings, and end the threads. May be called twice."""
+        with self._adding:
+            self._stopped = True
         while self._threads:
             _, thread = self._threads.popitem()
             if not thread.stop():
@@ -235,6 +258,21 @@ class LogSet:
 
     # ---- inside ----
 
+    def _run(self, directory: Path, thread: LogThread) -> None:
+        """Start the thread of a log. Other threads may read the table."""
+        thread.writer.state.on_change = self._changed
+        thread.start()
+        self._threads = {**self._threads, directory: thread}
+
+    def _opened(self, ring_name: str, *, isolated: bool) -> Path:
+        """Directory of a ring's log, which is opened if it is not."""
+        directory = self._home(ring_name, isolated=isolated)
+        if directory not in self._logs:
+            self._open(directory)
+            if self.on_log is not None:
+                self.on_log(self._logs[directory])
+        return directory
+
     def _home(self, ring_name: str, *, isolated: bool) -> Path:
         directory = home(self.directory, ring_name, isolated=isolated, workers=self.placing.workers)
         return self._homes.setdefault(ring_name, directory)
@@ -249,7 +287,7 @@ class LogSet:
         except (LogError, OSError) as error:
             opened.close()
             raise EdgeError(f"log {directory}: {error}", hint="see [log] directory") from error
-        self._logs[directory] = opened
+        self._logs = {**self._logs, directory: opened}  # other threads may read the table
         details = {"segments": report.segments, "rings": len(report.rings), "damaged": len(report.damage)}
         log.info("log recovered %s", pairs(**details, directory=directory))
         for name, end in report.rings.items():

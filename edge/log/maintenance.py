@@ -35,12 +35,8 @@ class LogMaintenance:
         """Create the maintenance. `without`: directories of logs that it must not touch."""
         self.holds: list[Callable[[str], Iterable[Floor]]] = []
         self._logs = logs
-        self._streams = {
-            stream.name: StreamRules(
-                stream.name, stream.retain_bytes, stream.retain_s, stream.discard, stream.hold_bytes
-            )
-            for stream in config.stream
-        }
+        self._streams: dict[str, StreamRules] = {}
+        self.apply(config)
         self._full: dict[str, set[str]] = {}  # directory -> full streams
         log = config.log
         rules = MaintenanceRules(
@@ -60,6 +56,15 @@ class LogMaintenance:
         for ring_log in logs.logs():
             self.add(ring_log)
         logs.on_log = self.add  # a new local producer may open another log
+
+    def apply(self, config: Config) -> None:
+        """Use the rules of the streams of another configuration from now on; from any thread."""
+        self._streams = {
+            stream.name: StreamRules(
+                stream.name, stream.retain_bytes, stream.retain_s, stream.discard, stream.hold_bytes
+            )
+            for stream in config.stream
+        }
 
     def start(self) -> None:
         """Start the thread."""

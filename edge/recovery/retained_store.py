@@ -42,7 +42,7 @@ from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN, Range, Ring
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
 
-__all__ = ["RetainedStore", "marks_in", "records_in", "retained_in"]
+__all__ = ["RetainedStore", "marks_in", "newest_last", "records_in", "retained_in"]
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,14 @@ _AUTHOR = struct.Struct("<II")
 _RECORD = struct.Struct("<I12xQ4xHH")  # of ringbuf/c/base/record.h: length, time, key length, flags
 
 Marks = Mapping[str, tuple[int, int]]
+
+
+def newest_last(rings: Iterable[Ring]) -> list[Ring]:
+    """Rings, in the order of their streams, in the order in which they are restored.
+
+    Topics of an added stream have older records in the ring of a later stream (edge/server/added_streams.py).
+    """
+    return list(rings)[::-1]
 
 
 def records_in(data: memoryview) -> Iterator[tuple[RetainedRecord, memoryview]]:
@@ -229,7 +237,7 @@ class RetainedStore:
         self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")
         broker.on_retained_due = self.save
-        for ring in rings:
+        for ring in newest_last(rings):
             broker.retained.restore(_published_since(ring, past, *marks.get(ring.name, (0, 0))))
         return int(counters_of(broker.engine).retained)
 

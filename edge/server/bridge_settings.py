@@ -13,7 +13,7 @@ from edge.errors import EdgeError
 if TYPE_CHECKING:
     from bridge.drain.settings import BridgeSettings
 
-__all__ = ["bridge_settings", "copied_settings", "separate_bridge"]
+__all__ = ["bridge_settings", "copied_settings", "known_streams", "separate_bridge"]
 
 NOT_COPIED = {"in_broker", "options"}
 
@@ -35,10 +35,7 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
             runtime_dir=config.runtime_dir,
             state_dir=config.state_dir,
             log_dir=config.log_directory,
-            known_streams=(
-                *(stream.name for stream in config.stream),
-                *(f"{producer.stream}@{producer.name}" for producer in config.producer),
-            ),
+            known_streams=known_streams(config),
             options=options,
             spool_bytes={
                 stream.name: stream.retain_bytes + stream.hold_bytes
@@ -50,6 +47,14 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
     except BridgeError as error:
         raise EdgeError(f"bridge {bridge.name}: {error}", hint=error.hint) from error
     return settings
+
+
+def known_streams(config: Config) -> tuple[str, ...]:
+    """Streams, and producers as "stream@producer"."""
+    return (
+        *(stream.name for stream in config.stream),
+        *(f"{producer.stream}@{producer.name}" for producer in config.producer),
+    )
 
 
 def copied_settings(bridge: BridgeConfig) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from edge.consumers.server import ConsumersEndpoint
 from edge.errors import EdgeError
 from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
-from edge.streams.streams import Streams
+from edge.streams.streams import Partition, Streams
 from edge.transport.listener import Listener
 from persistence.files import OsFiles
 from ringbuf import FLAG_EXPIRY, Ring
@@ -28,7 +28,7 @@ from ringbuf import FLAG_EXPIRY, Ring
 if TYPE_CHECKING:
     from edge.log.log_set import LogSet
 
-__all__ = ["consumers_endpoint"]
+__all__ = ["add_streams", "consumers_endpoint"]
 
 DURABLE_POLL_S = 0.002  # between two checks if the log has synced the published messages
 
@@ -79,7 +79,6 @@ class BrokerOutlet:
         self._listener = listener
         self._streams = streams
         self._failure_of = failure_of
-        self._patience_ms = {setting.name: setting.queue_timeout_ms for setting in streams.settings()}
         self._unconfirmed: list[_Unconfirmed] = []
         self._drained: dict[str, int] = {}  # by ring: the sinks have all records below this offset
 
@@ -138,18 +137,29 @@ class BrokerOutlet:
         patience_ms = 0
         for message in messages:
             fates.append(self._store(message))
-            partition = self._streams.partition_of(message.topic)
-            waits = fates[-1] == "stored" and partition.durability.ack_gate is not AckGate.NONE
+            if fates[-1] != "stored":
+                gates.append(("", 0))
+                continue
+            stream, partition = self._stored_in(message.topic)
+            if partition.durability.ack_gate is AckGate.NONE:
+                gates.append(("", 0))
+                continue
             # from the writer, because the ring's own values are updated once a batch
-            gates.append((partition.name, partition.writer.end_offset) if waits else ("", 0))
-            if waits and partition.durability is Durability.UPSTREAM:
+            gates.append((partition.name, partition.writer.end_offset))
+            if partition.durability is Durability.UPSTREAM:
                 offsets[partition.name] = partition.writer.end_offset
-            elif waits:
+            else:
                 positions[partition.name] = (partition.ring, partition.writer.end_position)
-                patience_ms = max(patience_ms, self._patience_ms[partition.stream])
+                patience_ms = max(patience_ms, stream.queue_timeout_ms)
         until_s = time.monotonic() + patience_ms / 1000
         stored = _Unconfirmed(fates, gates, positions, offsets, until_s, done)
         self.hand_over(partial(self._unconfirmed.append, stored))
+
+    def _stored_in(self, topic: str) -> tuple[Stream, Partition]:
+        """Partition that has just got a message. A topic may still have to move to an added stream."""
+        broker = self._listener.broker
+        ring_name = broker.router.rings.ring_of_topic(broker.engine.topic_find(topic.encode()))
+        return self._streams.named(ring_name)
 
     def _store(self, message: Outgoing) -> Fate:
         own = self._listener.broker.own_messages
@@ -171,7 +181,6 @@ def consumers_endpoint(
     zmq_listener: ZmqListener,
 ) -> ConsumersEndpoint:
     """Create the endpoint with all rings, not started. Raises EdgeError: its journal is unreadable."""
-    cold = logs.reader if logs is not None else None
     outlet = BrokerOutlet(listener, streams, logs.failure_of if logs is not None else lambda _: "")
 
     def make(wake: Callable[[], None]) -> Coordinator:
@@ -185,27 +194,31 @@ def consumers_endpoint(
     endpoint = ConsumersEndpoint(zmq_listener, make, secret_key_file=keys, client_keys_dir=clients)
     outlet.hand_over = endpoint.call
     outlet.follow_upstream()
-    settings = {stream.name: stream for stream in config.stream}
-
-    def entry_of(ring: Ring, stream: Stream, topics: tuple[str, ...] | None) -> RingEntry:
-        source = RingSource(ring, cold if stream.durability.is_logged else None)
-        return RingEntry(source, stream.name, topics, stream.durability, stream.sync_interval_ms)
-
-    for partition in streams.all():
-        stream = settings[partition.stream]
-        endpoint.add(
-            entry_of(partition.ring, stream, stream.topics),
-            partition.ring.reader(name="consumers", local=True),
-        )
+    add_streams(endpoint, streams.groups(), logs)
 
     def add_producer(added: ProducerRing) -> None:
-        entry = entry_of(added.ring, added.stream, None)
+        entry = _entry_of(added.ring, added.stream, None, logs)
         endpoint.add(entry, added.ring.reader(name="consumers", verify=True))
 
     for producer in producers.all():
         add_producer(producer)
     producers.on_ring.append(add_producer)
     return endpoint
+
+
+def add_streams(
+    endpoint: ConsumersEndpoint, groups: Iterable[tuple[Stream, list[Partition]]], logs: LogSet | None
+) -> None:
+    """Serve the rings of streams; also while the endpoint runs."""
+    for stream, partitions in groups:
+        for partition in partitions:
+            entry = _entry_of(partition.ring, stream, stream.topics, logs)
+            endpoint.add(entry, partition.ring.reader(name="consumers", local=True))
+
+
+def _entry_of(ring: Ring, stream: Stream, topics: tuple[str, ...] | None, logs: LogSet | None) -> RingEntry:
+    cold = logs.reader if logs is not None and stream.durability.is_logged else None
+    return RingEntry(RingSource(ring, cold), stream.name, topics, stream.durability, stream.sync_interval_ms)
 
 
 def _registry(config: Config) -> GroupRegistry:

@@ -1,11 +1,13 @@
 """Live configuration: applies changes of the configuration and of its files to a running broker.
 
     read      configuration file, passwords, access rules, certificates, bridges: any mistake ends the reload
-    apply     bridges, limits, log level, certificates, passwords and rules
+    prepare   rings and logs of added streams: an error ends the reload
+    apply     streams, bridges, limits, log level, certificates, passwords and rules
     report    names in effect now, mistakes, and names that need a restart
 
-Owns the order. Nothing is applied before everything was read and checked. Of what remains, only a bridge can
-fail (its checkpoint is busy, for example): the earlier bridge continues then, and the failure is named.
+Owns the order. Nothing is applied before everything was read, checked and created. Of what remains, only a
+bridge can fail (its checkpoint is busy, for example): the earlier bridge continues then, and the failure is
+named.
 edge/config/live_settings.py chooses the settings; the others need a restart.
 """
 
@@ -27,6 +29,7 @@ from edge.config.schema import Config
 from edge.errors import ConfigError, EdgeError
 from edge.local.protocol import Reloaded
 from edge.logging_setup import AUDIT, pairs, set_level
+from edge.server.added_streams import PreparedStreams, added_to, apply, prepare, refusal
 from edge.server.bridge_settings import bridge_settings
 from edge.server.configured_limits import broker_limits, engine_limits
 from edge.transport import descriptors
@@ -47,6 +50,8 @@ class _Read(Struct):
 
     wanted: Config
     live: Config
+    streams_refusal: str = ""  # reason why added streams need a restart
+    streams: PreparedStreams | None = None  # to add
     certificates: dict[int, TlsContext] = {}
     users: AuthFiles | None = None
     clients_max: int = 0
@@ -70,6 +75,11 @@ class LiveConfiguration:
         """Read everything again and apply it; a mistake in any part leaves everything as it was."""
         async with self._one_at_a_time:
             read = await asyncio.to_thread(self._read)
+            if not read.problems and read.streams is not None:
+                try:
+                    await apply(self._core, self._services, read.streams)
+                except EdgeError as error:
+                    read.problems.append(_problem(error))
             if read.problems:
                 for problem in read.problems:
                     audit.error("reload refused, nothing changed; correct it %s", pairs(problem=problem))
@@ -80,14 +90,17 @@ class LiveConfiguration:
         """On a thread of its own."""
         try:
             wanted = self._read_config() if self._read_config is not None else self._given
-            read = _Read(wanted, after_reload(self._given, wanted))
+            reason = refusal(self._core, self._given, wanted)
+            adds = not reason and bool(added_to(self._given, wanted))
+            live = after_reload(self._given, wanted, adds_streams=adds)
+            read = _Read(wanted, live, reason)
         except ConfigError as error:
             return _Read(self._given, self._given, problems=list(error.problems))
         for check in (self._read_bridges, self._read_descriptors):
             try:
                 check(read)
             except EdgeError as error:
-                read.problems.append(f"{error}; {error.hint}" if error.hint else str(error))
+                read.problems.append(_problem(error))
         read.certificates, mistakes = self._core.listener.read_certificates()
         read.problems += mistakes
         if self._core.auth_backend.has_files:
@@ -95,7 +108,18 @@ class LiveConfiguration:
                 read.users = self._core.auth_backend.read()
             except AuthFileError as error:
                 read.problems += error.problems
+        if not read.problems and read.live.stream != self._given.stream:
+            self._prepare_streams(read)
         return read
+
+    def _prepare_streams(self, read: _Read) -> None:
+        try:
+            live = replace(self._core.config, **_live_sections(read.live), stream=read.live.stream)
+            read.streams = prepare(self._core, live)
+        except ConfigError as error:
+            read.problems += error.problems
+        except EdgeError as error:
+            read.problems.append(_problem(error))
 
     def _read_bridges(self, read: _Read) -> None:
         """Check each new or changed bridge."""
@@ -110,16 +134,19 @@ class LiveConfiguration:
 
     def _read_descriptors(self, read: _Read) -> None:
         allowed = descriptors.allow(read.live)
-        read.clients_max = descriptors.budget(read.live, allowed, self._core.descriptors_open).clients
+        added = sum(stream.partitions for stream in added_to(self._given, read.live))
+        opened = self._core.descriptors_open + added * descriptors.OF_RING
+        read.clients_max = descriptors.budget(read.live, allowed, opened).clients
 
     async def _apply(self, read: _Read) -> Reloaded:
         core, before = self._core, public_settings(self._given)
-        effective, failed = await self._services.bridges.replace(
-            replace(core.config, **_live_sections(read.live))
-        )
+        live = replace(core.config, **_live_sections(read.live))
+        if read.streams is not None:
+            live = replace(live, stream=read.streams.config.stream)
+        effective, failed = await self._services.bridges.replace(live)
         await asyncio.wrap_future(core.listener.submit(lambda: self._apply_on_mqtt_thread(effective, read)))
         self._services.follow(effective)
-        self._given = replace(self._given, **_live_sections(effective))
+        self._given = replace(self._given, **_live_sections(effective), stream=read.live.stream)
         set_level(effective.log_level)
         applied = []
         for name, earlier, now in setting_changes(before, self._given):
@@ -131,6 +158,9 @@ class LiveConfiguration:
             applied += [str(path) for path in (auth.password_file, auth.acl_file) if path is not None]
         for reason in failed:
             log.error("bridge not changed %s", pairs(reason=reason))
+        if read.streams_refusal:
+            audit.warning("streams not added %s", pairs(reason=read.streams_refusal))
+            failed.append(read.streams_refusal)
         needs_restart = self._needs_restart(read.wanted)
         audit.info(
             "configuration reloaded %s",
@@ -153,6 +183,10 @@ class LiveConfiguration:
 
 def _live_sections(config: Config) -> dict[str, object]:
     return {name: getattr(config, name) for name in ("limits", "quota", "bridge", "log_level")}
+
+
+def _problem(error: EdgeError) -> str:
+    return f"{error}; {error.hint}" if error.hint else str(error)
 
 
 def _asyncio_has_tls() -> bool:

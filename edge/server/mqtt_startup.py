@@ -31,7 +31,7 @@ from edge.errors import EdgeError
 from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
 from edge.logging_setup import pairs
-from edge.recovery.retained_store import RetainedStore, retained_in
+from edge.recovery.retained_store import RetainedStore, newest_last, retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
 from edge.recovery.surviving_log import SurvivingLog
 from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
@@ -72,7 +72,8 @@ class MqttServer:
         self.producers: Producers
         self.upstream: Upstream
         self.budget: descriptors.DescriptorBudget
-        self.descriptors_open: int  # before the first client
+        self.descriptors_open: int  # before the first client, and for streams that were added later
+        self.epochs: Epochs
         self.zmq_listener: ZmqListener | None = None  # None: not enabled
         self.consumers_listener: ZmqListener | None = None  # None: not enabled
         self.metrics_listener: socket | None = None  # None: not enabled
@@ -93,7 +94,7 @@ class MqttServer:
         self.config = config = fitted(self.config)
         allowed = descriptors.allow(config)
         self._start_guard()
-        epochs = Epochs(
+        self.epochs = epochs = Epochs(
             config.state_dir / "epochs",
             found_elsewhere=self._highest_trace,
             in_use=self._highest_in_use,
@@ -156,6 +157,19 @@ class MqttServer:
         set_limits(self.listener.broker.engine, msgspec.structs.replace(engine, connections_max=clients_max))
         self.listener.broker.apply_limits(broker)
 
+    def add_streams(self, added: Streams, config: Config) -> None:
+        """Use the streams of `config`: those of now, and those of `added`, which is empty then. On the MQTT
+        thread. Raises OverflowError, MemoryError: nothing has changed.
+        """
+        epochs = {entry.name: entry.ring.epoch for entry in added.all()}
+        rules = {stream.name: partitions for stream, partitions in (*self.streams.groups(), *added.groups())}
+        self.listener.broker.router.rings.add_streams(
+            [(stream.topics, rules[stream.name]) for stream in config.stream]
+        )
+        self.streams.take(added, [stream.name for stream in config.stream])
+        self.upstream.add(epochs)
+        self._apply_log_state()
+
     def _lock_directories(self) -> None:
         for key in ("runtime_dir", "state_dir"):
             directory = getattr(self.config, key)
@@ -188,12 +202,12 @@ class MqttServer:
         self._open_logs()
         self._open_installation()
         ends = self.logs.ends() if self.logs else {}
-        streams = Streams.open(self.config, epochs, ends, self._past)
+        streams = Streams.open(self.config, epochs, ends, self.past)
         self.down.callback(streams.close)
         return streams
 
     @property
-    def _past(self) -> SurvivingLog | None:
+    def past(self) -> SurvivingLog | None:
         """The records that the log has."""
         return SurvivingLog(self.logs.reader) if self.logs else None
 
@@ -235,16 +249,18 @@ class MqttServer:
         if not self.config.sessions.keep:
             forget_state(self.config)
             return
-        self._state = StateFiles(self.config, epochs, self.logs.ends() if self.logs else {}, self._past)
+        self._state = StateFiles(self.config, epochs, self.logs.ends() if self.logs else {}, self.past)
         self.down.callback(self._state.close)
-        self._state.find(self._past)
+        self._state.find(self.past)
 
     def _restore_retained(self, streams: Streams) -> None:
         rings = [partition.ring for partition in streams.all()]
         if self._state is not None:
-            restored = self._state.retained.restore(self.listener.broker, rings, self._past)
+            restored = self._state.retained.restore(self.listener.broker, rings, self.past)
         else:
-            restored = sum(self.listener.broker.retained.restore(retained_in(ring)) for ring in rings)
+            restored = sum(
+                self.listener.broker.retained.restore(retained_in(ring)) for ring in newest_last(rings)
+            )
         self.listener.broker.check_retained()
         if restored:
             log.info("retained messages restored %s", pairs(messages=restored))
@@ -253,7 +269,7 @@ class MqttServer:
         """Restore before any client is served, and after the producer rings: their records may wait."""
         if self._state is not None:
             partitions = {partition.name: partition for partition in streams.all()}
-            self._state.restore(self.listener.broker, partitions, self._past)
+            self._state.restore(self.listener.broker, partitions, self.past)
 
     def _open_logs(self) -> None:
         rings = logged_rings(self.config)
@@ -341,7 +357,7 @@ class MqttServer:
 
     def _open_producers(self, epochs: Epochs) -> Producers:
         """Open producer rings. They are closed after their last reader, the log."""
-        producers = Producers(self.config, epochs, self.logs.ends() if self.logs else {}, self._past)
+        producers = Producers(self.config, epochs, self.logs.ends() if self.logs else {}, self.past)
         self.down.callback(producers.close)
         if self.logs is not None:
             self.stop_on_thread(self.logs.stop)
@@ -375,25 +391,26 @@ class MqttServer:
         rings = self.listener.broker.router.durability
         epochs = {entry.name: entry.ring.epoch for entry in streams.all()}
         self.upstream = Upstream(self.config, epochs, rings, self.listener.call)
+        if self.logs is None:
+            return
+        self.listener.broker.sys_topics.log_state = self.logs.state
+        self.logs.on_change = partial(self.listener.call, self._apply_log_state)
+        self.listener.call(self._apply_log_state)  # the first rounds of the log may have failed already
+
+    def _apply_log_state(self) -> None:
+        """Refuse publishers of each ring whose log accepts no records. On the MQTT thread."""
         if (logs := self.logs) is None:
             return
-
-        topics, journal = self.listener.broker.sys_topics, self.listener.broker.journal
-        topics.log_state = logs.state
-        on_disk = {entry.name for entry in streams.all() if entry.durability is Durability.DISK}
+        broker = self.listener.broker
         output_waits = self._state is not None and self._state.durability is Durability.DISK
-
-        def apply_log_state() -> None:
-            topics.publish_soon()
-            journal.ack_failure = logs.failure_of(SESSIONS_RING) if output_waits else ""
-            for name in epochs:
-                needed = journal.ack_failure if name in on_disk else ""  # QoS 2 needs the session journal
-                rings.refuse(name, reason_code(logs.failure_of(name) or needed))
-            for notify in self._on_log_state:
-                notify()
-
-        logs.on_change = partial(self.listener.call, apply_log_state)
-        self.listener.call(apply_log_state)  # the first rounds of the log may have failed already
+        broker.sys_topics.publish_soon()
+        broker.journal.ack_failure = logs.failure_of(SESSIONS_RING) if output_waits else ""
+        for entry in self.streams.all():
+            # QoS 2 needs the session journal
+            needed = broker.journal.ack_failure if entry.durability is Durability.DISK else ""
+            broker.router.durability.refuse(entry.name, reason_code(logs.failure_of(entry.name) or needed))
+        for notify in self._on_log_state:
+            notify()
 
     def _start_feed(self, producers: Producers) -> None:
         feed = ProducerFeed(self.listener)

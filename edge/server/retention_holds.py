@@ -22,6 +22,7 @@ from bridge.source.partition_source import RingName
 from edge.config.schema import Bridge, Config
 from edge.logging_setup import pairs
 from edge.recovery.restore_sessions import NOTHING_WAITS
+from edge.server.bridge_settings import known_streams
 from persistence.errors import LogError
 from persistence.maintenance.retention_rules import Floor
 
@@ -128,16 +129,13 @@ class BridgeHolds:
     def __init__(self, config: Config) -> None:
         self._bridges = config.bridge
         self._directory = config.state_dir / "bridge"
-        self._configured = {
-            *(stream.name for stream in config.stream),
-            *(f"{producer.stream}@{producer.name}" for producer in config.producer),
-        }
+        self._configured = set(known_streams(config))
         self._streams: dict[str, frozenset[str]] = {}  # of each bridge, at the start of this process
         self._read: dict[Path, tuple[tuple[int, int], Offsets | None]] = {}
 
     def apply(self, config: Config) -> None:
         """Hold records for the bridges of another configuration from now on."""
-        self._bridges = config.bridge
+        self._bridges, self._configured = config.bridge, set(known_streams(config))
         self._streams.clear()
 
     def __call__(self, ring_name: str) -> Iterator[Floor]:

@@ -22,7 +22,7 @@ from edge.config.schema import Bridge as BridgeConfig
 from edge.config.schema import Config
 from edge.errors import EdgeError
 from edge.logging_setup import pairs
-from edge.server.bridge_settings import bridge_settings, separate_bridge
+from edge.server.bridge_settings import bridge_settings, known_streams, separate_bridge
 
 if TYPE_CHECKING:
     from bridge.drain.bridge import Bridge
@@ -56,6 +56,7 @@ class RunningBridges:
         self._core = core
         self._config = core.config
         self._running: dict[str, _Running] = {}  # by name
+        self._known: dict[str, tuple[str, ...] | None] = {}  # by name: all streams at its start
 
     def states(self) -> list[dict[str, Any]]:
         """State of each configured bridge, for `brim status`."""
@@ -100,12 +101,18 @@ class RunningBridges:
                 bridges.append(earlier[name])
         for bridge in config.bridge:
             before = earlier.get(bridge.name)
-            reason = "" if before == bridge else await self._change(before, bridge, config)
+            same = before == bridge and not self._lacks_streams(bridge, config)
+            reason = "" if same else await self._change(before, bridge, config)
             if reason:
                 failed.append(reason)
             bridges += [bridge] if not reason else [before] if before is not None else []
         self._config = replace(config, bridge=tuple(bridges))
         return self._config, failed
+
+    def _lacks_streams(self, bridge: BridgeConfig, config: Config) -> bool:
+        """True if a bridge of this process drains all streams, and there are others than at its start."""
+        known = known_streams(config)
+        return not bridge.streams and self._known.get(bridge.name, known) != known
 
     async def _change(self, before: BridgeConfig | None, bridge: BridgeConfig, config: Config) -> str:
         """Replace one bridge. Returns the reason why it is not changed; "": it is."""
@@ -133,6 +140,7 @@ class RunningBridges:
         if not await asyncio.to_thread(running.bridge.stop):
             return False
         del self._running[name]
+        self._known.pop(name, None)
         return True
 
     async def _start(self, settings: BridgeSettings, *, waits: bool = False) -> str:
@@ -150,6 +158,7 @@ class RunningBridges:
             Bridge(settings, cold=core.logs.reader if core.logs else None, on_progress=on_progress)
         )
         self._running[settings.name] = running
+        self._known[settings.name] = settings.known_streams
         try:
             try:
                 running.bridge.start()

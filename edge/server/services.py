@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from edge.broker.counters import Counters
 from edge.broker.retained_admin import RetainedAdmin
 from edge.broker.session_admin import SessionAdmin
-from edge.config.schema import Config
+from edge.config.schema import Config, Stream
 from edge.consumers.append_log import needs_recovery
 from edge.errors import EdgeError
 from edge.local.control_server import LocalEndpoint
@@ -34,15 +34,17 @@ from edge.server.on_demand import OnDemand
 from edge.server.running_bridges import RunningBridges
 from edge.server.state_saver import StateSaver
 from edge.server.watchdog import Watchdog
+from edge.streams.streams import Partition
 from edge.transport.refusals import Refusals
 from persistence.files import OsFiles
 from ringbuf import Ring
+from ringbuf.ring import ring_file
 
 if TYPE_CHECKING:
     from bridge.drain.settings import BridgeSettings
     from edge.consumers.server import ConsumersEndpoint
     from edge.local.zmq_publisher import ZmqPublisher
-    from edge.observe.directory_watch import Missing
+    from edge.observe.directory_watch import DirectoryWatch, Missing
     from edge.server.retention_holds import ConsumerHolds
 
 __all__ = ["Services"]
@@ -67,6 +69,8 @@ class Services:
         self._consumers_refusal = ""  # reason why acknowledgements are refused, "" if they are not
         self._zmq: OnDemand[ZmqPublisher] | None = None
         self._consumers: OnDemand[ConsumersEndpoint] | None = None
+        self._watch: DirectoryWatch
+        self._local: LocalEndpoint
         self.metrics_url = ""  # "": not enabled
         self.watchdog = Watchdog(core.listener.broker.engine, core.listener)
 
@@ -105,6 +109,23 @@ class Services:
         for apply in self._on_change:
             apply(config)
 
+    def add_streams(self, groups: Sequence[tuple[Stream, list[Partition]]]) -> None:
+        """Serve the rings of streams that a reload has added."""
+        core = self._core
+        core.producers.add_streams(stream for stream, _ in groups)
+        rings = [partition.ring for _, partitions in groups for partition in partitions]
+        if (publisher := self._zmq.service if self._zmq is not None else None) is not None:
+            for ring in rings:
+                publisher.add(ring, start="oldest")
+        if (endpoint := self._endpoint) is not None:
+            from edge.server.consumers import add_streams
+
+            add_streams(endpoint, groups, core.logs)
+        for ring in rings:
+            self._watch.watch("ring", ring_file(ring.path))
+        self._local.add_streams(groups)
+        self._start_task(_populate(rings))
+
     def _start_maintenance(self) -> None:
         """Must be called after the parts that hold records in the log."""
         core = self._core
@@ -119,6 +140,7 @@ class Services:
         bridge_holds = BridgeHolds(core.config)
         self._on_change.append(bridge_holds.apply)
         maintenance.holds.append(bridge_holds)
+        self._on_change.append(maintenance.apply)
         holds = SessionHolds(core.listener.broker, core.listener.submit, core.logs.reader.read_at)
         maintenance.holds.append(holds)
         if core.config.consumers.enabled:
@@ -221,7 +243,7 @@ class Services:
         from edge.server.directory_watch_setup import watch_directories
 
         rings = [partition.ring.path for partition in core.streams.all()]
-        watch = watch_directories(core.config, rings, core.logs, self._refuse_consumers)
+        self._watch = watch = watch_directories(core.config, rings, core.logs, self._refuse_consumers)
         core.stop_on_thread(watch.stop)
         watch.start()
         return lambda: watch.missing
@@ -262,7 +284,7 @@ class Services:
         async def on_writer_thread(function: Callable[[], Any]) -> Any:
             return await asyncio.wrap_future(core.listener.submit(function))
 
-        local = LocalEndpoint(
+        self._local = local = LocalEndpoint(
             core.config,
             core.streams,
             core.producers,

@@ -23,6 +23,7 @@ those that have left no trace.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +87,7 @@ class Epochs:
         begin_life: Callable[[int], object] = lambda _: None,
         files: Files | None = None,
     ) -> None:
+        self._lock = threading.Lock()
         self._files = files or OsFiles()
         self._paths = (path, path.with_name(f"{path.name}.copy"))
         self._found_elsewhere, self._in_use, self._begin_life = found_elsewhere, in_use, begin_life
@@ -100,7 +102,14 @@ class Epochs:
             self._write_again()
 
     def next(self, name: str, above: int = 0) -> int:
-        """A new epoch for `name`, higher than all its earlier ones and than `above`. On disk at return."""
+        """A new epoch for `name`, higher than all its earlier ones and than `above`. On disk at return.
+
+        For any thread: local producers and added streams may need one at the same time.
+        """
+        with self._lock:
+            return self._next(name, above)
+
+    def _next(self, name: str, above: int) -> int:
         if self._lost:
             self._rebuild()
         if not self._begun:

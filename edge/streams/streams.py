@@ -78,13 +78,21 @@ class Streams:
             raise
         return streams
 
+    def take(self, added: Streams, order: Iterable[str]) -> None:
+        """Take over the streams of `added`, which is empty afterwards. `order`: the names of all streams.
+
+        Other threads may read the streams meanwhile.
+        """
+        groups = {stream.name: (stream, partitions) for stream, partitions in self._groups + added._groups}
+        self._groups, added._groups = [groups[name] for name in order], []
+
     def all(self) -> list[Partition]:
         """Every partition, in the order of the configuration."""
         return [partition for _, partitions in self._groups for partition in partitions]
 
-    def settings(self) -> list[Stream]:
-        """Every stream, in the order in which topics are matched."""
-        return [stream for stream, _ in self._groups]
+    def groups(self) -> list[tuple[Stream, list[Partition]]]:
+        """Every stream with its partitions, in the order in which topics are matched."""
+        return self._groups
 
     def rules(self) -> list[tuple[list[str], list[Partition]]]:
         """Filters and partitions of each stream, in the order in which topics are matched: the rules by which
@@ -93,18 +101,24 @@ class Streams:
         return [(list(stream.topics), partitions) for stream, partitions in self._groups]
 
     def partition_of(self, topic: str) -> Partition:
-        """Partition of a topic: always the same one while the configuration of streams stays the same.
+        """Partition of a topic: always the same one while the streams stay the same. take() changes them.
 
         ringbuf/c/mqtt/route/streams.c has the same rule.
         """
         partitions = self._partitions_for(topic)
         return partitions[crc32c(topic.encode()) % len(partitions)]
 
+    def named(self, name: str) -> tuple[Stream, Partition]:
+        """The partition of that name, with the settings of its stream."""
+        pairs = ((stream, partition) for stream, partitions in self._groups for partition in partitions)
+        return next(pair for pair in pairs if pair[1].name == name)
+
     def _partitions_for(self, topic: str) -> list[Partition]:
-        for stream, partitions in self._groups[:-1]:
+        *others, (_, rest) = self._groups
+        for stream, partitions in others:
             if any(matches(topic_filter, topic) for topic_filter in stream.topics):
                 return partitions
-        return self._groups[-1][1]  # the default stream takes the rest, including topics that begin with $
+        return rest  # the default stream takes the rest, including topics that begin with $
 
     def close(self) -> None:
         """Close all rings; those with records stay for the next start. May be called twice."""

@@ -507,7 +507,7 @@ def test_a_local_publisher_that_comes_late_needs_no_further_report() -> None:
 
 def test_only_messages_of_durability_upstream_wait_for_sinks() -> None:
     partitions = {it: SimpleNamespace(stream=f"stream of {it}", durability=it) for it in Durability}
-    streams = SimpleNamespace(settings=list, partition_of=partitions.__getitem__)
+    streams = SimpleNamespace(partition_of=partitions.__getitem__)
     outlet = BrokerOutlet(SimpleNamespace(), streams, lambda _: "")  # type: ignore[arg-type]
     assert {it for it in Durability if outlet.sinks_of(it)} == {Durability.UPSTREAM}
     assert outlet.sinks_of("upstream") == "stream of upstream"
@@ -516,7 +516,7 @@ def test_only_messages_of_durability_upstream_wait_for_sinks() -> None:
 def outlet_of(bench: Bench) -> BrokerOutlet:
     """An outlet whose threads are this one."""
     listener = SimpleNamespace(broker=bench.broker, call=lambda function: function())
-    streams = SimpleNamespace(settings=list, partition_of=lambda _: bench.partition)
+    streams = SimpleNamespace(named=lambda _: (Stream(name="x", topics=("#",)), bench.partition))
     outlet = BrokerOutlet(listener, streams, lambda _: "")  # type: ignore[arg-type]
     outlet.follow_upstream()
     return outlet

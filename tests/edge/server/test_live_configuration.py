@@ -44,7 +44,9 @@ class Desk:
         """Result of `brim reload` after a change."""
         self.write(settings)
         status = main(["reload", "--json", "--runtime-dir", str(self.broker.runtime_dir)])
-        result: dict[str, Any] = json.loads(self._capsys.readouterr().out)
+        out, error = self._capsys.readouterr()
+        assert error == ""
+        result: dict[str, Any] = json.loads(out)
         assert status == (Exit.INCOMPLETE if result["failed"] else 0)
         return result
 
