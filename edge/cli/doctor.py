@@ -17,6 +17,7 @@ from typing import Any
 from edge.cli import VERSION
 from edge.cli.color import colored
 from edge.cli.config_options import add_config_arguments, configured
+from edge.cli.progress import waiting
 from edge.config.directories import control_socket, default_runtime_dir, instance
 from edge.config.schema import Config
 from edge.doctor.findings import Finding, Severity, error, ok
@@ -37,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print all findings. Returns the worst state."""
-    findings = list(_findings(arguments))
+    with waiting("checking"):
+        findings = list(_findings(arguments))
     worst = max(finding.state for finding in findings)
     if arguments.json:
         print(

@@ -1,12 +1,15 @@
-"""Progress bar of long work, only on a terminal."""
+"""Progress of long work, only on a terminal: a bar, or a spinner if the amount of work is not known."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["progress"]
+__all__ = ["progress", "waiting"]
+
+SHOW_AFTER_S = 1.0  # of a spinner: most work is done by then
 
 
 @contextmanager
@@ -41,3 +44,38 @@ def progress(
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total or None)
         yield lambda more: bar.advance(task, more)
+
+
+@contextmanager
+def waiting(title: str) -> Iterator[Callable[[], None]]:
+    """Show a spinner with the time so far, after a second. Yields a function to call before other output."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
+    spinner = Progress(*columns, console=Console(stderr=True), transient=True)
+    spinner.add_task(title, total=None)
+    lock, done = threading.Lock(), threading.Event()
+
+    def start() -> None:
+        with lock:
+            if not done.is_set():
+                spinner.start()
+
+    def end() -> None:
+        with lock:
+            if not done.is_set() and spinner.live.is_started:
+                spinner.stop()
+            done.set()
+
+    timer = threading.Timer(SHOW_AFTER_S, start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield end
+    finally:
+        timer.cancel()
+        end()

@@ -31,6 +31,7 @@ from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words
 from edge.cli.log_options import NEGATIVE_PLACE, add_log_arguments, log_directory
 from edge.cli.mqtt_options import UsageError
+from edge.cli.progress import waiting
 from edge.cli.sql_output import FORMATS, format_of, writer_of
 from edge.errors import EdgeError
 
@@ -97,8 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
     with writer_of(form, arguments.output) as writer:
         if arguments.follow:
             return _followed(records, query, arguments, writer)
-        with records.sql(query) as rows:
+        with waiting("reading records") as end_waiting, records.sql(query) as rows:
+            if arguments.output is None:  # rows may go to the terminal of the spinner
+                rows.on_batch = end_waiting
             writer.write(rows)
+            end_waiting()
             return _status(rows)
 
 

@@ -49,6 +49,7 @@ class QueryResult:
         close: Callable[[], None],
         cause: Callable[[], BaseException | None] = lambda: None,
     ) -> None:
+        self.on_batch: Callable[[], None] = lambda: None  # called before each batch of rows is returned
         self._rows, self._losses, self._close, self._cause = rows, losses, close, cause
 
     @property
@@ -80,7 +81,9 @@ class QueryResult:
 
     def _read(self, reader: Any) -> Iterator[pa.RecordBatch]:
         try:
-            yield from reader
+            for batch in reader:
+                self.on_batch()
+                yield batch
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise failed(error, self._cause()) from error
         finally:
