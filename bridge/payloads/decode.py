@@ -4,6 +4,9 @@ msgpack is unpacked by the compiled core (ringbuf/c/arrow/msgpack.c). JSON is re
 converted by it, both a batch at a time. A batch with an invalid payload is halved until that payload is
 isolated, so it costs its neighbours little. CBOR and Sparkplug are decoded one by one, by their libraries.
 
+Maps, and arrays of msgpack, are decoded one by one. int, float and timestamp are converted from the type of
+their carrier (conversion.py). Levels of the topic need no payload (topic_levels.py).
+
 A value that does not fit its column leaves that column null, and goes to `_undecoded` (undecoded_text.py).
 The other fields of the payload keep their values. A payload that is not in its format is not decoded at all.
 Only the requested columns are decoded and checked.
@@ -13,17 +16,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from bridge.payloads.rows import NO_MAP, BadPayload, Fields, Typed, decode_rows
-from bridge.payloads.schema import KINDS, NO_RULE, RAW, UNDECODED, Field, PayloadRule, Payloads
+from bridge.payloads.conversion import converted, merged
+from bridge.payloads.kinds import KINDS, carrier, is_list, is_map
+from bridge.payloads.rows import NO_MAP, BadPayload, Fields, Typed, decode_rows, unpack_one
+from bridge.payloads.schema import NO_RULE, RAW, UNDECODED, Field, PayloadRule, Payloads
+from bridge.payloads.topic_levels import with_levels
 from bridge.payloads.undecoded_text import Pairs, entry
 
-__all__ = ["decode_payloads", "typed_columns"]
+__all__ = ["check_libraries", "decode_payloads", "typed_columns"]
 
 HALVED_TO = 64  # rows: fewer are decoded one by one
 
@@ -33,11 +40,15 @@ def typed_columns(
 ) -> dict[str, pa.Array]:
     """The wanted columns of the payload schema, with one row per topic and payload."""
     judged = set(payloads.columns) & set(columns) or set(payloads.columns)
-    numbers = _rules_of(payloads, topics)
-    if isinstance(numbers, int):
-        decoded = _by_rule(payloads, numbers, data, judged)
+    encoded = topics.dictionary_encode()
+    numbers = [payloads.rule_of(topic) for topic in encoded.dictionary.to_pylist()]
+    explained = not {RAW, UNDECODED}.isdisjoint(columns)
+    if len(set(numbers)) == 1:
+        decoded = _by_rule(payloads, numbers[0], data, judged, explained)
     else:
-        decoded = _by_rules(payloads, numbers, data, judged)
+        entries = pa.array(numbers, pa.int32()).take(encoded.indices)
+        decoded = _by_rules(payloads, entries, data, judged, explained)
+    decoded = with_levels(payloads, numbers, encoded, decoded, judged)
     reasons = decoded.reasons
     if RAW in columns:
         nothing = pa.nulls(len(data), pa.binary())
@@ -47,17 +58,20 @@ def typed_columns(
     return {name: array for name, array in decoded.columns.items() if name in columns}
 
 
-def _rules_of(payloads: Payloads, topics: pa.Array) -> int | pa.Array:
-    """The number of the entry for each row, or one number for all rows."""
-    encoded = topics.dictionary_encode()
-    numbers = [payloads.rule_of(topic) for topic in encoded.dictionary.to_pylist()]
-    if len(set(numbers)) == 1:
-        return numbers[0]
-    return pa.array(numbers, pa.int32()).take(encoded.indices)
+def check_libraries(payloads: Payloads) -> None:
+    """Check that the library of each format is here. Raises SourceOptionError."""
+    for rule in payloads.rules:
+        if rule.format in {"cbor", "sparkplug"}:
+            _single(rule.format)
 
 
-def _by_rule(payloads: Payloads, number: int, data: pa.Array, judged: Collection[str]) -> Typed:
-    """All rows by one entry; columns that the entry does not have are null."""
+def _by_rule(
+    payloads: Payloads, number: int, data: pa.Array, judged: Collection[str], explained: bool
+) -> Typed:
+    """All rows by one entry; columns that the entry does not have are null.
+
+    `explained`: the reasons are wanted, also of an entry without any of the columns.
+    """
     columns = {
         name: pa.nulls(len(data), KINDS[kind]) for name, kind in payloads.columns.items() if name in judged
     }
@@ -65,19 +79,25 @@ def _by_rule(payloads: Payloads, number: int, data: pa.Array, judged: Collection
         every = pa.repeat(pa.scalar(NO_RULE), len(data)), pa.repeat(pa.scalar(True), len(data))
         return Typed(columns, *every)
     rule = payloads.rules[number]
-    fields = tuple(field for field in rule.fields if field.column in judged) or rule.fields
+    fields = tuple(field for field in rule.payload_fields if field.column in judged)
+    if not fields and explained:
+        fields = rule.payload_fields
+    if not fields:
+        return Typed(columns)
     decoded = decode_payloads(rule, fields, data)
     columns |= {name: array for name, array in decoded.columns.items() if name in judged}
     return decoded._replace(columns=columns)
 
 
-def _by_rules(payloads: Payloads, numbers: pa.Array, data: pa.Array, judged: Collection[str]) -> Typed:
+def _by_rules(
+    payloads: Payloads, numbers: pa.Array, data: pa.Array, judged: Collection[str], explained: bool
+) -> Typed:
     """The rows of each entry separately, then all in their order."""
     places, parts = [], []
     for number in pc.unique(numbers).to_pylist():
         rows = pc.indices_nonzero(pc.equal(numbers, number))
         places.append(rows)
-        parts.append(_by_rule(payloads, number, data.take(rows), judged))
+        parts.append(_by_rule(payloads, number, data.take(rows), judged, explained))
     order = pc.sort_indices(pa.concat_arrays(places))
     return _joined(parts, order)
 
@@ -101,18 +121,47 @@ def _joined(parts: Sequence[Typed], order: pa.Array | None = None) -> Typed:
 
 def decode_payloads(rule: PayloadRule, fields: Fields, data: pa.Array) -> Typed:
     """Decode these fields of payloads of one format."""
-    if rule.format == "msgpack":
-        from bridge.payloads.msgpack_columns import unpack
+    carried = [replace(field, kind=carrier(field.kind, field.unit)) for field in fields]
+    return converted(_decoded(rule.format, carried, data), fields, data)
 
-        return unpack(data, fields)
-    if rule.format == "json":
-        return _halved(_read_json, lambda part, of: decode_rows(_json_one, "JSON", part, of), data, fields)
-    if rule.format == "text":
+
+def _decoded(form: str, fields: Fields, data: pa.Array) -> Typed:
+    """The fields in the types of their carriers."""
+    if form == "text":
         return _halved(_cast, _cast_rows, data, fields)
+    single = _single(form)
+    one_by_one = [field for field in fields if _is_single(form, field)]
+    whole = [field for field in fields if not _is_single(form, field)]
+    if not whole:
+        return decode_rows(*single, data, fields)
+    decoded = _whole(form, whole, data)
+    return merged(decoded, decode_rows(*single, data, one_by_one)) if one_by_one else decoded
+
+
+def _is_single(form: str, field: Field) -> bool:
+    """True if no decoder of batches reads such a field."""
+    return (
+        form not in {"msgpack", "json"} or is_map(field.kind) or (form == "msgpack" and is_list(field.kind))
+    )
+
+
+def _single(form: str) -> tuple[Callable[[bytes], Any], str]:
+    """The decoder of one payload, and the name of the format."""
+    if form == "msgpack":
+        return unpack_one, "msgpack"
+    if form == "json":
+        return _json_one, "JSON"
     from bridge.payloads import formats
 
-    loads = formats.cbor() if rule.format == "cbor" else formats.sparkplug()
-    return decode_rows(loads, "CBOR" if rule.format == "cbor" else "Sparkplug B", data, fields)
+    return (formats.cbor(), "CBOR") if form == "cbor" else (formats.sparkplug(), "Sparkplug B")
+
+
+def _whole(form: str, fields: Fields, data: pa.Array) -> Typed:
+    if form == "json":
+        return _halved(_read_json, lambda part, of: decode_rows(_json_one, "JSON", part, of), data, fields)
+    from bridge.payloads.msgpack_columns import unpack
+
+    return unpack(data, fields)
 
 
 Whole: TypeAlias = Callable[[pa.Array, Fields], dict[str, pa.Array] | None]
@@ -160,7 +209,7 @@ def _read_json(data: pa.Array, fields: Fields) -> dict[str, pa.Array] | None:
             return None
         columns = {field.column: _inside(table, field) for field in fields}
         for field in fields:
-            if field.kind == "string":
+            if "string" in field.kind:
                 columns[field.column].validate(full=True)  # UTF-8
     except pa.ArrowException:
         return None

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.payloads.kinds import KINDS
 from bridge.payloads.rows import NOT_WHOLE, Typed, decode_rows, unpack_one
-from bridge.payloads.schema import KINDS, Field
+from bridge.payloads.schema import Field
 from ringbuf.native import ffi, lib
 
 __all__ = ["unpack"]

@@ -13,7 +13,8 @@ import msgpack
 import pyarrow as pa
 
 from bridge.errors import SourceOptionError
-from bridge.payloads.schema import KINDS, Field
+from bridge.payloads.kinds import KINDS, is_list, is_map
+from bridge.payloads.schema import Field
 from bridge.payloads.undecoded_text import Pairs, entry
 
 __all__ = ["NOT_WHOLE", "NO_MAP", "BadPayload", "Fields", "Typed", "decode_rows", "unpack_one"]
@@ -153,6 +154,10 @@ def _value(value: Any, field: Field) -> Any:
             raise BadPayload("no double") from None
     if kind is bytes and field.kind == "binary":
         return value
+    if kind in {list, tuple} and is_list(field.kind):
+        return [_element(element, field) for element in value]
+    if kind in {dict, Pairs} and is_map(field.kind):
+        return _map(value, field)
     if kind is str and field.kind in {"string", "binary"}:
         try:
             encoded = value.encode(errors="surrogateescape" if field.kind == "binary" else "strict")
@@ -160,3 +165,23 @@ def _value(value: Any, field: Field) -> Any:
             raise BadPayload("a string that is no UTF-8") from None
         return encoded if field.kind == "binary" else value
     raise BadPayload(f"no {field.kind}")
+
+
+def _element(value: Any, field: Field, kind: str = "") -> Any:
+    """Convert an element of an array or map, or a key (`kind`). Raises BadPayload."""
+    kind = kind or field.kind.rstrip(">").rpartition("<")[2].rpartition(",")[2]
+    try:
+        return _value(value, Field(field.column, (), kind))
+    except BadPayload:
+        raise BadPayload(f"no {field.kind}") from None
+
+
+def _map(value: Any, field: Field) -> list[tuple[str, Any]]:
+    """The entries of a map. Raises BadPayload: a key that is no text, or there twice."""
+    pairs = list(value) if isinstance(value, Pairs) else list(value.items())
+    entries = {_element(key, field, "string"): _element(inner, field) for key, inner in pairs}
+    if None in entries:
+        raise BadPayload(f"no {field.kind}")
+    if len(entries) < len(pairs):
+        raise BadPayload(TWICE)
+    return list(entries.items())

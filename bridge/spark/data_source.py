@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, replace
@@ -132,7 +133,7 @@ class _Rows:
         types = dict(TYPES)
         if options.payloads is not None:
             ddl, types = f"{ddl}, {options.payloads.ddl}", types | options.payloads.types
-        known = set(ddl.replace(" long", " bigint").split(", "))
+        known = set(re.sub(r"(?<=[ <,])long\b", "bigint", ddl).split(", "))
         fields = []
         for field in schema.fields:
             kind = types.get(field.name)

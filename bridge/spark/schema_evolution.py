@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
-from pyspark.sql.types import BinaryType, StringType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType
 
 from bridge.payloads.schema import UNDECODED
 
@@ -54,7 +54,8 @@ def fitted(frame: DataFrame, table: StructType) -> DataFrame:
 
 def _cast(column: Column, old: DataType, new: DataType) -> tuple[Column, Column]:
     """The value in the type of the table, and True if it equals the given value."""
-    if BinaryType() in (old, new) and StringType() not in (old, new):
+    nested = isinstance(old, ArrayType | MapType) or isinstance(new, ArrayType | MapType)
+    if nested or (BinaryType() in (old, new) and StringType() not in (old, new)):
         return f.lit(None).cast(new), column.isNull()
     cast = column.try_cast(new)
     fits = cast.try_cast(old).eqNullSafe(column)

@@ -51,12 +51,20 @@ COLUMNS: Final[Mapping[str, str]] = {
     "payload": "payload",
     "payload_text": TEXT,
 }
-SQL_TYPES: Final[Mapping[str, str]] = {
+ELEMENTS: Final[Mapping[str, str]] = {
     "long": "BIGINT",
     "double": "DOUBLE",
     "boolean": "BOOLEAN",
     "string": "VARCHAR",
+}
+SQL_TYPES: Final[Mapping[str, str]] = {
+    **ELEMENTS,
     "binary": "BLOB",
+    "int": "INTEGER",
+    "float": "FLOAT",
+    "timestamp": "TIMESTAMP",
+    **{f"array<{kind}>": f"{name}[]" for kind, name in ELEMENTS.items()},
+    **{f"map<string,{kind}>": f"MAP(VARCHAR, {name})" for kind, name in ELEMENTS.items()},
 }
 # The text of a JSON value as a value of the type, NULL if the value has another type.
 OF_JSON: Final[Mapping[str, str]] = {
@@ -98,8 +106,9 @@ def functions(payloads: Payloads) -> Iterator[PayloadFunction]:
 
 def _decoder(payloads: Payloads, column: str) -> Callable[[pa.ChunkedArray, pa.ChunkedArray], pa.Array]:
     def decode(topics: pa.ChunkedArray, data: pa.ChunkedArray) -> pa.Array:
-        columns = typed_columns(payloads, _whole(topics), _whole(data), {column})
-        return columns[column]
+        values = typed_columns(payloads, _whole(topics), _whole(data), {column})[column]
+        # `records` has all times as TIMESTAMP in UTC.
+        return values.cast(pa.timestamp("us")) if pa.types.is_timestamp(values.type) else values
 
     return decode
 
@@ -141,7 +150,9 @@ def _of_rule(rule: PayloadRule, name: str) -> Field | None:
 def _is_sql(rule: PayloadRule, name: str) -> bool:
     """True if DuckDB decodes the column itself: JSON, whose keys its paths can quote."""
     field = _of_rule(rule, name)
-    return rule.format == "json" and field is not None and not any('"' in key for key in field.path)
+    if rule.format != "json" or field is None or field.level or field.kind not in OF_JSON:
+        return False
+    return not any('"' in key for key in field.path)
 
 
 def _json(field: Field) -> str:

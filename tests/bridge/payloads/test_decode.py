@@ -17,10 +17,10 @@ pa = pytest.importorskip("pyarrow", reason="needs the spark extra: pip install '
 from bridge.errors import SourceOptionError
 from bridge.payloads import decode as decoding
 from bridge.payloads.decode import decode_payloads, typed_columns
+from bridge.payloads.kinds import KINDS
 from bridge.payloads.msgpack_columns import unpack
 from bridge.payloads.rows import Typed, decode_rows, unpack_one
 from bridge.payloads.schema import (
-    KINDS,
     NO_RULE,
     RAW,
     UNDECODED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,25 @@ def test_a_field_with_the_name_of_a_record_column_is_refused(tmp_path):
     schema.write_text('[[payload]]\ntopic = "a"\nformat = "json"\nfields = { ring = "long" }\n')
     with pytest.raises(InvalidArgument, match="column 'ring'"):
         brim.sql("SELECT 1 FROM records", log=tmp_path, runtime_dir=tmp_path / "none", payloads=schema)
+
+
+def test_all_types_and_levels_of_a_payload_schema_are_columns(tmp_path):
+    keep(
+        tmp_path,
+        "a-0",
+        [Kept("plant/n/7", b'{"i":1,"f":0.5,"t":"2026-11-27T10:00:00Z","s":[1],"m":{"a":2}}')],
+    )
+    schema = tmp_path / "payloads.toml"
+    schema.write_text(
+        '[[payload]]\ntopic = "plant/#"\nformat = "json"\n[payload.fields]\n'
+        'i = "int"\nf = "float"\nt = "timestamp"\ns = "array<long>"\nm = "map<string,double>"\n'
+        'site = { level = 2 }\nline = { level = 3, type = "long" }\n'
+    )
+    result = brim.sql(
+        "SELECT i, f, t, s, m, site, line, _undecoded FROM records WHERE t < TIMESTAMP '2026-11-28'",
+        log=tmp_path, runtime_dir=tmp_path / "none", payloads=schema,
+    )  # fmt: skip
+    (row,) = result.arrow().to_pylist()
+    time = datetime(2026, 11, 27, 10)  # noqa: DTZ001 - `records` has all times in UTC
+    expected = {"i": 1, "f": 0.5, "t": time, "s": [1], "m": [("a", 2.0)], "site": "n", "line": 7}
+    assert row == {**expected, "_undecoded": None}

@@ -1,0 +1,136 @@
+"""Conversion of decoded columns to their final types, a batch at a time: int, float and timestamp.
+
+A decoder reads these columns as long, double or string (kinds.carrier). A value that the final type does not
+have leaves the column null, and goes to the reasons of its row. Also joins the reasons of two decoders.
+
+A timestamp lies in the years 1 to 9999. A text may have any number of digits for fractions of a second; those
+behind the sixth are cut off. A number of seconds to microseconds is rounded to a microsecond.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bridge.payloads.kinds import KINDS, carrier
+from bridge.payloads.rows import Fields, Typed
+from bridge.payloads.schema import Field
+from bridge.payloads.undecoded_text import entry
+
+__all__ = ["converted", "join_reasons", "merged"]
+
+MICROSECONDS: Final = {"s": 1e6, "ms": 1e3, "us": 1.0}
+MIN_US, MAX_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+CASTABLE: Final = float(1 << 62)  # of a double to int64; the limits above are no doubles
+INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
+ISO_TIME: Final = r"^\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?)?$"
+HAS_OFFSET: Final = r":\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)$"
+
+
+def converted(typed: Typed, fields: Fields, data: pa.Array) -> Typed:
+    """The columns of `fields`, decoded as their carriers, in their final types; `data`: the payloads."""
+    columns = dict(typed.columns)
+    misfits: list[tuple[Field, pa.Array]] = []
+    for field in fields:
+        if carrier(field.kind, field.unit) != field.kind:
+            before = columns[field.column]
+            after = columns[field.column] = _converted(before, field)
+            if after.null_count != before.null_count:
+                misfits.append((field, pc.and_(pc.is_valid(before), pc.is_null(after))))
+    if not misfits:
+        return typed._replace(columns=columns)
+    texts: list[str | None] = [None] * len(data)
+    lost = typed.lost or pa.repeat(pa.scalar(False), len(data))
+    for field, bad in misfits:
+        _note(texts, field, bad, typed.columns[field.column], data)
+        if not field.path:  # the value is the whole payload
+            lost = pc.or_(lost, bad)
+    return Typed(columns, join_reasons(typed.reasons, pa.array(texts, pa.string())), lost)
+
+
+def _note(texts: list[str | None], field: Field, bad: pa.Array, values: pa.Array, data: pa.Array) -> None:
+    rows = pc.indices_nonzero(bad)
+    lengths = pc.binary_length(data.take(rows)).to_pylist()
+    reason = "an integer beyond 32 bits" if field.kind == "int" else f"no {field.kind}"
+    for row, value, length in zip(rows.to_pylist(), values.take(rows).to_pylist(), lengths, strict=True):
+        text = entry([field.column], reason, [value], length)
+        before = texts[row]
+        texts[row] = text if before is None else f"{before}; {text}"
+
+
+def join_reasons(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
+    """The reasons of both, row by row."""
+    if one is None or other is None:
+        return other if one is None else one
+    # null_handling="skip" drops the rows in which both are null (pyarrow 26).
+    return pc.coalesce(pc.binary_join_element_wise(one, other, "; "), one, other)
+
+
+def merged(one: Typed, other: Typed) -> Typed:
+    """The columns of two decoders of the same payloads. A payload that one could not decode is lost."""
+    columns = one.columns | other.columns
+    if one.reasons is None and other.reasons is None:
+        return Typed(columns)
+    rows = len(next(iter(columns.values())))
+    none = pa.repeat(pa.scalar(False), rows)
+    first, second = one.lost or none, other.lost or none
+    lost = pc.or_(first, second)
+    reasons = join_reasons(one.reasons, other.reasons)
+    assert reasons is not None
+    reasons = pc.if_else(first, one.reasons, reasons) if one.reasons is not None else reasons
+    if other.reasons is not None:
+        reasons = pc.if_else(pc.and_not(second, first), other.reasons, reasons)
+    if not pc.equal(first, second).false_count:
+        return Typed(columns, reasons, lost)
+    kept = pc.if_else(lost, pa.scalar(None, pa.int64()), pa.array(range(rows), pa.int64()))
+    return Typed({name: column.take(kept) for name, column in columns.items()}, reasons, lost)
+
+
+def _converted(values: pa.Array, field: Field) -> pa.Array:
+    """The values in the type of the field, null where that type does not have the value."""
+    kind = KINDS[field.kind]
+    if field.kind == "int":
+        return _within(values, INT_MIN, INT_MAX).cast(kind)
+    if field.kind == "float":
+        narrow = values.cast(kind)
+        beyond = pc.and_(pc.is_finite(values), pc.invert(pc.is_finite(narrow)))
+        return pc.if_else(beyond, pa.scalar(None, kind), narrow)
+    if not field.unit:
+        return _of_text(values)
+    if field.unit == "ns":
+        whole = pc.divide(values, 1000)
+        below = pc.less(values, pc.multiply(whole, 1000))  # division rounds towards 0
+        return _within(pc.subtract(whole, below.cast(pa.int64())), MIN_US, MAX_US).cast(kind)
+    scaled = pc.round(pc.multiply(values, MICROSECONDS[field.unit]))
+    whole = _within(scaled, -CASTABLE, CASTABLE).cast(pa.int64())
+    return _within(whole, MIN_US, MAX_US).cast(kind)
+
+
+def _within(values: pa.Array, least: float, most: float) -> pa.Array:
+    inside = pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most))
+    return pc.if_else(inside, values, pa.scalar(None, values.type))
+
+
+def _of_text(texts: pa.Array) -> pa.Array:
+    texts = pc.if_else(pc.match_substring_regex(texts, ISO_TIME), texts, pa.scalar(None, pa.string()))
+    texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
+    texts = pc.if_else(
+        pc.equal(pc.utf8_length(texts), 10), pc.binary_join_element_wise(texts, "T00:00:00", ""), texts
+    )
+    has_offset = pc.match_substring_regex(texts, HAS_OFFSET)
+    texts = pc.if_else(has_offset, texts, pc.binary_join_element_wise(texts, "Z", ""))
+    kind = KINDS["timestamp"]
+    return _within(_cast(texts).cast(pa.int64()), MIN_US, MAX_US).cast(kind)
+
+
+def _cast(texts: pa.Array) -> pa.Array:
+    """The times, null where a text is no time, such as 30 February."""
+    try:
+        return texts.cast(KINDS["timestamp"])
+    except pa.ArrowInvalid:
+        if len(texts) == 1:
+            return pa.nulls(1, KINDS["timestamp"])
+    half = len(texts) // 2
+    return pa.concat_arrays([_cast(texts[:half]), _cast(texts[half:])])
