@@ -18,6 +18,9 @@ at once. The body is a msgpack map:
                    (bridge/drain/losses.py); absent without losses
     streams        streams, and producers as "stream@producer", that this bridge had to drain;
                    absent if not known
+    schemas        {id: text} of the payload schemas of files in flight and of new files; absent if
+                   there are none. The payloads of an intent is one of these ids
+    columns        {name: type} of all fields of payload schemas until now; absent if there are none
     free           numbers of files that were given up: the next files take them
     paused         True if an operator has paused the bridge
 
@@ -92,6 +95,8 @@ class Checkpoint:
     losses: dict[tuple[str, int], Losses] = field(default_factory=dict)
     intents: list[WriteIntent] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
+    schemas: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
     streams: tuple[str, ...] = ()
     paused: bool = False
     fresh: bool = True  # nothing has been saved yet: the sink may have newer facts
@@ -152,6 +157,13 @@ class Checkpoint:
             if number not in taken:
                 return number
         return max([self.drain_seq, *taken, *(intent.drain_seq for intent in self.intents)]) + 1
+
+    def decode_by(self, schema: tuple[str, str], columns: dict[str, str]) -> None:
+        """Decode payloads of new files by this schema: id and text. Saved with the next intent."""
+        named = {intent.payloads for intent in self.intents}
+        kept = {name: text for name, text in self.schemas.items() if name in named}
+        self.schemas = kept | ({schema[0]: schema[1]} if schema[0] else {})
+        self.columns = columns
 
     def begin(self, intents: Sequence[WriteIntent], *, saved: bool = True) -> None:
         """Record write intents and save them. Raises CheckpointError: they were not recorded."""
@@ -236,6 +248,8 @@ class Checkpoint:
                 "free": self.free,
                 "paused": self.paused,
                 **({"losses": losses} if losses else {}),
+                **({"schemas": self.schemas} if self.schemas else {}),
+                **({"columns": self.columns} if self.columns else {}),
                 **({"streams": self.streams} if self.streams else {}),
             }
         )
@@ -284,6 +298,8 @@ class Checkpoint:
         losses = {
             (stream, partition): Losses(*values) for stream, partition, *values in values.get("losses", ())
         }
+        schemas, columns = dict(values.get("schemas", {})), dict(values.get("columns", {}))
+        self.schemas, self.columns = schemas, columns
         self.drain_seq, self.day, self.fresh = values["drain_seq"], values["day"], False
         self.intents, self.free, self.paused, self.losses = intents, free, paused, losses
         self.streams = streams
@@ -301,7 +317,7 @@ def _fields(cursor: Cursor) -> tuple[Any, ...]:
 
 def _map(intent: WriteIntent) -> dict[str, Any]:
     """Its fields, without empty fields of earlier epochs, causes and the installation."""
-    seldom = {"earlier_lost", "earlier_skipped", "damaged", "logged", "installation"}
+    seldom = {"earlier_lost", "earlier_skipped", "damaged", "logged", "installation", "payloads"}
     return {key: value for key, value in dataclasses.asdict(intent).items() if value or key not in seldom}
 
 

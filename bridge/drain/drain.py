@@ -46,7 +46,7 @@ from bridge.format.cursor import Cursor
 from bridge.format.installation import Installation
 from bridge.format.lake_epoch import ring_epoch
 from bridge.format.record_batch import RecordBatch
-from bridge.sinks.interface import Leasing, RecordSink, Sink
+from bridge.sinks.interface import Decoding, Leasing, RecordSink, Sink
 from bridge.source.partition_source import (
     RecordLog,
     RingName,
@@ -266,6 +266,9 @@ class Drain:
 
     def _begin(self) -> None:
         note_streams(self.settings, self.checkpoint)
+        if isinstance(self._sink, Decoding):
+            self._sink.remember(self.checkpoint.schemas)
+            self.checkpoint.decode_by(self._delivery.schema, self._sink.evolve(self.checkpoint.columns))
         self._sink.begin(self.settings.edge_id)
         if not isinstance(self._sink, RecordSink):
             reconcile(self._sink, self.checkpoint, self._first_offset_of, self.installation.owns)

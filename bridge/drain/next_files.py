@@ -216,6 +216,7 @@ class NextFiles:
             earlier_lost=cursor.earlier_lost,
             earlier_skipped=cursor.earlier_skipped,
             installation=self._installation.identity.id if cursor.epoch >> EPOCH_BITS else "",
+            payloads=self._delivery.schema[0],
             **self._causes(source, cursor, lost),
         )
 

@@ -25,7 +25,7 @@ from bridge.format.record_batch import RecordBatch
 from bridge.format.sink_batch import Rejected, SinkBatch, unchanged
 from bridge.format.write_intent import WriteIntent
 from bridge.format.zstd import check_available
-from bridge.sinks.interface import FileSink, RecordSink, Sink
+from bridge.sinks.interface import Decoding, FileSink, RecordSink, Sink
 
 __all__ = ["FileDelivery", "RecordDelivery", "Shipment", "SinkDelivery", "check"]
 
@@ -61,6 +61,7 @@ class SinkDelivery(Protocol):
     """One of the two kinds of delivery."""
 
     begins: bool  # True if a file is written down before it is sent: its name must stay the same
+    schema: tuple[str, str]  # id and text of the payload schema of new files; empty: none
 
     def prepare(self, shipment: Shipment) -> None:
         """Do the work that is possible before the file may be sent."""
@@ -91,6 +92,7 @@ class FileDelivery:
 
     def __init__(self, settings: BridgeSettings, sink: FileSink) -> None:
         self._edge, self._sink = settings.edge_id, sink
+        self.schema = sink.schema if isinstance(sink, Decoding) else ("", "")
         name = f"brim-put-{settings.name}"
         self._executor: Executor = (
             ThreadPoolExecutor(settings.window, name) if settings.window > 1 else _InlineExecutor()
@@ -126,6 +128,7 @@ class RecordDelivery:
     """Delivery to a sink that takes records."""
 
     begins = False
+    schema = ("", "")
 
     def __init__(self, settings: BridgeSettings, sink: RecordSink) -> None:
         self._edge, self._sink = settings.edge_id, sink

@@ -36,6 +36,7 @@ class DrainedFile:
     parts: tuple[bytes | memoryview, ...]  # in this order they are the file
     footer: FileFooter  # the footer, as it is in the file
     runs: tuple[RecordRun, ...]  # only the records, for a sink that sends them one by one
+    payloads: str = ""  # id of a payload schema, for a sink that decodes payloads
 
     @property
     def length(self) -> int:
@@ -88,7 +89,7 @@ def build(edge: str, intent: WriteIntent, batch: RecordBatch) -> DrainedFile:
         installation=intent.installation,
     )
     parts.append(footer_and_trailer(footer))
-    return DrainedFile(intent.name(edge).path, tuple(parts), footer, batch.runs)
+    return DrainedFile(intent.name(edge).path, tuple(parts), footer, batch.runs, intent.payloads)
 
 
 def compressed(file: DrainedFile) -> DrainedFile:

@@ -36,6 +36,7 @@ class WriteIntent:
     damaged: EarlierRanges = ()
     logged: bool = False
     installation: str = ""  # the installation that gives this epoch
+    payloads: str = ""  # id of the payload schema that decodes its payloads; "": none
 
     @property
     def header(self) -> FileHeader:

@@ -9,7 +9,7 @@ registry.py. docs/how-to/write-a-sink.md has an example.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol, TypeAlias, runtime_checkable
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from bridge.format.file_builder import DrainedFile
 from bridge.format.installation import Holder
 from bridge.format.sink_batch import Rejected, SinkBatch
 
-__all__ = ["FileSink", "Leasing", "RecordSink", "Sink", "shown"]
+__all__ = ["Decoding", "FileSink", "Leasing", "RecordSink", "Sink", "shown"]
 
 
 class FileSink(Protocol):
@@ -71,6 +71,28 @@ class Leasing(Protocol):
 
     def hold_as(self, holder: Holder) -> None:
         """Take leases for this holder from now on; called before begin()."""
+
+
+@runtime_checkable
+class Decoding(Protocol):
+    """Sink for files that decodes payloads by a payload schema.
+
+    A write intent names the schema of its file, and the checkpoint holds that schema. So a file that is put
+    again has the same columns, whatever the configuration has become.
+    """
+
+    @property
+    def schema(self) -> tuple[str, str]:
+        """Id and text of the schema for new files; two empty texts: none."""
+
+    def remember(self, schemas: Mapping[str, str]) -> None:
+        """Add schemas of files in flight: text by id. Raises SinkBlocked: one is damaged."""
+
+    def evolve(self, columns: Mapping[str, str]) -> dict[str, str]:
+        """All columns of this drain, with their types, from those until now and those of the schema.
+
+        Raises SinkBlocked: one has a type that readers cannot join with the earlier one.
+        """
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 any tool.
 
     option format = "parquet" of a directory or an object store; needs pyarrow: pip install 'brim[spark]'
+    option payloads = "/path": absolute path of a payload schema (bridge/payloads/schema.py); optional
 
 There is one Parquet file for each drained file, under its name with another ending. So Spark, Hive, DuckDB
 and all others find edge= and dt= as partitions, and a drained file that is put again is stored once, as with
@@ -11,6 +12,14 @@ drained files.
     encodings  offset and timestamp DELTA_BINARY_PACKED, topic as a dictionary; zstd, level 1
     metadata   the footer of the drained file as text (bridge/format/parquet_footer.py); body_crc32 is that of
                the drained file
+
+With a payload schema the columns of its fields follow, and after them
+
+    _rescued   string  the values that do not fit, in the form of `_undecoded` (bridge/payloads/schema.py), or
+                       the reason why the payload could not be decoded; null: every value fits
+
+The column `payload` stays, so nothing is lost, and readers that know nothing of the schema read such files.
+The schema of a file is that of its write intent. It is read when the sink is opened.
 
 Records are no longer bit for bit those of the ring: timestamps are rounded down to microseconds, and
 checksums are absent. The Spark source "brim" reads these files like drained files, with the same rows
@@ -23,10 +32,13 @@ that file's number, offsets and count, and the checksum of its records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bridge.errors import DrainedFileError, SinkBlocked, SinkUnavailable
+from bridge.errors import BadName, DrainedFileError, SinkBlocked, SinkUnavailable, SourceOptionError
 from bridge.format.drained_file import PARQUET_COLUMNS, FileFooter
 from bridge.format.file_builder import DrainedFile
 from bridge.format.file_name import COMPRESSED_SUFFIX, PARQUET_SUFFIX, SUFFIX, as_drained
@@ -37,8 +49,16 @@ from bridge.sinks.interface import FileSink, Leasing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ParquetSink", "parquet_of"]
+    from bridge.arrow.schema import DecodedColumns
+    from bridge.payloads.schema import Payloads
 
+__all__ = ["RESCUED", "ParquetSink", "parquet_of", "schema_id"]
+
+log = logging.getLogger(__name__)
+
+RESCUED = "_rescued"
+SCHEMA_MAX_BYTES = 256 << 10  # it is in each checkpoint
+PATH_COLUMNS = ("edge", "dt")  # columns that readers take from the path of a file
 COLUMNS = ("stream", "partition", "epoch", *PARQUET_COLUMNS)
 SETTINGS: dict[str, Any] = {
     "compression": "zstd",
@@ -76,15 +96,22 @@ def _footer_in(tail: bytes) -> FileFooter | None:
 
 
 class ParquetSink:
-    """Sink that puts drained files as Parquet files into `inner`."""
+    """Sink that puts drained files as Parquet files into `inner`; see Decoding.
 
-    def __init__(self, inner: FileSink) -> None:
+    `payloads` is the path of a payload schema; "": none. Raises BadName, SourceOptionError, SinkUnavailable.
+    """
+
+    def __init__(self, inner: FileSink, payloads: str = "") -> None:
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             hint = "pip install 'brim[spark]', or leave format = \"parquet\" out"
             raise SinkUnavailable(f"{inner.url}: pyarrow is not installed", hint=hint) from error
         self._inner = inner
+        self._payloads: Payloads | None = _read(inner.url, payloads) if payloads else None
+        text = self._payloads.text if self._payloads is not None else ""
+        self._schema = (schema_id(text), text) if text else ("", "")
+        self._schemas: dict[str, Payloads | None] = {"": None, self._schema[0]: self._payloads}
 
     @property
     def url(self) -> str:
@@ -100,9 +127,41 @@ class ParquetSink:
         """See FileSink."""
         self._inner.begin(edge)
 
+    @property
+    def schema(self) -> tuple[str, str]:
+        """See Decoding."""
+        return self._schema
+
+    def remember(self, schemas: Mapping[str, str]) -> None:
+        """See Decoding."""
+        from bridge.payloads.schema import Payloads
+
+        for name, text in schemas.items():
+            try:
+                self._schemas.setdefault(name, Payloads.of_text(text))
+            except SourceOptionError as error:
+                raise SinkBlocked(
+                    f"payload schema {name} of files in flight: {error}", hint=error.hint
+                ) from error
+
+    def evolve(self, columns: Mapping[str, str]) -> dict[str, str]:
+        """See Decoding."""
+        from bridge.payloads.evolution import evolved
+
+        try:
+            return evolved(columns, self._payloads.columns if self._payloads is not None else {})
+        except SourceOptionError as error:
+            raise SinkBlocked(f"{self.url}: {error}", hint=error.hint) from error
+
     def put(self, file: DrainedFile) -> None:
         """See FileSink."""
-        self._inner.put(ParquetFile(parquet_name(file.name), (parquet_of(file),), file.footer, file.runs))
+        if file.payloads not in self._schemas:
+            raise SinkBlocked(
+                f"{file.name}: payload schema {file.payloads} is not known",
+                hint="restore the checkpoint of this bridge from a backup",
+            )
+        content = parquet_of(file, self._schemas[file.payloads])
+        self._inner.put(ParquetFile(parquet_name(file.name), (content,), file.footer, file.runs))
 
     def names(self, prefix: str) -> Iterator[str]:
         """See FileSink. The names are those of drained files, which the drain knows."""
@@ -118,19 +177,52 @@ def parquet_name(name: str) -> str:
     return name.removesuffix(COMPRESSED_SUFFIX).removesuffix(SUFFIX) + PARQUET_SUFFIX
 
 
-def parquet_of(file: DrainedFile) -> memoryview:
-    """The records of a drained file as a Parquet file. Raises SinkBlocked: a record does not verify."""
+def schema_id(text: str) -> str:
+    """The id of a payload schema with this text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _read(url: str, path: str) -> Payloads:
+    """The payload schema of the file. Raises BadName, SourceOptionError."""
+    try:
+        from bridge.payloads.decode import check_libraries
+        from bridge.payloads.schema import Payloads
+    except ImportError as error:
+        raise SinkUnavailable(
+            f"{url}: {error.name} is not installed", hint="pip install 'brim[spark]'"
+        ) from error
+    if not os.path.isabs(path):
+        raise BadName(f"{url}: payloads is {path!r}, and must be an absolute path", hint="begin it with /")
+    payloads = Payloads.read(path)
+    check_libraries(payloads)
+    if taken := [name for name in payloads.columns if name.lower() in PATH_COLUMNS]:
+        raise BadName(
+            f"{path}: a field cannot be called {taken[0]!r}, which is in the path of each file",
+            hint=f'give it another name, as in payload_{taken[0]} = {{ path = "{taken[0]}", type = ... }}',
+        )
+    if (length := len(payloads.text.encode())) > SCHEMA_MAX_BYTES:
+        raise BadName(f"{path}: {length} bytes of fields are above the limit of {SCHEMA_MAX_BYTES}")
+    return payloads
+
+
+def parquet_of(file: DrainedFile, payloads: Payloads | None = None) -> memoryview:
+    """The records of a drained file as a Parquet file, with the columns of `payloads`.
+
+    Raises SinkBlocked: a record does not verify.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
-    table, out = table_of(file), pa.BufferOutputStream()
-    with parquet.ParquetWriter(out, table.schema, **SETTINGS) as writer:
+    table, out = table_of(file, payloads), pa.BufferOutputStream()
+    texts = [name for name, kind in _typed(payloads).items() if kind == pa.string()]
+    settings = {**SETTINGS, "use_dictionary": [*SETTINGS["use_dictionary"], *texts]}
+    with parquet.ParquetWriter(out, table.schema, **settings) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(metadata_of(file.footer))
     return memoryview(out.getvalue()).cast("B")  # bytes of pyarrow are signed, which obstore refuses
 
 
-def table_of(file: DrainedFile) -> pa.Table:
+def table_of(file: DrainedFile, payloads: Payloads | None = None) -> pa.Table:
     """The records of a drained file as a table.  Raises as parquet_of()."""
     import pyarrow as pa
 
@@ -138,15 +230,48 @@ def table_of(file: DrainedFile) -> pa.Table:
     from bridge.arrow.schema import TYPES, Constants, batch_of
 
     footer = file.footer
-    schema = pa.schema([(name, TYPES[name]) for name in COLUMNS])
+    typed = _typed(payloads)
+    schema = pa.schema([*((name, TYPES[name]) for name in COLUMNS), *typed.items()])
     constants = Constants(footer.edge, footer.stream, footer.partition, footer.epoch)
     batches: list[Any] = []
     for run in file.runs:
         least = run.first_offset
         decoded = decode_records(run.records, footer.ring_epoch, least, footer.last_offset, PARQUET_COLUMNS)
-        batches += [batch_of(rows, constants, schema) for rows in decoded]
+        batches += [batch_of(_decoded(rows, payloads), constants, schema) for rows in decoded]
     table = pa.Table.from_batches(batches, schema)
     if table.num_rows != footer.count:
         text = f"{file.name}: {footer.count - table.num_rows} records do not verify"
         raise SinkBlocked(text, hint="look at this machine's memory; format brim keeps them as they are")
     return table
+
+
+def _typed(payloads: Payloads | None) -> dict[str, pa.DataType]:
+    """The columns of a payload schema in a file."""
+    if payloads is None:
+        return {}
+    import pyarrow as pa
+
+    from bridge.payloads.kinds import KINDS
+
+    return {**{name: KINDS[kind] for name, kind in payloads.columns.items()}, RESCUED: pa.string()}
+
+
+def _decoded(rows: DecodedColumns, payloads: Payloads | None) -> DecodedColumns:
+    """The rows with the columns of the payload schema."""
+    if payloads is None:
+        return rows
+    import pyarrow as pa
+
+    from bridge.payloads.decode import typed_columns
+    from bridge.payloads.schema import UNDECODED
+
+    wanted = {*payloads.columns, UNDECODED}
+    topics, data = rows.columns["topic"], rows.columns["payload"]
+    try:
+        columns = typed_columns(payloads, topics, data, wanted)
+    except Exception as error:  # a mistake in a decoder must not stop the drain: the payload is in the file
+        log.exception("payloads not decoded offsets=%d+%d", rows.first_offset, rows.rows)
+        columns = {name: pa.nulls(rows.rows, kind) for name, kind in payloads.types.items() if name in wanted}
+        columns[UNDECODED] = pa.repeat(pa.scalar(f"the decoder failed: {type(error).__name__}"), rows.rows)
+    columns[RESCUED] = columns.pop(UNDECODED)
+    return rows._replace(columns={**rows.columns, **columns})

@@ -11,11 +11,15 @@ from urllib.parse import urlsplit
 from bridge.errors import BadName, SinkUnavailable
 from bridge.sinks.interface import FileSink, RecordSink, Sink
 
-__all__ = ["FORMATS", "OBJECT_STORES", "open_file_sink", "open_sink"]
+__all__ = ["FILE_OPTIONS", "FORMATS", "OBJECT_STORES", "open_file_sink", "open_sink"]
 
 FORMATS: Mapping[str, str] = {  # values of the option `format`
     "brim": "Drained files (default).",
     "parquet": "Parquet files; needs the extra `spark`.",
+}
+FILE_OPTIONS: Mapping[str, str] = {  # of all stores of files, with format = "parquet"
+    "payloads": "Absolute path of a payload schema. Its fields become columns of new files; the bridge reads "
+    "it when it starts.",
 }
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "memory")
 
@@ -26,7 +30,8 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
     file:///srv/lake              a local directory (bridge/sinks/directory.py)
     s3://bucket/prefix            and gs://, az://, abfss://, memory:///: object stores
                                   (bridge/sinks/object_store.py); `options` are those of obstore, such as
-                                  region or endpoint.  For both: format = "parquet" (bridge/sinks/parquet.py)
+                                  region or endpoint.  For both: format = "parquet", and with it
+                                  payloads = "/path/of/a/payload/schema" (bridge/sinks/parquet.py)
     kafka://host:9092/topic       Kafka (bridge/sinks/kafka.py); `options` are those of librdkafka
     mqtt://host:1883              and mqtts://: another MQTT broker (bridge/sinks/mqtt.py, with its `options`)
 
@@ -61,9 +66,11 @@ def _opened(url: str, options: Mapping[str, str] | None) -> Sink:
 
 
 def _open_files(url: str, scheme: str, options: dict[str, str]) -> FileSink:
-    form = options.pop("format", "brim")
+    form, payloads = options.pop("format", "brim"), options.pop("payloads", "")
     if form not in FORMATS:
         raise BadName(f"{url}: invalid format {form!r}", hint='write "brim" or "parquet"')
+    if payloads and form != "parquet":
+        raise BadName(f"{url}: payloads needs another format", hint='write format = "parquet"')
     store: FileSink
     if scheme == "file":
         from bridge.sinks.directory import DirectorySink
@@ -77,7 +84,7 @@ def _open_files(url: str, scheme: str, options: dict[str, str]) -> FileSink:
         return store
     from bridge.sinks.parquet import ParquetSink
 
-    return ParquetSink(store)
+    return ParquetSink(store, payloads)
 
 
 def open_file_sink(url: str, options: Mapping[str, str] | None = None) -> FileSink:

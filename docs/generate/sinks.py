@@ -22,6 +22,7 @@ def sinks() -> str:
     return "\n".join([
         "## Sinks of bridges\n", f"```\n{urls}\n```\n",
         f"### Option `format` of {stores}\n", _table("Value", formats),
+        f"### Options with `format = \"parquet\"` of {stores}\n", _table("Option", registry.FILE_OPTIONS),
         "### Options of object stores\n", prose(doc_of(object_store.ObjectSink.of_url, "of_url")) + "\n",
         f"Options of the HTTP client: {passed}. All others are options of the store.\n",
         "### Options of Kafka\n", _table("Option", defaults),
