@@ -81,7 +81,7 @@ bridge.sinks: bridge.arrow bridge.backoff bridge.errors bridge.format bridge.pay
 bridge.drain: FILES bridge.backoff bridge.errors bridge.format bridge.rangeset bridge.sinks bridge.source
     edge.errors edge.mqtt edge.rpc persistence.errors persistence.segment persistence.stats ringbuf
     msgspec
-bridge.payloads: bridge.arrow bridge.errors ringbuf cbor2 google msgpack pyarrow
+bridge.payloads: bridge.arrow bridge.errors bridge.format ringbuf cbor2 google msgpack msgspec pyarrow
 bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.rangeset deltalake pyiceberg
     py4j pyarrow pyspark
 bridge.spark.jobs: bridge.arrow bridge.errors bridge.payloads bridge.rangeset bridge.spark msgpack pyarrow
@@ -97,7 +97,7 @@ edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.si
 edge.web: EDGE bridge.drain bridge.errors edge.auth edge.config edge.consumers edge.local edge.mqtt
     edge.observe edge.rpc edge.transport ringbuf msgspec starlette uvicorn
 edge.doctor: EDGE edge.auth edge.config edge.observe edge.server edge.transport
-edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
+edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.payloads bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.backup edge.client edge.config edge.consumers edge.doctor
     edge.load edge.local edge.log edge.mqtt edge.observe edge.server edge.sim edge.sql edge.streams
     edge.terminal_escape edge.transport edge.waiting edge.web persistence persistence.archive

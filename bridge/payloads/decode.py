@@ -4,8 +4,9 @@ msgpack is unpacked by the compiled core (ringbuf/c/arrow/msgpack.c). JSON is re
 converted by it, both a batch at a time. A batch with an invalid payload is halved until that payload is
 isolated, so it costs its neighbours little. CBOR and Sparkplug are decoded one by one, by their libraries.
 
-Maps, and arrays of msgpack, are decoded one by one. int, float and timestamp are converted from the type of
-their carrier (conversion.py). Levels of the topic need no payload (topic_levels.py).
+Maps in JSON are taken out by msgspec (json_maps.py). Maps and arrays of msgpack are decoded one by one. int,
+float and timestamp are converted from the type of their carrier (conversion.py). Levels of the topic need no
+payload (topic_levels.py).
 
 A value that does not fit its column leaves that column null, and goes to `_undecoded` (undecoded_text.py).
 The other fields of the payload keep their values. A payload that is not in its format is not decoded at all.
@@ -24,13 +25,14 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from bridge.payloads.conversion import converted, merged
+from bridge.payloads.json_maps import read_maps
 from bridge.payloads.kinds import KINDS, carrier, is_list, is_map
 from bridge.payloads.rows import NO_MAP, BadPayload, Fields, Typed, decode_rows, unpack_one
 from bridge.payloads.schema import NO_RULE, RAW, UNDECODED, Field, PayloadRule, Payloads
 from bridge.payloads.topic_levels import with_levels
 from bridge.payloads.undecoded_text import Pairs, entry
 
-__all__ = ["check_libraries", "decode_payloads", "typed_columns"]
+__all__ = ["check_libraries", "decode_payloads", "parse_json", "typed_columns"]
 
 HALVED_TO = 64  # rows: fewer are decoded one by one
 
@@ -140,9 +142,7 @@ def _decoded(form: str, fields: Fields, data: pa.Array) -> Typed:
 
 def _is_single(form: str, field: Field) -> bool:
     """True if no decoder of batches reads such a field."""
-    return (
-        form not in {"msgpack", "json"} or is_map(field.kind) or (form == "msgpack" and is_list(field.kind))
-    )
+    return form != "json" and (form != "msgpack" or is_map(field.kind) or is_list(field.kind))
 
 
 def _single(form: str) -> tuple[Callable[[bytes], Any], str]:
@@ -150,7 +150,7 @@ def _single(form: str) -> tuple[Callable[[bytes], Any], str]:
     if form == "msgpack":
         return unpack_one, "msgpack"
     if form == "json":
-        return _json_one, "JSON"
+        return parse_json, "JSON"
     from bridge.payloads import formats
 
     return (formats.cbor(), "CBOR") if form == "cbor" else (formats.sparkplug(), "Sparkplug B")
@@ -158,7 +158,7 @@ def _single(form: str) -> tuple[Callable[[bytes], Any], str]:
 
 def _whole(form: str, fields: Fields, data: pa.Array) -> Typed:
     if form == "json":
-        return _halved(_read_json, lambda part, of: decode_rows(_json_one, "JSON", part, of), data, fields)
+        return _halved(_read_json, lambda part, of: decode_rows(parse_json, "JSON", part, of), data, fields)
     from bridge.payloads.msgpack_columns import unpack
 
     return unpack(data, fields)
@@ -207,17 +207,20 @@ def _read_json(data: pa.Array, fields: Fields) -> dict[str, pa.Array] | None:
         table = pyarrow.json.read_json(pa.BufferReader(joined), reading, options)
         if table.num_rows != len(data):
             return None
-        columns = {field.column: _inside(table, field) for field in fields}
-        for field in fields:
-            if "string" in field.kind:
-                columns[field.column].validate(full=True)  # UTF-8
+        columns = {field.column: _inside(table, field) for field in fields if not is_map(field.kind)}
+        for column in columns.values():
+            if pa.types.is_string(column.type) or pa.types.is_list(column.type):
+                column.validate(full=True)  # UTF-8
     except pa.ArrowException:
         return None
-    return columns
+    if len(columns) == len(fields):
+        return columns
+    maps = read_maps(data.to_pylist(), [field for field in fields if is_map(field.kind)])
+    return None if maps is None else columns | maps
 
 
 def _tree(fields: Fields, depth: int = 0) -> list[pa.Field]:
-    """The fields in the structure of JSON: fields inside an object are a struct."""
+    """The fields in the structure of JSON: fields inside an object are a struct, maps one without fields."""
     by_key: dict[str, list[Field]] = {}
     for field in fields:
         by_key.setdefault(field.path[depth], []).append(field)
@@ -225,8 +228,8 @@ def _tree(fields: Fields, depth: int = 0) -> list[pa.Field]:
         pa.field(
             key,
             KINDS[inside[0].kind]
-            if len(inside[0].path) == depth + 1
-            else pa.struct(_tree(inside, depth + 1)),
+            if len(inside[0].path) == depth + 1 and not is_map(inside[0].kind)
+            else pa.struct(_tree([field for field in inside if len(field.path) > depth + 1], depth + 1)),
         )
         for key, inside in by_key.items()
     ]
@@ -243,7 +246,8 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
 
 
-def _json_one(payload: bytes) -> Any:
+def parse_json(payload: bytes) -> Any:
+    """Decode one JSON object, for decode_rows()."""
     value = json.loads(payload, object_pairs_hook=Pairs, parse_constant=_refuse_constant)
     if not isinstance(value, Pairs):
         raise BadPayload(NO_MAP)

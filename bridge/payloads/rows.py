@@ -17,7 +17,7 @@ from bridge.payloads.kinds import KINDS, is_list, is_map
 from bridge.payloads.schema import Field
 from bridge.payloads.undecoded_text import Pairs, entry
 
-__all__ = ["NOT_WHOLE", "NO_MAP", "BadPayload", "Fields", "Typed", "decode_rows", "unpack_one"]
+__all__ = ["NOT_WHOLE", "NO_MAP", "BadPayload", "Fields", "Typed", "decode_rows", "loaded", "unpack_one"]
 
 NO_MAP = "a map belongs where something else is"
 NOT_WHOLE = "no {format}, or cut short"
@@ -58,7 +58,7 @@ def decode_rows(loads: Callable[[bytes], Any], form: str, data: pa.Array, fields
     for payload in data.to_pylist():
         row = _Row()
         try:
-            row.gather(_loaded(loads, form, payload), fields, 0)
+            row.gather(loaded(loads, form, payload), fields, 0)
             reasons.append(row.reason(len(payload)))
             lost.append(reasons[-1] is not None and not fields[0].path)  # a bare value is the whole payload
         except BadPayload as bad:
@@ -71,7 +71,8 @@ def decode_rows(loads: Callable[[bytes], Any], form: str, data: pa.Array, fields
     return Typed(arrays, pa.array(reasons, pa.string()), pa.array(lost)) if any(reasons) else Typed(arrays)
 
 
-def _loaded(loads: Callable[[bytes], Any], form: str, payload: bytes) -> Any:
+def loaded(loads: Callable[[bytes], Any], form: str, payload: bytes) -> Any:
+    """The content of a payload. Raises BadPayload: it is not in that format; SourceOptionError."""
     try:
         return loads(payload)
     except (BadPayload, SourceOptionError):

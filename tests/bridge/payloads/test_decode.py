@@ -155,7 +155,7 @@ def test_json_is_read_by_pyarrow_as_by_python(given: list[bytes]) -> None:
     data = payloads_of(given)
     rule = PayloadRule("#", "json", TEXTUAL)
     whole = decode_payloads(rule, TEXTUAL, data)
-    by_row = decode_rows(decoding._json_one, "JSON", data, TEXTUAL)
+    by_row = decode_rows(decoding.parse_json, "JSON", data, TEXTUAL)
     assert table(whole, TEXTUAL) == table(by_row, TEXTUAL)
     assert outcome(whole, len(given)) == outcome(by_row, len(given))
     assert lost(whole, len(given)) == lost(by_row, len(given))

@@ -157,9 +157,20 @@ def test_hostile_payloads_keep_their_row_and_cost_their_neighbours_nothing(tmp_p
     assert sum(text is not None for text in rows[RESCUED].to_pylist()) >= 10
 
 
+MAPS = [
+    b'{"limits":{}}', b'{"limits":{"a:b":1}}', b'{"limits":{"a":1,"\\u0061":2}}', b'{"limits":{"\\ud800":1}}',
+    b'{"limits":{"a":1e999}}', b'{"limits":{"a":18446744073709551616}}',
+    b'{"limits":{"a" :1,"a" :2}}',
+    b'{"limits":{"a":{"b":1}}}', b'{"limits":null}', b'{"limits":{"a":-0}}', b'{"limits":{"\xff":1}}',
+    b'{"x":' + b"[" * 2000 + b"]" * 2000 + b',"limits":{"a":1}}', b'{"limits":{"a":01}}',
+    b'{"limits":{"a":true}}',
+    b'{"limits":{"a":1},"\\u006cimits":{"b":1}}', b'{"limits" : { "a" : 1 , "b" : null } }',
+]  # fmt: skip
+
+
 @given(
     st.lists(
-        st.sampled_from(HOSTILE[:24])
+        st.sampled_from([*HOSTILE[:24], *MAPS])
         | st.binary(max_size=30)
         | st.fixed_dictionaries(
             {},
@@ -170,7 +181,7 @@ def test_hostile_payloads_keep_their_row_and_cost_their_neighbours_nothing(tmp_p
                 for name in WHOLE
             },
         ).map(lambda value: json.dumps(value).encode()),
-        min_size=1, max_size=80,
+        min_size=1, max_size=150,
     )
 )  # fmt: skip
 def test_a_payload_gives_the_same_values_whatever_its_neighbours(given_payloads: list[bytes]) -> None:
