@@ -58,6 +58,7 @@ VERBS = {
     "sim": "simulate devices that publish, with drifting values and faults",
     "segments": "list, verify, repair and export segments of the log",
     "replay": "send records of the log again",
+    "schema": "infer a payload schema, which makes fields columns",
     "sql": "query the records of rings, log and archive with SQL",
     "consumers": "show and change the offsets of consumer groups",
     "spark": "run a Spark job on drained files",
