@@ -33,7 +33,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -217,8 +217,10 @@ class Pair:
         self._both("go")
 
     def _answer(self, orders: Connection) -> Any:
-        if not orders.poll(300):
+        if not wait([orders, *(process.sentinel for process in self._processes)], 300):
             raise TimeoutError(f"{self.name} does not answer")
+        if not orders.poll(0):
+            raise ChildProcessError(f"a process of {self.name} has ended")
         return orders.recv()
 
     def _both(self, order: Any) -> list[Any]:
@@ -422,6 +424,8 @@ def main() -> None:
     if (os.cpu_count() or 1) < 2:
         raise SystemExit("two cores are needed: one for each side")
     peers = [name for name in options.only.split(",") if name]
+    if unknown := [name for name in peers if name not in PEERS]:
+        parser.error(f"no such peer: {', '.join(unknown)}; write some of {', '.join(PEERS)}")
     names = ["brim", *peers]
     with pairs(names) as made:
         rounds = []
