@@ -11,7 +11,7 @@ from typing import Any
 from ringbuf.constants import CURSORS_BYTES, FORMAT_VERSION, HEADER_BYTES
 from ringbuf.errors import NotARing, WriterAlive, WrongAbi, WrongLength, WrongVersion
 from ringbuf.native import ffi, lib
-from ringbuf.shared_mapping import Mapping
+from ringbuf.shared_mapping import Mapping, check_free_memory
 
 WRITER_LOCK_BYTE = 0
 CURSORS_PATCH_BYTES = 32  # from the magic to the identity
@@ -108,6 +108,7 @@ def locked_whole(file: Path) -> tuple[Mapping, list[str]]:
         if not facts.capacity_bytes or size == memory.size:
             inspected(memory)
             return memory, mended
+        check_free_memory(file, size - memory.size)
         os.truncate(memory.descriptor, size)
         # with a full tmpfs: ENOSPC here instead of SIGBUS later
         os.posix_fallocate(memory.descriptor, 0, size)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from ringbuf.errors import NotARing, RingClosed, RingError
+from ringbuf.free_memory import free_memory_bytes
 from ringbuf.native import ffi, lib
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
@@ -120,6 +121,7 @@ class Mapping:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             os.fchmod(descriptor, mode)  # the umask must not reduce it
+            check_free_memory(path, size)
             if huge_pages:
                 _allocate_huge(descriptor, size)
             os.posix_fallocate(descriptor, 0, size)
@@ -259,6 +261,14 @@ os.register_at_fork(after_in_child=Mapping.forget_in_child)
 def _others_may_shorten(file: os.stat_result) -> bool:
     """True if a user who cannot stop this process may write the file."""
     return bool(file.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or file.st_uid not in (os.geteuid(), 0)
+
+
+def check_free_memory(path: Path, size: int) -> None:
+    """Raise OSError (ENOMEM) if a file of `size` would take memory that is not free."""
+    free = free_memory_bytes(path.parent)
+    if size > free:
+        why = f"{size} bytes are more than the free memory ({free} bytes); lower capacity_bytes"
+        raise OSError(errno.ENOMEM, why, str(path))
 
 
 def _allocate_huge(descriptor: int, size: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edge.config.schema import Config
 from edge.doctor.findings import Finding, error, ok, warning
+from ringbuf.free_memory import free_memory_bytes
 
 __all__ = ["check_machine"]
 
@@ -63,11 +64,15 @@ def _shared_memory(config: Config, *, runs: bool) -> Finding:
     free, size = usage.f_bavail * usage.f_frsize // MIB, usage.f_blocks * usage.f_frsize // MIB
     rings = sum(ring.partitions * ring.ring_bytes for ring in config.stream)
     needed = (rings + sum(ring.ring_bytes for ring in config.producer)) // MIB
-    value = f"{free} MiB free of {size} MiB at {place}"
-    if runs or free >= needed:
-        return ok("shared memory", value, f"{needed} MiB for rings")
+    value, limit = f"{free} MiB free of {size} MiB at {place}", f"{needed} MiB for rings"
+    memory = free_memory_bytes(place) // MIB
+    if runs or min(free, memory) >= needed:
+        return ok("shared memory", value, limit)
+    if free >= needed:
+        fix = "lower ring_bytes or partitions, end other programs, or add memory"
+        return error("shared memory", f"{memory} MiB of memory free", limit, fix)
     fix = f"lower ring_bytes or partitions, or `mount -o remount,size={2 * (needed + size - free)}m {place}`"
-    return error("shared memory", value, f"{needed} MiB for rings", fix)
+    return error("shared memory", value, limit, fix)
 
 
 def _clock_state() -> int:

@@ -227,7 +227,8 @@ def _created(
         if error.errno == errno.ENOSPC:
             hint = "lower ring_bytes or partitions, or give that file system more room (docker --shm-size)"
             raise RingsUnavailable(f"{problem}: it is full", hint=hint) from error
-        raise RingsUnavailable(f"{problem}: {error.strerror}") from error
+        hint = "lower ring_bytes or partitions, or free memory" if error.errno == errno.ENOMEM else ""
+        raise RingsUnavailable(f"{problem}: {error.strerror}", hint=hint) from error
     log.info("ring created %s", pairs(name=path.name, bytes=capacity_bytes, epoch=epoch, offset=first_offset))
     return ring
 

@@ -25,6 +25,7 @@ from edge.config.schema import (
 )
 from edge.logging_setup import pairs
 from ringbuf.constants import HEADER_BYTES
+from ringbuf.free_memory import free_memory_bytes
 from ringbuf.ring import ring_file
 
 __all__ = ["fitted", "fitting_bytes"]
@@ -121,5 +122,6 @@ def _least_bytes(config: Config) -> int:
 
 
 def _free_bytes(directory: Path) -> int:
+    """Free space of the file system; at most the free memory, if the file system is in memory."""
     status = os.statvfs(directory)
-    return status.f_bavail * status.f_frsize
+    return min(status.f_bavail * status.f_frsize, free_memory_bytes(directory))

@@ -1,0 +1,79 @@
+"""Free memory: the bytes that a new ring may take without taking memory from other programs.
+
+tmpfs accepts a file as long as the file system has space, also if the machine or the control group has less
+free memory.  The kernel then ends processes, of any program, until memory is free.
+
+Owns the reading of /proc/meminfo, /proc/self/mountinfo and of control groups of version 2: proc_meminfo(5),
+proc_pid_mountinfo(5), cgroups(7).  Never allocates memory for a ring.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["free_memory_bytes"]
+
+IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
+SPARE_PARTS = 32  # one part of all memory is left to other programs
+
+
+def free_memory_bytes(directory: Path, root: Path = Path("/")) -> int:
+    """Bytes that a file in `directory` may take; sys.maxsize if it needs no memory, or nothing is known.
+
+    `root`: the directory with proc and sys.  Raises OSError if `directory` does not exist.
+    """
+    if not _in_memory(directory, root):
+        return sys.maxsize
+    return max(0, min([*_of_machine(root), *_of_groups(root)], default=sys.maxsize))
+
+
+def _in_memory(directory: Path, root: Path) -> bool:
+    device = os.stat(directory).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in _lines(root / "proc/self/mountinfo"):
+        fields = line.split(" ")
+        if len(fields) > 2 and fields[2] == wanted:
+            return line.partition(" - ")[2].split(" ")[0] in IN_MEMORY
+    return False
+
+
+def _of_machine(root: Path) -> Iterator[int]:
+    known = _numbers(root / "proc/meminfo")
+    if "MemAvailable" in known:
+        free_kib = known["MemAvailable"] + known.get("SwapFree", 0)
+        yield (free_kib - known.get("MemTotal", 0) // SPARE_PARTS) * 1024
+
+
+def _of_groups(root: Path) -> Iterator[int]:
+    """Free bytes of the process's control group and of each group above it that has a limit."""
+    lines = _lines(root / "proc/self/cgroup")
+    path = next((line[3:].strip("/") for line in lines if line.startswith("0::")), None)
+    if path is None:
+        return
+    top = root / "sys/fs/cgroup"
+    group = top / path
+    for place in (group, *group.parents):
+        if not place.is_relative_to(top):
+            return
+        with suppress(OSError, ValueError):  # "max", or a group without the memory controller
+            limit = int((place / "memory.max").read_text())
+            used = int((place / "memory.current").read_text())
+            cache = _numbers(place / "memory.stat").get("inactive_file", 0)
+            yield limit - limit // SPARE_PARTS - max(0, used - cache)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """`name: number` or `name number` of each line."""
+    fields = [line.replace(":", " ").split() for line in _lines(path)]
+    return {line[0]: int(line[1]) for line in fields if len(line) > 1 and line[1].isdecimal()}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
