@@ -6,7 +6,8 @@ supplies the messages and what they do.
 Local peers are untrusted.  A request is bounded, and checked by type.  A peer that sends anything else, or
 leaves answers unread until the kernel's buffer is full, is disconnected.  The number of connections is
 limited; peers.py chooses the connection to close when all places are taken.  All causes are counted; each is
-logged at most once in 10 s.
+logged at most once in 10 s.  A mistake in the server fails one request, with a traceback in the log, and the
+connection stays.
 """
 
 from __future__ import annotations
@@ -106,7 +107,11 @@ class Server(ABC, Generic[P]):
 
     def send(self, peer: P, message: Message) -> bool:
         """Send an answer or notification. False if the peer was disconnected, or has ended."""
-        data, limit = encode(message), self._protocol.answer_max_bytes
+        limit = self._protocol.answer_max_bytes
+        try:
+            data = encode(message)
+        except Exception as error:  # noqa: BLE001 (a value that msgpack has not)
+            data = encode(self._defect(peer, error))
         if len(data) > limit:
             data = encode(Failed(f"the answer of {len(data)} bytes is above the limit of {limit}"))
         try:
@@ -202,7 +207,18 @@ class Server(ABC, Generic[P]):
             if self._may_log["request"]():
                 log.warning("local request failed %s", pairs(pid=peer.pid, reason=error))
             return Failed(f"the {self._protocol.server} cannot do that now: {error.strerror}", FILES_REMEDY)
+        except Exception as error:  # noqa: BLE001
+            return self._defect(peer, error)
         return Failed("cut")
+
+    def _defect(self, peer: P, error: Exception) -> Failed:
+        """Answer to a request that failed for a reason that nothing here expects: a mistake in the server."""
+        self.counts["defects"] += 1
+        if self._may_log["defect"]():
+            text = "local request failed, please report this mistake of Brim %s"
+            log.error(text, pairs(pid=peer.pid, error=repr(error)), exc_info=error)
+        name, server = type(error).__name__, self._protocol.server
+        return Failed(f"the {server} failed: {name}: {error}", f"see the log of the {server}")
 
     def _cut(self, peer: P, cause: str, why: str) -> None:
         """End the connection. _serve() notices that, and releases its resources."""

@@ -278,6 +278,29 @@ async def test_a_request_that_finds_no_descriptor_fails_and_the_connection_stays
             await connection.request_async(Status(), Report)
 
 
+class BrokenReport(dict[str, object]):
+    """A report that cannot be read."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("no such report")
+
+
+@pytest.mark.parametrize("report", [BrokenReport(), {"name": "\udcff"}, {"object": object()}, {"n": 1 << 70}])
+async def test_a_mistake_in_the_server_fails_one_request_with_a_traceback_in_the_log(config, caplog, report):
+    async with LocalBroker(config) as broker:
+        with Connection(config.runtime_dir) as connection:
+            broker.report = report
+            for _ in range(3):
+                with pytest.raises(Refused, match=r"the broker failed: [A-Z]") as refused:
+                    await connection.request_async(Status(), Report)
+                assert refused.value.hint == "see the log of the broker"
+            broker.report = {}
+            await connection.request_async(Status(), Report)
+        assert broker.local.counts["defects"] >= 3
+        assert [bool(line.exc_info) for line in caplog.records if line.levelname == "ERROR"] == [True]
+        caplog.clear()  # tracebacks hold the broker
+
+
 def test_brim_status_is_answered_while_300_idle_connections_are_open(runtime_directory, tmp_path):
     with BrimProcess(runtime_directory, tmp_path, bridge=False), ExitStack() as down:
         for _ in range(300):
