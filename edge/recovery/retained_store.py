@@ -13,8 +13,9 @@ once.
     kind "m": msgpack {ring: [epoch, position]}: the frames before include all that was published up to there
 
 A start takes the last record of each topic, then later records from the rings, or from the log if the rings
-have overwritten them. For a ring that the file does not know, the log is read from its beginning; that
-happens once. A damaged file is truncated at the damage.
+have overwritten them, of all rings in the order of time. For a ring that the file does not know, the log is
+read from its beginning; that happens once. Marks stay while their ring has no stream. A damaged file is
+truncated at the damage.
 
 Files are written on a separate thread. After a disk error the next save rewrites the whole file.
 """
@@ -25,6 +26,8 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from heapq import merge
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,10 +45,11 @@ from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN, Range, Ring
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
 
-__all__ = ["RetainedStore", "marks_in", "newest_last", "records_in", "retained_in"]
+__all__ = ["RetainedStore", "in_order", "marks_in", "records_in", "retained_in"]
 
 log = logging.getLogger(__name__)
 
+MARKS_MAX = 1024  # in the file; rings that are used now come first
 CHANGES_BYTES = 1 << 18  # approximate; collected at a time
 REWRITE_FACTOR = 2  # the file may be this many times as long as its valid content
 REWRITE_MIN_BYTES = 1 << 20
@@ -57,12 +61,13 @@ _RECORD = struct.Struct("<I12xQ4xHH")  # of ringbuf/c/base/record.h: length, tim
 Marks = Mapping[str, tuple[int, int]]
 
 
-def newest_last(rings: Iterable[Ring]) -> list[Ring]:
-    """Rings, in the order of their streams, in the order in which they are restored.
+def in_order(records: Iterable[Iterable[RetainedRecord]]) -> Iterator[RetainedRecord]:
+    """Records of several rings, each in its order, oldest first. `records`: by ring, in the order of streams.
 
-    Topics of an added stream have older records in the ring of a later stream (edge/server/added_streams.py).
+    A topic has records in several rings after its stream was added or removed. Of records of one time the
+    one in the ring of the later stream is older: an added stream takes topics only from streams behind it.
     """
-    return list(rings)[::-1]
+    return merge(*list(records)[::-1], key=attrgetter("timestamp_ns"))
 
 
 def records_in(data: memoryview) -> Iterator[tuple[RetainedRecord, memoryview]]:
@@ -192,6 +197,16 @@ def _since(runs: Sequence[Range], position: int) -> Iterator[RetainedRecord]:
             yield record
 
 
+def _with_earlier(earlier: Marks, marks: Marks) -> Marks:
+    """`marks`, and those of rings that have no stream, or no message since the start.
+
+    Without its mark a later start would read a ring from its beginning, and its records would replace newer
+    ones that a topic has in another ring.
+    """
+    others = [(name, mark) for name, mark in earlier.items() if name not in marks]
+    return dict([*others, *marks.items()][-MARKS_MAX:])
+
+
 class RetainedStore:
     """The retained store: restore(), save() whenever it is due, stop().
 
@@ -205,6 +220,7 @@ class RetainedStore:
         self._files = OsFiles()
         self._broker: Broker | None = None
         self._thread: ThreadPoolExecutor | None = None
+        self._earlier: Marks = {}  # at the start; some of these rings may have no stream now
         self._marks: Marks | None = None  # of the running save, while it has more pieces
         self._ending: Future[None] | None = None  # result of the running save after its last piece
         self._due = False  # True if another save must follow
@@ -232,13 +248,17 @@ class RetainedStore:
         From now on changes are written, and first those that were found outside of the file.
         """
         records, marks = self.read()
+        rings = list(rings)
         broker.retained.restore(records)
         broker.engine.begin_retained_save(False)
         self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")
         broker.on_retained_due = self.save
-        for ring in newest_last(rings):
-            broker.retained.restore(_published_since(ring, past, *marks.get(ring.name, (0, 0))))
+        broker.retained.restore(
+            in_order(_published_since(ring, past, *marks.get(ring.name, (0, 0))) for ring in rings)
+        )
+        read_now = {ring.name: (ring.epoch, ring.extremes().end_position) for ring in rings}
+        self._earlier = {**marks, **read_now}
         return int(counters_of(broker.engine).retained)
 
     @property
@@ -253,7 +273,7 @@ class RetainedStore:
         self._due = self.is_saving
         if self._due:
             return
-        self._marks = dict(self._broker.journal.marks())
+        self._marks = _with_earlier(self._earlier, self._broker.journal.marks())
         replaces = self._written.needs_rewrite
         self._broker.engine.begin_retained_save(replaces)
         self._thread.submit(self._written.begin, replaces)

@@ -31,7 +31,7 @@ from edge.errors import EdgeError
 from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
 from edge.logging_setup import pairs
-from edge.recovery.retained_store import RetainedStore, newest_last, retained_in
+from edge.recovery.retained_store import RetainedStore, in_order, retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
 from edge.recovery.surviving_log import SurvivingLog
 from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
@@ -258,9 +258,8 @@ class MqttServer:
         if self._state is not None:
             restored = self._state.retained.restore(self.listener.broker, rings, self.past)
         else:
-            restored = sum(
-                self.listener.broker.retained.restore(retained_in(ring)) for ring in newest_last(rings)
-            )
+            records = in_order(retained_in(ring) for ring in rings)
+            restored = self.listener.broker.retained.restore(records)
         self.listener.broker.check_retained()
         if restored:
             log.info("retained messages restored %s", pairs(messages=restored))
