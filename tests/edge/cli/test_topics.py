@@ -17,13 +17,14 @@ from edge.config.directories import control_socket
 from edge.local.protocol import ClearRetained
 from edge.local.shm_subscription import ShmSubscription
 from edge.local.topic_census import TopicCensus
-from edge.mqtt import PingReq, Properties, Publish, Subscribe, Subscription, encode
+from edge.mqtt import Properties, PubAck, Publish, Subscribe, Subscription, encode
 from edge.rpc.protocol import encode as request_bytes
 from ringbuf import WakeupThread
 from tests.edge.cli.test_clients import FOREIGN
-from tests.support.abuse import V5, connected
+from tests.support.abuse import connected
 from tests.support.brim_process import BrimProcess
 from tests.support.children import Child
+from tests.support.mqtt_socket import SocketClient
 
 SETTINGS = "[[stream]]\nname = 'fast'\ntopics = ['fast/#']\npartitions = 2\nring_bytes = 1048576\n"
 
@@ -51,15 +52,10 @@ def rows(
 
 def publish(broker: BrimProcess, *messages: Publish) -> None:
     """Publish with QoS 1, and wait for all acknowledgements."""
-    with connected(broker.port, "publisher", V5) as client:
-        for number, message in enumerate(messages, 1):
-            client.sendall(encode(replace(message, qos=1, packet_id=number), V5))
-        client.sendall(encode(PingReq(), V5))
-        data = b""
-        while not data.endswith(b"\xd0\x00"):  # PINGRESP, after all acknowledgements
-            part = client.recv(1 << 16)
-            assert part, f"the broker has closed the connection: {data!r}"
-            data += part
+    with SocketClient(broker.port, "publisher") as client:
+        client.send(*(replace(message, qos=1, packet_id=n) for n, message in enumerate(messages, 1)))
+        for _ in messages:
+            assert isinstance(client.receive(), PubAck)
 
 
 def test_topics_are_counted_and_shown_as_a_tree(
