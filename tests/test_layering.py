@@ -59,7 +59,8 @@ edge.transport: EDGE edge.auth edge.broker edge.config edge.engine edge.mqtt rin
     websockets
 edge.log: PERSISTENCE EDGE edge.broker edge.config edge.mqtt edge.streams persistence persistence.log
     persistence.maintenance persistence.read persistence.segment ringbuf
-edge.backup: EDGE FILES edge.config edge.recovery edge.session_store edge.streams persistence
+edge.delayed: EDGE edge.broker edge.config edge.engine edge.mqtt edge.streams ringbuf msgspec
+edge.backup: EDGE FILES edge.config edge.delayed edge.recovery edge.session_store edge.streams persistence
     persistence.archive persistence.read persistence.segment ringbuf msgspec
 edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.terminal_escape edge.waiting
     ringbuf msgspec zmq
@@ -90,7 +91,8 @@ edge.sql: EDGE bridge.arrow bridge.payloads edge.broker edge.config edge.log edg
     edge.terminal_escape persistence.archive persistence.errors persistence.segment ringbuf duckdb polars
     pyarrow
 edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
-    edge.auth edge.auth.amqtt_compat edge.broker edge.config edge.consumers edge.engine edge.local
+    edge.auth edge.auth.amqtt_compat edge.broker edge.config edge.consumers edge.delayed edge.engine
+    edge.local
     edge.log edge.mqtt
     edge.observe edge.recovery edge.session_store edge.streams edge.transport persistence.maintenance
     ringbuf msgspec

@@ -116,6 +116,7 @@ FORMATS = (
     ),
     Format("Spill file", (_SPILL,), _defined(_SPILL, "MQ_SPILL_VERSION"), "state/sessions-v*.spill"),
     Format("Retained store", ("edge/recovery/retained_store.py",), None, "state/retained-v*.state"),
+    Format("Delayed messages", ("edge/delayed/store.py",), None),
     Format("Author of a retained message", ("edge/broker/retained_authors.py",), None),
     Format("ZeroMQ message", ("edge/local/zmq_frames.py",), zmq_frames.VERSION, "zeromq/*.bin"),
     Format("Control protocol", ("edge/local/protocol.py",), control_protocol.VERSION, "control/broker-v*"),

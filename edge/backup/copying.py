@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import BinaryIO
 
 from edge.backup.manifest import BackupFile
 
-__all__ = ["checksum", "copy_file"]
+__all__ = ["checksum", "copy_database", "copy_file"]
 
 CHUNK_BYTES = 4 << 20
 FICLONE = 0x40049409  # of ioctl_ficlone(2); the module fcntl of Python 3.11 does not name it
@@ -44,6 +45,21 @@ def copy_file(
         writer.flush()
         os.fsync(writer.fileno())
     return BackupFile(name, size, digest)
+
+
+def copy_database(source: Path, root: Path, name: str, advance: Advance) -> BackupFile:
+    """Copy an SQLite file as of one moment to root/name, and sync it. Raises sqlite3.Error, OSError."""
+    target = root / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    database = sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)
+    try:
+        database.execute("VACUUM INTO ?", (str(target),))
+    finally:
+        database.close()
+    with target.open("rb+") as file:
+        os.fchmod(file.fileno(), source.stat().st_mode & 0o777)
+        os.fsync(file.fileno())
+    return _entry(target, name, advance)
 
 
 def checksum(path: Path, advance: Advance) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.config.schema import Config, Durability
+from edge.delayed.store import FILE_NAME as DELAYED
 from edge.recovery.state_files import FILE_NAMES, SESSIONS_RING
 from edge.streams.ring_files import stream_of
 from persistence.archive import ARCHIVE_SUFFIX
@@ -80,6 +81,8 @@ def state_files(files: BrokerFiles) -> Iterator[tuple[Path, str]]:
     for path in sorted(files.state_dir.rglob("*")):
         name = path.relative_to(files.state_dir).as_posix()
         if path.is_symlink() or not path.is_file() or path.is_relative_to(files.log_directory):
+            continue
+        if name in (DELAYED, f"{DELAYED}-wal", f"{DELAYED}-shm"):  # copied as one database
             continue
         if name not in (*LAST, *FILE_NAMES) and not _NOT_COPIED.fullmatch(path.name):
             yield path, f"{STATE}/{name}"

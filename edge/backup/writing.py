@@ -11,13 +11,14 @@ A backup is made in DIR.partial, which becomes DIR at the end.
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge.backup.copying import Advance, copy_file
+from edge.backup.copying import Advance, copy_database, copy_file
 from edge.backup.layout import (
     LAST,
     LOG,
@@ -30,6 +31,8 @@ from edge.backup.layout import (
 )
 from edge.backup.log_tail import logged_end, tail_of
 from edge.backup.manifest import BackupFile, Manifest, partial_of, write_manifest
+from edge.delayed.ring import RING as DELAYED_RING
+from edge.delayed.store import FILE_NAME as DELAYED
 from edge.errors import EdgeError
 from edge.recovery.state_files import SESSIONS_RING
 from edge.session_store.snapshot_file import parse_snapshot
@@ -144,6 +147,18 @@ class _Backup:
             self._copy(path, f"{STATE}/{path.name}")
         for path, name in state_files(self.files):
             self._copy(path, name)
+        self._copy_delayed()
+
+    def _copy_delayed(self) -> None:
+        """Copy the delayed messages, also while the broker writes them."""
+        if (self.files.runtime_dir / DELAYED).exists():
+            self.missing.append('delayed messages in memory ([delayed] has durability = "process")')
+        if not (source := self.files.state_dir / DELAYED).exists():
+            return
+        try:
+            self.copied.append(copy_database(source, self.root, f"{STATE}/{DELAYED}", self.advance))
+        except sqlite3.Error as error:
+            self.missing.append(f"delayed messages: {source}: {error}")
 
     def _log_readers(self) -> dict[Path, LogReader]:
         directories = [path for path in logs_in(self.files.log_directory) if path.is_dir()]
@@ -179,6 +194,8 @@ class _Backup:
 
     def _add_missing(self, readers: dict[Path, LogReader], name: str, epoch: int, ring: Extremes) -> None:
         records = ring.end_offset - ring.oldest_offset
+        if name == DELAYED_RING:  # its records are in the file of delayed messages some milliseconds later
+            return
         if name == SESSIONS_RING:
             if self.save is None and self._behind_snapshot(epoch, ring.end_position):
                 text = "changes of sessions in memory: the broker did not stop cleanly; start and stop it"

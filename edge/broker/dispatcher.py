@@ -42,6 +42,7 @@ from edge.broker.authorization import Authorization
 from edge.broker.connect import ConnectHandler
 from edge.broker.connections import ConnectedClient, Connections, audit_facts
 from edge.broker.deferred import Call, DeferredDecisions
+from edge.broker.delayed_topics import DELAYED, delayed_target
 from edge.broker.engine_rings import PartitionLike, StreamRules
 from edge.broker.enhanced_auth import EnhancedAuth
 from edge.broker.internal_publisher import RETRY_S, InternalPublisher
@@ -317,7 +318,14 @@ class Broker:
                 f" = {limits.topic_max_bytes} or topic_levels_max = {limits.topic_levels_max}",
                 client.version,
             )
-        answer = self._permissions.may_publish(client.client_info, name)
+        ruled = name  # the topic that the rules decide about
+        if self.router.delay_max_s and name.startswith(DELAYED):
+            target = delayed_target(name, self.router.delay_max_s)
+            if target is None:
+                self._engine.drop_publish(connection, ReasonCode.TOPIC_NAME_INVALID)
+                return
+            ruled = target[1]
+        answer = self._permissions.may_publish(client.client_info, ruled)
         self._pending.then(connection, [answer], False, partial(self._authorize_topic, connection, name))
 
     def _authorize_topic(self, connection: int, name: str, allowed: list[bool]) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from edge.broker.durability import RingDurability
 from edge.broker.sliced_work import Steps
-from edge.config.schema import Durability
+from edge.config.schema import AckGate
 from edge.engine.engine import Engine
 from edge.session_store.journal_writer import SessionJournal
 from ringbuf import Ring, Writer
@@ -22,6 +22,18 @@ from ringbuf import Ring, Writer
 __all__ = ["EngineRings", "PartitionLike", "StreamRules"]
 
 MOVES = 256  # places of the table of topics that are examined between two yields
+
+
+class LogUse(Protocol):
+    """The part of edge.config.schema.Durability that routing needs."""
+
+    @property
+    def ack_gate(self) -> AckGate:
+        """Event that acknowledgements wait for."""
+
+    @property
+    def is_logged(self) -> bool:
+        """True if the log gets every record."""
 
 
 class PartitionLike(Protocol):
@@ -40,8 +52,8 @@ class PartitionLike(Protocol):
         """The shared-memory ring of this partition."""
 
     @property
-    def durability(self) -> Durability:
-        """Durability of the stream."""
+    def durability(self) -> LogUse:
+        """Event that acknowledgements wait for, and the use of the log."""
 
 
 StreamRules: TypeAlias = "Sequence[tuple[Sequence[str], Sequence[PartitionLike]]]"

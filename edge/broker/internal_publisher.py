@@ -77,10 +77,16 @@ class InternalPublisher:
         For callers that report the result: a message without room does not wait, and does not overtake those
         that wait.
         """
-        if self._waiting:
-            return False
         flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
-        return self._append(_InternalMessage(topic, payload, flags, properties)) == OK
+        return self.offer(topic, payload, flags, properties) == OK
+
+    def offer(self, topic: str, payload: bytes, flags: int, properties: bytes) -> int | None:
+        """As store(), for a caller that repeats: OK, FULL or another code of the engine; None: the topic is
+        invalid, or the table of topics is full.
+        """
+        if self._waiting:
+            return FULL
+        return self._append(_InternalMessage(topic, payload, flags, properties))
 
     def tick(self) -> None:
         """Store the waiting messages in order, up to the first that still has no room."""

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from edge.auth.interfaces import AllowedFilters
+from edge.broker.delayed_topics import delayed_target
 from edge.broker.durability import RingDurability
 from edge.broker.engine_rings import EngineRings, PartitionLike, StreamRules
 from edge.broker.session_routes import SessionRoutes
@@ -101,6 +102,7 @@ class Router:
         self._partition_of = partition_of
         self.durability = RingDurability(engine)
         self.rings = EngineRings(engine, journal, self.durability, streams)
+        self.delay_max_s = 0  # of messages to $delayed/SECONDS/TOPIC; 0: that topic is reserved
         self.routes = SessionRoutes(engine)
         # Runs steps for which no client waits.
         self.later: Callable[[Steps[None]], object] = at_once
@@ -148,7 +150,8 @@ class Router:
     def _create(self, name: str, session: int, match: Match, denied: array[int]) -> int | None:
         data = name.encode()
         ring_number = self.rings.number_of(self._partition_of(name))
-        reserved = name.startswith("$")  # reserved for the server [MQTT-4.7.2-1]
+        # reserved for the server [MQTT-4.7.2-1]
+        reserved = name.startswith("$") and delayed_target(name, self.delay_max_s) is None
         topic = self._engine.topic_add(data, ring_number, reserved, session)
         if topic == NO_TOPIC and self._recycle():
             topic = self._engine.topic_add(data, ring_number, reserved, session)

@@ -49,6 +49,7 @@ VERBS = {
     "streams": "show streams with their rings, rates and readers",
     "topics": "show topics with rates, age and last value",
     "retained": "list, print or clear retained messages",
+    "delayed": "list or cancel delayed messages",
     "clients": "list, show, disconnect or forget MQTT clients",
     "web": "serve the web console of a broker",
     "explain": "explain an error by its code",

@@ -87,6 +87,8 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
         zmq = status["zmq"]
         sent = count_in_words(zmq["sent"])
         yield f"zmq      {zmq['endpoint']}: {zmq['prefixes']} subscriptions, {sent} sent"
+    if delayed := status.get("delayed"):
+        yield _delayed_line(delayed)
     for bridge in status["bridges"]:
         yield _bridge_line(bridge)
         yield from loss_lines(bridge)
@@ -133,6 +135,15 @@ def _ring_lines(ring: dict[str, Any], *, readers: bool) -> Iterator[str]:
             yield f"  reader {reader_name}: {reader['state']}, {lag} behind, {lost} lost"
         if ring["readers_not_shown"]:
             yield f"  and {ring['readers_not_shown']} more readers"
+
+
+def _delayed_line(delayed: dict[str, Any]) -> str:
+    refuses = f", new ones are refused: {delayed['failure'] or 'full'}" if delayed["refuses"] else ""
+    return (
+        f"delayed  {count_in_words(delayed['pending'])} messages wait, {bytes_in_words(delayed['bytes'])}, "
+        f"{count_in_words(delayed['delivered'])} delivered, {count_in_words(delayed['cancelled'])} "
+        f"cancelled{refuses}"
+    )
 
 
 def _bridge_line(bridge: dict[str, Any]) -> str:

@@ -29,6 +29,7 @@ from edge.config.quota import OwnerQuota, Quota
 __all__ = [
     "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "AckGate", "Auth", "Bridge", "Config", "Consumers",
     "DefaultBytes",
+    "Delayed",
     "Durability",
     "Limits", "Listener", "Local", "Log", "Metrics", "OwnerQuota", "Plugin", "Producer",
     "Quota", "Sessions", "Stream", "Sys", "Tls", "Web", "Zmq",
@@ -289,6 +290,29 @@ class Consumers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Members of one group."""
 
 
+class Delayed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Delayed messages, in [delayed]: what a client publishes to $delayed/SECONDS/TOPIC is published to TOPIC
+    after SECONDS.
+
+    They wait in an SQLite file, up to a restart and beyond it.
+    """
+
+    enabled: bool = False
+    """Accept delayed messages. false: clients may not publish to $delayed, as to any topic of the broker."""
+    durability: Literal["process", "interval", "disk"] = "interval"
+    """Failure that waiting messages survive. process: the death of the broker; the file is in runtime_dir.
+    interval: also a power cut, except for the messages of the last second; the file is in state_dir. disk:
+    also a power cut; PUBACK waits for the sync of the file."""
+    delay_max_s: Annotated[int, Meta(ge=1, le=10 * 365 * 86_400)] = 30 * 86_400
+    """Longest delay. A message with a longer one is refused (0x90, Topic Name Invalid)."""
+    messages_max: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
+    """Messages that wait at once. Beyond it publishers wait, and are refused after 200 ms (0x97, Quota
+    Exceeded)."""
+    messages_max_bytes: Annotated[int, Meta(ge=MIB, le=1 << 40)] = GIB
+    """Bytes of waiting messages: topic, payload, properties, and 64 for each. The file is up to half as
+    large again."""
+
+
 class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Processes of this machine that use shared memory, in [local]."""
 
@@ -483,6 +507,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """ZeroMQ publisher."""
     consumers: Consumers = Consumers()
     """Consumers and consumer groups."""
+    delayed: Delayed = Delayed()
+    """Delayed messages."""
     local: Local = Local()
     """Processes of this machine that use shared memory."""
     producer: tuple[Producer, ...] = ()

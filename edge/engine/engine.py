@@ -38,6 +38,7 @@ __all__ = [
     "NO_TOPIC",
     "OK",
     "OPTION_IDS_SHIFT",
+    "TOO_LARGE",
     "CloseCause",
     "DropCause",
     "Engine",
@@ -63,6 +64,7 @@ NO_TOPIC: int = lib.MQ_NO_TOPIC
 OPTION_IDS_SHIFT: int = lib.MQ_OPTION_IDS_SHIFT
 OK: int = lib.RB_OK
 FULL: int = lib.RB_FULL
+TOO_LARGE: int = lib.RB_TOO_LARGE
 
 # (kind, connection, detail, data): one decision for Python. `connection` is 0 for events of a producer ring.
 Event: TypeAlias = tuple[int, int, int, bytes]

@@ -13,10 +13,12 @@ there.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, TypeVar
+from concurrent.futures import Future
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import field
@@ -35,8 +37,12 @@ from edge.local.protocol import (
     PROTOCOL,
     Admit,
     Answer,
+    CancelDelayed,
+    Cancelled,
     Cleared,
     ClearRetained,
+    Delayed,
+    DelayedList,
     Disconnect,
     Done,
     Drained,
@@ -82,6 +88,17 @@ audit = logging.getLogger(AUDIT)
 T = TypeVar("T")
 
 SESSIONS_PAGE = 256  # rows of one answer
+DELAYED_PAGE, DELAYED_PAYLOAD_MAX = 256, 4 << 10
+
+
+class DelayedView(Protocol):
+    """The part of DelayedMessages (edge.delayed) that operators use."""
+
+    def page(self, after: tuple[int, int], limit: int, payload_max: int, /) -> list[dict[str, Any]]:
+        """Messages behind (due_ns, id). Reads files."""
+
+    def cancel(self, message_id: int, /) -> Future[bool]:
+        """Remove a message; False: there is none."""
 
 
 class LocalPeer(Peer, eq=False):
@@ -112,6 +129,7 @@ class LocalEndpoint(Server[LocalPeer]):
         retained: RetainedAdmin | None = None,
         reload: Callable[[], Awaitable[Reloaded]] | None = None,
         save: Callable[[int], Saved] | None = None,
+        delayed: DelayedView | None = None,
         connections_max: int | None = None,
     ) -> None:
         """Create the server. `on_progress` gets progress of bridges in other processes.
@@ -133,6 +151,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._retained = retained
         self._reload = reload
         self._save = save
+        self._delayed = delayed
         self._config = config
 
     def apply(self, config: Config) -> None:
@@ -178,16 +197,16 @@ class LocalEndpoint(Server[LocalPeer]):
                 return await self._session_details(client_id)
             case Disconnect() | RemoveSession():
                 return await self._end_session(peer, request)
-            case Retained():
-                return await self._retained_page(request)
+            case Retained() | ClearRetained():
+                return await self._of_retained(peer, request)
             case Reload():
                 return await self._reload_files(peer)
             case Save(ticket=ticket):
                 return await self._save_state(peer, ticket)
             case Settings() | LogLines():
                 return self._private(peer, request)
-            case ClearRetained():
-                return await self._clear_retained(peer, request)
+            case Delayed() | CancelDelayed():
+                return await self._of_delayed(peer, request)
 
     def _ring_list(self, peer: LocalPeer, filters: tuple[str, ...], *, follow: bool) -> RingList:
         rings = tuple(self._rings_for(filters))
@@ -272,6 +291,11 @@ class LocalEndpoint(Server[LocalPeer]):
         audit.info(f"{event} by an operator %s", pairs(client=client_id, uid=peer.uid, pid=peer.pid))
         return Done()
 
+    async def _of_retained(self, peer: LocalPeer, request: Retained | ClearRetained) -> Answer:
+        if isinstance(request, Retained):
+            return await self._retained_page(request)
+        return await self._clear_retained(peer, request)
+
     async def _retained_page(self, request: Retained) -> Answer:
         admin = self._of_clients(self._retained)
         _check_filter(request.filter)
@@ -290,6 +314,35 @@ class LocalEndpoint(Server[LocalPeer]):
             facts = pairs(filter=request.filter, count=count, uid=peer.uid, pid=peer.pid)
             audit.info("retained messages cleared by an operator %s", facts)
         return Cleared(count, after)
+
+    async def _of_delayed(self, peer: LocalPeer, request: Delayed | CancelDelayed) -> Answer:
+        if isinstance(request, Delayed):
+            return await self._delayed_page(request)
+        return await self._cancel_delayed(peer, request)
+
+    async def _delayed_page(self, request: Delayed) -> Answer:
+        """One page of delayed messages: as many as fit into an answer."""
+        view = self._delayed_view()
+        payload_max = min(max(request.payload_max, 0), DELAYED_PAYLOAD_MAX)
+        rows = await asyncio.to_thread(view.page, request.after, DELAYED_PAGE, payload_max)
+        more = len(rows) == DELAYED_PAGE
+        while len(encode(answer := DelayedList(tuple(rows), more))) > ANSWER_MAX_BYTES and len(rows) > 1:
+            rows, more = rows[: len(rows) // 2], True
+        return answer
+
+    async def _cancel_delayed(self, peer: LocalPeer, request: CancelDelayed) -> Answer:
+        self._check_privileged(peer, "cancel delayed messages")
+        answers = [(number, self._delayed_view().cancel(number)) for number in request.ids]
+        done = [(number, await asyncio.wrap_future(answer)) for number, answer in answers]
+        ids = tuple(number for number, removed in done if removed)
+        facts = pairs(ids=list(ids), uid=peer.uid, pid=peer.pid)
+        audit.info("delayed messages cancelled by an operator %s", facts)
+        return Cancelled(ids)
+
+    def _delayed_view(self) -> DelayedView:
+        if self._delayed is None:
+            raise Refused("this broker takes no delayed messages", hint="write enabled = true in [delayed]")
+        return self._delayed
 
     async def _reload_files(self, peer: LocalPeer) -> Reloaded:
         self._check_privileged(peer, "reload files")

@@ -21,6 +21,8 @@ it was granted.
     log_lines        log_page    the newest lines that the broker has logged; only for the same users
     retained         retained_list  a page of the retained messages of a topic filter
     clear_retained   cleared     remove a page of them; only for the broker's own user, and root
+    delayed          delayed_list  a page of the delayed messages, in the order of delivery
+    cancel_delayed   cancelled   remove delayed messages; only for the broker's own user, and root
     drained          done        a sink has records that publishers may wait for (durability = "upstream")
 
 Rule for change: see edge.rpc.protocol.
@@ -44,9 +46,13 @@ __all__ = [
     "VERSION",
     "Admit",
     "Answer",
+    "CancelDelayed",
+    "Cancelled",
     "ClearRetained",
     "Cleared",
     "Connection",
+    "Delayed",
+    "DelayedList",
     "Disconnect",
     "Done",
     "Drained",
@@ -232,6 +238,37 @@ class Cleared(Message, frozen=True):
     after: int | None
 
 
+class Delayed(Message, frozen=True):
+    """Request a page of delayed messages, with at most `payload_max` bytes of each payload.
+
+    `after`: due_ns and id of the last message of the previous page.
+    """
+
+    after: tuple[int, int] = (-1, 0)
+    payload_max: int = 256
+    version: int = VERSION
+
+
+class DelayedList(Message, frozen=True, tag="delayed_list"):
+    """Delayed messages (DelayedMessages.page in edge.delayed); `more`: True if further messages follow."""
+
+    messages: tuple[dict[str, Any], ...]
+    more: bool
+
+
+class CancelDelayed(Message, frozen=True, tag="cancel_delayed"):
+    """Request the removal of delayed messages by their numbers."""
+
+    ids: tuple[int, ...]
+    version: int = VERSION
+
+
+class Cancelled(Message, frozen=True):
+    """Numbers of the removed messages."""
+
+    ids: tuple[int, ...]
+
+
 class Reload(Message, frozen=True):
     """Request that the configuration, passwords, rules and certificates are read again, as by SIGHUP."""
 
@@ -308,11 +345,11 @@ class RemoveSession(Message, frozen=True, tag="remove_session"):
 
 Request = (
     Status | Overview | Rings | Admit | Produce | Drained | Sessions | Session | Disconnect | RemoveSession
-    | Retained | ClearRetained | Reload | Save | Settings | LogLines
+    | Retained | ClearRetained | Reload | Save | Settings | LogLines | Delayed | CancelDelayed
 )  # fmt: skip
 Answer = (
     RingList | Report | SessionList | SessionDetails | RetainedList | Cleared | Reloaded | Saved
-    | SettingList | LogPage | Done | Failed
+    | SettingList | LogPage | DelayedList | Cancelled | Done | Failed
 )  # fmt: skip
 
 PROTOCOL: Final = Protocol(

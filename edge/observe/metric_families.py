@@ -304,6 +304,29 @@ METRICS: Mapping[str, Metric] = {
         "The same by partition, only partitions with such records.",
         (*_BRIDGE, "stream", "partition", "cause"),
     ),
+    # Delayed messages
+    "brim_delayed_pending_messages": Metric("gauge", "Delayed messages that wait.", (), "delayed.pending"),
+    "brim_delayed_pending_bytes": Metric(
+        "gauge", "Bytes of delayed messages that wait.", (), "delayed.bytes"
+    ),
+    "brim_delayed_refuses": Metric(
+        "gauge",
+        "1 while new delayed messages are refused: the store or its disk is full.",
+        (),
+        "delayed.refuses",
+    ),
+    "brim_delayed_messages_delivered_total": Metric(
+        "counter", "Delayed messages published to their topics.", (), "delayed.delivered"
+    ),
+    "brim_delayed_messages_cancelled_total": Metric(
+        "counter", "Delayed messages that operators have cancelled.", (), "delayed.cancelled"
+    ),
+    "brim_delayed_messages_postponed_total": Metric(
+        "counter", "Times that a stream refused a due message, which is tried again.", (), "delayed.postponed"
+    ),
+    "brim_delayed_dropped_total": Metric(
+        "counter", "Delayed messages dropped: invalid name, damaged, too large.", ("cause",)
+    ),
     # Consumers
     "brim_consumer_lag_records": Metric("gauge", "Records that a consumer has not acknowledged.", _CONSUMER),
     "brim_consumer_in_flight": Metric("gauge", "Delivered, not acknowledged records.", _CONSUMER),

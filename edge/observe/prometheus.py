@@ -102,6 +102,10 @@ def page(status: Status) -> str:
         _log(out, status["log"])
         _reads(out, status)
     out.section("zmq", status["zmq"] or {})
+    if delayed := status.get("delayed"):
+        out.section("delayed", delayed)
+        for cause in ("invalid", "damaged", "too_large"):
+            out.add("brim_delayed_dropped_total", delayed[cause], cause=cause)
     for bridge in status["bridges"]:
         _bridge(out, bridge)
     _consumers(out, status.get("consumers") or ())

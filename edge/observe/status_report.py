@@ -59,6 +59,11 @@ _LOST_BY = {
     "retention": "removed from the log",
     "damaged": "damaged in the ring",
 }
+_LOST_DELAYED = {
+    "invalid": "not of the form $delayed/SECONDS/TOPIC",
+    "damaged": "damaged in the file",
+    "too_large": "too large for the ring of the topic",
+}
 _RATED = ("published", "from_producers", "delivered", "bytes_in", "bytes_out")
 
 
@@ -79,6 +84,7 @@ class StatusReporter(Struct, eq=False):
     upstream: Callable[[], Status] = dict
     bridges: Callable[[], list[Status]] = list
     missing: Callable[[], Sequence[Missing]] = tuple
+    delayed: Callable[[], Status] | None = None  # None: not enabled
     local: LocalEndpoint | None = None
     metrics_url: str | None = None
     started_s: float = field(default_factory=time.monotonic)
@@ -155,6 +161,7 @@ class StatusReporter(Struct, eq=False):
             # Rings whose publishers wait for sinks: the offset that each bridge has reached.
             "upstream": self.upstream(),
             "bridges": self.bridges(),
+            "delayed": self.delayed() if self.delayed is not None else None,
         }
         status["lost"] = _lost(status)
         return status
@@ -309,6 +316,8 @@ def _lost(status: Status) -> dict[str, int]:
     for bridge in status["bridges"]:
         for cause, count in bridge["lost_by"].items():
             lost[f"bridge {bridge['name']}: {_LOST_BY[cause]} before it was drained"] += count
+    for cause, text in _LOST_DELAYED.items():
+        lost[f"delayed: {text}"] += (status.get("delayed") or {}).get(cause, 0)
     return {cause: count for cause, count in lost.items() if count}
 
 

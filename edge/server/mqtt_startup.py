@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     import ssl
 
     from bridge.format.installation import Installation
+    from edge.broker.engine_rings import PartitionLike
     from edge.broker.limits import BrokerLimits
+    from edge.delayed.ring import DelayedPartition
     from edge.engine.limits import EngineLimits
     from edge.log.log_set import LogSet
     from edge.observe.http_token import TokenFile
@@ -78,6 +80,7 @@ class MqttServer:
         self.consumers_listener: ZmqListener | None = None  # None: not enabled
         self.metrics_listener: socket | None = None  # None: not enabled
         self.metrics_access: tuple[TokenFile | None, ssl.SSLContext | None] = (None, None)
+        self.delayed: DelayedPartition | None = None  # None: not enabled
         self.logs: LogSet | None = None  # None: no stream needs a log
         self.down = AsyncExitStack()  # ends each started part
         self._has_loop = True
@@ -102,6 +105,7 @@ class MqttServer:
         )
         self.streams = streams = self._open_streams(epochs)
         self._open_state(epochs)
+        self.delayed = self._open_delayed(epochs)
         self._bind(streams)
         self._bind_local()
         self._start_log(streams)
@@ -267,8 +271,19 @@ class MqttServer:
     def _restore_sessions(self, streams: Streams) -> None:
         """Restore before any client is served, and after the producer rings: their records may wait."""
         if self._state is not None:
-            partitions = {partition.name: partition for partition in streams.all()}
+            partitions: dict[str, PartitionLike] = {entry.name: entry for entry in streams.all()}
+            if self.delayed is not None:
+                partitions[self.delayed.name] = self.delayed
             self._state.restore(self.listener.broker, partitions, self.past)
+
+    def _open_delayed(self, epochs: Epochs) -> DelayedPartition | None:
+        if not self.config.delayed.enabled:
+            return None
+        from edge.delayed.ring import open_partition
+
+        partition = open_partition(self.config, epochs)
+        self.down.callback(partition.close)
+        return partition
 
     def _open_logs(self) -> None:
         rings = logged_rings(self.config)
@@ -285,9 +300,10 @@ class MqttServer:
 
     def _bind(self, streams: Streams) -> None:
         engine = engine_of(engine_limits(self.config))
+        partition_of = streams.partition_of
         broker = Broker(
             engine,
-            streams.partition_of,
+            partition_of if self.delayed is None else self.delayed.before(partition_of),
             streams=streams.rules(),
             limits=broker_limits(self.config),
             version=self._version,
@@ -295,6 +311,8 @@ class MqttServer:
             enhanced=self.auth_backend.enhanced,
             access=self.auth_backend.access,
         )
+        if self.delayed is not None:
+            broker.router.delay_max_s = self.config.delayed.delay_max_s
         if (watcher := self.auth_backend.watcher) is not None:
             broker.watchers.append(watcher)
         if self.logs is not None:

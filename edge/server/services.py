@@ -43,6 +43,7 @@ from ringbuf.ring import ring_file
 if TYPE_CHECKING:
     from bridge.drain.settings import BridgeSettings
     from edge.consumers.server import ConsumersEndpoint
+    from edge.delayed.delivery import DelayedMessages
     from edge.local.zmq_publisher import ZmqPublisher
     from edge.observe.directory_watch import DirectoryWatch, Missing
     from edge.server.retention_holds import ConsumerHolds
@@ -71,6 +72,7 @@ class Services:
         self._consumers: OnDemand[ConsumersEndpoint] | None = None
         self._watch: DirectoryWatch
         self._local: LocalEndpoint
+        self._delayed: DelayedMessages | None = None  # None: not enabled
         self.metrics_url = ""  # "": not enabled
         self.watchdog = Watchdog(core.listener.broker.engine, core.listener)
 
@@ -83,6 +85,7 @@ class Services:
         self._start_maintenance()
         self._serve_zmq()
         core.stop_on_thread(core.listener.stop)  # before the parts that pass its records on
+        self._start_delayed()
         self.watchdog.start()
         core.stop_on_thread(self.watchdog.stop)
         stats = Counters(core.listener.broker.engine)
@@ -95,6 +98,8 @@ class Services:
         reporter.bridges = self.bridges.states
         self._on_change.append(partial(setattr, reporter, "config"))
         reporter.upstream = core.upstream.status
+        if self._delayed is not None:
+            reporter.delayed = self._delayed.status
         self._serve_consumers()
         reporter.consumers = self._groups
         reporter.missing = self._watch_directories()
@@ -149,6 +154,17 @@ class Services:
         core.logs.maintenance = maintenance.status
         maintenance.start()
         core.stop_on_thread(maintenance.stop)
+
+    def _start_delayed(self) -> None:
+        """Must be called after the end of MQTT is registered: messages are published until then."""
+        core = self._core
+        if core.delayed is None:
+            return
+        from edge.server.delayed import delayed_messages
+
+        self._delayed = delayed_messages(core.config, core.delayed, core.streams, core.listener)
+        core.stop_on_thread(self._delayed.stop)
+        self._delayed.start()
 
     def _serve_zmq(self) -> None:
         core = self._core
@@ -295,6 +311,7 @@ class Services:
             sessions=SessionAdmin(core.listener.broker, reporter.stats),
             retained=RetainedAdmin(core.listener.broker),
             reload=self._reload,
+            delayed=self._delayed,
             save=StateSaver(core.listener.broker, core.retained).save,
             connections_max=core.budget.local,
         )

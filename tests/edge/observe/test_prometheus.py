@@ -30,6 +30,10 @@ from tests.support.waiting import PATIENCE_S, until
 
 families = pytest.importorskip("prometheus_client.parser").text_string_to_metric_families
 
+DELAYED = (
+    "pending", "bytes", "delivered", "cancelled", "postponed", "invalid", "damaged", "too_large",
+)  # fmt: skip
+
 
 def times(*below: tuple[int, int], count: int, total_us: int) -> dict[str, Any]:
     return {"below_us": {str(bound): seen for bound, seen in below}, "count": count, "total_us": total_us}
@@ -335,6 +339,7 @@ def everything() -> dict[str, Any]:
     found["mqtt"]["closed"] = {"timeout": 1}
     found["mqtt"]["refused"] = {"not authorized": 1}
     return found | {
+        "delayed": dict.fromkeys((*DELAYED, "refuses"), 1),
         "rings": [ring], "bridges": [bridge | {"losses": [loss]}], "watchdog": {"stalls": 1, "stalled_s": 0},
     }  # fmt: skip
 

@@ -44,6 +44,10 @@ BROKER: dict[str, Any] = {
     "request clear_retained": of_broker.ClearRetained("a/#", 4096),
     "answer retained_list": of_broker.RetainedList(({"topic": "a/b", "payload": b"x"},), after=None),
     "answer cleared": of_broker.Cleared(2, 8192),
+    "request delayed": of_broker.Delayed((1_795_000_000_000_000_000, 7), 64),
+    "request cancel_delayed": of_broker.CancelDelayed((7, 8)),
+    "answer delayed_list": of_broker.DelayedList(({"id": 7, "payload": b"x"},), more=True),
+    "answer cancelled": of_broker.Cancelled((7,)),
     "answer done": Done(),
     "answer failed": Failed("why", "what to do"),
 }

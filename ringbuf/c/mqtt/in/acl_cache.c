@@ -113,7 +113,8 @@ bool mq_decides_permission(mq_engine *engine, mq_connection *connection)
 static mq_topic *decide(mq_engine *engine, mq_connection *connection, mq_topic *topic)
 {
     const mq_acl_rules *rules = connection->acl_rules;
-    bool allowed = mq_acl_rules_allow(rules, topic->name, topic->length);
+    uint32_t from = topic->delayed_from;
+    bool allowed = mq_acl_rules_allow(rules, topic->name + from, topic->length - from);
     engine->turn_work += 1 + rules->count / RULES_PER_MESSAGE;
     cache(engine, connection, topic, allowed);
     return last_set(connection, topic, allowed);

@@ -4,6 +4,7 @@
  * retained.  Local producers write their own rings (producer_rings.c).  Before the ring overwrites records
  * that are still needed, they are copied.
  */
+#include "base/clock.h"
 #include "mqtt/mqtt.h"
 
 /* Handle a full ring.  RB_FULL: wait; RB_TIMEOUT: refuse.  A reader in another process that blocks for the
@@ -74,8 +75,10 @@ static uint64_t append(mq_engine *engine, mq_topic *topic, const mq_message *mes
                   .hash = topic->key_hash,
                   .properties = message->properties,
                   .properties_length = message->properties_length};
+    uint64_t now_ns = topic->delayed_from > 0 ? (uint64_t)rb_clock_ns(CLOCK_REALTIME) /* not before it came */
+                                              : engine->now_ns;
     rb_append(ring->writer, &key, message->payload, message->payload_length, (uint16_t)message->flags,
-              engine->now_ns);
+              now_ns);
     ring->full_since_ms = 0;
     topic->used = true;
     engine->appended_bytes += RB_RECORD_HEADER_BYTES + topic->length + message->properties_length +

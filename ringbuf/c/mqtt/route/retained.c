@@ -70,7 +70,7 @@ bool mq_retained_fits(mq_engine *engine, const mq_topic *topic, const mq_message
 {
     const mq_limits *limits = &engine->limits;
     const mq_blob *old = topic->retained;
-    if (topic->reserved)
+    if (topic->reserved || topic->delayed_from > 0)
         return true;
     if (old != NULL && old->references > 1 &&
         engine->replaced_bytes + old->bytes > limits->retained_max_bytes)
@@ -141,6 +141,8 @@ static void change(mq_engine *engine, mq_topic *topic)
 /* Replace the retained message of `topic`, and mark the change as not saved. */
 void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin)
 {
+    if (topic->delayed_from > 0) /* it is retained when it is published to the rest of the name */
+        return;
     retain(engine, topic, message, origin);
     if (!engine->retained_kept || topic->changed || topic->reserved)
         return;

@@ -8,7 +8,8 @@
  *
  * A running broker gets other streams if a stream is added.  New topics then follow the new rules, and the
  * known ones are moved in slices.  A topic is in one ring at any time.  Its earlier records stay in the ring
- * that they are in: queues, windows and retained messages refer to records by ring and position.
+ * that they are in: queues, windows and retained messages refer to records by ring and position.  Topics of
+ * delayed messages belong to no stream, and stay in their ring.
  */
 #include "mqtt/mqtt.h"
 
@@ -90,7 +91,7 @@ uint32_t mq_topics_move(mq_engine *engine, uint32_t from, uint32_t places, uint3
         end = from + places;
     for (; from < end; from++) {
         mq_topic *topic = mq_slab_at(&engine->topics, from);
-        if (!(topic->item.generation & 1))
+        if (!(topic->item.generation & 1) || topic->delayed_from > 0)
             continue;
         uint16_t ring = mq_ring_of_partition(engine, (const char *)topic->name, topic->length);
         if (ring == 0 || ring == topic->ring)

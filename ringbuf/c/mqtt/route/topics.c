@@ -44,6 +44,14 @@ static uint64_t name_bytes(const uint8_t *name, uint32_t length)
     return length + (levels > LEVELS_FREE ? (uint64_t)(levels - LEVELS_FREE) * LEVEL_BYTES : 0);
 }
 
+/* Begin of the third level of a name; 0: there is none. */
+static uint16_t third_level(const uint8_t *name, uint32_t length)
+{
+    const uint8_t *end = name + length, *slash = memchr(name, '/', length);
+    slash = slash == NULL ? NULL : memchr(slash + 1, '/', (size_t)(end - slash - 1));
+    return slash == NULL ? 0 : (uint16_t)(slash + 1 - name);
+}
+
 mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t ring, bool reserved)
 {
     uint64_t bytes = name_bytes(name, length);
@@ -71,6 +79,7 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     topic->length = (uint16_t)length;
     topic->ring = ring;
     topic->reserved = reserved;
+    topic->delayed_from = !reserved && length > 0 && *copy == '$' ? third_level(copy, length) : 0;
     topic->used = true;
     topic->hash = hash;
     topic->key_hash = rb_crc32c(0, name, length);

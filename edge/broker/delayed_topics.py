@@ -1,0 +1,28 @@
+"""Names of delayed messages: $delayed/SECONDS/TOPIC.
+
+Owns the form of the name. The broker stores such a message, and publishes it to TOPIC after SECONDS
+(edge/delayed).
+"""
+
+from __future__ import annotations
+
+__all__ = ["DELAYED", "delayed_target"]
+
+DELAYED = "$delayed/"
+DIGITS_MAX = 10
+
+
+def delayed_target(name: str, delay_max_s: int) -> tuple[int, str] | None:
+    """Seconds and TOPIC of a valid topic name; None: it is no delayed name.
+
+    SECONDS are 1 to 10 digits, and at most `delay_max_s`, which is 0 if there are no delayed messages. TOPIC
+    does not begin with $.
+    """
+    if not delay_max_s or not name.startswith(DELAYED):
+        return None
+    digits, _, topic = name[len(DELAYED) :].partition("/")
+    if not topic or topic[0] == "$" or len(digits) > DIGITS_MAX:
+        return None
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > delay_max_s:
+        return None
+    return int(digits), topic

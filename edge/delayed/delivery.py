@@ -1,0 +1,351 @@
+"""Delivery of delayed messages: moves records into the store, and publishes the due ones.
+
+    take       a batch of records from the ring
+    publish    messages that are due
+    commit     insert the taken, remove the published, store the place in the ring: one transaction
+    release    the batch, whose memory the ring may overwrite now
+
+Owns the thread and the order. Never touches the MQTT thread, except through DelayedPublisher.
+
+Invariants: the ring keeps a record until the store has it. A published message is removed before another one
+is published: kill -9 repeats at most BATCH messages. A message never leaves early. A failed transaction is
+repeated unchanged, and nothing is published meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from edge.broker.delayed_topics import delayed_target
+from edge.delayed.clock import StoreClock
+from edge.delayed.publisher import DelayedPublisher
+from edge.delayed.ring import DelayedPartition
+from edge.delayed.store import DelayedMessage, DelayedStore, StoredMessage, list_messages
+from edge.engine.engine import OK, TOO_LARGE
+from edge.log_throttle import LogThrottle
+from edge.logging_setup import pairs
+from edge.mqtt.reason_codes import ReasonCode
+from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN, Batch, WakeupThread
+from ringbuf.errors import OffsetGone, RingError
+
+__all__ = ["DelayedLimits", "DelayedMessages"]
+
+log = logging.getLogger(__name__)
+
+BATCH = 1_024  # records taken, and messages published, in one transaction
+BATCH_BYTES = 4 << 20
+RETRY_NS = 1_000_000_000  # after a stream has refused a message
+RETRY_S = 1.0  # after a failed transaction
+SYNC_S = 1.0  # of commits for which no publisher waits
+JUMP_LOOK_S = 10.0
+FLAGS = FLAG_QOS | FLAG_RETAIN | FLAG_EXPIRY
+SECONDS_MAX = 10 * 365 * 86_400  # as in the configuration; delay_max_s holds for new messages
+NS = 1_000_000_000
+INTEGER_MAX = (1 << 63) - 1  # of SQLite
+
+
+class DelayedLimits(Struct, frozen=True):
+    """Bounds of the store. Names as in the configuration."""
+
+    messages_max: int
+    messages_max_bytes: int
+    sync_s: float | None = None  # None: no syncs in addition to commits
+
+
+class _Transaction(Struct):
+    """A transaction that has not been committed yet."""
+
+    batch: Batch | None = None
+    added: list[DelayedMessage] = []
+    removed: list[StoredMessage] = []
+    postponed: list[tuple[int, int]] = []
+    place: tuple[int, int] = (0, 0)
+    answers: list[Callable[[], object]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.removed or self.postponed or self.batch is not None)
+
+
+class DelayedMessages:
+    """All delayed messages of a broker, from start() to stop(). Other methods: on any thread."""
+
+    def __init__(
+        self,
+        partition: DelayedPartition,
+        store: DelayedStore,
+        publisher: DelayedPublisher,
+        limits: DelayedLimits,
+        clock: StoreClock | None = None,
+    ) -> None:
+        self.totals: Counter[str] = Counter()
+        self._ring, self._reader = partition.ring, partition.reader
+        self._bell = partition.ring.reader(name="delayed bell", local=True)
+        self._store, self._publisher, self._limits = store, publisher, limits
+        self._clock = clock or StoreClock(store.clock)
+        self._wall_ahead_ns = 0  # of the scale
+        self._commit: _Transaction | None = None  # failed, to be repeated
+        self._cancels: deque[tuple[int, Future[bool]]] = deque()
+        self._refusal = 0
+        self.failure = ""
+        self._may_warn = LogThrottle(time.monotonic)
+        self._sync_at: float | None = None
+        self._wakeup, self._event = WakeupThread(), threading.Event()
+        self._armed = self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="brim-delayed")
+
+    def start(self) -> None:
+        """Continue where the last run has stopped."""
+        self._seek()
+        self._publisher.stored(self._reader.offset)
+        self._wall_ahead_ns = self._measured_ahead()
+        log.info("delayed messages continued %s", pairs(messages=self._store.messages))
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the transaction that has begun. May be called twice."""
+        self._stopping = self._publisher.stopping = True
+        self._event.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._wakeup.close()
+        self._bell.close()
+        self._store.close()
+        for _, answer in self._cancels:
+            answer.cancel()
+
+    def status(self) -> dict[str, Any]:
+        """Figures for the status report; totals since the start."""
+        names = ("delivered", "cancelled", "postponed", "invalid", "damaged", "too_large")
+        return {
+            "pending": self._store.messages,
+            "bytes": self._store.stored_bytes,
+            "refuses": bool(self._refusal),
+            "failure": self.failure,
+            **{name: self.totals[name] for name in names},
+        }
+
+    def page(self, after: tuple[int, int], limit: int, payload_max: int) -> list[dict[str, Any]]:
+        """Messages behind (due_ns, id), in the order of delivery; `due_unix_ns` is wall time. Reads files."""
+        after = (min(max(after[0], -1), INTEGER_MAX), min(max(after[1], 0), INTEGER_MAX))
+        rows = list_messages(self._store.path, after, limit, payload_max)
+        for row in rows:
+            row["due_unix_ns"] = row["due_ns"] + self._wall_ahead_ns
+        return rows
+
+    def cancel(self, message_id: int) -> Future[bool]:
+        """Remove a message. False: the store does not have it."""
+        answer: Future[bool] = Future()
+        if not 0 < message_id < INTEGER_MAX:
+            answer.set_result(False)
+            return answer
+        self._cancels.append((message_id, answer))
+        self._event.set()
+        return answer
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                if not self._round():
+                    self._sleep()
+            except sqlite3.Error as error:
+                self._failed(error)
+            except Exception:
+                log.exception("delayed messages not served for a moment")
+                self._event.wait(RETRY_S)
+
+    def _seek(self) -> None:
+        """Continue behind the last stored record, if the ring still is the one that it came from."""
+        epoch, offset = self._store.place
+        extremes = self._ring.extremes()
+        if epoch == self._ring.epoch and offset <= extremes.end_offset:
+            try:
+                self._reader.seek(offset)
+            except OffsetGone as error:
+                self._reader.seek(error.nearest)
+                log.error("delayed messages lost in the ring %s", pairs(records=error.nearest - offset))
+
+    def _round(self) -> bool:
+        """One transaction. False if there was nothing to do."""
+        self._event.clear()
+        if self._commit is None:
+            # kept from the beginning: a failure at any step repeats the commit, and the ring waits for it
+            self._commit = _Transaction(place=(self._ring.epoch, self._reader.offset))
+            self._cancel(self._commit)
+            self._take(self._commit)
+            self._publish_due(self._commit)
+        transaction = self._commit
+        if not transaction.is_empty:
+            self._store.apply(
+                transaction.added,
+                transaction.removed,
+                transaction.postponed,
+                transaction.place,
+                self._clock.pair(),
+            )
+        self._committed(transaction)
+        return not transaction.is_empty
+
+    def _committed(self, transaction: _Transaction) -> None:
+        self._commit = None
+        self.failure = ""
+        if transaction.batch is not None:
+            transaction.batch.release()
+            self._publisher.stored(transaction.place[1])
+        for answer in transaction.answers:
+            answer()
+        self._refuse(ReasonCode.QUOTA_EXCEEDED if self._is_full() else ReasonCode.SUCCESS)
+        if self._limits.sync_s is not None:
+            self._sync_when_due(changed=not transaction.is_empty)
+
+    def _sync_when_due(self, *, changed: bool) -> None:
+        assert self._limits.sync_s is not None
+        now = time.monotonic()
+        if self._sync_at is not None and now >= self._sync_at:
+            self._store.sync(self._clock.pair())
+            self._sync_at = None
+        elif changed and self._sync_at is None:
+            self._sync_at = now + self._limits.sync_s
+
+    def _cancel(self, transaction: _Transaction) -> None:
+        seen: set[int] = set()
+        for _ in range(len(self._cancels)):
+            message_id, answer = self._cancels.popleft()
+            message = None if message_id in seen else self._store.find(message_id)
+            if message is not None:
+                seen.add(message_id)
+                transaction.removed.append(message)
+                self.totals["cancelled"] += 1
+            transaction.answers.append(partial(answer.set_result, message is not None))
+
+    # ---- from the ring ----
+
+    def _is_full(self) -> bool:
+        limits = self._limits
+        return (
+            self._store.messages >= limits.messages_max
+            or self._store.stored_bytes >= limits.messages_max_bytes
+        )
+
+    def _take(self, transaction: _Transaction) -> None:
+        if self._is_full():
+            return
+        try:
+            batch = self._reader.read_many(min(BATCH, self._limits.messages_max - self._store.messages))
+        except RingError as error:
+            log.error("delayed records damaged in the ring, skipped %s", pairs(reason=error))
+            self._reader.skip()
+            return
+        if len(batch) == 0:
+            return
+        arrived_ns = self._clock.arrived_ns()
+        for record in batch:
+            target = delayed_target(record.key.decode("utf-8", "replace"), SECONDS_MAX)
+            if target is None:
+                self.totals["invalid"] += 1
+                continue
+            seconds, topic = target
+            due_ns = arrived_ns(record.timestamp_ns) + seconds * NS
+            flags, payload = record.flags & FLAGS, record.bytes()
+            transaction.added.append(DelayedMessage(due_ns, topic, flags, record.properties, payload))
+        transaction.batch = batch
+        transaction.place = (self._ring.epoch, batch.offsets[-1] + 1)
+
+    # ---- to the topics ----
+
+    def _publish_due(self, transaction: _Transaction) -> None:
+        now_ns = self._clock.now_ns()
+        cancelled = {message.id for message in transaction.removed}
+        found = self._store.due(now_ns, BATCH, BATCH_BYTES)
+        due = [message for message in found if message.id not in cancelled]
+        intact = [message for message in due if message.is_intact]
+        for message in due:
+            if not message.is_intact:
+                self.totals["damaged"] += 1
+                transaction.removed.append(message)
+                log.error("delayed message damaged, dropped %s", pairs(id=message.id, topic=message.topic))
+        for message, code in zip(intact, self._publisher.publish(intact), strict=False):
+            if code == OK:
+                self.totals["delivered"] += 1
+                transaction.removed.append(message)
+            elif code == TOO_LARGE:
+                self.totals["too_large"] += 1
+                transaction.removed.append(message)
+            else:
+                self.totals["postponed"] += 1
+                transaction.postponed.append((message.id, now_ns + RETRY_NS))
+
+    # ---- waiting ----
+
+    def _sleep(self) -> None:
+        """Wait for a record, a due message or a command."""
+        if not self._is_full():
+            if not self._armed:
+                self._bell.seek_latest()
+                self._armed = True
+                self._wakeup.watch(self._bell, self._rang)
+            if self._reader.lag:
+                return
+        if self._cancels or self._stopping:
+            return
+        if self._clock.has_jumped():
+            self._store.apply((), (), (), self._store.place, self._clock.pair())
+            self._wall_ahead_ns = self._measured_ahead()
+        self._event.wait(self._pause_s())
+
+    def _rang(self) -> None:
+        self._armed = False
+        self._event.set()
+
+    def _pause_s(self) -> float | None:
+        """Longest time to wait; None: until an event."""
+        pauses = []
+        if self._sync_at is not None:
+            pauses.append(self._sync_at - time.monotonic())
+        if (due_ns := self._store.next_due_ns()) is not None:
+            pauses += [(due_ns - self._clock.now_ns()) / NS, JUMP_LOOK_S]
+        return max(0.0, min(pauses)) if pauses else None
+
+    def _measured_ahead(self) -> int:
+        scale, wall = self._clock.pair()
+        return wall - scale
+
+    def _refuse(self, reason: int) -> None:
+        if reason == self._refusal:
+            return
+        self._refusal = reason
+        self._publisher.refuse(reason)
+        if reason:
+            cause = self.failure or f"{self._store.messages} messages, {self._store.stored_bytes} bytes"
+            log.warning(
+                "delayed messages refused; raise the limits of [delayed], or free the disk %s",
+                pairs(cause=cause),
+            )
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        self.failure = str(error)
+        is_damage = isinstance(error, sqlite3.DatabaseError) and not isinstance(
+            error, sqlite3.OperationalError
+        )
+        if is_damage:
+            self.totals["damaged"] += self._store.messages
+            self._store.rename(str(error))
+            if self._commit is not None:  # their messages were in the renamed file
+                self._commit.removed, self._commit.postponed = [], []
+            return
+        if self._may_warn():
+            log.error("delayed messages not stored, repeated each second %s", pairs(reason=error))
+        self._refuse(ReasonCode.QUOTA_EXCEEDED)
+        self._event.wait(RETRY_S)

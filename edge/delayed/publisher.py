@@ -1,0 +1,102 @@
+"""Publisher of due messages: the part of edge.delayed that meets the MQTT thread.
+
+Owns the calls to that thread. Messages are published in slices, so that clients are served in between. A
+message to a stream of durability "disk" counts as published after the sync of its log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from edge.delayed.ring import RING
+from edge.logging_setup import pairs
+from ringbuf import Ring
+
+if TYPE_CHECKING:
+    from edge.broker.dispatcher import Broker
+    from edge.delayed.store import StoredMessage
+
+__all__ = ["DelayedPublisher"]
+
+log = logging.getLogger(__name__)
+
+SLICE = 128  # messages, about a millisecond
+LOOK_S, SYNC_LOOK_S, SYNC_WAIT_S = 0.5, 0.002, 5.0
+
+Result = tuple[list[int | None], list[tuple[Ring, int]]]
+
+
+class DelayedPublisher:
+    """Publisher for one thread other than the MQTT thread."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        submit: Callable[[Callable[[], Any]], Future[Any]],
+        call: Callable[[Callable[[], object]], object],
+        synced_rings: Callable[[], Sequence[Ring]],
+    ) -> None:
+        """Create it. `submit` and `call` run a function on the MQTT thread; `synced_rings`: those of streams
+        of durability "disk", called on the MQTT thread.
+        """
+        self._broker, self._submit, self._call = broker, submit, call
+        self._synced_rings = synced_rings
+        self.stopping = False
+
+    def publish(self, messages: Sequence[StoredMessage]) -> list[int | None]:
+        """Publish messages in order. Returns the result of InternalPublisher.offer() of each.
+
+        The list is shorter than `messages` if the broker stops meanwhile.
+        """
+        results: list[int | None] = []
+        ends: dict[Ring, int] = {}
+        for part in _slices(messages):
+            answer: Future[Result] = self._submit(partial(self._offer, part))
+            while not answer.done() and not self.stopping:
+                wait([answer], LOOK_S)
+            if not answer.done():
+                break
+            codes, changed = answer.result()
+            results += codes
+            ends.update(changed)
+        self._wait_for_sync(ends)
+        return results
+
+    def refuse(self, reason: int) -> None:
+        """Refuse publishers of delayed messages with this reason code; 0: accept them again."""
+        self._call(partial(self._broker.router.durability.refuse, RING, reason))
+
+    def stored(self, offset: int) -> None:
+        """Acknowledge the records below `offset`, if publishers wait for the store."""
+        self._call(partial(self._broker.router.durability.upstream, RING, offset, ()))
+
+    def _offer(self, messages: Sequence[StoredMessage]) -> Result:
+        """On the MQTT thread."""
+        rings = self._synced_rings()
+        before = [ring.extremes().end_position for ring in rings]
+        offer = self._broker.own_messages.offer
+        codes = [offer(m.topic, m.payload, m.flags, m.properties) for m in messages]
+        after = [ring.extremes().end_position for ring in rings]
+        rows = zip(rings, before, after, strict=True)
+        return codes, [(ring, end) for ring, begin, end in rows if end != begin]
+
+    def _wait_for_sync(self, ends: dict[Ring, int]) -> None:
+        until = time.monotonic() + SYNC_WAIT_S
+        for ring, end in ends.items():
+            while ring.extremes().durable_position < end and not self.stopping:
+                if time.monotonic() > until:
+                    log.warning("delayed messages published, not yet synced %s", pairs(ring=ring.name))
+                    return
+                time.sleep(SYNC_LOOK_S)
+
+
+def _slices(messages: Sequence[StoredMessage]) -> Iterator[list[StoredMessage]]:
+    rest = iter(messages)
+    while part := list(islice(rest, SLICE)):
+        yield part

@@ -1,0 +1,240 @@
+"""Store of delayed messages: an SQLite file with an index on the due time.
+
+    message    id, due_ns (scale of clock.py), topic, flags, properties and payload as in a record, checksum
+    state      one row: epoch and offset of the ring from which on records are not stored yet; number and
+               bytes of messages; a pair of scale and wall time
+
+Owns the file and its format. Rule for change: another schema gets another user_version.
+
+Each transaction inserts messages together with the place in the ring, so that a kill neither loses nor
+repeats one. A file that SQLite cannot read is renamed to NAME.bad; the store is empty then.
+
+Invariants: memory is bounded by CACHE_BYTES and one batch, however many messages there are. Identifiers are
+never used twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from edge.logging_setup import pairs
+
+__all__ = ["FILE_NAME", "DelayedMessage", "DelayedStore", "StoredMessage", "list_messages"]
+
+log = logging.getLogger(__name__)
+
+APPLICATION_ID = 0x4272646C
+FILE_NAME = "delayed.sqlite"
+CACHE_BYTES = 16 << 20
+WAL_PAGES = 1_000  # a checkpoint moves so many pages from the journal to the file
+OVERHEAD_BYTES = 64  # of a message in table and index
+FILE_MODE = 0o640
+
+_SCHEMA = """
+BEGIN;
+PRAGMA application_id = 1114793068;
+PRAGMA user_version = 1;
+CREATE TABLE message (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, due_ns INTEGER NOT NULL, topic TEXT NOT NULL,
+    flags INTEGER NOT NULL, properties BLOB NOT NULL, payload BLOB NOT NULL, checksum INTEGER NOT NULL
+) STRICT;
+CREATE INDEX message_due ON message (due_ns, id);
+CREATE TABLE state (
+    one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT NULL, next_offset INTEGER NOT NULL,
+    messages INTEGER NOT NULL, bytes INTEGER NOT NULL, scale_ns INTEGER NOT NULL, wall_ns INTEGER NOT NULL
+) STRICT;
+INSERT INTO state VALUES (1, 0, 0, 0, 0, 0, 0);
+COMMIT;
+"""
+_SELECT = "SELECT id, due_ns, topic, flags, properties, payload, checksum FROM message "
+
+
+class DelayedMessage(Struct, frozen=True):
+    """A message to be stored."""
+
+    due_ns: int
+    topic: str
+    flags: int
+    properties: bytes
+    payload: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that count for the limit."""
+        return len(self.topic.encode()) + len(self.properties) + len(self.payload) + OVERHEAD_BYTES
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of all that a subscriber gets."""
+        head = zlib.crc32(self.topic.encode() + b"\0%d\0%d\0" % (self.flags, len(self.properties)))
+        return zlib.crc32(self.payload, zlib.crc32(self.properties, head))
+
+
+class StoredMessage(DelayedMessage, frozen=True):
+    """A message of the store."""
+
+    id: int
+    is_intact: bool
+
+
+class DelayedStore:
+    """The store. Used by one thread. Methods raise sqlite3.Error; after it nothing has changed."""
+
+    def __init__(self, path: Path, *, synced: bool) -> None:
+        """Open or create the file. `synced`: the disk has inserted messages when their commit returns."""
+        self.path = path
+        self.renamed: Path | None = None  # a file that could not be read
+        self.messages = self.stored_bytes = 0
+        self.place = (0, 0)  # epoch and offset of the next record to store
+        self.clock: tuple[int, int] | None = None
+        self._synced = synced
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._load()
+        except sqlite3.DatabaseError as error:
+            self.close()
+            if isinstance(error, sqlite3.OperationalError):  # no permission, no room: not damage
+                raise
+            self.rename(str(error))
+
+    def _load(self) -> None:
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE))
+        self._db = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, cached_statements=16
+        )
+        self._commits_are_synced: bool | None = None  # not known
+        execute = self._db.execute
+        execute("PRAGMA locking_mode = NORMAL")
+        execute(f"PRAGMA cache_size = {-(CACHE_BYTES >> 10)}")
+        execute("PRAGMA journal_mode = WAL")
+        execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        self._sync_commits(False)
+        if execute("PRAGMA user_version").fetchone()[0] == 0:
+            self._db.executescript(_SCHEMA)
+        if execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise sqlite3.DatabaseError("the file belongs to another program")
+        row = execute("SELECT epoch, next_offset, messages, bytes, scale_ns, wall_ns FROM state").fetchone()
+        if row is None:
+            raise sqlite3.DatabaseError("the table of the state is empty")
+        self.place, (self.messages, self.stored_bytes) = (row[0], row[1]), row[2:4]
+        self.clock = (row[4], row[5]) if row[5] else None
+
+    def rename(self, reason: str) -> None:
+        """Rename a file that cannot be read, and begin an empty one at the same place in the ring."""
+        self.close()
+        self.renamed = self.path.with_suffix(self.path.suffix + ".bad")
+        facts = pairs(file=self.renamed, reason=reason, messages=self.messages or "unknown")
+        log.error("delayed messages unreadable, file renamed and messages lost %s", facts)
+        self.path.replace(self.renamed)
+        for suffix in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.replace(f"{self.path}{suffix}", f"{self.renamed}{suffix}")
+        place, clock = self.place, self.clock
+        self.messages = self.stored_bytes = 0
+        self._load()
+        self.place, self.clock = place, clock
+
+    def apply(
+        self,
+        added: Sequence[DelayedMessage],
+        removed: Iterable[StoredMessage],
+        postponed: Iterable[tuple[int, int]],
+        place: tuple[int, int],
+        clock: tuple[int, int],
+        *,
+        sync: bool = False,
+    ) -> None:
+        """Insert, remove and postpone (id, due_ns) in one transaction, which also stores place and clock."""
+        removed = list(removed)
+        rows = [(m.due_ns, m.topic, m.flags, m.properties, m.payload, m.checksum) for m in added]
+        size = self.stored_bytes + sum(m.size for m in added) - sum(m.size for m in removed)
+        count = self.messages + len(added) - len(removed)
+        # A power cut that undoes a removal repeats a message, which sync() bounds: no publisher waits for it.
+        self._sync_commits(sync or (self._synced and bool(added)))
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            insert = "INSERT INTO message (due_ns, topic, flags, properties, payload, checksum) VALUES "
+            self._db.executemany(insert + "(?, ?, ?, ?, ?, ?)", rows)
+            self._db.executemany("DELETE FROM message WHERE id = ?", [(m.id,) for m in removed])
+            self._db.executemany("UPDATE message SET due_ns = ?2 WHERE id = ?1", list(postponed))
+            self._db.execute(
+                "UPDATE state SET epoch = ?, next_offset = ?, messages = ?, bytes = ?, scale_ns = ?,"
+                " wall_ns = ?",
+                (*place, count, size, *clock),
+            )
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+        self.messages, self.stored_bytes, self.place = count, size, place
+
+    def sync(self, clock: tuple[int, int]) -> None:
+        """Make all earlier transactions durable."""
+        self.apply((), (), (), self.place, clock, sync=True)
+
+    def _sync_commits(self, synced: bool) -> None:
+        if synced != self._commits_are_synced:
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
+            self._commits_are_synced = synced
+
+    def due(self, now_ns: int, limit: int, bytes_max: int) -> list[StoredMessage]:
+        """The first messages that are due, in the order of their due times: about `bytes_max`."""
+        found: list[StoredMessage] = []
+        query = _SELECT + "WHERE due_ns <= ? ORDER BY due_ns, id LIMIT ?"
+        cursor = self._db.execute(query, (now_ns, limit))
+        for row in cursor:
+            found.append(_message(row))
+            bytes_max -= len(row[5])
+            if bytes_max <= 0:
+                break
+        cursor.close()
+        return found
+
+    def next_due_ns(self) -> int | None:
+        """Due time of the first message; None: there is none."""
+        row = self._db.execute("SELECT due_ns FROM message ORDER BY due_ns LIMIT 1").fetchone()
+        return None if row is None else int(row[0])
+
+    def find(self, message_id: int) -> StoredMessage | None:
+        """One message."""
+        row = self._db.execute(_SELECT + "WHERE id = ?", (message_id,)).fetchone()
+        return None if row is None else _message(row)
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        if hasattr(self, "_db"):
+            self._db.close()
+
+
+def _message(row: tuple[int, int, str, int, bytes, bytes, int]) -> StoredMessage:
+    number, due_ns, topic, flags, properties, payload, checksum = row
+    message = StoredMessage(due_ns, topic, flags, properties, payload, number, True)
+    return message if message.checksum == checksum else replace(message, is_intact=False)
+
+
+def list_messages(path: Path, after: tuple[int, int], limit: int, payload_max: int) -> list[dict[str, Any]]:
+    """Messages behind (due_ns, id), in the order of delivery. For any thread. Raises sqlite3.Error."""
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        rows = db.execute(
+            "SELECT id, due_ns, topic, flags, length(payload), substr(payload, 1, ?3) FROM message "
+            "WHERE (due_ns, id) > (?1, ?2) ORDER BY due_ns, id LIMIT ?4",
+            (*after, payload_max, limit),
+        ).fetchall()
+    finally:
+        db.close()
+    names = ("id", "due_ns", "topic", "flags", "size_bytes", "payload")
+    return [dict(zip(names, row, strict=True)) for row in rows]

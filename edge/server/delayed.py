@@ -1,0 +1,52 @@
+"""Delayed messages of a broker: builds edge.delayed from the configuration.
+
+Owns the place of the file. A file in the place that is no longer used stays, and is named in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+
+from edge.config.schema import Config, Durability
+from edge.delayed.delivery import SYNC_S, DelayedLimits, DelayedMessages
+from edge.delayed.publisher import DelayedPublisher
+from edge.delayed.ring import DelayedPartition
+from edge.delayed.store import FILE_NAME, DelayedStore
+from edge.errors import EdgeError
+from edge.logging_setup import pairs
+from edge.streams.streams import Streams
+from edge.transport.listener import Listener
+from ringbuf import Ring
+
+__all__ = ["delayed_messages"]
+
+log = logging.getLogger(__name__)
+
+
+def delayed_messages(
+    config: Config, partition: DelayedPartition, streams: Streams, listener: Listener
+) -> DelayedMessages:
+    """The delayed messages, not started. Raises EdgeError: the file cannot be opened."""
+    settings = config.delayed
+    used, other = config.state_dir / FILE_NAME, config.runtime_dir / FILE_NAME
+    if settings.durability == "process":
+        used, other = other, used
+    if other.exists():
+        facts = pairs(file=other, in_use=used)
+        log.warning(
+            "delayed messages of another durability not delivered; change it back, or remove %s", facts
+        )
+    try:
+        store = DelayedStore(used, synced=settings.durability == "disk")
+    except (OSError, sqlite3.Error) as error:
+        text = f"{used}: cannot be opened: {error}"
+        raise EdgeError(text, hint="mend the directory, or write enabled = false in [delayed]") from error
+
+    def synced_rings() -> list[Ring]:  # a reload may add streams
+        return [entry.ring for entry in streams.all() if entry.durability is Durability.DISK]
+
+    publisher = DelayedPublisher(listener.broker, listener.submit, listener.call, synced_rings)
+    sync_s = SYNC_S if settings.durability != "process" else None
+    limits = DelayedLimits(settings.messages_max, settings.messages_max_bytes, sync_s)
+    return DelayedMessages(partition, store, publisher, limits)
