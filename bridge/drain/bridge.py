@@ -28,7 +28,7 @@ from bridge.drain.commands import DrainCommand, backfill, skip
 from bridge.drain.drain import Drain, ProgressReport
 from bridge.drain.lag import LagMeter
 from bridge.drain.loss_report import losses_in, losses_of
-from bridge.drain.sender import check
+from bridge.drain.sender import check, schema_of
 from bridge.drain.settings import BridgeSettings
 from bridge.drain.status import BridgeState, Condition
 from bridge.errors import (
@@ -387,7 +387,9 @@ class Bridge:
     def _describe(self, drain: Drain | None) -> BridgeState:
         settings, condition = self.settings, self._condition
         if drain is None or self._meter is None:
-            return BridgeState(settings.name, self._sink.url, condition)
+            return BridgeState(
+                settings.name, self._sink.url, condition, payload_schema=schema_of(self._sink)[0]
+            )
         lags = tuple(self._meter.lags())
         error = self._error
         lag_records = sum(lag.lag_records for lag in lags)
@@ -414,6 +416,7 @@ class Bridge:
             failures=self._backoff.failures,
             last_error=_words(error) if error else broken,
             remedy=error.hint if isinstance(error, BridgeError) else FAILED_REMEDY if error else "",
+            payload_schema=schema_of(self._sink)[0],
             totals=dataclasses.replace(drain.totals),
             drain=drain.times.as_dict(),
             partitions=lags,

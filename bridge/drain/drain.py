@@ -77,6 +77,7 @@ class Totals:
     damaged_records: int = 0  # did not verify in a ring: declared lost, unless the log has them
     dead_letters: int = 0
     retries: int = 0
+    rescued_records: int = 0  # with a value that does not fit the payload schema
 
 
 class Drain:
@@ -378,6 +379,7 @@ class Drain:
         self.totals.records += intent.last_offset - intent.first_offset + 1
         self.totals.lost_records += lost
         self.totals.bytes += file.shipment.length if file.shipment else 0
+        self.totals.rescued_records += file.shipment.rescued if file.shipment else 0
         if lost:
             ranges = [*intent.earlier_lost, *intent.lost]
             log.warning("records declared lost drain_seq=%s lost=%s", intent.drain_seq, ranges)

@@ -27,7 +27,7 @@ from bridge.format.write_intent import WriteIntent
 from bridge.format.zstd import check_available
 from bridge.sinks.interface import Decoding, FileSink, RecordSink, Sink
 
-__all__ = ["FileDelivery", "RecordDelivery", "Shipment", "SinkDelivery", "check"]
+__all__ = ["FileDelivery", "RecordDelivery", "Shipment", "SinkDelivery", "check", "schema_of"]
 
 T = TypeVar("T")
 
@@ -45,6 +45,11 @@ def check(settings: BridgeSettings, sink: Sink) -> None:
         check_available()
 
 
+def schema_of(sink: Sink) -> tuple[str, str]:
+    """Id and text of the payload schema for new files; two empty texts: none."""
+    return sink.schema if isinstance(sink, Decoding) else ("", "")
+
+
 @dataclass(slots=True)
 class Shipment:
     """One file in flight: its records, and the form that was made for the sink."""
@@ -55,6 +60,7 @@ class Shipment:
     records: SinkBatch | None = None
     rejected: tuple[Rejected, ...] = ()  # by a plug-in, before sending
     length: int = 0  # bytes that went to the sink
+    rescued: int = 0  # records with a value that does not fit the payload schema
 
 
 class SinkDelivery(Protocol):
@@ -92,7 +98,7 @@ class FileDelivery:
 
     def __init__(self, settings: BridgeSettings, sink: FileSink) -> None:
         self._edge, self._sink = settings.edge_id, sink
-        self.schema = sink.schema if isinstance(sink, Decoding) else ("", "")
+        self.schema = schema_of(sink)
         name = f"brim-put-{settings.name}"
         self._executor: Executor = (
             ThreadPoolExecutor(settings.window, name) if settings.window > 1 else _InlineExecutor()
@@ -116,7 +122,7 @@ class FileDelivery:
     def _put(self, shipment: Shipment, built: Future[DrainedFile]) -> Sequence[Rejected]:
         file = built.result()  # begun before: threads take tasks in their order
         shipment.length = file.length
-        self._sink.put(file)
+        shipment.rescued = self._sink.put(file) or 0
         return ()
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ class BridgeState:
     in_flight        files that the sink has and has not acknowledged
     drain            times from the oldest record of a file to the acknowledgement of the sink
     bytes_s          speed at which the sink takes a file; 0: not known yet
+    payload_schema   id of the payload schema of new files; "": none
     """
 
     name: str
@@ -55,6 +56,7 @@ class BridgeState:
     failures: int = 0  # in a row
     last_error: str = ""
     remedy: str = ""
+    payload_schema: str = ""
     totals: Totals = dataclasses.field(default_factory=Totals)
     drain: dict[str, object] = dataclasses.field(default_factory=LatencyHistogram(MILLISECOND_NS).as_dict)
     partitions: tuple[PartitionLag, ...] = ()

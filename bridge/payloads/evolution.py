@@ -4,6 +4,7 @@ new column       allowed; null in earlier files
 missing column   allowed; absent from later files. Its type is remembered
 wider type       allowed: int to long, float or double; long to float or double; float to double
 other type       refused: no reader joins such files
+other case       refused: SQL takes temp and Temp for one column, of which a file may have only one
 """
 
 from __future__ import annotations
@@ -17,8 +18,17 @@ __all__ = ["evolved"]
 
 
 def evolved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """All columns so far, by name, with their last types. Raises SourceOptionError: one has another type."""
+    """All columns so far, by name, with their last types.
+
+    Raises SourceOptionError: one has another type, or differs from an earlier one only in case.
+    """
+    spelled = {column.lower(): column for column in before}
     for column, kind in now.items():
+        if (known := spelled.get(column.lower(), column)) != column:
+            raise SourceOptionError(
+                f"column {column} of the payload schema is {known} in files that exist, and SQL ignores case",
+                hint=f"call it {known} again, or give it another name",
+            )
         earlier = before.get(column, kind)
         if kind != earlier and kind not in WIDER.get(earlier, ()):
             raise SourceOptionError(

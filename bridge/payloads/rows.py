@@ -6,7 +6,8 @@ rows that a decoder of whole batches refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
@@ -22,6 +23,8 @@ __all__ = ["NOT_WHOLE", "NO_MAP", "BadPayload", "Fields", "Typed", "decode_rows"
 NO_MAP = "a map belongs where something else is"
 NOT_WHOLE = "no {format}, or cut short"
 TWICE = "a key that is there twice"
+TOO_LARGE = "more values than its payload has bytes for"
+GROWN_MAX = 4  # values, and characters of texts, per byte of the payload; Sparkplug has each value twice
 
 
 class Typed(NamedTuple):
@@ -56,13 +59,13 @@ def decode_rows(loads: Callable[[bytes], Any], form: str, data: pa.Array, fields
     reasons: list[str | None] = []
     lost: list[bool] = []
     for payload in data.to_pylist():
-        row = _Row()
+        row = _Row(len(payload))
         try:
             row.gather(loaded(loads, form, payload), fields, 0)
             reasons.append(row.reason(len(payload)))
             lost.append(reasons[-1] is not None and not fields[0].path)  # a bare value is the whole payload
         except BadPayload as bad:
-            row = _Row()
+            row = _Row(0)
             reasons.append(str(bad))
             lost.append(True)
         for column, rows in columns.items():
@@ -82,9 +85,14 @@ def loaded(loads: Callable[[bytes], Any], form: str, payload: bytes) -> Any:
 
 
 class _Row:
-    """Values of one payload by column, and the values that do not fit."""
+    """Values of one payload by column, and the values that do not fit.
 
-    def __init__(self) -> None:
+    Payloads are hostile: a few bytes of CBOR can refer to one text a million times, which Arrow copies. So
+    the values of one payload are at most GROWN_MAX times as long as the payload.
+    """
+
+    def __init__(self, payload_bytes: int) -> None:
+        self._room = 64 + GROWN_MAX * payload_bytes
         self.values: dict[str, Any] = {}
         self._met: dict[str, list[Any]] = {}  # by column: the values in the payload
         self._misfits: dict[str, str] = {}  # by column: the reason
@@ -127,16 +135,31 @@ class _Row:
             self._refuse(value, field, TWICE)
             return
         try:
+            self._charge(value)
             self.values[field.column] = _value(value, field)
             self._met[field.column] = [value]
         except BadPayload as bad:
             self._refuse(value, field, str(bad))
+
+    def _charge(self, value: Any) -> None:
+        """Raises BadPayload: the values so far, and this one, are longer than the payload allows."""
+        if self._room >= 0:
+            self._room -= sum(1 + len(one) if type(one) in {str, bytes} else 1 for one in _scalars(value))
+        if self._room < 0:
+            raise BadPayload(TOO_LARGE)
 
     def _refuse(self, value: Any, field: Field, reason: str) -> None:
         met = self._met.setdefault(field.column, [])
         met.append(value)
         self.values.pop(field.column, None)
         self._misfits[field.column] = TWICE if len(met) > 1 else reason
+
+
+def _scalars(value: Any) -> Iterable[Any]:
+    """The elements of an array, the keys and values of a map, or the value itself."""
+    if isinstance(value, Mapping | Pairs):
+        return chain.from_iterable(value.items() if isinstance(value, Mapping) else value)
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _value(value: Any, field: Field) -> Any:

@@ -50,8 +50,11 @@ class FileSink(Protocol):
         same numbers to different files. Raises SinkUnavailable with the remedy, and is then called again.
         """
 
-    def put(self, file: DrainedFile) -> None:
-        """Store the file; return when it is safe. Raises SinkUnavailable, SinkBlocked."""
+    def put(self, file: DrainedFile) -> int | None:
+        """Store the file; return when it is safe. Raises SinkUnavailable, SinkBlocked.
+
+        Returns the number of records with a value that does not fit a payload schema, if the sink has one.
+        """
 
     def names(self, prefix: str) -> Iterator[str]:
         """Stored names that begin with `prefix`, in any order.

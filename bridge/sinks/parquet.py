@@ -153,15 +153,18 @@ class ParquetSink:
         except SourceOptionError as error:
             raise SinkBlocked(f"{self.url}: {error}", hint=error.hint) from error
 
-    def put(self, file: DrainedFile) -> None:
+    def put(self, file: DrainedFile) -> int:
         """See FileSink."""
         if file.payloads not in self._schemas:
             raise SinkBlocked(
                 f"{file.name}: payload schema {file.payloads} is not known",
                 hint="restore the checkpoint of this bridge from a backup",
             )
-        content = parquet_of(file, self._schemas[file.payloads])
-        self._inner.put(ParquetFile(parquet_name(file.name), (content,), file.footer, file.runs))
+        table = table_of(file, payloads := self._schemas[file.payloads])
+        self._inner.put(
+            ParquetFile(parquet_name(file.name), (_packed(table, file, payloads),), file.footer, file.runs)
+        )
+        return 0 if payloads is None else table.num_rows - table[RESCUED].null_count
 
     def names(self, prefix: str) -> Iterator[str]:
         """See FileSink. The names are those of drained files, which the drain knows."""
@@ -210,10 +213,14 @@ def parquet_of(file: DrainedFile, payloads: Payloads | None = None) -> memoryvie
 
     Raises SinkBlocked: a record does not verify.
     """
+    return _packed(table_of(file, payloads), file, payloads)
+
+
+def _packed(table: pa.Table, file: DrainedFile, payloads: Payloads | None) -> memoryview:
     import pyarrow as pa
     from pyarrow import parquet
 
-    table, out = table_of(file, payloads), pa.BufferOutputStream()
+    out = pa.BufferOutputStream()
     texts = [name for name, kind in _typed(payloads).items() if kind == pa.string()]
     settings = {**SETTINGS, "use_dictionary": [*SETTINGS["use_dictionary"], *texts]}
     with parquet.ParquetWriter(out, table.schema, **settings) as writer:

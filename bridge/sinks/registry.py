@@ -18,8 +18,8 @@ FORMATS: Mapping[str, str] = {  # values of the option `format`
     "parquet": "Parquet files; needs the extra `spark`.",
 }
 FILE_OPTIONS: Mapping[str, str] = {  # of all stores of files, with format = "parquet"
-    "payloads": "Absolute path of a payload schema. Its fields become columns of new files; the bridge reads "
-    "it when it starts.",
+    "payloads": "Absolute path of a payload schema. Its fields become columns of new files. `brim reload` "
+    "applies a change of the file; a bridge in another process must be restarted.",
 }
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "memory")
 

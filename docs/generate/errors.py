@@ -21,7 +21,8 @@ def page() -> str:
         "Every error of a command or a library has a class, a message and, if somebody can act, a remedy. "
         "Commands print the message, the remedy, and the name of the class as `brim explain NAME`, which "
         "prints its part of this page offline. With `--json` a command prints its error as one JSON "
-        f"object with `error`, `hint` and `code`, on standard error. {GAP} stands for a value.\n",
+        "object with `verb`, `error`, `hint` and `code`, on standard error; wrong arguments are text. "
+        f"{GAP} stands for a value.\n",
     ]
     for package, title in PACKAGES.items():
         parts.append(f"## {title}\n")

@@ -285,6 +285,8 @@ def _lines(bridge: dict[str, Any]) -> Iterator[str]:
         yield f"  {count_in_words(totals['damaged_records'])} did not verify in memory, and were passed over"
     if totals["dead_letters"]:
         yield f"  {count_in_words(totals['dead_letters'])} dead letters"
+    if rescued := totals.get("rescued_records"):  # absent: the broker is older
+        yield f"  {count_in_words(rescued)} records with values that do not fit the payload schema"
     if bridge["stalled_s"]:
         yield f"  stalled: records wait, and none was drained for {seconds_in_words(bridge['stalled_s'])}"
     if bridge["last_error"]:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "code", nargs="?", default="", metavar="CODE", help="code of an error (default: list all)"
     )
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print a JSON array with an object for each code")
 
 
 def run(arguments: argparse.Namespace) -> int:

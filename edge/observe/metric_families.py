@@ -290,6 +290,12 @@ METRICS: Mapping[str, Metric] = {
     "brim_bridge_dead_letters_total": Metric(
         "counter", "Records that the sink rejected for good.", _BRIDGE, "bridges[].totals.dead_letters"
     ),
+    "brim_bridge_rescued_records_total": Metric(
+        "counter",
+        "Records with a value that does not fit the payload schema.",
+        _BRIDGE,
+        "bridges[].totals.rescued_records",
+    ),
     "brim_bridge_retries_total": Metric(
         "counter", "Failures of the sink.", _BRIDGE, "bridges[].totals.retries"
     ),

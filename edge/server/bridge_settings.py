@@ -13,7 +13,7 @@ from edge.errors import EdgeError
 if TYPE_CHECKING:
     from bridge.drain.settings import BridgeSettings
 
-__all__ = ["bridge_settings", "copied_settings", "known_streams", "separate_bridge"]
+__all__ = ["bridge_settings", "copied_settings", "known_streams", "new_schema", "separate_bridge"]
 
 NOT_COPIED = {"in_broker", "options"}
 
@@ -47,6 +47,27 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
     except BridgeError as error:
         raise EdgeError(f"bridge {bridge.name}: {error}", hint=error.hint) from error
     return settings
+
+
+def new_schema(settings: BridgeSettings) -> str:
+    """Id of the payload schema as its file is now; "": none.
+
+    Raises EdgeError: it cannot be read, or readers could not join its columns with those of existing files.
+    """
+    from bridge.drain.checkpoint import Checkpoint
+    from bridge.drain.sender import schema_of
+    from bridge.errors import BridgeError
+    from bridge.sinks.interface import Decoding
+    from bridge.sinks.registry import open_sink
+
+    try:
+        sink = open_sink(settings.to, settings.options)
+        sink.close()
+        if isinstance(sink, Decoding) and (checkpoint := Checkpoint.peek(settings.checkpoint_path)):
+            sink.evolve(checkpoint.columns)
+        return schema_of(sink)[0]
+    except BridgeError as error:
+        raise EdgeError(f"bridge {settings.name}: {error}", hint=error.hint) from error
 
 
 def known_streams(config: Config) -> tuple[str, ...]:

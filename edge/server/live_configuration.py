@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -25,12 +26,12 @@ from edge.auth.backend import AuthFiles
 from edge.auth.errors import AuthFileError
 from edge.config.live_settings import after_reload, setting_changes
 from edge.config.public_settings import public_settings
-from edge.config.schema import Config
+from edge.config.schema import Bridge, Config
 from edge.errors import ConfigError, EdgeError
 from edge.local.protocol import Reloaded
 from edge.logging_setup import AUDIT, pairs, set_level
 from edge.server.added_streams import PreparedStreams, added_to, apply, prepare, refusal
-from edge.server.bridge_settings import bridge_settings
+from edge.server.bridge_settings import bridge_settings, new_schema, separate_bridge
 from edge.server.configured_limits import broker_limits, engine_limits
 from edge.transport import descriptors
 
@@ -55,6 +56,8 @@ class _Read(Struct):
     certificates: dict[int, TlsContext] = {}
     users: AuthFiles | None = None
     clients_max: int = 0
+    schemas: list[str] = []  # bridges whose payload schema has another content
+    schemas_elsewhere: list[str] = []  # settings of such bridges in other processes
     problems: list[str] = []
 
 
@@ -122,15 +125,28 @@ class LiveConfiguration:
             read.problems.append(_problem(error))
 
     def _read_bridges(self, read: _Read) -> None:
-        """Check each new or changed bridge."""
+        """Check each new or changed bridge, and each payload schema."""
         for bridge in read.live.bridge:
-            if bridge.in_broker and bridge not in self._given.bridge:
-                bridge_settings(bridge, read.live)
-                if bridge.to.startswith("mqtts:") and not _asyncio_has_tls():
-                    text = (
-                        f"bridge {bridge.name}: mqtts:// needs TLS, which a start without bridges leaves out"
-                    )
-                    raise EdgeError(text, hint="restart the broker")
+            is_new, has_schema = bridge not in self._given.bridge, bool(bridge.options.get("payloads"))
+            if bridge.in_broker and (is_new or has_schema):
+                schema = new_schema(bridge_settings(bridge, read.live))
+                if not is_new and schema != self._services.bridges.schema_of(bridge.name):
+                    read.schemas.append(bridge.name)
+            elif has_schema and not is_new:
+                self._compare_schema(read, bridge)
+            if bridge.in_broker and is_new and bridge.to.startswith("mqtts:") and not _asyncio_has_tls():
+                text = f"bridge {bridge.name}: mqtts:// needs TLS, which a start without bridges leaves out"
+                raise EdgeError(text, hint="restart the broker")
+
+    def _compare_schema(self, read: _Read, bridge: Bridge) -> None:
+        """Note a bridge in another process whose payload schema has changed.
+
+        Its user may read files that the broker's cannot: an error is that bridge's own, and reported there.
+        """
+        with suppress(EdgeError):
+            schema = new_schema(bridge_settings(bridge, read.live))
+            if separate_bridge(bridge, read.live).get("payload_schema", schema) not in {"", schema}:
+                read.schemas_elsewhere.append(_schema_setting(bridge.name))
 
     def _read_descriptors(self, read: _Read) -> None:
         allowed = descriptors.allow(read.live)
@@ -143,7 +159,7 @@ class LiveConfiguration:
         live = replace(core.config, **_live_sections(read.live))
         if read.streams is not None:
             live = replace(live, stream=read.streams.config.stream)
-        effective, failed = await self._services.bridges.replace(live)
+        effective, failed = await self._services.bridges.replace(live, read.schemas)
         await asyncio.wrap_future(core.listener.submit(lambda: self._apply_on_mqtt_thread(effective, read)))
         self._services.follow(effective)
         self._given = replace(self._given, **_live_sections(effective), stream=read.live.stream)
@@ -152,7 +168,11 @@ class LiveConfiguration:
         for name, earlier, now in setting_changes(before, self._given):
             audit.info("setting changed %s", pairs(name=name, before=str(earlier), now=str(now)))
             applied.append(name)
-        applied += core.listener.apply_certificates(read.certificates)
+        unchanged = tuple(text.partition(":")[0] for text in failed)
+        schemas = [_schema_setting(name) for name in read.schemas if f"bridge.{name}" not in unchanged]
+        for name in schemas:
+            audit.info("payload schema changed %s", pairs(name=name))
+        applied += [*schemas, *core.listener.apply_certificates(read.certificates)]
         if read.users is not None:
             auth = core.config.auth
             applied += [str(path) for path in (auth.password_file, auth.acl_file) if path is not None]
@@ -161,7 +181,7 @@ class LiveConfiguration:
         if read.streams_refusal:
             audit.warning("streams not added %s", pairs(reason=read.streams_refusal))
             failed.append(read.streams_refusal)
-        needs_restart = self._needs_restart(read.wanted)
+        needs_restart = (*self._needs_restart(read.wanted), *read.schemas_elsewhere)
         audit.info(
             "configuration reloaded %s",
             pairs(applied=len(applied), failed=len(failed), needs_restart=len(needs_restart)),
@@ -183,6 +203,10 @@ class LiveConfiguration:
 
 def _live_sections(config: Config) -> dict[str, object]:
     return {name: getattr(config, name) for name in ("limits", "quota", "bridge", "log_level")}
+
+
+def _schema_setting(bridge: str) -> str:
+    return f"bridge.{bridge}.options.payloads"
 
 
 def _problem(error: EdgeError) -> str:

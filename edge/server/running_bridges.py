@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +86,15 @@ class RunningBridges:
         for name in reversed(list(self._running)):
             await self._stop(name)
 
-    async def replace(self, config: Config) -> tuple[Config, list[str]]:
+    def schema_of(self, name: str) -> str:
+        """Id of the payload schema of a bridge of this process; "": none."""
+        running = self._running.get(name)
+        return running.bridge.state().payload_schema if running is not None else ""
+
+    async def replace(self, config: Config, reread: Collection[str] = ()) -> tuple[Config, list[str]]:
         """Stop, start and replace bridges so that they are those of `config`.
+
+        `reread`: names of bridges with a changed payload schema, which are replaced as well.
 
         Returns `config` with the bridges that are in effect, and one text for each that is not as configured:
         a bridge that did not stop, or did not start; the earlier bridge of its name runs then.
@@ -101,7 +108,7 @@ class RunningBridges:
                 bridges.append(earlier[name])
         for bridge in config.bridge:
             before = earlier.get(bridge.name)
-            same = before == bridge and not self._lacks_streams(bridge, config)
+            same = before == bridge and bridge.name not in reread and not self._lacks_streams(bridge, config)
             reason = "" if same else await self._change(before, bridge, config)
             if reason:
                 failed.append(reason)
@@ -120,7 +127,10 @@ class RunningBridges:
             return _still_ends(bridge.name)
         if not bridge.in_broker:
             return ""
-        reason = await self._start(bridge_settings(bridge, config))
+        try:
+            reason = await self._start(bridge_settings(bridge, config))
+        except EdgeError as error:  # a file has changed since it was checked
+            reason = f"{error}; {error.hint}"
         if reason:
             await self._stop(bridge.name)
             if before is not None and before.in_broker:

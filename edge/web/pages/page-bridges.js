@@ -49,6 +49,7 @@ function draw(bridge, refresh) {
         bridge.buffer_left_s !== null && ["Buffer lasts", duration(bridge.buffer_left_s)],
         ["Lost", lost ? h("span", { class: "bad-text" }, lost) : "nothing"],
         bridge.skipped_records > 0 && ["Skipped", `${count(bridge.skipped_records)} records`],
+        bridge.totals.rescued_records > 0 && ["Do not fit the payload schema", count(bridge.totals.rescued_records)],
         bridge.totals.dead_letters > 0 && ["Dead letters", count(bridge.totals.dead_letters)],
       ])),
     bridge.partitions.length > 0 && table(`Partitions of ${bridge.name}`, [

@@ -1,6 +1,8 @@
 """int, float and timestamp columns, maps, and levels of topics: exact values, and reasons for the others."""
 # ruff: noqa: E402
 
+import calendar
+import struct
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -10,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
+import pyarrow.compute as pc
 
 from bridge.errors import SourceOptionError
-from bridge.payloads.conversion import join_reasons
+from bridge.payloads.conversion import ISO_TIME, join_reasons
 from bridge.payloads.decode import typed_columns
 from bridge.payloads.schema import RAW, UNDECODED, Payloads
 
@@ -51,6 +54,13 @@ def test_a_text_of_a_time_is_that_time_whatever_its_offset(time: datetime, offse
     utc, midnight = time.replace(tzinfo=UTC), datetime(time.year, time.month, time.day, tzinfo=UTC)
     assert [row["t"] for row in rows] == [at, at, utc, midnight, utc]
     assert [row[UNDECODED] for row in rows] == [None] * 5
+
+
+def test_only_texts_of_days_that_exist_reach_the_cast_which_would_refuse_the_whole_batch() -> None:
+    days = [(year, month, day) for year in range(1, 401) for month in range(14) for day in range(33)]
+    texts = pa.array([f"{year:04}-{month:02}-{day:02}" for year, month, day in days])
+    exists = [1 <= month <= 12 and 1 <= day <= calendar.monthrange(y, month)[1] for y, month, day in days]
+    assert pc.match_substring_regex(texts, ISO_TIME).to_pylist() == exists
 
 
 @pytest.mark.parametrize(
@@ -177,3 +187,22 @@ def test_a_mistake_in_a_field_is_named(fields: dict[str, Any], said: str) -> Non
 def test_a_key_with_dots_is_a_path_of_one_key() -> None:
     payloads = schema("json", a={"path": ["x.y", "z"], "type": "long"})
     assert decoded(payloads, [b'{"x.y":{"z":5}}'])[0]["a"] == 5
+
+
+@pytest.mark.parametrize("kind", ["array<string>", "map<string,string>"])
+def test_a_payload_that_refers_to_one_text_many_times_does_not_grow(kind: str) -> None:
+    pytest.importorskip("cbor2", reason="needs cbor2: pip install 'brim[spark]'")
+    text, references = b"x" * 10_000, 5_000
+    shared, again = b"\xd8\x1c\x7a" + struct.pack(">I", len(text)) + text, b"\xd8\x1d\x00"
+    if kind == "array<string>":
+        value = b"\x9a" + struct.pack(">I", references + 1) + shared + again * references
+    else:
+        keys = (b"\x68%08d" % number + again for number in range(1, references + 1))
+        value = b"\xba" + struct.pack(">I", references + 1) + b"\x61a" + shared + b"".join(keys)
+    payloads = schema("cbor", a=kind, b="long")
+    topics, data = pa.array(["a"] * 2), pa.array([b"\xa2\x61b\x01\x61a" + value, b"\xa1\x61b\x02"])
+    found = typed_columns(payloads, topics, data, ["a", "b", UNDECODED, RAW])
+    assert found["a"].nbytes < 2 * len(value)
+    assert found["b"].to_pylist()[1] == 2
+    assert "more values than its payload has bytes for" in found[UNDECODED][0].as_py()
+    assert found[UNDECODED][1].as_py() is None

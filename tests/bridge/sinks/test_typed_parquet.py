@@ -341,6 +341,8 @@ def test_a_schema_that_no_reader_can_join_stops_the_bridge_until_it_is_changed(t
         ({"a": "string"}, {"a": "long"}, False),
         ({"a": "array<long>"}, {"a": "array<double>"}, False),
         ({"a": "long"}, {"a": "timestamp"}, False),
+        ({"A": "long"}, {"a": "long"}, False),
+        ({"A": "long"}, {"b": "long"}, True),
     ],
 )
 def test_a_column_may_become_wider_and_nothing_else(

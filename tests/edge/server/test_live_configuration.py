@@ -181,6 +181,58 @@ async def test_a_bridge_that_cannot_start_leaves_the_earlier_one_running(desk: D
     assert not (desk.directory / "elsewhere").exists()
 
 
+SCHEMA = '[[payload]]\ntopic = "#"\nformat = "json"\nfields = { FIELDS }\n'
+
+
+async def test_a_changed_payload_schema_is_applied_under_traffic_unless_readers_could_not_join_its_columns(
+    desk: Desk,
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'brim[spark]'")
+    lake, schema = desk.directory / "lake", desk.directory / "payloads.toml"
+    setting = "bridge.lake.options.payloads"
+    bridge = (
+        f'[[bridge]]\nname = "lake"\nto = "{lake.as_uri()}"\nlinger_ms = 10\n'
+        f'options = {{ format = "parquet", payloads = "{schema}" }}\n'
+    )
+
+    def column_sets() -> set[tuple[str, ...]]:
+        schemas = (parquet.read_schema(path).names for path in lake.rglob("[0-9]*.parquet"))
+        return {tuple(name for name in names if name in {"a", "b", "_rescued"}) for names in schemas}
+
+    async def reloaded(fields: str) -> dict[str, Any]:
+        schema.write_text(SCHEMA.replace("FIELDS", fields))
+        return await asyncio.to_thread(desk.reload, bridge)
+
+    count = [0]
+    async with traffic(desk, count):
+        assert setting in (await reloaded('a = "long"'))["applied"]
+        await until(lambda: column_sets() == {("a", "_rescued")})
+        assert (await reloaded('a = "long"')) == {"applied": [], "failed": [], "needs_restart": []}
+        assert (await reloaded('a = "double", b = "string"'))["applied"] == [setting]
+        await until(lambda: ("a", "b", "_rescued") in column_sets())
+        for wrong, reason in (
+            ('a = "string"', "column a of the payload schema is string, and double"),
+            ('A = "double"', "SQL ignores case"),
+            ('a = "doubt"', "must be a type"),
+        ):
+            result = await reloaded(wrong)
+            assert result["applied"] == []
+            assert reason in str(result["failed"])
+        await until(lambda: desk.bridges()["lake"] in {"idle", "draining"})
+    wait_until(
+        lambda: sum(parquet.read_metadata(path).num_rows for path in lake.rglob("[0-9]*.parquet")) >= count[0]
+    )
+    payloads = [
+        int(payload.as_py())
+        for path in lake.rglob("[0-9]*.parquet")
+        for payload in parquet.read_table(path, columns=["payload"])["payload"]
+    ]
+    assert sorted(payloads) == list(range(count[0]))  # each once, over the changes
+    wait_until(
+        lambda: desk.request()["bridges"][0]["totals"]["rescued_records"] > 0
+    )  # a bare number is no map
+
+
 async def test_settings_that_need_a_restart_are_named_and_the_others_applied(desk: Desk) -> None:
     async with traffic(desk, [0]):
         result = await asyncio.to_thread(
