@@ -1,7 +1,8 @@
 """Inference of a payload schema from a sample of topics and payloads, and the share of it that fits.
 
 Topics that differ in levels in the middle share an entry; a level that differs is + in its filter, and a
-column. The format of an entry is that of most of its payloads. inferred_fields.py chooses the fields.
+column. So do topics that differ in the last level, if their fields are the same (sibling_topics.py). The
+format of an entry is that of most of its payloads. inferred_fields.py chooses the fields.
 
 The shares are counted by the decoder itself (decode.py), with the inferred schema on the sample.
 
@@ -14,7 +15,7 @@ import json
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -27,12 +28,14 @@ from bridge.payloads.decode import decode_payloads, parse_json
 from bridge.payloads.inferred_fields import FoundField, fields_of
 from bridge.payloads.rows import BadPayload, loaded, unpack_one
 from bridge.payloads.schema import FIELDS_MAX, LEVEL_MAX, Payloads, filter_pattern
+from bridge.payloads.sibling_topics import precedence, siblings
 from bridge.payloads.undecoded_text import Pairs
 
 __all__ = ["Inference", "InferredEntry", "InferredField", "infer"]
 
 ENTRIES_MAX = 64
 DECODED_ROWS = 256  # at a time; with the longest payloads their bytes have 32-bit positions
+LEFT_OUT_MAX = 16  # lines: devices choose their keys
 LITERALS_MAX = 8  # different first or last levels that have entries of their own
 TAKEN: Final = frozenset(name.lower() for name in (*TYPES, CORRUPT)) | {
     "dt", "ring", "timestamp_ns", "flags", "payload_text",
@@ -74,6 +77,15 @@ class InferredEntry:
     fields: list[InferredField]
     left_out: list[str] = field(default_factory=list)
 
+    @property
+    def common(self) -> Hashable:
+        """Format, and path, type and unit of the fields: equal for sibling topics."""
+        numbers = {"long": "double"}
+        fields = (
+            (one.path, numbers.get(one.type, one.type), one.unit) for one in self.fields if not one.level
+        )
+        return self.format, frozenset(fields)
+
 
 @dataclass(slots=True)
 class Inference:
@@ -112,14 +124,29 @@ def infer(topics: Sequence[str], payloads: Sequence[bytes], filters: Sequence[st
             result.unknown[topic_filter or "topics outside the filters"] = len(rows)
         else:
             result.entries.append(entry)
+    if not filters:
+        _merge_siblings(result, groups, topics, payloads)
     _agree(result.entries)
     if filters:
         result.entries.sort(key=lambda entry: filters.index(entry.topic))
     else:
-        result.entries.sort(key=lambda entry: entry.topic == "#")  # the first filter that matches counts
+        result.entries.sort(key=lambda entry: precedence(entry.topic))
     if result.entries:
         _measure(result, groups, payloads)
     return result
+
+
+def _merge_siblings(
+    result: Inference, groups: dict[str, list[int]], topics: Sequence[str], payloads: Sequence[bytes]
+) -> None:
+    entries = {entry.topic: entry for entry in result.entries}
+    fields = {name: entry.common for name, entry in entries.items()}
+    for merged, names in siblings(fields, {name: {topics[row] for row in groups[name]} for name in entries}):
+        groups[merged] = sorted(row for name in names for row in groups.pop(name))
+        rows = groups[merged]
+        entry = _entry(merged, [topics[row] for row in rows], [payloads[row] for row in rows])
+        assert entry is not None, names
+        result.entries = [each for each in result.entries if each.topic not in names] + [entry]
 
 
 # ---- topics ----
@@ -192,6 +219,8 @@ def _entry(topic_filter: str, topics: Sequence[str], payloads: Sequence[bytes]) 
     ]
     room = FIELDS_MAX - len(levels)
     left_out += [f"{'.'.join(one.path)}: above the limit of {FIELDS_MAX} fields" for one in found[room:]]
+    if len(left_out) > LEFT_OUT_MAX:
+        left_out = [*left_out[:LEFT_OUT_MAX], f"and {len(left_out) - LEFT_OUT_MAX} more"]
     fields = _named(levels, [one for one in found[:room] if form != "json" or one.kind != "binary"])
     return InferredEntry(topic_filter, form, len(payloads), count, fields, left_out) if fields else None
 

@@ -78,7 +78,8 @@ def _walk(value: Any, path: tuple[str, ...], dropped: set[str]) -> Iterator[tupl
         return
     for key, inner in value if isinstance(value, Pairs) else value.items():
         if not isinstance(key, str) or not _is_key(key) or len(path) == DEPTH_MAX:
-            dropped.add(f"{_name(path)}: keys that no path can hold")
+            if len(dropped) < KEYS_MAX:
+                dropped.add(f"{_name(path)}: keys that no path can hold")
             continue
         yield from _walk(inner, (*path, key), dropped)
 

@@ -1,7 +1,7 @@
 """Samples of records for the inference of a payload schema: from drained files, and from lines.
 
-Bounded by the number of records and the length of a payload. A sample of drained files has records of files
-that are spread evenly over all files.
+Bounded by the number of records, the length of a payload and the bytes of all. A sample of drained files has
+records of files that are spread evenly over all files.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bridge.format.file_name import PARQUET_SUFFIX, FileName, as_drained
 __all__ = ["PAYLOAD_MAX_BYTES", "Sample", "of_drained_files", "of_lines"]
 
 PAYLOAD_MAX_BYTES: Final = 1 << 20
+SAMPLE_MAX_BYTES: Final = 128 << 20  # decoded they are several times as large, next to a broker
 LINE_MAX_BYTES = 2 * PAYLOAD_MAX_BYTES
 FILES_MAX = 64
 COLUMNS = ("topic", "payload")
@@ -34,12 +35,14 @@ class Sample:
     topics: list[str] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     too_long: int = 0
+    room_bytes: int = SAMPLE_MAX_BYTES
 
     def add(self, topic: str, payload: bytes | None) -> None:
-        """Add a record. A payload of more than PAYLOAD_MAX_BYTES, or None, is only counted."""
-        if payload is None or len(payload) > PAYLOAD_MAX_BYTES:
+        """Add a record. A payload that is None, too long, or without room left is only counted."""
+        if payload is None or len(payload) > min(PAYLOAD_MAX_BYTES, self.room_bytes):
             self.too_long += 1
             return
+        self.room_bytes -= len(payload)
         self.topics.append(topic)
         self.payloads.append(payload)
 

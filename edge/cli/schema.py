@@ -93,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         text = f"no entry for {topic}: {count_in_words(records)} records without a known format"
         print(f"brim schema: {escaped(text)}", file=sys.stderr)
     if sample.too_long:
-        print(f"brim schema: {sample.too_long} long payloads were not used", file=sys.stderr)
+        count = count_in_words(sample.too_long)
+        print(f"brim schema: {count} payloads left out: too many bytes; lower --sample", file=sys.stderr)
     return Exit.INCOMPLETE if inference.unknown else Exit.OK
 
 

@@ -17,7 +17,7 @@ pa = pytest.importorskip("pyarrow", reason="needs the spark extra: pip install '
 
 from bridge.errors import SourceOptionError
 from bridge.payloads.infer import Inference, InferredEntry, infer
-from bridge.payloads.samples import PAYLOAD_MAX_BYTES, Sample, of_drained_files, of_lines
+from bridge.payloads.samples import PAYLOAD_MAX_BYTES, SAMPLE_MAX_BYTES, Sample, of_drained_files, of_lines
 from bridge.payloads.schema import FIELDS_MAX, Payloads
 from tests.support.drained_files import drained_file_of, store
 
@@ -84,7 +84,8 @@ def test_topics_that_differ_in_the_middle_share_an_entry_with_a_column_for_the_l
         f"plant/{site}/{line}/{last}" for site in ("a", "b") for line in range(9) for last in ("x", "y")
     ]
     topics += ["other", *(f"id/{number}" for number in range(9)), "$SYS/load", "plain/one/x"]
-    inference = infer(topics, [b'{"n":1}'] * len(topics))
+    payloads = [b'{"n":1}' if topic.endswith("x") else b'{"m":1}' for topic in topics]
+    inference = infer(topics, payloads)
     assert sorted(entry.topic for entry in inference.entries) == [
         "$SYS/load", "id/+", "other", "plain/one/x", "plant/+/+/x", "plant/+/+/y",
     ]  # fmt: skip
@@ -92,9 +93,48 @@ def test_topics_that_differ_in_the_middle_share_an_entry_with_a_column_for_the_l
     assert [(field.column, field.level) for field in entry.fields[:2]] == [("level_2", 2), ("level_3", 3)]
     schema = schema_of(inference)
     assert all(schema.rule_of(topic) >= 0 for topic in topics)
-    given_filters = infer(topics, [b'{"n":1}'] * len(topics), ["plant/a/#", "plant/#"])
+    given_filters = infer(topics, payloads, ["plant/a/#", "plant/#"])
     assert [entry.topic for entry in given_filters.entries] == ["plant/a/#", "plant/#"]
     assert given_filters.unknown == {"topics outside the filters": 12}
+
+
+def test_siblings_with_the_same_fields_share_an_entry_and_others_keep_theirs() -> None:
+    payloads = {
+        "plant/s1": b'{"temp":1,"at":"x"}', "plant/s2": b'{"temp":1.5,"at":"y"}', "plant/s3": b'{"temp":2}',
+        "plant/status": b'{"state":"on"}', "plant/raw": b"7", "$SYS/a": b"1", "$SYS/b": b"2", "one": b"1",
+        "two": b"1", "plant/s1/more": b'{"temp":1,"at":"x"}',
+    }  # fmt: skip
+    inference = infer(list(payloads), list(payloads.values()))
+    assert {entry.topic: entry.records for entry in inference.entries} == {
+        "plant/+": 2, "plant/s3": 1, "plant/status": 1, "plant/raw": 1, "$SYS/+": 2, "one": 1, "two": 1,
+        "plant/s1/more": 1,
+    }  # fmt: skip
+    entry = next(entry for entry in inference.entries if entry.topic == "plant/+")
+    assert [(field.column, field.level) for field in entry.fields] == [("level_2", 2), ("temp", 0), ("at", 0)]
+    assert all(field.fitted == field.present == 2 for field in entry.fields)
+    schema = schema_of(inference)
+    assert schema.rules[schema.rule_of("plant/s1")].topic == "plant/+"
+    assert schema.rules[schema.rule_of("plant/status")].topic == "plant/status"
+
+
+def test_siblings_stay_apart_if_their_filter_takes_topics_of_another_entry() -> None:
+    """a/+/u and a/+/v would be a/+/+, which has the topics of a/m/+ as well."""
+    payloads = {
+        "a/m/x": b'{"n":1}', "a/m/y": b'{"n":1}', "a/m/u": b'{"k":1}', "a/o/u": b'{"k":1}',
+        "a/m/v": b'{"k":1}', "a/o/v": b'{"k":1}',
+    }  # fmt: skip
+    inference = infer(list(payloads), list(payloads.values()))
+    schema = schema_of(inference)
+    for topic, payload in payloads.items():
+        rule = schema.rules[schema.rule_of(topic)]
+        assert {field.column for field in rule.payload_fields} == set(json.loads(payload))
+
+
+def test_a_device_that_chooses_its_keys_makes_a_file_of_few_lines() -> None:
+    values = [{f"k{at}_{number}": {"": 1, "n": 1} for number in range(40)} for at in range(40)]
+    inference = infer(["a"] * 40, [json.dumps(value).encode() for value in values])
+    assert len(inference.text.splitlines()) < 100
+    assert inference.entries[0].left_out[-1].startswith("and ")
 
 
 def test_each_format_is_found() -> None:
@@ -218,6 +258,9 @@ def test_a_long_payload_is_counted_and_not_used() -> None:
     sample.add("a", None)
     sample.add("a", b"x" * PAYLOAD_MAX_BYTES)
     assert (len(sample.topics), sample.too_long) == (1, 2)
+    for _ in range(2 * SAMPLE_MAX_BYTES // PAYLOAD_MAX_BYTES):
+        sample.add("a", b"x" * PAYLOAD_MAX_BYTES)
+    assert sum(map(len, sample.payloads)) == SAMPLE_MAX_BYTES
 
 
 def test_lines_of_any_length_and_a_last_one_without_its_end_are_read() -> None:
