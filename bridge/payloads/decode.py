@@ -190,11 +190,12 @@ def _read_json(data: pa.Array, fields: Fields) -> dict[str, pa.Array] | None:
     between them can be part of neither an object nor a string. As many rows as payloads therefore means one
     object per payload.
     """
+    try:
+        text = data.cast(pa.string())  # JSON is UTF-8, also where no field reads it
+    except pa.ArrowInvalid:
+        return None
     if not pc.all(pc.and_(pc.starts_with(data, b"{"), pc.ends_with(data, b"}"))).as_py():
-        try:
-            data = pc.ascii_trim_whitespace(data.cast(pa.string())).cast(pa.binary())
-        except pa.ArrowInvalid:
-            return None
+        data = pc.ascii_trim_whitespace(text).cast(pa.binary())
         if not pc.all(pc.and_(pc.starts_with(data, b"{"), pc.ends_with(data, b"}"))).as_py():
             return None
     lists = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), data)

@@ -17,7 +17,7 @@ __all__ = ["named_files", "unreadable_by_service"]
 
 
 def named_files(config: Config) -> Iterator[tuple[str, Path]]:
-    """Setting and path of each file of users, rules, certificates and keys."""
+    """Setting and path of each file of users, rules, certificates, keys and payload schemas."""
     places = [(f"listener[{index}]", listener.tls) for index, listener in enumerate(config.listener)]
     for place, tls in (*places, ("metrics", config.metrics.tls), ("web", config.web.tls)):
         for key in ("certificate_file", "key_file", "client_ca_file"):
@@ -30,6 +30,9 @@ def named_files(config: Config) -> Iterator[tuple[str, Path]]:
     ):
         if path is not None:
             yield key, path
+    for bridge in config.bridge:
+        if payloads := bridge.options.get("payloads"):
+            yield f"bridge.{bridge.name}.options.payloads", Path(str(payloads))
 
 
 def unreadable_by_service(config_file: Path, config: Config) -> Iterator[str]:
@@ -39,6 +42,8 @@ def unreadable_by_service(config_file: Path, config: Config) -> Iterator[str]:
         return
     group = _name(own.st_gid)
     for key, file in named_files(config):
+        if not file.exists():  # named by the check of its own section
+            continue
         status = file.stat()
         of_group = status.st_gid == own.st_gid and status.st_mode & stat.S_IRGRP
         if not status.st_uid and not of_group and not status.st_mode & stat.S_IROTH:

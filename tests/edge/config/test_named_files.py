@@ -8,6 +8,8 @@ import pytest
 import trustme
 
 from edge.cli import main
+from edge.config.named_files import named_files
+from edge.config.schema import Bridge, Config
 
 GROUP = 54_321
 
@@ -47,6 +49,17 @@ def test_a_missing_file_of_users_of_the_console_is_a_mistake(
     config.write_text('[web]\nlisten = "127.0.0.1:8080"\nusers_file = "web.users"\n')
     assert main(["check", str(config)]) == 2
     assert "makes it" in capsys.readouterr().err
+
+
+def test_the_payload_schema_of_a_bridge_is_one_of_the_files() -> None:
+    options: dict[str, str | bool | int | float] = {
+        "format": "parquet",
+        "payloads": "/etc/brim/payloads.toml",
+    }
+    config = Config(bridge=(Bridge(name="lake", to="file:///srv/lake", options=options),))
+    assert list(named_files(config)) == [
+        ("bridge.lake.options.payloads", Path("/etc/brim/payloads.toml")),
+    ]
 
 
 def warnings(config: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
