@@ -7,6 +7,7 @@ records of files that are spread evenly over all files.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +26,13 @@ PAYLOAD_MAX_BYTES: Final = 1 << 20
 SAMPLE_MAX_BYTES: Final = 128 << 20  # decoded they are several times as large, next to a broker
 LINE_MAX_BYTES = 2 * PAYLOAD_MAX_BYTES
 FILES_MAX = 64
+TOPIC: Final = re.compile(r"[^+#\0\ud800-\udfff]*")
 COLUMNS = ("topic", "payload")
 
 
 @dataclass(slots=True)
 class Sample:
-    """Topics and payloads of some records."""
+    """Topics and payloads of some records. A topic that no MQTT client could use is not known: ""."""
 
     topics: list[str] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
@@ -43,7 +45,7 @@ class Sample:
             self.too_long += 1
             return
         self.room_bytes -= len(payload)
-        self.topics.append(topic)
+        self.topics.append(topic if TOPIC.fullmatch(topic) else "")  # such lines come from another program
         self.payloads.append(payload)
 
 

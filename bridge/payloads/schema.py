@@ -113,7 +113,7 @@ class Payloads:
         except (OSError, ValueError, RecursionError) as error:
             raise SourceOptionError(
                 f"payload schema {str(path)!r} cannot be read: {error}",
-                hint="bridge/payloads/schema.py shows what is in it",
+                hint="correct it, or let `brim schema infer` write one from a sample",
             ) from error
         return cls.of(tables)
 

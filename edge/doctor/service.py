@@ -5,10 +5,12 @@ Owns the reading of `systemctl show`. Changes nothing but the user of this proce
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import shlex
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +18,7 @@ from pathlib import Path
 
 __all__ = ["SystemdService", "installed_service", "parse_properties"]
 
-_PROPERTIES = "Id,LoadState,User,ExecStart,RuntimeDirectory,StateDirectory"
+_PROPERTIES = "Id,LoadState,User,Group,SupplementaryGroups,ExecStart,RuntimeDirectory,StateDirectory"
 _TIMEOUT_S = 10.0
 
 
@@ -29,15 +31,19 @@ class SystemdService:
     config: Path | None
     runtime_dir: Path
     state_dir: Path
+    group: str = ""  # "": that of the user
+    more_groups: tuple[str, ...] = ()
 
     def enter(self) -> bool:
-        """Set the directories of the service and, as root, become its user. False: no right to."""
+        """Set the directories of the service; as root, become its user with its groups. False: no right."""
         for key, value in self._environment().items():
             os.environ[key] = value
         entry = pwd.getpwnam(self.user)
         if os.geteuid() == 0:
-            os.initgroups(self.user, entry.pw_gid)
-            os.setgid(entry.pw_gid)
+            group = _group_ids([self.group])[0] if self.group else entry.pw_gid
+            os.initgroups(self.user, group)
+            os.setgroups([*os.getgroups(), *_group_ids(self.more_groups)])
+            os.setgid(group)
             os.setuid(entry.pw_uid)
         return os.geteuid() == entry.pw_uid
 
@@ -74,5 +80,13 @@ def parse_properties(text: str) -> SystemdService | None:
     with suppress(KeyError):
         pwd.getpwnam(user)
         config = configs[-1] if configs else None
-        return SystemdService(values["Id"], user, config, Path("/run", directory), Path("/var/lib", state))
+        group, more = values.get("Group", ""), tuple(values.get("SupplementaryGroups", "").split())
+        _group_ids([*([group] if group else []), *more])
+        places = Path("/run", directory), Path("/var/lib", state)
+        return SystemdService(values["Id"], user, config, *places, group, more)
     return None
+
+
+def _group_ids(groups: Sequence[str]) -> list[int]:
+    """The ids of groups, by name or number. Raises KeyError: there is none of a name."""
+    return [int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid for group in groups]

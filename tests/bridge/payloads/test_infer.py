@@ -263,6 +263,16 @@ def test_a_long_payload_is_counted_and_not_used() -> None:
     assert sum(map(len, sample.payloads)) == SAMPLE_MAX_BYTES
 
 
+def test_a_line_with_a_topic_that_is_none_counts_as_a_line_without() -> None:
+    topics = ["a/#/b", "a/+", "\ud800", "a\0", "", "good/1"]
+    lines = [json.dumps({"topic": topic, "payload": {"n": 1}}).encode() for topic in topics]
+    sample = of_lines(io.BytesIO(b"\n".join(lines)), 100)
+    assert sample.topics == [""] * 5 + ["good/1"]
+    inference = infer(sample.topics, sample.payloads)
+    assert [entry.topic for entry in inference.entries] == ["good/1", "#"]
+    inference.text.encode()
+
+
 def test_lines_of_any_length_and_a_last_one_without_its_end_are_read() -> None:
     long = b"x" * (PAYLOAD_MAX_BYTES + 1)
     lines = [b"a", b"y" * 3 * PAYLOAD_MAX_BYTES, b"", b"b", long, b"z" * PAYLOAD_MAX_BYTES, b"c"]
