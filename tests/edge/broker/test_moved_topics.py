@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from edge.broker.engine_rings import MOVES
+from edge.broker.engine_rings import MATCHES, MOVES
 from edge.broker.sliced_work import at_once
 from edge.config.schema import Durability
 from edge.engine.engine import engine_of
@@ -94,6 +94,21 @@ def test_a_walk_over_many_topics_moves_each_one() -> None:
         assert moved == [3 * MOVES // 2]
         assert steps > 3
         assert add(bench, rules) == 0
+
+
+def test_a_step_examines_fewer_topics_if_there_are_many_filters() -> None:
+    with Bench() as rings, Bench() as bench:
+        client = bench.client("p")
+        for number in range(MOVES):
+            client.send(Publish(f"a/{number}", b"1"))
+        rings.partition.name = "added-0"
+        filters = [f"+/+/{number}" for number in range(4 * MATCHES // MOVES)]
+        bench.broker.router.rings.add_streams([(filters, [rings.partition]), (["#"], [bench.partition])])
+        steps = sum(1 for _ in bench.broker.router.rings.moving_topics(lambda _: None))
+        assert steps > 4
+        many = [*filters, *(f"+/+/+/{number}" for number in range(MATCHES))]
+        bench.broker.router.rings.add_streams([(many, [rings.partition]), (["#"], [bench.partition])])
+        assert sum(1 for _ in bench.broker.router.rings.moving_topics(lambda _: None)) >= MOVES
 
 
 def test_queued_records_of_both_rings_come_in_order() -> None:
