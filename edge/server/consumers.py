@@ -180,7 +180,10 @@ def consumers_endpoint(
     logs: LogSet | None,
     zmq_listener: ZmqListener,
 ) -> ConsumersEndpoint:
-    """Create the endpoint with all rings, not started. Raises EdgeError: its journal is unreadable."""
+    """Create the endpoint, not started, with the rings of producers; add_streams() must follow.
+
+    Raises EdgeError: its journal is unreadable.
+    """
     outlet = BrokerOutlet(listener, streams, logs.failure_of if logs is not None else lambda _: "")
 
     def make(wake: Callable[[], None]) -> Coordinator:
@@ -194,7 +197,6 @@ def consumers_endpoint(
     endpoint = ConsumersEndpoint(zmq_listener, make, secret_key_file=keys, client_keys_dir=clients)
     outlet.hand_over = endpoint.call
     outlet.follow_upstream()
-    add_streams(endpoint, streams.groups(), logs)
 
     def add_producer(added: ProducerRing) -> None:
         entry = _entry_of(added.ring, added.stream, None, logs)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
@@ -70,6 +71,8 @@ class Services:
         self._consumers_refusal = ""  # reason why acknowledgements are refused, "" if they are not
         self._zmq: OnDemand[ZmqPublisher] | None = None
         self._consumers: OnDemand[ConsumersEndpoint] | None = None
+        # Streams that programs are served with: those of the core may be ahead, on the MQTT thread.
+        self._served = list(core.streams.groups())
         self._watch: DirectoryWatch
         self._local: LocalEndpoint
         self._delayed: DelayedMessages | None = None  # None: not enabled
@@ -117,6 +120,7 @@ class Services:
     def add_streams(self, groups: Sequence[tuple[Stream, list[Partition]]]) -> None:
         """Serve the rings of streams that a reload has added."""
         core = self._core
+        self._served += groups
         core.producers.add_streams(stream for stream, _ in groups)
         rings = [partition.ring for _, partitions in groups for partition in partitions]
         if (publisher := self._zmq.service if self._zmq is not None else None) is not None:
@@ -189,7 +193,7 @@ class Services:
             client_keys_dir=zmq.client_keys_dir,
         )
         try:
-            for partition in core.streams.all():
+            for partition in chain.from_iterable(partitions for _, partitions in self._served):
                 publisher.add(partition.ring)
             for producer in core.producers.all():
                 publisher.add(producer.ring, own=False)
@@ -229,11 +233,12 @@ class Services:
     def _start_consumers(self) -> ConsumersEndpoint:
         core = self._core
         assert core.consumers_listener is not None
-        from edge.server.consumers import consumers_endpoint
+        from edge.server.consumers import add_streams, consumers_endpoint
 
         endpoint = consumers_endpoint(
             core.config, core.streams, core.producers, core.listener, core.logs, core.consumers_listener
         )
+        add_streams(endpoint, self._served, core.logs)
         endpoint.admit(core.budget.peers)
         endpoint.start()
         endpoint.refuse(self._consumers_refusal)

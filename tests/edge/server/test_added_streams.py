@@ -8,7 +8,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -16,10 +17,13 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import brim
+from edge.config.schema import Config, Listener, Stream
 from edge.errors import EdgeError
 from edge.local.protocol import Connection, Reload, Reloaded
+from edge.local.zmq_stats import ZmqStats
 from edge.mqtt import (
     Properties,
     PubAck,
@@ -31,6 +35,7 @@ from edge.mqtt import (
     Subscribe,
     Subscription,
 )
+from edge.server.server import BrokerServer
 from edge.transport.descriptors import OF_RING
 from tests.edge.server.test_live_configuration import Desk, traffic
 from tests.support.brim_process import BrimProcess
@@ -338,6 +343,47 @@ def test_programs_of_this_machine_read_the_rings_of_an_added_stream(
         with brim.producer("camera", stream="plant", runtime_dir=runtime_directory) as camera:
             camera.publish(b"2", "plant/camera")
             assert _read(plant, 1) == [2]
+
+
+async def test_services_that_start_during_a_reload_serve_each_ring_once(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their first connection comes when MQTT has the stream and the event loop does not know it yet."""
+    config = Config(runtime_dir=runtime_directory, state_dir=tmp_path / "state", listener=(Listener(port=0),))
+    added = replace(config, stream=(Stream(name="plant", topics=("plant/#",)), *config.stream))
+    async with BrokerServer(config, "test", lambda: None, lambda: added) as broker:
+        submit, services = broker.listener.submit, (broker._services._zmq, broker._services._consumers)
+
+        def submit_and_connect(function: Callable[[], object]) -> Future[object]:
+            monkeypatch.undo()
+            future = submit(function)
+            future.result()
+            for service in services:
+                assert service is not None
+                asyncio.get_running_loop().remove_reader(service.listener.socket)
+                service.start_now()
+            return future
+
+        monkeypatch.setattr(broker.listener, "submit", submit_and_connect)
+        assert (await broker.reload()).failed == ()
+        assert services[0] is not None
+        assert services[0].service is not None
+        await asyncio.to_thread(_publish_and_read_once, broker, services[0].service.stats)
+
+
+def _publish_and_read_once(broker: BrokerServer, zmq: ZmqStats) -> None:
+    directory = broker.config.runtime_dir
+    with (
+        brim.subscribe_zmq("plant/#", runtime_dir=directory) as sockets,
+        brim.Consumer("group", "plant/#", runtime_dir=directory, start="oldest") as records,
+        SocketClient(broker.listener.addresses[0].port, "p") as client,
+    ):
+        wait_until(lambda: zmq.prefixes > 0)
+        publish(client, "plant/1", *range(5))
+        assert [int(bytes(payload)) for _, _, payload in islice(sockets, 5)] == list(range(5))
+        batch = records.read(5.0)
+        assert batch is not None
+        assert [int(bytes(record)) for record in batch] == list(range(5))[: len(batch)]
 
 
 def _read(subscription: brim.Subscription, count: int) -> list[int]:
