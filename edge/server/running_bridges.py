@@ -123,6 +123,7 @@ class RunningBridges:
 
     async def _change(self, before: BridgeConfig | None, bridge: BridgeConfig, config: Config) -> str:
         """Replace one bridge. Returns the reason why it is not changed; "": it is."""
+        earlier = self._running.get(bridge.name)
         if not await self._stop(bridge.name):
             return _still_ends(bridge.name)
         if not bridge.in_broker:
@@ -133,9 +134,9 @@ class RunningBridges:
             reason = f"{error}; {error.hint}"
         if reason:
             await self._stop(bridge.name)
-            if before is not None and before.in_broker:
-                await self._start(bridge_settings(before, self._config))
-            state = "the earlier bridge continues" if before is not None else "no bridge of that name runs"
+            again = await self._start(earlier.bridge.settings) if earlier is not None else reason
+            runs = not again or (before is not None and not before.in_broker)
+            state = "the earlier bridge continues" if runs else "no bridge of that name runs"
             return f"bridge.{bridge.name}: {reason}; {state}"
         return ""
 
@@ -164,9 +165,12 @@ class RunningBridges:
         from bridge.errors import BridgeError, CheckpointMismatch
 
         on_progress = partial(core.upstream.report_progress, settings.name)
-        running = _Running(
-            Bridge(settings, cold=core.logs.reader if core.logs else None, on_progress=on_progress)
-        )
+        try:
+            bridge = Bridge(settings, cold=core.logs.reader if core.logs else None, on_progress=on_progress)
+        except BridgeError as error:  # a file has changed since it was checked
+            log.error("bridge not started %s", pairs(name=settings.name, reason=error, remedy=error.hint))
+            return f"{error}; {error.hint}"
+        running = _Running(bridge)
         self._running[settings.name] = running
         self._known[settings.name] = settings.known_streams
         try:

@@ -233,6 +233,43 @@ async def test_a_changed_payload_schema_is_applied_under_traffic_unless_readers_
     )  # a bare number is no map
 
 
+@pytest.mark.parametrize("good_reads", [2, 3])  # of those that check it, and then of those that start it
+async def test_a_payload_schema_that_changes_between_its_check_and_its_use_leaves_the_earlier_bridge(
+    desk: Desk, good_reads: int
+) -> None:
+    """The file is a FIFO: each read gets the next content."""
+    pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'brim[spark]'")
+    lake, schema = desk.directory / "lake", desk.directory / "payloads.toml"
+    bridge = (
+        f'[[bridge]]\nname = "lake"\nto = "{lake.as_uri()}"\nlinger_ms = 10\n'
+        f'options = {{ format = "parquet", payloads = "{schema}" }}\n'
+    )
+    first, second = (SCHEMA.replace("FIELDS", f'{name} = "long"') for name in "ab")
+    schema.write_text(first)
+    assert (await asyncio.to_thread(desk.reload, bridge))["failed"] == []
+    schema.unlink()
+    os.mkfifo(schema)
+
+    descriptors = Path(f"/proc/{desk.broker.pid}/fd")
+
+    def is_read() -> bool:
+        return any(os.path.realpath(each) == str(schema) for each in descriptors.iterdir())
+
+    def feed() -> None:
+        for content in [second] * good_reads + ["garbage", first]:
+            with schema.open("w") as file:
+                wait_until(is_read)
+                file.write(content)
+            wait_until(lambda: not is_read())
+
+    feeding = asyncio.create_task(asyncio.to_thread(feed))
+    result = await asyncio.to_thread(desk.reload, bridge)
+    await feeding
+    assert result["applied"] == []
+    assert "the earlier bridge continues" in result["failed"][0]
+    await until(lambda: desk.bridges() == {"lake": "idle"})
+
+
 async def test_settings_that_need_a_restart_are_named_and_the_others_applied(desk: Desk) -> None:
     async with traffic(desk, [0]):
         result = await asyncio.to_thread(
