@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -81,8 +82,8 @@ def _refused(core: MqttServer, stream: Stream, wanted: Config) -> str:
 
 def _earlier_rings(config: Config, stream: Stream) -> Iterator[str]:
     """Rings, of the broker and of local producers, with records that only a start takes over."""
-    for pattern in (f"{stream.name}-[0-9]*.ring", f"{stream.name}@*.ring"):
-        yield from (str(file) for file in config.runtime_dir.glob(pattern))
+    ring_name = re.compile(rf"{re.escape(stream.name)}(-[0-9]+|@.+)\.ring")
+    yield from (str(file) for file in config.runtime_dir.glob("*.ring") if ring_name.fullmatch(file.name))
 
 
 def _changes_sessions(running: Config, wanted: Config) -> bool:

@@ -435,24 +435,17 @@ def test_bridges_drain_an_added_stream_and_its_publishers_wait_for_them(
 # ---- streams that need a restart ----
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        (PLANT + 'durability = "disk"\n', "is the first with a log"),
-        (PLANT + 'durability = "upstream"\n', "is the first with a log"),
-    ],
-)
+@pytest.mark.parametrize("durability", ["disk", "upstream"])
 def test_the_first_stream_with_a_log_needs_a_restart(
     runtime_directory: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    settings: str,
-    reason: str,
+    durability: str,
 ) -> None:
     with BrimProcess(runtime_directory, tmp_path) as broker:
         desk = Desk(broker, tmp_path, capsys)
-        result = desk.reload(settings)
-        assert reason in result["failed"][0]
+        result = desk.reload(f'{PLANT}durability = "{durability}"\n')
+        assert "is the first with a log" in result["failed"][0]
         assert "stream.plant.topics" in result["needs_restart"]
         assert result["applied"] == []
         assert set(records_of(desk)) == {"default-0"}
@@ -531,6 +524,13 @@ def test_a_ring_of_an_earlier_run_is_left_to_a_restart(desk: Desk, name: str) ->
     desk.broker.stop()
     desk.broker.start()
     assert records_of(desk)[name] == 1
+
+
+def test_the_rings_of_a_stream_with_a_longer_name_are_no_obstacle(desk: Desk) -> None:
+    longer = '[[stream]]\nname = "plant-2"\ntopics = ["other/#"]\npartitions = 2\n'
+    assert desk.reload(longer)["failed"] == []
+    assert desk.reload(longer + PLANT)["failed"] == []
+    assert set(records_of(desk)) == {"logged-0", "plant-2-0", "plant-2-1", "plant-0", "default-0"}
 
 
 # ---- failures ----
