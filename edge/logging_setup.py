@@ -39,8 +39,8 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 AUDIT: Final = "brim.audit"
 
 LINES_PER_S = 50  # of one kind: lines of one place in the code
-AUDIT_BURST = 50  # lines of one kind of the audit log at once, and then
-AUDIT_PER_S = 0.5  # a second: clients that have not logged in cause them, and must not fill a disk
+AUDIT_BURST = 50  # lines of one kind of the audit log at once
+AUDIT_PER_S = 0.5  # lines afterwards: clients cause them without a login, and must not fill a disk
 KINDS_MAX = 1_000
 WAITING_MAX = 10_000  # lines
 VALUE_MAX = 1_000  # characters of a value: a client may choose 64 KiB of text, and has not logged in yet

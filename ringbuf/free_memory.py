@@ -18,7 +18,7 @@ from pathlib import Path
 __all__ = ["free_memory_bytes"]
 
 IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
-SPARE_PARTS = 32  # one part of all memory is left to other programs
+SPARE_PARTS = 32  # 1/32 of all memory is left to other programs
 
 
 def free_memory_bytes(directory: Path, root: Path = Path("/")) -> int:

@@ -267,8 +267,8 @@ def check_free_memory(path: Path, size: int) -> None:
     """Raise OSError (ENOMEM) if a file of `size` would take memory that is not free."""
     free = free_memory_bytes(path.parent)
     if size > free:
-        why = f"{size} bytes are more than the free memory ({free} bytes); lower capacity_bytes"
-        raise OSError(errno.ENOMEM, why, str(path))
+        reason = f"{size} bytes are more than the free memory ({free} bytes); lower capacity_bytes"
+        raise OSError(errno.ENOMEM, reason, str(path))
 
 
 def _allocate_huge(descriptor: int, size: int) -> None:

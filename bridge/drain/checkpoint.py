@@ -19,7 +19,7 @@ at once. The body is a msgpack map:
     streams        streams, and producers as "stream@producer", that this bridge had to drain;
                    absent if not known
     schemas        {id: text} of the payload schemas of files in flight and of new files; absent if
-                   there are none. The payloads of an intent is one of these ids
+                   there are none. `payloads` of an intent is one of these ids
     columns        {name: type} of all fields of payload schemas until now; absent if there are none
     free           numbers of files that were given up: the next files take them
     paused         True if an operator has paused the bridge
@@ -158,10 +158,10 @@ class Checkpoint:
                 return number
         return max([self.drain_seq, *taken, *(intent.drain_seq for intent in self.intents)]) + 1
 
-    def decode_by(self, schema: tuple[str, str], columns: dict[str, str]) -> None:
-        """Decode payloads of new files by this schema: id and text. Saved with the next intent."""
-        named = {intent.payloads for intent in self.intents}
-        kept = {name: text for name, text in self.schemas.items() if name in named}
+    def use_schema(self, schema: tuple[str, str], columns: dict[str, str]) -> None:
+        """Use this payload schema, id and text, for new files. It is saved with the next intent."""
+        in_flight = {intent.payloads for intent in self.intents}
+        kept = {name: text for name, text in self.schemas.items() if name in in_flight}
         self.schemas = kept | ({schema[0]: schema[1]} if schema[0] else {})
         self.columns = columns
 

@@ -269,7 +269,7 @@ class Drain:
         note_streams(self.settings, self.checkpoint)
         if isinstance(self._sink, Decoding):
             self._sink.remember(self.checkpoint.schemas)
-            self.checkpoint.decode_by(self._delivery.schema, self._sink.evolve(self.checkpoint.columns))
+            self.checkpoint.use_schema(self._delivery.schema, self._sink.evolve(self.checkpoint.columns))
         self._sink.begin(self.settings.edge_id)
         if not isinstance(self._sink, RecordSink):
             reconcile(self._sink, self.checkpoint, self._first_offset_of, self.installation.owns)

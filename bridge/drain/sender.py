@@ -46,7 +46,7 @@ def check(settings: BridgeSettings, sink: Sink) -> None:
 
 
 def schema_of(sink: Sink) -> tuple[str, str]:
-    """Id and text of the payload schema for new files; two empty texts: none."""
+    """Id and text of the payload schema for new files; both are empty without a schema."""
     return sink.schema if isinstance(sink, Decoding) else ("", "")
 
 

@@ -1,7 +1,7 @@
 """Conversion of decoded columns to their final types, a batch at a time: int, float and timestamp.
 
-A decoder reads these columns as long, double or string (kinds.carrier). A value that the final type does not
-have leaves the column null, and goes to the reasons of its row. Also joins the reasons of two decoders.
+A decoder reads these columns as long, double or string (kinds.decoded_kind). A value outside of
+its final type is null; the reasons of its row name it. Also joins the reasons of two decoders.
 
 A timestamp lies in the years 1 to 9999. A text may have any number of digits for fractions of a second; those
 behind the sixth are cut off. A number of seconds to microseconds is rounded to a microsecond.
@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.payloads.kinds import KINDS, carrier
+from bridge.payloads.kinds import KINDS, decoded_kind
 from bridge.payloads.rows import Fields, Typed
 from bridge.payloads.schema import Field
 from bridge.payloads.undecoded_text import entry
@@ -22,8 +22,8 @@ from bridge.payloads.undecoded_text import entry
 __all__ = ["converted", "join_reasons", "merged"]
 
 MICROSECONDS: Final = {"s": 1e6, "ms": 1e3, "us": 1.0}
-MIN_US, MAX_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-CASTABLE: Final = float(1 << 62)  # of a double to int64; the limits above are no doubles
+TIME_MIN_US, TIME_MAX_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+CASTABLE_MAX: Final = float(1 << 62)  # a cast to int64 is safe; the limits above are no exact doubles
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 _DAY: Final = (
     r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
@@ -38,11 +38,11 @@ HAS_OFFSET: Final = r":\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)$"
 
 
 def converted(typed: Typed, fields: Fields, data: pa.Array) -> Typed:
-    """The columns of `fields`, decoded as their carriers, in their final types; `data`: the payloads."""
+    """Convert the columns of `fields` from their decoded types to their final types; `data`: the payloads."""
     columns = dict(typed.columns)
     misfits: list[tuple[Field, pa.Array]] = []
     for field in fields:
-        if carrier(field.kind, field.unit) != field.kind:
+        if decoded_kind(field.kind, field.unit) != field.kind:
             before = columns[field.column]
             after = columns[field.column] = _converted(before, field)
             if after.null_count != before.null_count:
@@ -52,13 +52,15 @@ def converted(typed: Typed, fields: Fields, data: pa.Array) -> Typed:
     texts: list[str | None] = [None] * len(data)
     lost = typed.lost or pa.repeat(pa.scalar(False), len(data))
     for field, bad in misfits:
-        _note(texts, field, bad, typed.columns[field.column], data)
+        _add_reasons(texts, field, bad, typed.columns[field.column], data)
         if not field.path:  # the value is the whole payload
             lost = pc.or_(lost, bad)
     return Typed(columns, join_reasons(typed.reasons, pa.array(texts, pa.string())), lost)
 
 
-def _note(texts: list[str | None], field: Field, bad: pa.Array, values: pa.Array, data: pa.Array) -> None:
+def _add_reasons(
+    texts: list[str | None], field: Field, bad: pa.Array, values: pa.Array, data: pa.Array
+) -> None:
     rows = pc.indices_nonzero(bad)
     lengths = pc.binary_length(data.take(rows)).to_pylist()
     reason = "an integer beyond 32 bits" if field.kind == "int" else f"no {field.kind}"
@@ -77,13 +79,13 @@ def join_reasons(one: pa.Array | None, other: pa.Array | None) -> pa.Array | Non
 
 
 def merged(one: Typed, other: Typed) -> Typed:
-    """The columns of two decoders of the same payloads. A payload that one could not decode is lost."""
+    """The columns of two decoders of the same payloads. A payload that either could not decode is lost."""
     columns = one.columns | other.columns
     if one.reasons is None and other.reasons is None:
         return Typed(columns)
     rows = len(next(iter(columns.values())))
-    none = pa.repeat(pa.scalar(False), rows)
-    first, second = one.lost or none, other.lost or none
+    all_decoded = pa.repeat(pa.scalar(False), rows)
+    first, second = one.lost or all_decoded, other.lost or all_decoded
     lost = pc.or_(first, second)
     reasons = join_reasons(one.reasons, other.reasons)
     assert reasons is not None
@@ -97,7 +99,7 @@ def merged(one: Typed, other: Typed) -> Typed:
 
 
 def _converted(values: pa.Array, field: Field) -> pa.Array:
-    """The values in the type of the field, null where that type does not have the value."""
+    """The values in the type of the field; null for values outside of that type."""
     kind = KINDS[field.kind]
     if field.kind == "int":
         return _within(values, INT_MIN, INT_MAX).cast(kind)
@@ -110,14 +112,14 @@ def _converted(values: pa.Array, field: Field) -> pa.Array:
     if field.unit == "ns":
         whole = pc.divide(values, 1000)
         below = pc.less(values, pc.multiply(whole, 1000))  # division rounds towards 0
-        return _within(pc.subtract(whole, below.cast(pa.int64())), MIN_US, MAX_US).cast(kind)
+        return _within(pc.subtract(whole, below.cast(pa.int64())), TIME_MIN_US, TIME_MAX_US).cast(kind)
     scaled = pc.round(pc.multiply(values, MICROSECONDS[field.unit]))
-    whole = _within(scaled, -CASTABLE, CASTABLE).cast(pa.int64())
-    return _within(whole, MIN_US, MAX_US).cast(kind)
+    whole = _within(scaled, -CASTABLE_MAX, CASTABLE_MAX).cast(pa.int64())
+    return _within(whole, TIME_MIN_US, TIME_MAX_US).cast(kind)
 
 
-def _within(values: pa.Array, least: float, most: float) -> pa.Array:
-    inside = pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most))
+def _within(values: pa.Array, value_min: float, value_max: float) -> pa.Array:
+    inside = pc.and_(pc.greater_equal(values, value_min), pc.less_equal(values, value_max))
     return pc.if_else(inside, values, pa.scalar(None, values.type))
 
 
@@ -130,11 +132,11 @@ def _of_text(texts: pa.Array) -> pa.Array:
     has_offset = pc.match_substring_regex(texts, HAS_OFFSET)
     texts = pc.if_else(has_offset, texts, pc.binary_join_element_wise(texts, "Z", ""))
     kind = KINDS["timestamp"]
-    return _within(_cast(texts).cast(pa.int64()), MIN_US, MAX_US).cast(kind)
+    return _within(_cast(texts).cast(pa.int64()), TIME_MIN_US, TIME_MAX_US).cast(kind)
 
 
 def _cast(texts: pa.Array) -> pa.Array:
-    """The times, null where a text is no time, such as 30 February."""
+    """The times; null for a text that is not a time, such as 30 February."""
     try:
         return texts.cast(KINDS["timestamp"])
     except pa.ArrowInvalid:

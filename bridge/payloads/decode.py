@@ -4,9 +4,9 @@ msgpack is unpacked by the compiled core (ringbuf/c/arrow/msgpack.c). JSON is re
 converted by it, both a batch at a time. A batch with an invalid payload is halved until that payload is
 isolated, so it costs its neighbours little. CBOR and Sparkplug are decoded one by one, by their libraries.
 
-Maps in JSON are taken out by msgspec (json_maps.py). Maps and arrays of msgpack are decoded one by one. int,
-float and timestamp are converted from the type of their carrier (conversion.py). Levels of the topic need no
-payload (topic_levels.py).
+msgspec reads maps in JSON (json_maps.py). Maps and arrays of msgpack are decoded one by one. int, float and
+timestamp are decoded as another type, then converted (conversion.py). Levels of the topic need no payload
+(topic_levels.py).
 
 A value that does not fit its column leaves that column null, and goes to `_undecoded` (undecoded_text.py).
 The other fields of the payload keep their values. A payload that is not in its format is not decoded at all.
@@ -26,7 +26,7 @@ import pyarrow.json
 
 from bridge.payloads.conversion import converted, merged
 from bridge.payloads.json_maps import read_maps
-from bridge.payloads.kinds import KINDS, carrier, is_list, is_map
+from bridge.payloads.kinds import KINDS, decoded_kind, is_list, is_map
 from bridge.payloads.rows import NO_MAP, BadPayload, Fields, Typed, decode_rows, unpack_one
 from bridge.payloads.schema import NO_RULE, RAW, UNDECODED, Field, PayloadRule, Payloads
 from bridge.payloads.topic_levels import with_levels
@@ -41,16 +41,16 @@ def typed_columns(
     payloads: Payloads, topics: pa.Array, data: pa.Array, columns: Collection[str]
 ) -> dict[str, pa.Array]:
     """The wanted columns of the payload schema, with one row per topic and payload."""
-    judged = set(payloads.columns) & set(columns) or set(payloads.columns)
+    wanted = set(payloads.columns) & set(columns) or set(payloads.columns)
     encoded = topics.dictionary_encode()
     numbers = [payloads.rule_of(topic) for topic in encoded.dictionary.to_pylist()]
-    explained = not {RAW, UNDECODED}.isdisjoint(columns)
+    needs_reasons = not {RAW, UNDECODED}.isdisjoint(columns)
     if len(set(numbers)) == 1:
-        decoded = _by_rule(payloads, numbers[0], data, judged, explained)
+        decoded = _by_rule(payloads, numbers[0], data, wanted, needs_reasons)
     else:
         entries = pa.array(numbers, pa.int32()).take(encoded.indices)
-        decoded = _by_rules(payloads, entries, data, judged, explained)
-    decoded = with_levels(payloads, numbers, encoded, decoded, judged)
+        decoded = _by_rules(payloads, entries, data, wanted, needs_reasons)
+    decoded = with_levels(payloads, numbers, encoded, decoded, wanted)
     reasons = decoded.reasons
     if RAW in columns:
         nothing = pa.nulls(len(data), pa.binary())
@@ -61,45 +61,45 @@ def typed_columns(
 
 
 def check_libraries(payloads: Payloads) -> None:
-    """Check that the library of each format is here. Raises SourceOptionError."""
+    """Check that the library of each format is installed. Raises SourceOptionError."""
     for rule in payloads.rules:
         if rule.format in {"cbor", "sparkplug"}:
             _single(rule.format)
 
 
 def _by_rule(
-    payloads: Payloads, number: int, data: pa.Array, judged: Collection[str], explained: bool
+    payloads: Payloads, number: int, data: pa.Array, wanted: Collection[str], needs_reasons: bool
 ) -> Typed:
     """All rows by one entry; columns that the entry does not have are null.
 
-    `explained`: the reasons are wanted, also of an entry without any of the columns.
+    `needs_reasons`: payloads are decoded for the reasons even if the entry has none of the columns.
     """
     columns = {
-        name: pa.nulls(len(data), KINDS[kind]) for name, kind in payloads.columns.items() if name in judged
+        name: pa.nulls(len(data), KINDS[kind]) for name, kind in payloads.columns.items() if name in wanted
     }
     if number < 0:
         every = pa.repeat(pa.scalar(NO_RULE), len(data)), pa.repeat(pa.scalar(True), len(data))
         return Typed(columns, *every)
     rule = payloads.rules[number]
-    fields = tuple(field for field in rule.payload_fields if field.column in judged)
-    if not fields and explained:
+    fields = tuple(field for field in rule.payload_fields if field.column in wanted)
+    if not fields and needs_reasons:
         fields = rule.payload_fields
     if not fields:
         return Typed(columns)
     decoded = decode_payloads(rule, fields, data)
-    columns |= {name: array for name, array in decoded.columns.items() if name in judged}
+    columns |= {name: array for name, array in decoded.columns.items() if name in wanted}
     return decoded._replace(columns=columns)
 
 
 def _by_rules(
-    payloads: Payloads, numbers: pa.Array, data: pa.Array, judged: Collection[str], explained: bool
+    payloads: Payloads, numbers: pa.Array, data: pa.Array, wanted: Collection[str], needs_reasons: bool
 ) -> Typed:
     """The rows of each entry separately, then all in their order."""
     places, parts = [], []
     for number in pc.unique(numbers).to_pylist():
         rows = pc.indices_nonzero(pc.equal(numbers, number))
         places.append(rows)
-        parts.append(_by_rule(payloads, number, data.take(rows), judged, explained))
+        parts.append(_by_rule(payloads, number, data.take(rows), wanted, needs_reasons))
     order = pc.sort_indices(pa.concat_arrays(places))
     return _joined(parts, order)
 
@@ -115,20 +115,20 @@ def _joined(parts: Sequence[Typed], order: pa.Array | None = None) -> Typed:
     columns = {name: put([part.columns[name] for part in parts]) for name in parts[0].columns}
     if all(part.reasons is None for part in parts):
         return Typed(columns)
-    judged = list(zip(parts, lengths, strict=True))
-    reasons = [part.reasons or pa.nulls(length, pa.string()) for part, length in judged]
-    lost = [part.lost or pa.repeat(pa.scalar(False), length) for part, length in judged]
+    with_lengths = list(zip(parts, lengths, strict=True))
+    reasons = [part.reasons or pa.nulls(length, pa.string()) for part, length in with_lengths]
+    lost = [part.lost or pa.repeat(pa.scalar(False), length) for part, length in with_lengths]
     return Typed(columns, put(reasons), put(lost))
 
 
 def decode_payloads(rule: PayloadRule, fields: Fields, data: pa.Array) -> Typed:
     """Decode these fields of payloads of one format."""
-    carried = [replace(field, kind=carrier(field.kind, field.unit)) for field in fields]
-    return converted(_decoded(rule.format, carried, data), fields, data)
+    as_decoded = [replace(field, kind=decoded_kind(field.kind, field.unit)) for field in fields]
+    return converted(_decoded(rule.format, as_decoded, data), fields, data)
 
 
 def _decoded(form: str, fields: Fields, data: pa.Array) -> Typed:
-    """The fields in the types of their carriers."""
+    """Decode the fields, without the conversion to final types."""
     if form == "text":
         return _halved(_cast, _cast_rows, data, fields)
     single = _single(form)
@@ -221,7 +221,7 @@ def _read_json(data: pa.Array, fields: Fields) -> dict[str, pa.Array] | None:
 
 
 def _tree(fields: Fields, depth: int = 0) -> list[pa.Field]:
-    """The fields in the structure of JSON: fields inside an object are a struct, maps one without fields."""
+    """The fields in the structure of JSON: fields inside an object are a struct, a map is an empty struct."""
     by_key: dict[str, list[Field]] = {}
     for field in fields:
         by_key.setdefault(field.path[depth], []).append(field)
@@ -248,7 +248,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def parse_json(payload: bytes) -> Any:
-    """Decode one JSON object, for decode_rows()."""
+    """Decode one payload in JSON, for decode_rows(). Raises BadPayload if it is not an object; ValueError."""
     value = json.loads(payload, object_pairs_hook=Pairs, parse_constant=_refuse_constant)
     if not isinstance(value, Pairs):
         raise BadPayload(NO_MAP)

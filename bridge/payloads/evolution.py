@@ -20,7 +20,7 @@ __all__ = ["evolved"]
 def evolved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """All columns so far, by name, with their last types.
 
-    Raises SourceOptionError: one has another type, or differs from an earlier one only in case.
+    Raises SourceOptionError if the type of a column may not change so, or if two names differ only in case.
     """
     spelled = {column.lower(): column for column in before}
     for column, kind in now.items():

@@ -1,4 +1,4 @@
-"""Inference of a payload schema from a sample of topics and payloads, and the share of it that fits.
+"""Inference of a payload schema from a sample of topics and payloads, with the share of values that fit.
 
 Topics that differ in levels in the middle share an entry; a level that differs is + in its filter, and a
 column. So do topics that differ in the last level, if their fields are the same (sibling_topics.py). The
@@ -93,7 +93,7 @@ class Inference:
 
     records: int
     entries: list[InferredEntry]
-    unknown: dict[str, int] = field(default_factory=dict)  # filters without an entry: number of records
+    unknown: dict[str, int] = field(default_factory=dict)  # records by filter, if it has no entry
 
     @property
     def text(self) -> str:
@@ -108,11 +108,11 @@ class Inference:
 def infer(topics: Sequence[str], payloads: Sequence[bytes], filters: Sequence[str] = ()) -> Inference:
     """Infer the schema of these records.
 
-    An empty topic is not known, and belongs to the first of `filters`. Without `filters` they are found, and
-    that of the unknown topic is #.
+    An empty topic is unknown: its records belong to the first of `filters`. Without `filters`, they are
+    derived from the topics; that of the unknown topic is #.
     """
     groups: dict[str, list[int]] = defaultdict(list)
-    filter_of = _given(filters) if filters else _found(topics)
+    filter_of = _filter_of_given(filters) if filters else _filter_of_sample(topics)
     for row, topic in enumerate(topics):
         groups[filter_of(topic)].append(row)
     result = Inference(len(topics), [])
@@ -126,7 +126,7 @@ def infer(topics: Sequence[str], payloads: Sequence[bytes], filters: Sequence[st
             result.entries.append(entry)
     if not filters:
         _merge_siblings(result, groups, topics, payloads)
-    _agree(result.entries)
+    _unify_columns(result.entries)
     if filters:
         result.entries.sort(key=lambda entry: filters.index(entry.topic))
     else:
@@ -152,7 +152,7 @@ def _merge_siblings(
 # ---- topics ----
 
 
-def _given(filters: Sequence[str]) -> Callable[[str], str]:
+def _filter_of_given(filters: Sequence[str]) -> Callable[[str], str]:
     patterns = [(name, re.compile(filter_pattern(name), re.DOTALL)) for name in filters]
 
     def filter_of(topic: str) -> str:
@@ -163,26 +163,26 @@ def _given(filters: Sequence[str]) -> Callable[[str], str]:
     return filter_of
 
 
-def _found(topics: Iterable[str]) -> Callable[[str], str]:
-    """The filter of each topic. First and last level are in it if few topics of that length differ there."""
+def _filter_of_sample(topics: Iterable[str]) -> Callable[[str], str]:
+    """Function from a topic to its filter. First and last level are + only if many topics differ there."""
     distinct = {topic: topic.split("/") for topic in topics if topic}
     by_depth: dict[int, list[list[str]]] = defaultdict(list)
     for levels in distinct.values():
         by_depth[len(levels)].append(levels)
-    few_first = {depth: len({each[0] for each in all_}) <= LITERALS_MAX for depth, all_ in by_depth.items()}
+    few_first = {depth: len({each[0] for each in alike}) <= LITERALS_MAX for depth, alike in by_depth.items()}
     groups: dict[tuple[int, str], list[list[str]]] = defaultdict(list)
     for levels in distinct.values():
         groups[_group(levels, few_first)].append(levels)
-    few_last = {key: len({each[-1] for each in all_}) <= LITERALS_MAX for key, all_ in groups.items()}
+    few_last = {key: len({each[-1] for each in alike}) <= LITERALS_MAX for key, alike in groups.items()}
     members: dict[tuple[int, str, str], list[list[str]]] = defaultdict(list)
     filters = {"": "#"}
     for levels in distinct.values():
         members[_key(levels, few_first, few_last)].append(levels)
-    for (depth, first, last), all_ in members.items():
-        middle = [{each[at] for each in all_} for at in range(1, depth - 1)]
+    for (depth, first, last), alike in members.items():
+        middle = [{each[at] for each in alike} for at in range(1, depth - 1)]
         inner = [next(iter(names)) if len(names) == 1 else "+" for names in middle]
         topic_filter = "/".join([first, *inner, last] if depth > 1 else [first])
-        filters |= {"/".join(each): topic_filter for each in all_}
+        filters |= {"/".join(each): topic_filter for each in alike}
     return filters.__getitem__
 
 
@@ -202,7 +202,7 @@ def _key(
 
 
 def _entry(topic_filter: str, topics: Sequence[str], payloads: Sequence[bytes]) -> InferredEntry | None:
-    """The entry; None: the payloads have no format that is known here."""
+    """The entry; None if no payload has a known format, or no field can be a column."""
     is_sparkplug = topic_filter.startswith("spBv1.0/")
     decoded = [_decoded(payload, is_sparkplug) for payload in payloads]
     counts = Counter(form for form, _ in decoded if form)
@@ -226,18 +226,18 @@ def _entry(topic_filter: str, topics: Sequence[str], payloads: Sequence[bytes]) 
 
 
 def _decoded(payload: bytes, is_sparkplug: bool) -> tuple[str, Any]:
-    """The format of a payload and its content; "": unknown."""
+    """Format of a payload, and its content; "" for an unknown format."""
     if is_sparkplug:
-        return _tried("sparkplug", _sparkplug, payload)
+        return _decoded_as("sparkplug", _sparkplug, payload)
     if payload[:1] in {b"{", b" ", b"\t", b"\r", b"\n"}:
-        form, value = _tried("json", parse_json, payload)
+        form, value = _decoded_as("json", parse_json, payload)
         if form:
             return form, value
     byte = payload[0] if payload else 0
-    if 0x80 <= byte <= 0x8F or byte in {0xDE, 0xDF}:  # a map, which CBOR begins with other bytes
-        return _tried("msgpack", unpack_one, payload)
+    if 0x80 <= byte <= 0x8F or byte in {0xDE, 0xDF}:  # a map of msgpack; maps of CBOR begin with other bytes
+        return _decoded_as("msgpack", unpack_one, payload)
     if 0xA0 <= byte <= 0xBF:
-        return _tried("cbor", _cbor, payload)
+        return _decoded_as("cbor", _cbor, payload)
     return _text(payload)
 
 
@@ -249,7 +249,7 @@ def _cbor(payload: bytes) -> Any:
     return formats.cbor()(payload)
 
 
-def _tried(form: str, loads: Callable[[bytes], Any], payload: bytes) -> tuple[str, Any]:
+def _decoded_as(form: str, loads: Callable[[bytes], Any], payload: bytes) -> tuple[str, Any]:
     try:
         value = loaded(loads, form, payload)
     except (BadPayload, SourceOptionError):
@@ -293,8 +293,8 @@ def _free(text: str, names: Collection[str]) -> str:
     return name
 
 
-def _agree(entries: Sequence[InferredEntry]) -> None:
-    """Give a column of several entries one type, or names of its own."""
+def _unify_columns(entries: Sequence[InferredEntry]) -> None:
+    """Give a column of several entries one type. Columns of different types get different names."""
     kinds: dict[str, set[str]] = defaultdict(set)
     for each in (one for entry in entries for one in entry.fields):
         kinds[each.column.lower()].add(each.type)
@@ -313,7 +313,7 @@ def _agree(entries: Sequence[InferredEntry]) -> None:
 
 
 def _measure(result: Inference, groups: dict[str, list[int]], payloads: Sequence[bytes]) -> None:
-    """Count the values that fit, with the decoder of the bridge."""
+    """Count the values that fit. The decoder is that of the bridge."""
     for entry in result.entries:
         (rule,) = Payloads.of(tomllib.loads("\n".join(_lines(entry)))).rules
         rows = groups[entry.topic]
@@ -347,7 +347,7 @@ def _lines(entry: InferredEntry) -> list[str]:
 
 
 def _share(part: int, whole: int) -> str:
-    """A percentage that is 100% only for all, and 0% only for none."""
+    """Percentage of `part`. Only all are 100%, and only zero is 0%."""
     if part in {0, whole}:
         return "100%" if part else "0%"
     return f"{min(max(100 * part / whole, 0.1), 99.9):.1f}%"

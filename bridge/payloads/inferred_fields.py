@@ -25,7 +25,7 @@ from bridge.payloads.undecoded_text import Pairs
 __all__ = ["FoundField", "fields_of"]
 
 MAP_KEYS_MIN = 9  # an object with fewer different keys is no map
-MAP_SHARE_MAX = 0.5  # of the objects that have a key, on average
+MAP_SHARE_MAX = 0.5  # of the objects with a key, on average over the keys
 KEYS_MAX = 4096  # different paths that are counted
 TIME_KEY: Final = re.compile(r"(?:^|_)(?:ts|time|timestamp)(?:$|_)", re.ASCII | re.IGNORECASE)
 TIME_TEXT: Final = re.compile(
@@ -52,12 +52,12 @@ class _Key:
     kinds: Counter[str] = field(default_factory=Counter)
     objects: int = 0
     elements: Counter[str] = field(default_factory=Counter)  # of arrays
-    units: Counter[str] = field(default_factory=Counter)  # as which a number is a time of this century
+    units: Counter[str] = field(default_factory=Counter)  # numbers that are times of this century
     numbers: int = 0
 
 
 def fields_of(values: Iterable[Any]) -> tuple[list[FoundField], list[str]]:
-    """The fields of decoded payloads, and for people: the keys that are left out, with the reason."""
+    """The fields of decoded payloads, and a line for each key that is left out, with the reason."""
     keys: dict[tuple[str, ...], _Key] = {}
     dropped: set[str] = set()
     for value in values:
@@ -117,7 +117,7 @@ def kind_of(value: Any) -> str:
 
 
 def _best(kinds: Mapping[str, int]) -> tuple[str, int]:
-    """The type that most values fit, the narrowest of several, and the number of these values."""
+    """The narrowest type that most values fit, and the number of these values."""
     long, text = kinds.get("long", 0), kinds.get("timestamp", 0) + kinds.get("string", 0)
     fits = {
         "boolean": kinds.get("boolean", 0),
@@ -132,7 +132,7 @@ def _best(kinds: Mapping[str, int]) -> tuple[str, int]:
 
 
 def _chosen(keys: dict[tuple[str, ...], _Key], dropped: set[str]) -> Iterator[FoundField]:
-    closed: set[tuple[str, ...]] = set()  # no fields inside
+    closed: set[tuple[str, ...]] = set()  # paths below which there are no fields
     for path, key in keys.items():
         if any(path[:depth] in closed for depth in range(len(path))):
             continue

@@ -1,10 +1,10 @@
 """Maps in JSON payloads as Arrow columns, by msgspec.
 
 pyarrow's reader has no maps. It checks the payloads, with the keys above each map (decode.py); this module
-then takes the maps out of them. Any doubt about a payload is answered with None: the caller decodes it again.
+then reads the maps. If a payload may be invalid, the result is None, and the caller decodes it again.
 
-A map has no key twice if it has as many entries as its bytes have colons: each entry has one colon, and more
-in its texts.
+No key of a map occurs twice if the number of entries is that of the colons in its bytes: each entry has one
+colon, and texts may add more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ELEMENTS: dict[str, Any] = {"long": int, "double": float, "boolean": bool, "stri
 
 
 def read_maps(payloads: Sequence[bytes], fields: Sequence[Field]) -> dict[str, pa.Array] | None:
-    """The maps of payloads that are objects; None: one does not fit, or is in doubt."""
+    """The maps of payloads that are objects; None if one does not fit, or may be invalid."""
     try:
         return {field.column: _read(payloads, field) for field in fields}
     except (msgspec.MsgspecError, pa.ArrowException, ValueError, OverflowError, RecursionError):
@@ -35,7 +35,7 @@ def read_maps(payloads: Sequence[bytes], fields: Sequence[Field]) -> dict[str, p
 
 @functools.lru_cache(maxsize=256)
 def _decoders(field: Field) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
-    """Of a payload to the objects on the path of the map, and of the bytes of the map."""
+    """Two decoders: of a payload, down the path to the map; of the bytes of the map."""
     kind: Any = msgspec.Raw
     absent: Any = msgspec.Raw(b"null")
     for key in reversed(field.path):
@@ -58,6 +58,6 @@ def _read(payloads: Sequence[bytes], field: Field) -> pa.Array:
             continue
         entries = inner(value)
         if entries is not None and len(entries) != bytes(value).count(b":"):
-            raise ValueError("maybe a key that is there twice")
+            raise ValueError("a key may be there twice")
         maps.append(None if entries is None else list(entries.items()))
     return pa.array(maps, KINDS[field.kind])

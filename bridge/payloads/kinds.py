@@ -19,7 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["ELEMENTS", "KINDS", "UNITS", "WIDER", "carrier", "is_list", "is_map"]
+__all__ = ["ELEMENTS", "KINDS", "UNITS", "WIDER", "decoded_kind", "is_list", "is_map"]
 
 ELEMENTS: Final[dict[str, pa.DataType]] = {
     "long": pa.int64(),
@@ -42,11 +42,11 @@ WIDER: Final[dict[str, frozenset[str]]] = {
     "long": frozenset({"float", "double"}),
     "float": frozenset({"double"}),
 }
-"""Types that a column may change to: every reader joins the files of before and after."""
+"""Types that a column may change to: every reader joins the files before and after the change."""
 
 
-def carrier(kind: str, unit: str = "") -> str:
-    """The type as which a decoder reads a column of this type."""
+def decoded_kind(kind: str, unit: str = "") -> str:
+    """Type in which a decoder reads a column of this final type."""
     if kind == "timestamp":
         return "long" if unit == "ns" else "double" if unit else "string"
     return {"int": "long", "float": "double"}.get(kind, kind)

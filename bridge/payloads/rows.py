@@ -75,7 +75,7 @@ def decode_rows(loads: Callable[[bytes], Any], form: str, data: pa.Array, fields
 
 
 def loaded(loads: Callable[[bytes], Any], form: str, payload: bytes) -> Any:
-    """The content of a payload. Raises BadPayload: it is not in that format; SourceOptionError."""
+    """The content of a payload. Raises BadPayload if it is not in that format; SourceOptionError."""
     try:
         return loads(payload)
     except (BadPayload, SourceOptionError):
@@ -142,7 +142,7 @@ class _Row:
             self._refuse(value, field, str(bad))
 
     def _charge(self, value: Any) -> None:
-        """Raises BadPayload: the values so far, and this one, are longer than the payload allows."""
+        """Count the length of a value. Raises BadPayload if the sum is above the limit for this payload."""
         if self._room >= 0:
             self._room -= sum(1 + len(one) if type(one) in {str, bytes} else 1 for one in _scalars(value))
         if self._room < 0:
@@ -201,7 +201,7 @@ def _element(value: Any, field: Field, kind: str = "") -> Any:
 
 
 def _map(value: Any, field: Field) -> list[tuple[str, Any]]:
-    """The entries of a map. Raises BadPayload: a key that is no text, or there twice."""
+    """The entries of a map. Raises BadPayload if a key is not a text, or occurs twice."""
     pairs = list(value) if isinstance(value, Pairs) else list(value.items())
     entries = {_element(key, field, "string"): _element(inner, field) for key, inner in pairs}
     if None in entries:

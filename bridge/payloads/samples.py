@@ -32,7 +32,10 @@ COLUMNS = ("topic", "payload")
 
 @dataclass(slots=True)
 class Sample:
-    """Topics and payloads of some records. A topic that no MQTT client could use is not known: ""."""
+    """Topics and payloads of some records. A topic name that MQTT does not allow is "" here.
+
+    `too_long`: number of payloads left out. `room_bytes`: bytes of payloads that still fit.
+    """
 
     topics: list[str] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
@@ -40,12 +43,12 @@ class Sample:
     room_bytes: int = SAMPLE_MAX_BYTES
 
     def add(self, topic: str, payload: bytes | None) -> None:
-        """Add a record. A payload that is None, too long, or without room left is only counted."""
+        """Add a record. A payload above the limits, or None, is left out and counted in `too_long`."""
         if payload is None or len(payload) > min(PAYLOAD_MAX_BYTES, self.room_bytes):
             self.too_long += 1
             return
         self.room_bytes -= len(payload)
-        self.topics.append(topic if TOPIC.fullmatch(topic) else "")  # such lines come from another program
+        self.topics.append(topic if TOPIC.fullmatch(topic) else "")  # a line may have any text
         self.payloads.append(payload)
 
 
@@ -79,7 +82,7 @@ def _record(line: bytes) -> tuple[str, bytes]:
 def of_drained_files(root: Path, count: int) -> Sample:
     """Records of the drained files below `root`.
 
-    Raises SourceOptionError: there are none, or none is readable.
+    Raises SourceOptionError if there is no such file, or none of them can be read.
     """
     paths = sorted(path for path in root.rglob("edge=*/dt=*/*") if FileName.parse(as_drained(str(path))))
     if root.name.startswith("dt="):

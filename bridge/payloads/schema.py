@@ -14,11 +14,12 @@
     value = { path = ".", type = "double" }
     meter = { level = 2, type = "int" }                # the second level of the topic, not of the payload
 
-kinds.py has the types, and `unit` of a timestamp. A column of several entries has one type. A field that is
-absent or nil in a payload is null. msgpack and cbor may be a single value, too (path "."). A field of
-sparkplug is the name of a metric, or "#7" for the metric with the alias 7. A path may be a list of keys:
-keys with dots are written in this way. A level is a string (default), long or int, and null if the topic has
-fewer levels.
+Types: long, int, double, float, boolean, string, binary, timestamp, array<T>, map<string,T>
+(bridge/payloads/kinds.py has them, and `unit` of a timestamp). A column of several entries has one type. A
+field that is absent or nil in a payload is null. msgpack and cbor may be a single value, too (path ".").
+A field of sparkplug is the name of a metric, or "#7" for the metric with the alias 7. A path may be a list
+of keys: keys with dots are written in this way. `level` is the number of a level of the topic, from 1 on. Its
+type is string (default), long or int; the column is null if the topic has fewer levels.
 
 Columns in addition to those of the fields:
 

@@ -1,9 +1,9 @@
-"""Sibling topics of a sample: entries that differ only in the last level, and have the same fields, as one.
+"""Sibling topics of a sample: entries with the same fields that differ only in the last level become one.
 
     plant/s1, plant/s2   with the fields temp and hum   ->   plant/+ with temp, hum and the last level
 
-Owns the choice. An entry with a literal last level precedes those that end with +, so plant/status, with
-other fields, keeps its entry. Entries that would take topics of one another stay apart.
+Owns this choice. An entry with a literal last level precedes those that end with +, so plant/status, with
+other fields, keeps its entry. Entries are not merged if the new filter would match topics of another entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["precedence", "siblings"]
 def siblings(
     fields: Mapping[str, Hashable], topics: Mapping[str, Collection[str]]
 ) -> Iterator[tuple[str, list[str]]]:
-    """The filter of each group of siblings, and their filters.
+    """The new filter of each group of siblings, and their present filters.
 
     `fields`: what siblings have in common; `topics`: the topics of the sample; both by filter.
     """

@@ -1,6 +1,6 @@
-"""Levels of topics as columns, by the fields of a payload schema that name a level.
+"""Levels of topics as columns, for the fields of a payload schema that name a level.
 
-Computed once for each topic of a batch, and repeated for its records.
+They are computed once for each topic of a batch, and repeated for its records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def with_levels(
 ) -> Typed:
     """The columns with those of levels; `numbers`: the entry for each topic of the dictionary of `topics`.
 
-    A level that is no number of its type is null, and in the reasons.
+    A level that does not fit its type is null; the reasons of its records name it.
     """
     names = {field.column: field.kind for rule in payloads.rules for field in rule.level_fields}
     names = {name: kind for name, kind in names.items() if name in wanted}
@@ -61,14 +61,14 @@ def with_levels(
 
 
 def _level(topic: str, field: Field | None) -> tuple[str | int | None, str]:
-    """The value of the level, and the reason why there is none."""
+    """The value of the level, and the reason if it does not fit."""
     levels = topic.split("/")
     if field is None or field.level > len(levels):
         return None, ""
     text = levels[field.level - 1]
     if field.kind == "string":
         return text, ""
-    least, most = RANGES[field.kind]
-    if NUMBER.fullmatch(text) and least <= int(text) <= most:
+    value_min, value_max = RANGES[field.kind]
+    if NUMBER.fullmatch(text) and value_min <= int(text) <= value_max:
         return int(text), ""
     return None, entry([field.column], f"no {field.kind}", [text], len(topic.encode()))

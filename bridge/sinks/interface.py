@@ -81,20 +81,20 @@ class Decoding(Protocol):
     """Sink for files that decodes payloads by a payload schema.
 
     A write intent names the schema of its file, and the checkpoint holds that schema. So a file that is put
-    again has the same columns, whatever the configuration has become.
+    again has the same columns, even if the configuration has changed.
     """
 
     @property
     def schema(self) -> tuple[str, str]:
-        """Id and text of the schema for new files; two empty texts: none."""
+        """Id and text of the schema for new files; both are empty without a schema."""
 
     def remember(self, schemas: Mapping[str, str]) -> None:
         """Add schemas of files in flight: text by id. Raises SinkBlocked: one is damaged."""
 
     def evolve(self, columns: Mapping[str, str]) -> dict[str, str]:
-        """All columns of this drain, with their types, from those until now and those of the schema.
+        """All columns of this drain with their types: `columns` of earlier files, and those of the schema.
 
-        Raises SinkBlocked: one has a type that readers cannot join with the earlier one.
+        Raises SinkBlocked if readers cannot join the type of a column with its earlier type.
         """
 
 

@@ -19,7 +19,7 @@ With a payload schema the columns of its fields follow, and after them
                        the reason why the payload could not be decoded; null: every value fits
 
 The column `payload` stays, so nothing is lost, and readers that know nothing of the schema read such files.
-The schema of a file is that of its write intent. It is read when the sink is opened.
+The schema file is read when the sink is opened. A Parquet file has the schema that its write intent names.
 
 Records are no longer bit for bit those of the ring: timestamps are rounded down to microseconds, and
 checksums are absent. The Spark source "brim" reads these files like drained files, with the same rows
@@ -186,7 +186,7 @@ def schema_id(text: str) -> str:
 
 
 def _read(url: str, path: str) -> Payloads:
-    """The payload schema of the file. Raises BadName, SourceOptionError."""
+    """The payload schema of the file. Raises BadName, SourceOptionError, SinkUnavailable."""
     try:
         from bridge.payloads.decode import check_libraries
         from bridge.payloads.schema import Payloads

@@ -1,4 +1,6 @@
-"""Ranges that --retain-days has removed from a table: declared, so that they are not missing.
+"""Removed ranges: offsets of records that --retain-days has removed from a table.
+
+They are declared, so that `brim spark gaps` does not report them as missing.
 
     TABLE.state/removed.json    [{"edge", "stream", "partition", "epoch", "ranges": [[first, last]]}]
 

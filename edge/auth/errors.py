@@ -14,7 +14,6 @@ from edge.errors import EdgeError
 
 __all__ = ["AuthFileError", "PluginError", "text_of"]
 
-
 _ACCESS_REMEDY = "let the broker's user read it, by chgrp and chmod g+r"
 
 
@@ -27,7 +26,7 @@ class AuthFileError(EdgeError):
 
 
 def text_of(file: Path, *, missing: str = "correct the path") -> str:
-    """The text of a password or ACL file; `missing`: the remedy if there is none. Raises AuthFileError."""
+    """The text of a password or ACL file. Raises AuthFileError; `missing`: remedy for an absent file."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:

@@ -5,8 +5,8 @@
 
 Empty lines and lines that begin with # are skipped. A name has no colon and no control character, and at most
 one line of each kind. Owns the parser, which reports all mistakes, and changes of one user. A change replaces
-the file in one step; its owner may read it, and its group if it could before. Never quotes the text after
-the colon.
+the file in one step. Its owner may read it, and its group if the group could read the earlier one. Never
+quotes the text after the colon.
 """
 
 from __future__ import annotations
@@ -143,22 +143,22 @@ def _replace(file: Path, text: str) -> None:
 
 
 def _keep_access(target: Path, descriptor: int) -> None:
-    """Let those read the new file who read the old one: root may change it, a broker reads it by its group.
+    """Keep owner, group and the right of the group to read: root changes the file, the broker reads it.
 
     A first file that root writes into a directory of a group, such as /etc/brim, is readable for that group.
     """
-    is_root, now = os.geteuid() == 0, os.fstat(descriptor)
-    user, group, group_reads = now.st_uid, now.st_gid, False
+    is_root, created = os.geteuid() == 0, os.fstat(descriptor)
+    user, group, group_reads = created.st_uid, created.st_gid, False
     if target.exists():
-        was = target.stat()
-        user, group, group_reads = was.st_uid, was.st_gid, bool(was.st_mode & stat.S_IRGRP)
-    elif is_root and (above := target.parent.stat()).st_gid:
-        entered = stat.S_IRGRP | stat.S_IXGRP
-        group, group_reads = above.st_gid, above.st_mode & entered == entered
+        earlier = target.stat()
+        user, group, group_reads = earlier.st_uid, earlier.st_gid, bool(earlier.st_mode & stat.S_IRGRP)
+    elif is_root and (directory := target.parent.stat()).st_gid:
+        readable = stat.S_IRGRP | stat.S_IXGRP
+        group, group_reads = directory.st_gid, directory.st_mode & readable == readable
     if is_root:
         os.fchown(descriptor, user, group)
     elif group_reads:
-        with suppress(PermissionError):  # not a member of that group: then it may not read the file
+        with suppress(PermissionError):  # not a member of that group, which loses the right to read
             os.fchown(descriptor, -1, group)
     if group_reads and os.fstat(descriptor).st_gid == group:
         os.fchmod(descriptor, 0o640)

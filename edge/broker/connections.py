@@ -43,7 +43,7 @@ __all__ = ["ConnectedClient", "Connections", "audit_facts", "encode_within"]
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
 
-CONNECTION_LINES = AUDIT_BURST - 10  # of connections, and of their ends, at once; then as the audit log
+CONNECTION_LINES = AUDIT_BURST - 10  # of connections at once, and of their ends; later AUDIT_PER_S of each
 
 _SentPacket: TypeAlias = Auth | ConnAck | Disconnect | SubAck | UnsubAck
 
@@ -150,7 +150,7 @@ class Connections:
         `will`: True if the client left without DISCONNECT, so that its will is published [MQTT-3.1.2-8].
         `reason` is sent to an MQTT 5 client first, in DISCONNECT, together with `reference` (another server).
         `reason_string` is the Reason String, sent if the client requested problem information.
-        `cause`: words for the audit log, if there is no `reason`.
+        `cause`: text for the audit log, used without a `reason`.
         """
         client = self._by_connection.pop(connection, None)
         if client is not None and reason is not None and client.version == Version.V5:
@@ -184,7 +184,7 @@ class Connections:
         self._wills.session_ended(session.client_id)
 
     def _record(self, event: str, lines: LineBudget, client_info: ClientInfo, **facts: str) -> None:
-        """Write to the audit log. Text is built within the budget: a whole fleet may reconnect at once."""
+        """Write to the audit log. Builds no text above the budget: a whole fleet may reconnect at once."""
         if audit.isEnabledFor(logging.INFO) and lines.take(self._clock()):
             more: dict[str, object] = dict(facts)
             if left_out := lines.left_out():

@@ -13,10 +13,10 @@ DIGITS_MAX = 10
 
 
 def delayed_target(name: str, delay_max_s: int) -> tuple[int, str] | None:
-    """Seconds and TOPIC of a valid topic name; None: it is no delayed name.
+    """SECONDS and TOPIC of the topic name of a delayed message; None if the name has another form.
 
-    SECONDS are 1 to 10 digits, and at most `delay_max_s`, which is 0 if there are no delayed messages. TOPIC
-    does not begin with $.
+    SECONDS has 1 to 10 digits, and is at most `delay_max_s`; 0: delayed messages are not enabled. TOPIC does
+    not begin with $.
     """
     if not delay_max_s or not name.startswith(DELAYED):
         return None

@@ -318,14 +318,14 @@ class Broker:
                 f" = {limits.topic_max_bytes} or topic_levels_max = {limits.topic_levels_max}",
                 client.version,
             )
-        ruled = name  # the topic that the rules decide about
+        checked_topic = name  # the topic that the access rules decide about
         if self.router.delay_max_s and name.startswith(DELAYED):
             target = delayed_target(name, self.router.delay_max_s)
             if target is None:
                 self._engine.drop_publish(connection, ReasonCode.TOPIC_NAME_INVALID)
                 return
-            ruled = target[1]
-        answer = self._permissions.may_publish(client.client_info, ruled)
+            _, checked_topic = target
+        answer = self._permissions.may_publish(client.client_info, checked_topic)
         self._pending.then(connection, [answer], False, partial(self._authorize_topic, connection, name))
 
     def _authorize_topic(self, connection: int, name: str, allowed: list[bool]) -> None:

@@ -3,7 +3,7 @@
 Owns both. Streams may be added while clients are served: new topics follow the new rules at once, and the
 known topics are moved in steps. Never opens or closes a ring.
 
-Invariant: a topic is in one ring at any time, and its records before that stay in the earlier ring.
+Invariant: a topic has one ring at any time. Records from before a move stay in the earlier ring.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ringbuf import Ring, Writer
 
 __all__ = ["EngineRings", "PartitionLike", "StreamRules"]
 
-MOVES = 256  # places of the table of topics that are examined between two yields, at most
-MATCHES = 25_600  # filters of streams that are tried meanwhile: about 0.2 ms
+PLACES_MAX = 256  # places of the table of topics that are examined between two yields
+FILTERS_TRIED_MAX = 25_600  # filters of streams that are tried between two yields: about 0.2 ms
 
 
 class LogUse(Protocol):
@@ -61,12 +61,12 @@ StreamRules: TypeAlias = "Sequence[tuple[Sequence[str], Sequence[PartitionLike]]
 
 
 class EngineRings:
-    """Rings that the engine has, and streams: topics to rings. Everything runs on the broker's thread."""
+    """Table of the rings that the engine has, and of the streams. All methods run on the broker's thread."""
 
     def __init__(
         self, engine: Engine, journal: SessionJournal, durability: RingDurability, streams: StreamRules
     ) -> None:
-        """Create it without rings: the engine gets each with its first topic. `streams`: as of Router."""
+        """Create the table without rings: the engine gets a ring with its first topic."""
         self._engine = engine
         self._journal = journal
         self._durability = durability
@@ -114,10 +114,10 @@ class EngineRings:
     # ---- streams ----
 
     def add_streams(self, streams: StreamRules) -> None:
-        """Use other streams from now on: the present ones in their order, and more between them.
+        """Use `streams` from now on: the present streams in their order, and added ones between them.
 
-        Known topics stay in their rings until moving_topics(). `partition_of` must decide by the same streams
-        when this returns. Raises OverflowError, MemoryError; then the earlier streams stay.
+        Known topics stay in their rings until moving_topics(). The router's `partition_of` must use the same
+        streams when this returns. Raises OverflowError, MemoryError: the earlier streams stay.
         """
         known = self._places
         new = [ring for _, partitions in streams for ring in partitions if ring.name not in known]
@@ -131,7 +131,7 @@ class EngineRings:
             raise
 
     def moving_topics(self, done: Callable[[int], object]) -> Steps[None]:
-        """Move topics that belong to an added stream now to its rings; call `done` with their number.
+        """Steps that move topics to the rings of added streams, then call `done` with the number of topics.
 
         Queues, in-flight windows and retained messages keep the records that the earlier rings have.
         """
@@ -139,7 +139,7 @@ class EngineRings:
         first: int | None = 0
         try:
             while first is not None:
-                places = max(1, min(MOVES, MATCHES // self._filter_count))
+                places = max(1, min(PLACES_MAX, FILTERS_TRIED_MAX // self._filter_count))
                 count, first = self._engine.topics_move(first, places)
                 moved += count
                 yield
@@ -162,7 +162,7 @@ class EngineRings:
         }
 
     def _forget_ring(self, ring_name: str) -> None:
-        """Take back number_of() for a ring without records."""
+        """Undo number_of() for a ring without records."""
         ring_number = self._numbers.pop(ring_name, None)
         if ring_number is not None:
             self._durability.end(ring_name)

@@ -81,8 +81,9 @@ class InternalPublisher:
         return self.offer(topic, payload, flags, properties) == OK
 
     def offer(self, topic: str, payload: bytes, flags: int, properties: bytes) -> int | None:
-        """As store(), for a caller that repeats: OK, FULL or another code of the engine; None: the topic is
-        invalid, or the table of topics is full.
+        """Like store(), for callers that repeat. Returns OK, FULL or another code of the engine.
+
+        None: the topic is invalid, or the table of topics is full.
         """
         if self._waiting:
             return FULL

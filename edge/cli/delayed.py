@@ -6,7 +6,7 @@
 A client publishes to $delayed/SECONDS/TOPIC; the broker publishes the message to TOPIC after SECONDS. Only
 the broker's own user and root may cancel.
 
-Exit status: 0 done, 1 a message does not wait (any more), 2 wrong arguments, 3 no broker is reachable,
+Exit status: 0 done, 1 no message with one of the numbers waits, 2 wrong arguments, 3 no broker is reachable,
 4 refused, with the reason.
 """
 
@@ -55,9 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb and return its exit status."""
+    """Run `brim delayed` and return its exit status."""
     if (arguments.what == "cancel") != bool(arguments.ids):
-        raise EdgeError("cancel needs numbers, and ls takes none", hint="brim delayed cancel 17 18")
+        hint = "write `brim delayed cancel 17 18`, or `brim delayed ls`"
+        raise EdgeError("cancel needs numbers of messages, and ls has none", hint=hint)
     with Connection(arguments.runtime_dir) as connection:
         if arguments.what == "cancel":
             return _cancel(connection, arguments.ids, as_json=arguments.json)
@@ -74,7 +75,7 @@ def _messages(connection: Connection) -> Iterator[Row]:
 
 
 def _facts(row: Row) -> Row:
-    """The row for JSON, whose keys are those of `brim sub --json`."""
+    """The row for --json, with the keys of `brim sub --json`."""
     facts = {
         "id": row["id"],
         "topic": row["topic"],

@@ -1,9 +1,10 @@
 """Check the machine, the files and the network of a broker, and name the fix of each mistake.
 
 Works with and without a running broker, and changes nothing. Without options it checks the broker of this
-user; if there is none, the service of the system, with its configuration, its directories and the rights of
-its user, which needs root. Otherwise run it as the broker's user. Exit status: 0 all is well, 1 warnings, 2
-errors.
+user. If this user has none, it checks the service of the system, with the configuration, the directories and
+the rights of its user; only root may do that. In all other cases run it as the broker's user.
+
+Exit status: 0 all is well, 1 warnings, 2 errors.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if (service := _service(arguments)) is not None:
         if not service.enter():
-            fix = "run it by root: `sudo brim doctor`"
+            fix = "run `sudo brim doctor`"
             yield error("service", f"{service.unit} runs as user {service.user}", "of this user", fix)
             return
         arguments.config = service.config
@@ -88,9 +89,9 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _service(arguments: argparse.Namespace) -> SystemdService | None:
-    """The service of the system, if nothing else is chosen."""
+    """The service of the system, if no option or broker of this user selects another one; otherwise None."""
     chosen = (arguments.config, arguments.runtime_dir, arguments.state_dir)
-    if any(it is not None for it in chosen) or control_socket(default_runtime_dir()).exists():
+    if any(option is not None for option in chosen) or control_socket(default_runtime_dir()).exists():
         return None
     return installed_service(instance())
 

@@ -1,7 +1,7 @@
 """Catalogue of errors: each class with its meaning, and each message with its remedy, from the source.
 
 Owns the reading of calls that make an error, in the packages as they are installed, so it needs no file of
-its own. A text that is computed stands as an ellipsis. The name of a class is stable: programs catch it, and
+its own. An ellipsis stands for a computed text. The name of a class is stable: programs catch it, and
 people search for it. `brim explain` and docs/reference/errors.md print the catalogue.
 """
 
@@ -36,14 +36,16 @@ class ErrorClass(NamedTuple):
 
 
 def code_of(error: Exception) -> str:
-    """The code of an error: the name of its class; "" if the catalogue says no more than the error itself."""
+    """The code of an error: the name of its class; "" for the general classes, about which the catalogue has
+    no more than the error itself.
+    """
     kind = type(error)
     is_root = BrimError in kind.__bases__ or not issubclass(kind, BrimError)
     return "" if is_root or not kind.__module__.endswith(".errors") else kind.__name__
 
 
 def catalog(name: str = "") -> dict[str, ErrorClass]:
-    """The class of this name; all classes without one. Empty: there is none."""
+    """Classes by name: the class of this name, or all classes if `name` is empty. Empty: no such class."""
     texts = {path: path.read_text(encoding="utf-8") for path in _sources()}
     trees = {path: ast.parse(text) for path, text in texts.items() if not name or name in text}
     classes = {error.name: error for path, tree in trees.items() for error in _classes(path, tree)}

@@ -3,7 +3,7 @@
     brim explain CannotConnect        meaning, messages and remedies
     brim explain                      all codes
 
-Commands print the code of an error below its remedy. The reference has the same texts on one page: errors.
+Commands print the code of an error below its remedy. The page "Errors" of the reference has the same texts.
 
 Exit status: 0 done, 2 there is no such code.
 """

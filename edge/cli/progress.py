@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 __all__ = ["progress", "waiting"]
 
-SHOW_AFTER_S = 1.0  # of a spinner: most work is done by then
+SHOW_AFTER_S = 1.0  # for spinners: most work ends earlier
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def progress(
 
 @contextmanager
 def waiting(title: str) -> Iterator[Callable[[], None]]:
-    """Show a spinner with the time so far, after a second. Yields a function to call before other output."""
+    """Show a spinner with the elapsed time, after a second. Yields a function that ends it."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     for library in ("pyarrow", "msgpack"):
         if importlib.util.find_spec(library) is None:
             raise EdgeError(f"{library} is not installed", hint="pip install 'brim[spark]'")
-    from bridge.payloads.infer import infer
+    from bridge.payloads.infer import ENTRIES_MAX, infer
 
     sample = _sample(arguments)
     if not sample.topics:
@@ -90,11 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
         )
     _write(inference, arguments)
     for topic, records in inference.unknown.items():
-        text = f"no entry for {topic}: {count_in_words(records)} records without a known format"
+        text = f"no entry for {topic}: {count_in_words(records)} records"
         print(f"brim schema: {escaped(text)}", file=sys.stderr)
+    if inference.unknown:
+        text = f"entries need a known format, and are at most {ENTRIES_MAX}; select topics with --topic"
+        print(f"brim schema: {text}", file=sys.stderr)
     if sample.too_long:
         count = count_in_words(sample.too_long)
-        print(f"brim schema: {count} payloads left out: too many bytes; lower --sample", file=sys.stderr)
+        text = f"{count} payloads left out: above 1 MiB, or above 128 MiB together; lower --sample"
+        print(f"brim schema: {text}", file=sys.stderr)
     return Exit.INCOMPLETE if inference.unknown else Exit.OK
 
 
@@ -141,7 +145,7 @@ def _of_broker(arguments: argparse.Namespace, count: int) -> Sample:
 def _write(inference: Inference, arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         try:
-            with open(arguments.output, "x", encoding="utf-8", opener=_private) as file:
+            with open(arguments.output, "x", encoding="utf-8", opener=_create) as file:
                 file.write(inference.text)
         except FileExistsError as error:
             raise UsageError(f"{arguments.output} exists", hint="name another file, or remove it") from error
@@ -153,5 +157,5 @@ def _write(inference: Inference, arguments: argparse.Namespace) -> None:
         print(inference.text, end="")
 
 
-def _private(path: str, flags: int) -> int:
+def _create(path: str, flags: int) -> int:
     return os.open(path, flags, 0o644)

@@ -42,7 +42,7 @@ def unreadable_by_service(config_file: Path, config: Config) -> Iterator[str]:
         return
     group = _name(own.st_gid)
     for key, file in named_files(config):
-        if not file.exists():  # named by the check of its own section
+        if not file.exists():  # the check of its section reports it
             continue
         status = file.stat()
         of_group = status.st_gid == own.st_gid and status.st_mode & stat.S_IRGRP

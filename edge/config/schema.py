@@ -291,10 +291,10 @@ class Consumers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Delayed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Delayed messages, in [delayed]: what a client publishes to $delayed/SECONDS/TOPIC is published to TOPIC
-    after SECONDS.
+    """Delayed messages, in [delayed].
 
-    They wait in an SQLite file, up to a restart and beyond it.
+    A message to $delayed/SECONDS/TOPIC is published to TOPIC after SECONDS. Until then it waits in an SQLite
+    file, which a start of the broker reads.
     """
 
     enabled: bool = False
@@ -304,13 +304,13 @@ class Delayed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval: also a power cut, except for the messages of the last second; the file is in state_dir. disk:
     also a power cut; PUBACK waits for the sync of the file."""
     delay_max_s: Annotated[int, Meta(ge=1, le=10 * 365 * 86_400)] = 30 * 86_400
-    """Longest delay. A message with a longer one is refused (0x90, Topic Name Invalid)."""
+    """Longest delay. A message with a longer delay is refused (0x90, Topic Name Invalid)."""
     messages_max: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
-    """Messages that wait at once. Beyond it publishers wait, and are refused after 200 ms (0x97, Quota
-    Exceeded)."""
+    """Highest number of waiting messages. At the limit publishers wait, and are refused after 200 ms (0x97,
+    Quota Exceeded)."""
     messages_max_bytes: Annotated[int, Meta(ge=MIB, le=1 << 40)] = GIB
-    """Bytes of waiting messages: topic, payload, properties, and 64 for each. The file is up to half as
-    large again."""
+    """Highest sum of bytes of waiting messages: topic, payload, properties, and 64 for each message. The file
+    may be 1.5 times as large."""
 
 
 class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

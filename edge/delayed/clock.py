@@ -1,11 +1,11 @@
-"""Clock of the store: measures delays, whatever happens to the wall clock.
+"""Clock of the store: measures delays independently of the wall clock.
 
 Owns the time scale of due times. While the broker runs, the scale follows the boot-time clock, which the
 wall clock does not affect, and which continues while the machine sleeps. The store keeps pairs of scale and
 wall time. Over a restart the scale advances by the wall time since the last pair, never backwards.
 
-Invariant: a jump of the wall clock while the broker runs neither delivers a message early nor late. A jump
-while the broker is stopped counts as time that has passed, or as none if it is backwards.
+Invariant: a jump of the wall clock while the broker runs makes no message early or late. A jump forwards
+while the broker is stopped counts as passed time; a jump backwards counts as zero.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 __all__ = ["StoreClock"]
 
-JUMP_NS = 500_000_000  # a difference of wall and scale that is worth a new pair
+JUMP_MIN_NS = 500_000_000  # a smaller change of wall time minus scale needs no new pair
 
 
 def _boot_ns() -> int:
@@ -35,29 +35,29 @@ class StoreClock:
         self._boot_ns, self._wall_ns = boot_ns, wall_ns
         wall, boot = wall_ns(), boot_ns()
         scale = wall if saved is None else saved[0] + max(0, wall - saved[1])
-        self._ahead_ns = scale - boot  # of the scale, of the boot-time clock
-        self._wall_ahead_ns = wall - boot  # at the last reading of both
-        self._saved_ahead_ns = wall - scale
+        self._scale_minus_boot_ns = scale - boot  # constant while the process runs
+        self._wall_minus_boot_ns = wall - boot  # at the last reading of both clocks
+        self._saved_wall_minus_scale_ns = wall - scale  # at the last pair()
 
     def now_ns(self) -> int:
         """The present time on the scale."""
-        return self._boot_ns() + self._ahead_ns
+        return self._boot_ns() + self._scale_minus_boot_ns
 
     def pair(self) -> tuple[int, int]:
         """Scale and wall time, to be saved."""
         scale, wall = self.now_ns(), self._wall_ns()
-        self._saved_ahead_ns = wall - scale
+        self._saved_wall_minus_scale_ns = wall - scale
         return scale, wall
 
     def has_jumped(self) -> bool:
         """True if the wall clock has jumped since the last pair()."""
-        return abs(self._wall_ns() - self.now_ns() - self._saved_ahead_ns) > JUMP_NS
+        return abs(self._wall_ns() - self.now_ns() - self._saved_wall_minus_scale_ns) > JUMP_MIN_NS
 
     def arrived_ns(self) -> Callable[[int], int]:
-        """Function that converts the wall time of a record, read now, into its arrival on the scale."""
+        """Function from the wall time of a record to its arrival on the scale. Only for records read now."""
         boot = self._boot_ns()
         wall = self._wall_ns()
-        usual = min(wall, boot + self._wall_ahead_ns)  # without a jump forwards since the last reading
-        self._wall_ahead_ns = wall - boot
-        now = boot + self._ahead_ns
-        return lambda timestamp_ns: now - max(0, usual - timestamp_ns)
+        without_jump = min(wall, boot + self._wall_minus_boot_ns)  # forwards, since the last reading
+        self._wall_minus_boot_ns = wall - boot
+        now = boot + self._scale_minus_boot_ns
+        return lambda timestamp_ns: now - max(0, without_jump - timestamp_ns)

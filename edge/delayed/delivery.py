@@ -2,13 +2,13 @@
 
     take       a batch of records from the ring
     publish    messages that are due
-    commit     insert the taken, remove the published, store the place in the ring: one transaction
-    release    the batch, whose memory the ring may overwrite now
+    commit     insert the taken messages, remove the published ones, store the next offset: one transaction
+    release    the batch: the ring may overwrite its records now
 
-Owns the thread and the order. Never touches the MQTT thread, except through DelayedPublisher.
+Owns the thread and the order of these steps. Runs nothing on the MQTT thread, except by DelayedPublisher.
 
-Invariants: the ring keeps a record until the store has it. A published message is removed before another one
-is published: kill -9 repeats at most BATCH messages. A message never leaves early. A failed transaction is
+Invariants: the ring keeps a record until the store has it. Published messages are removed before others are
+published: kill -9 repeats at most BATCH_MAX messages. A message never leaves early. A failed transaction is
 repeated unchanged, and nothing is published meanwhile.
 """
 
@@ -42,14 +42,14 @@ __all__ = ["DelayedLimits", "DelayedMessages"]
 
 log = logging.getLogger(__name__)
 
-BATCH = 1_024  # records taken, and messages published, in one transaction
-BATCH_BYTES = 4 << 20
+BATCH_MAX = 1_024  # records taken, and messages published, in one transaction
+BATCH_MAX_BYTES = 4 << 20
 RETRY_NS = 1_000_000_000  # after a stream has refused a message
 RETRY_S = 1.0  # after a failed transaction
-SYNC_S = 1.0  # of commits for which no publisher waits
-JUMP_LOOK_S = 10.0
+SYNC_S = 1.0  # longest time without a sync of commits for which no publisher waits
+JUMP_CHECK_S = 10.0  # between two checks of the wall clock for a jump
 FLAGS = FLAG_QOS | FLAG_RETAIN | FLAG_EXPIRY
-SECONDS_MAX = 10 * 365 * 86_400  # as in the configuration; delay_max_s holds for new messages
+SECONDS_MAX = 10 * 365 * 86_400  # highest delay_max_s; the ring may hold messages from before it was lowered
 NS = 1_000_000_000
 INTEGER_MAX = (1 << 63) - 1  # of SQLite
 
@@ -69,7 +69,7 @@ class _Transaction(Struct):
     added: list[DelayedMessage] = []
     removed: list[StoredMessage] = []
     postponed: list[tuple[int, int]] = []
-    place: tuple[int, int] = (0, 0)
+    ring_cursor: tuple[int, int] = (0, 0)
     answers: list[Callable[[], object]] = []
 
     @property
@@ -90,11 +90,11 @@ class DelayedMessages:
     ) -> None:
         self.totals: Counter[str] = Counter()
         self._ring, self._reader = partition.ring, partition.reader
-        self._bell = partition.ring.reader(name="delayed bell", local=True)
+        self._wakeup_reader = partition.ring.reader(name="delayed wakeup", local=True)
         self._store, self._publisher, self._limits = store, publisher, limits
         self._clock = clock or StoreClock(store.clock)
-        self._wall_ahead_ns = 0  # of the scale
-        self._commit: _Transaction | None = None  # failed, to be repeated
+        self._wall_ahead_ns = 0  # wall time minus time of the store's clock
+        self._transaction: _Transaction | None = None  # begun, not committed
         self._cancels: deque[tuple[int, Future[bool]]] = deque()
         self._refusal = 0
         self.failure = ""
@@ -105,10 +105,10 @@ class DelayedMessages:
         self._thread = threading.Thread(target=self._run, name="brim-delayed")
 
     def start(self) -> None:
-        """Continue where the last run has stopped."""
+        """Start the thread. It continues after the last stored record."""
         self._seek()
         self._publisher.stored(self._reader.offset)
-        self._wall_ahead_ns = self._measured_ahead()
+        self._wall_ahead_ns = self._measure_wall_ahead()
         log.info("delayed messages continued %s", pairs(messages=self._store.messages))
         self._thread.start()
 
@@ -119,7 +119,7 @@ class DelayedMessages:
         if self._thread.is_alive():
             self._thread.join()
         self._wakeup.close()
-        self._bell.close()
+        self._wakeup_reader.close()
         self._store.close()
         for _, answer in self._cancels:
             answer.cancel()
@@ -136,7 +136,7 @@ class DelayedMessages:
         }
 
     def page(self, after: tuple[int, int], limit: int, payload_max: int) -> list[dict[str, Any]]:
-        """Messages behind (due_ns, id), in the order of delivery; `due_unix_ns` is wall time. Reads files."""
+        """Messages after (due_ns, id), in the order of delivery; `due_unix_ns` is wall time. Reads files."""
         after = (min(max(after[0], -1), INTEGER_MAX), min(max(after[1], 0), INTEGER_MAX))
         rows = list_messages(self._store.path, after, limit, payload_max)
         for row in rows:
@@ -144,7 +144,7 @@ class DelayedMessages:
         return rows
 
     def cancel(self, message_id: int) -> Future[bool]:
-        """Remove a message. False: the store does not have it."""
+        """Remove a message. The result is False if the store does not have it."""
         answer: Future[bool] = Future()
         if not 0 < message_id < INTEGER_MAX:
             answer.set_result(False)
@@ -158,17 +158,17 @@ class DelayedMessages:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                if not self._round():
+                if not self._run_transaction():
                     self._sleep()
             except sqlite3.Error as error:
-                self._failed(error)
+                self._store_failed(error)
             except Exception:
-                log.exception("delayed messages not served for a moment")
+                log.exception("delayed messages failed, repeated after a pause %s", pairs(pause_s=RETRY_S))
                 self._event.wait(RETRY_S)
 
     def _seek(self) -> None:
-        """Continue behind the last stored record, if the ring still is the one that it came from."""
-        epoch, offset = self._store.place
+        """Continue after the last stored record, if the ring still has the epoch of that record."""
+        epoch, offset = self._store.ring_cursor
         extremes = self._ring.extremes()
         if epoch == self._ring.epoch and offset <= extremes.end_offset:
             try:
@@ -177,33 +177,33 @@ class DelayedMessages:
                 self._reader.seek(error.nearest)
                 log.error("delayed messages lost in the ring %s", pairs(records=error.nearest - offset))
 
-    def _round(self) -> bool:
+    def _run_transaction(self) -> bool:
         """One transaction. False if there was nothing to do."""
         self._event.clear()
-        if self._commit is None:
-            # kept from the beginning: a failure at any step repeats the commit, and the ring waits for it
-            self._commit = _Transaction(place=(self._ring.epoch, self._reader.offset))
-            self._cancel(self._commit)
-            self._take(self._commit)
-            self._publish_due(self._commit)
-        transaction = self._commit
+        if self._transaction is None:
+            # Kept from its first step on: after a failure at any step, this same transaction is committed.
+            self._transaction = _Transaction(ring_cursor=(self._ring.epoch, self._reader.offset))
+            self._cancel(self._transaction)
+            self._take(self._transaction)
+            self._publish_due(self._transaction)
+        transaction = self._transaction
         if not transaction.is_empty:
             self._store.apply(
                 transaction.added,
                 transaction.removed,
                 transaction.postponed,
-                transaction.place,
+                transaction.ring_cursor,
                 self._clock.pair(),
             )
         self._committed(transaction)
         return not transaction.is_empty
 
     def _committed(self, transaction: _Transaction) -> None:
-        self._commit = None
+        self._transaction = None
         self.failure = ""
         if transaction.batch is not None:
             transaction.batch.release()
-            self._publisher.stored(transaction.place[1])
+            self._publisher.stored(transaction.ring_cursor[1])
         for answer in transaction.answers:
             answer()
         self._refuse(ReasonCode.QUOTA_EXCEEDED if self._is_full() else ReasonCode.SUCCESS)
@@ -243,7 +243,7 @@ class DelayedMessages:
         if self._is_full():
             return
         try:
-            batch = self._reader.read_many(min(BATCH, self._limits.messages_max - self._store.messages))
+            batch = self._reader.read_many(min(BATCH_MAX, self._limits.messages_max - self._store.messages))
         except RingError as error:
             log.error("delayed records damaged in the ring, skipped %s", pairs(reason=error))
             self._reader.skip()
@@ -261,14 +261,14 @@ class DelayedMessages:
             flags, payload = record.flags & FLAGS, record.bytes()
             transaction.added.append(DelayedMessage(due_ns, topic, flags, record.properties, payload))
         transaction.batch = batch
-        transaction.place = (self._ring.epoch, batch.offsets[-1] + 1)
+        transaction.ring_cursor = (self._ring.epoch, batch.offsets[-1] + 1)
 
     # ---- to the topics ----
 
     def _publish_due(self, transaction: _Transaction) -> None:
         now_ns = self._clock.now_ns()
         cancelled = {message.id for message in transaction.removed}
-        found = self._store.due(now_ns, BATCH, BATCH_BYTES)
+        found = self._store.due(now_ns, BATCH_MAX, BATCH_MAX_BYTES)
         due = [message for message in found if message.id not in cancelled]
         intact = [message for message in due if message.is_intact]
         for message in due:
@@ -293,19 +293,19 @@ class DelayedMessages:
         """Wait for a record, a due message or a command."""
         if not self._is_full():
             if not self._armed:
-                self._bell.seek_latest()
+                self._wakeup_reader.seek_latest()
                 self._armed = True
-                self._wakeup.watch(self._bell, self._rang)
+                self._wakeup.watch(self._wakeup_reader, self._record_came)
             if self._reader.lag:
                 return
         if self._cancels or self._stopping:
             return
         if self._clock.has_jumped():
-            self._store.apply((), (), (), self._store.place, self._clock.pair())
-            self._wall_ahead_ns = self._measured_ahead()
+            self._store.apply((), (), (), self._store.ring_cursor, self._clock.pair())
+            self._wall_ahead_ns = self._measure_wall_ahead()
         self._event.wait(self._pause_s())
 
-    def _rang(self) -> None:
+    def _record_came(self) -> None:
         self._armed = False
         self._event.set()
 
@@ -315,10 +315,10 @@ class DelayedMessages:
         if self._sync_at is not None:
             pauses.append(self._sync_at - time.monotonic())
         if (due_ns := self._store.next_due_ns()) is not None:
-            pauses += [(due_ns - self._clock.now_ns()) / NS, JUMP_LOOK_S]
+            pauses += [(due_ns - self._clock.now_ns()) / NS, JUMP_CHECK_S]
         return max(0.0, min(pauses)) if pauses else None
 
-    def _measured_ahead(self) -> int:
+    def _measure_wall_ahead(self) -> int:
         scale, wall = self._clock.pair()
         return wall - scale
 
@@ -334,7 +334,7 @@ class DelayedMessages:
                 pairs(cause=cause),
             )
 
-    def _failed(self, error: sqlite3.Error) -> None:
+    def _store_failed(self, error: sqlite3.Error) -> None:
         self.failure = str(error)
         is_damage = isinstance(error, sqlite3.DatabaseError) and not isinstance(
             error, sqlite3.OperationalError
@@ -342,8 +342,8 @@ class DelayedMessages:
         if is_damage:
             self.totals["damaged"] += self._store.messages
             self._store.rename(str(error))
-            if self._commit is not None:  # their messages were in the renamed file
-                self._commit.removed, self._commit.postponed = [], []
+            if self._transaction is not None:  # these messages were in the renamed file
+                self._transaction.removed, self._transaction.postponed = [], []
             return
         if self._may_warn():
             log.error("delayed messages not stored, repeated each second %s", pairs(reason=error))

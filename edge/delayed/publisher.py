@@ -1,6 +1,6 @@
-"""Publisher of due messages: the part of edge.delayed that meets the MQTT thread.
+"""Publisher of due messages: the only part of edge.delayed that runs work on the MQTT thread.
 
-Owns the calls to that thread. Messages are published in slices, so that clients are served in between. A
+Owns these calls. Messages are published in slices, so that clients are served in between. A
 message to a stream of durability "disk" counts as published after the sync of its log.
 """
 
@@ -26,8 +26,8 @@ __all__ = ["DelayedPublisher"]
 
 log = logging.getLogger(__name__)
 
-SLICE = 128  # messages, about a millisecond
-LOOK_S, SYNC_LOOK_S, SYNC_WAIT_S = 0.5, 0.002, 5.0
+SLICE_MAX = 128  # messages: about a millisecond of the MQTT thread
+POLL_S, SYNC_POLL_S, SYNC_WAIT_MAX_S = 0.5, 0.002, 5.0
 
 Result = tuple[list[int | None], list[tuple[Ring, int]]]
 
@@ -42,8 +42,9 @@ class DelayedPublisher:
         call: Callable[[Callable[[], object]], object],
         synced_rings: Callable[[], Sequence[Ring]],
     ) -> None:
-        """Create it. `submit` and `call` run a function on the MQTT thread; `synced_rings`: those of streams
-        of durability "disk", called on the MQTT thread.
+        """Create the publisher. `submit` and `call` run a function on the MQTT thread.
+
+        `synced_rings` returns the rings of streams of durability "disk"; it is called on the MQTT thread.
         """
         self._broker, self._submit, self._call = broker, submit, call
         self._synced_rings = synced_rings
@@ -59,7 +60,7 @@ class DelayedPublisher:
         for part in _slices(messages):
             answer: Future[Result] = self._submit(partial(self._offer, part))
             while not answer.done() and not self.stopping:
-                wait([answer], LOOK_S)
+                wait([answer], POLL_S)
             if not answer.done():
                 break
             codes, changed = answer.result()
@@ -77,7 +78,7 @@ class DelayedPublisher:
         self._call(partial(self._broker.router.durability.upstream, RING, offset, ()))
 
     def _offer(self, messages: Sequence[StoredMessage]) -> Result:
-        """On the MQTT thread."""
+        """Publish on the MQTT thread. Returns the results, and the new ends of synced rings that grew."""
         rings = self._synced_rings()
         before = [ring.extremes().end_position for ring in rings]
         offer = self._broker.own_messages.offer
@@ -87,16 +88,16 @@ class DelayedPublisher:
         return codes, [(ring, end) for ring, begin, end in rows if end != begin]
 
     def _wait_for_sync(self, ends: dict[Ring, int]) -> None:
-        until = time.monotonic() + SYNC_WAIT_S
+        until = time.monotonic() + SYNC_WAIT_MAX_S
         for ring, end in ends.items():
             while ring.extremes().durable_position < end and not self.stopping:
                 if time.monotonic() > until:
                     log.warning("delayed messages published, not yet synced %s", pairs(ring=ring.name))
                     return
-                time.sleep(SYNC_LOOK_S)
+                time.sleep(SYNC_POLL_S)
 
 
 def _slices(messages: Sequence[StoredMessage]) -> Iterator[list[StoredMessage]]:
     rest = iter(messages)
-    while part := list(islice(rest, SLICE)):
+    while part := list(islice(rest, SLICE_MAX)):
         yield part

@@ -39,8 +39,8 @@ class DelayedPartition(Struct, frozen=True):
     durability: StoreGate
     reader: Reader
 
-    def before(self, partition_of: Callable[[str], PartitionLike]) -> Callable[[str], PartitionLike]:
-        """`partition_of`, with this partition for topics of delayed messages."""
+    def with_delayed(self, partition_of: Callable[[str], PartitionLike]) -> Callable[[str], PartitionLike]:
+        """`partition_of`, but with this partition for topics of delayed messages."""
         return lambda name: self if name.startswith(DELAYED) else partition_of(name)
 
     def close(self) -> None:
@@ -50,8 +50,9 @@ class DelayedPartition(Struct, frozen=True):
 
 
 def open_partition(config: Config, epochs: Epochs) -> DelayedPartition:
-    """The ring in the runtime directory, as large as the smallest ring of a stream, so that it takes every
-    packet. Raises RingsUnavailable.
+    """Open or create the ring in the runtime directory. Raises RingsUnavailable.
+
+    It is as large as the smallest ring of a stream, so that each packet that fits there fits into it.
     """
     ring, writer = ring_to_write(
         config.runtime_dir / RING,

@@ -1,13 +1,13 @@
 """Store of delayed messages: an SQLite file with an index on the due time.
 
     message    id, due_ns (scale of clock.py), topic, flags, properties and payload as in a record, checksum
-    state      one row: epoch and offset of the ring from which on records are not stored yet; number and
-               bytes of messages; a pair of scale and wall time
+    state      one row: epoch of the ring, offset of its first record that is not stored yet; number and bytes
+               of messages; a pair of scale and wall time
 
 Owns the file and its format. Rule for change: another schema gets another user_version.
 
-Each transaction inserts messages together with the place in the ring, so that a kill neither loses nor
-repeats one. A file that SQLite cannot read is renamed to NAME.bad; the store is empty then.
+Each transaction inserts messages together with that offset, so that a kill neither loses nor repeats a
+record of the ring. A file that SQLite cannot read is renamed to NAME.bad, and the store begins empty.
 
 Invariants: memory is bounded by CACHE_BYTES and one batch, however many messages there are. Identifiers are
 never used twice.
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 APPLICATION_ID = 0x4272646C
 FILE_NAME = "delayed.sqlite"
 CACHE_BYTES = 16 << 20
-WAL_PAGES = 1_000  # a checkpoint moves so many pages from the journal to the file
+WAL_PAGES = 1_000  # of the write-ahead log; then SQLite moves them to the file
 OVERHEAD_BYTES = 64  # of a message in table and index
 FILE_MODE = 0o640
 
@@ -70,12 +70,12 @@ class DelayedMessage(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes that count for the limit."""
+        """Bytes that count for messages_max_bytes."""
         return len(self.topic.encode()) + len(self.properties) + len(self.payload) + OVERHEAD_BYTES
 
     @property
     def checksum(self) -> int:
-        """CRC-32 of all that a subscriber gets."""
+        """CRC-32 of topic, flags, properties and payload."""
         head = zlib.crc32(self.topic.encode() + b"\0%d\0%d\0" % (self.flags, len(self.properties)))
         return zlib.crc32(self.payload, zlib.crc32(self.properties, head))
 
@@ -88,14 +88,14 @@ class StoredMessage(DelayedMessage, frozen=True):
 
 
 class DelayedStore:
-    """The store. Used by one thread. Methods raise sqlite3.Error; after it nothing has changed."""
+    """The store. Used by one thread. Methods raise sqlite3.Error, and have changed nothing then."""
 
     def __init__(self, path: Path, *, synced: bool) -> None:
-        """Open or create the file. `synced`: the disk has inserted messages when their commit returns."""
+        """Open or create the file. `synced`: a commit of new messages returns after the sync of the file."""
         self.path = path
         self.renamed: Path | None = None  # a file that could not be read
         self.messages = self.stored_bytes = 0
-        self.place = (0, 0)  # epoch and offset of the next record to store
+        self.ring_cursor = (0, 0)  # epoch and offset of the next record to store
         self.clock: tuple[int, int] | None = None
         self._synced = synced
         self._open()
@@ -114,7 +114,7 @@ class DelayedStore:
         self._db = sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, cached_statements=16
         )
-        self._commits_are_synced: bool | None = None  # not known
+        self._commits_are_synced: bool | None = None  # the setting of SQLite; None: not set yet
         execute = self._db.execute
         execute("PRAGMA locking_mode = NORMAL")
         execute(f"PRAGMA cache_size = {-(CACHE_BYTES >> 10)}")
@@ -128,11 +128,11 @@ class DelayedStore:
         row = execute("SELECT epoch, next_offset, messages, bytes, scale_ns, wall_ns FROM state").fetchone()
         if row is None:
             raise sqlite3.DatabaseError("the table of the state is empty")
-        self.place, (self.messages, self.stored_bytes) = (row[0], row[1]), row[2:4]
+        self.ring_cursor, (self.messages, self.stored_bytes) = (row[0], row[1]), row[2:4]
         self.clock = (row[4], row[5]) if row[5] else None
 
     def rename(self, reason: str) -> None:
-        """Rename a file that cannot be read, and begin an empty one at the same place in the ring."""
+        """Rename a file that cannot be read, and begin an empty one at the same offset of the ring."""
         self.close()
         self.renamed = self.path.with_suffix(self.path.suffix + ".bad")
         facts = pairs(file=self.renamed, reason=reason, messages=self.messages or "unknown")
@@ -141,27 +141,30 @@ class DelayedStore:
         for suffix in ("-wal", "-shm"):
             with suppress(FileNotFoundError):
                 os.replace(f"{self.path}{suffix}", f"{self.renamed}{suffix}")
-        place, clock = self.place, self.clock
+        ring_cursor, clock = self.ring_cursor, self.clock
         self.messages = self.stored_bytes = 0
         self._load()
-        self.place, self.clock = place, clock
+        self.ring_cursor, self.clock = ring_cursor, clock
 
     def apply(
         self,
         added: Sequence[DelayedMessage],
         removed: Iterable[StoredMessage],
         postponed: Iterable[tuple[int, int]],
-        place: tuple[int, int],
+        ring_cursor: tuple[int, int],
         clock: tuple[int, int],
         *,
         sync: bool = False,
     ) -> None:
-        """Insert, remove and postpone (id, due_ns) in one transaction, which also stores place and clock."""
+        """Insert, remove and postpone messages in one transaction, which also stores ring_cursor and clock.
+
+        `postponed`: id and new due_ns of messages.
+        """
         removed = list(removed)
         rows = [(m.due_ns, m.topic, m.flags, m.properties, m.payload, m.checksum) for m in added]
         size = self.stored_bytes + sum(m.size for m in added) - sum(m.size for m in removed)
         count = self.messages + len(added) - len(removed)
-        # A power cut that undoes a removal repeats a message, which sync() bounds: no publisher waits for it.
+        # A power cut may undo an unsynced removal, and its message is repeated: sync() bounds their number.
         self._sync_commits(sync or (self._synced and bool(added)))
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -172,18 +175,18 @@ class DelayedStore:
             self._db.execute(
                 "UPDATE state SET epoch = ?, next_offset = ?, messages = ?, bytes = ?, scale_ns = ?,"
                 " wall_ns = ?",
-                (*place, count, size, *clock),
+                (*ring_cursor, count, size, *clock),
             )
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-        self.messages, self.stored_bytes, self.place = count, size, place
+        self.messages, self.stored_bytes, self.ring_cursor = count, size, ring_cursor
 
     def sync(self, clock: tuple[int, int]) -> None:
         """Make all earlier transactions durable."""
-        self.apply((), (), (), self.place, clock, sync=True)
+        self.apply((), (), (), self.ring_cursor, clock, sync=True)
 
     def _sync_commits(self, synced: bool) -> None:
         if synced != self._commits_are_synced:
@@ -191,7 +194,7 @@ class DelayedStore:
             self._commits_are_synced = synced
 
     def due(self, now_ns: int, limit: int, bytes_max: int) -> list[StoredMessage]:
-        """The first messages that are due, in the order of their due times: about `bytes_max`."""
+        """The first due messages, by due time: at most `limit`, and about `bytes_max` of payloads."""
         found: list[StoredMessage] = []
         query = _SELECT + "WHERE due_ns <= ? ORDER BY due_ns, id LIMIT ?"
         cursor = self._db.execute(query, (now_ns, limit))
@@ -204,12 +207,12 @@ class DelayedStore:
         return found
 
     def next_due_ns(self) -> int | None:
-        """Due time of the first message; None: there is none."""
+        """Due time of the first message; None if the store is empty."""
         row = self._db.execute("SELECT due_ns FROM message ORDER BY due_ns LIMIT 1").fetchone()
         return None if row is None else int(row[0])
 
     def find(self, message_id: int) -> StoredMessage | None:
-        """One message."""
+        """The message with this id; None if the store does not have it."""
         row = self._db.execute(_SELECT + "WHERE id = ?", (message_id,)).fetchone()
         return None if row is None else _message(row)
 
@@ -226,7 +229,7 @@ def _message(row: tuple[int, int, str, int, bytes, bytes, int]) -> StoredMessage
 
 
 def list_messages(path: Path, after: tuple[int, int], limit: int, payload_max: int) -> list[dict[str, Any]]:
-    """Messages behind (due_ns, id), in the order of delivery. For any thread. Raises sqlite3.Error."""
+    """Messages after (due_ns, id), in the order of delivery. For any thread. Raises sqlite3.Error."""
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
         rows = db.execute(

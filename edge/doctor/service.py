@@ -1,6 +1,6 @@
-"""Service of systemd that runs the broker, for checks with its directories and the rights of its user.
+"""Service of systemd that runs the broker: checks use its directories and the rights of its user.
 
-Owns the reading of `systemctl show`. Changes nothing but the user of this process.
+Owns the reading of `systemctl show`. Changes only the environment and the user of this process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class SystemdService:
     more_groups: tuple[str, ...] = ()
 
     def enter(self) -> bool:
-        """Set the directories of the service; as root, become its user with its groups. False: no right."""
+        """Set the directories of the service; as root, become its user, with its groups.
+
+        Returns False if this process is neither root nor that user.
+        """
         for key, value in self._environment().items():
             os.environ[key] = value
         entry = pwd.getpwnam(self.user)
@@ -48,7 +51,7 @@ class SystemdService:
         return os.geteuid() == entry.pw_uid
 
     def _environment(self) -> dict[str, str]:
-        """Variables that systemd sets. The copies of keys exist while the service runs."""
+        """Variables that systemd sets. The directory of credentials exists only while the service runs."""
         return {
             "RUNTIME_DIRECTORY": str(self.runtime_dir),
             "STATE_DIRECTORY": str(self.state_dir),
@@ -57,7 +60,7 @@ class SystemdService:
 
 
 def installed_service(instance: str) -> SystemdService | None:
-    """The service of the system for this instance; None: there is none."""
+    """The service of the system for this instance; None if it is not installed, or not of Brim."""
     for unit in (f"brim@{instance}", f"brim-{instance}") if instance else ("brim",):
         command = ["systemctl", "show", f"{unit}.service", f"--property={_PROPERTIES}"]
         with suppress(OSError, subprocess.SubprocessError):
@@ -68,7 +71,10 @@ def installed_service(instance: str) -> SystemdService | None:
 
 
 def parse_properties(text: str) -> SystemdService | None:
-    """The service in the output of `systemctl show`; None: it is not installed, or does not run Brim."""
+    """The service in the output of `systemctl show`.
+
+    None: it is not installed, does not run Brim, or has a user or group that does not exist.
+    """
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     words = shlex.split(values.get("ExecStart", "").partition("argv[]=")[2].partition(" ; ")[0])
     if values.get("LoadState") != "loaded" or "run" not in words or not values.get("RuntimeDirectory"):
@@ -88,5 +94,5 @@ def parse_properties(text: str) -> SystemdService | None:
 
 
 def _group_ids(groups: Sequence[str]) -> list[int]:
-    """The ids of groups, by name or number. Raises KeyError: there is none of a name."""
+    """The ids of groups, given by name or number. Raises KeyError if a group does not exist."""
     return [int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid for group in groups]

@@ -74,8 +74,9 @@ class RoutingEngine(Protocol):
         """
 
     def topics_move(self, first: int, places: int, /) -> tuple[int, int | None]:
-        """Move the topics of other streams than before to their rings, among `places` places of the table at
-        `first`. Returns their number, and the place to continue at, None at the end.
+        """Move topics to the rings of their present streams, in `places` places of the table from `first` on.
+
+        Returns the number of moved topics, and the next place; None at the end.
         """
 
     def topic_ring(self, topic: int, /) -> int:

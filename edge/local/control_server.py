@@ -95,17 +95,17 @@ class DelayedView(Protocol):
     """The part of DelayedMessages (edge.delayed) that operators use."""
 
     def page(self, after: tuple[int, int], limit: int, payload_max: int, /) -> list[dict[str, Any]]:
-        """Messages behind (due_ns, id). Reads files."""
+        """Messages after (due_ns, id), at most `limit`. Reads files."""
 
     def cancel(self, message_id: int, /) -> Future[bool]:
-        """Remove a message; False: there is none."""
+        """Remove a message. The result is False if the store does not have it."""
 
 
 class LocalPeer(Peer, eq=False):
     """One connection, and the resources that it holds."""
 
     follows: bool = False
-    filters: tuple[str, ...] = ()  # of its last request that follows
+    filters: tuple[str, ...] = ()  # of its last `rings` request with `follow`
     admitted: dict[tuple[str, int], Ring] = field(default_factory=dict)
     produces: set[str] = field(default_factory=set)
 
@@ -341,7 +341,7 @@ class LocalEndpoint(Server[LocalPeer]):
 
     def _delayed_view(self) -> DelayedView:
         if self._delayed is None:
-            raise Refused("this broker takes no delayed messages", hint="write enabled = true in [delayed]")
+            raise Refused("this broker accepts no delayed messages", hint="write enabled = true in [delayed]")
         return self._delayed
 
     async def _reload_files(self, peer: LocalPeer) -> Reloaded:
@@ -388,7 +388,7 @@ class LocalEndpoint(Server[LocalPeer]):
         return Done()
 
     def add_streams(self, groups: Iterable[tuple[Stream, list[Partition]]]) -> None:
-        """Serve the rings of more streams, and announce them to the programs whose filters they meet."""
+        """Serve the rings of more streams, and announce them to programs whose filters match their topics."""
         for stream, partitions in groups:
             self._streams[stream.name] = stream
             for partition in partitions:

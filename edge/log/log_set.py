@@ -112,7 +112,7 @@ class LogSet:
                 raise EdgeError(f"log {directory}: {error}") from error
 
     def add_ring(self, ring: Ring, stream: Stream) -> None:
-        """Log a ring of an added stream, which this process writes: before its first record.
+        """Log a ring of an added stream. Must be called before its first record.
 
         For any thread. Raises EdgeError.
         """
@@ -132,9 +132,9 @@ class LogSet:
                 raise EdgeError(f"log {directory}: {error}") from error
 
     def remove_ring(self, ring_name: str) -> None:
-        """Take back add_ring() for a ring without records. Its log stays open. For any thread."""
+        """Undo add_ring() for a ring without records. Its log stays open. For any thread."""
         if (thread := self._threads.get(self._homes.pop(ring_name, Path()))) is not None:
-            with suppress(LogError):  # its thread has ended, and so have all that it logged
+            with suppress(LogError):  # the thread of the log has ended: it logs no ring
                 thread.remove(ring_name)
 
     def add_producer_ring(self, ring: Ring, stream: Stream) -> None:
@@ -259,13 +259,13 @@ class LogSet:
     # ---- inside ----
 
     def _run(self, directory: Path, thread: LogThread) -> None:
-        """Start the thread of a log. Other threads may read the table."""
+        """Start the thread of a log. The table is replaced, because other threads may read it."""
         thread.writer.state.on_change = self._changed
         thread.start()
         self._threads = {**self._threads, directory: thread}
 
     def _opened(self, ring_name: str, *, isolated: bool) -> Path:
-        """Directory of a ring's log, which is opened if it is not."""
+        """Directory of a ring's log. Opens the log if it is not open."""
         directory = self._home(ring_name, isolated=isolated)
         if directory not in self._logs:
             self._open(directory)

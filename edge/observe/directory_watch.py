@@ -64,7 +64,7 @@ class DirectoryWatch:
         self._thread = threading.Thread(target=self._run, name="brim-directories", daemon=True)
 
     def watch(self, key: str, path: Path) -> None:
-        """Watch that too; from any thread. Raises OSError if it does not exist."""
+        """Watch one more path. For any thread. Raises OSError if the path does not exist."""
         self._known[key, str(path)] = _identity(path)
 
     def start(self) -> None:

@@ -64,8 +64,8 @@ Marks = Mapping[str, tuple[int, int]]
 def in_order(records: Iterable[Iterable[RetainedRecord]]) -> Iterator[RetainedRecord]:
     """Records of several rings, each in its order, oldest first. `records`: by ring, in the order of streams.
 
-    A topic has records in several rings after its stream was added or removed. Of records of one time the
-    one in the ring of the later stream is older: an added stream takes topics only from streams behind it.
+    A topic has records in several rings if its stream was added or removed. Of two records with the same
+    time, that of the later stream is older: an added stream takes topics only from later streams.
     """
     return merge(*list(records)[::-1], key=attrgetter("timestamp_ns"))
 
@@ -198,7 +198,7 @@ def _since(runs: Sequence[Range], position: int) -> Iterator[RetainedRecord]:
 
 
 def _with_earlier(earlier: Marks, marks: Marks) -> Marks:
-    """`marks`, and those of rings that have no stream, or no message since the start.
+    """`marks`, and the earlier marks of rings that have no stream, or no message since the start.
 
     Without its mark a later start would read a ring from its beginning, and its records would replace newer
     ones that a topic has in another ring.

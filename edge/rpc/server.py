@@ -110,7 +110,7 @@ class Server(ABC, Generic[P]):
         limit = self._protocol.answer_max_bytes
         try:
             data = encode(message)
-        except Exception as error:  # noqa: BLE001 (a value that msgpack has not)
+        except Exception as error:  # noqa: BLE001 (a value that msgpack cannot encode)
             data = encode(self._defect(peer, error))
         if len(data) > limit:
             data = encode(Failed(f"the answer of {len(data)} bytes is above the limit of {limit}"))
@@ -212,7 +212,7 @@ class Server(ABC, Generic[P]):
         return Failed("cut")
 
     def _defect(self, peer: P, error: Exception) -> Failed:
-        """Answer to a request that failed for a reason that nothing here expects: a mistake in the server."""
+        """Log a mistake in the server, which made a request fail. Returns the answer to the request."""
         self.counts["defects"] += 1
         if self._may_log["defect"]():
             text = "local request failed, please report this mistake of Brim %s"

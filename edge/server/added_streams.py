@@ -2,10 +2,10 @@
 
     refusal()   streams of a configuration that need a restart, with the reason
     prepare()   rings and logs of the added streams; an error takes everything back
-    apply()     engine, router, local programs; then the known topics that belong to an added stream move
+    apply()     streams in engine, router and local programs; then known topics move to the added streams
 
-Owns this order. Until apply() nothing uses the new rings, so that a reload which fails has changed nothing.
-The engine and the router change in one step on the MQTT thread; what may fail there is taken back.
+Owns this order. Until apply() nothing uses the new rings, so that a failed reload has changed nothing. The
+engine and the router change in one step on the MQTT thread; an error there undoes the step.
 
 A topic keeps its order for MQTT subscribers: its later records are routed after its earlier ones, and queues
 are lists of positions in rings. Removed, changed or reordered streams need a restart.
@@ -40,11 +40,11 @@ __all__ = ["PreparedStreams", "added_to", "apply", "prepare", "refusal"]
 
 log = logging.getLogger(__name__)
 
-MOVE_S = 20.0  # steps wait while the journal of sessions has little room
+MOVE_MAX_S = 20.0  # a reload waits so long: the move pauses while the session journal has little room
 
 
 class PreparedStreams(Struct):
-    """Added streams, not in use. `config`: the configuration with them, in the sizes that fit."""
+    """Added streams, not in use yet. `config`: the configuration with them, with ring sizes that fit."""
 
     config: Config
     streams: Streams
@@ -81,7 +81,7 @@ def _refused(core: MqttServer, stream: Stream, wanted: Config) -> str:
 
 
 def _earlier_rings(config: Config, stream: Stream) -> Iterator[str]:
-    """Rings, of the broker and of local producers, with records that only a start takes over."""
+    """Ring files of an earlier run, of the broker and of local producers: only a start opens them."""
     ring_name = re.compile(rf"{re.escape(stream.name)}(-[0-9]+|@.+)\.ring")
     yield from (str(file) for file in config.runtime_dir.glob("*.ring") if ring_name.fullmatch(file.name))
 
@@ -111,7 +111,7 @@ def prepare(core: MqttServer, live: Config) -> PreparedStreams:
     try:
         streams = Streams.open(replace(config, stream=new), core.epochs, ends, core.past)
     except OSError as error:
-        raise EdgeError(f"epochs of new rings not written: {error}", hint="see state_dir") from error
+        raise EdgeError(f"epochs of new rings not written: {error}", hint="check state_dir") from error
     prepared = PreparedStreams(config, streams)
     try:
         _log(core, streams)
@@ -129,7 +129,7 @@ def _log(core: MqttServer, streams: Streams) -> None:
 
 
 def discard(core: MqttServer, prepared: PreparedStreams) -> None:
-    """Remove rings that were prepared, with their place in the log."""
+    """Remove prepared rings, also from their logs."""
     for partition in prepared.streams.all():
         if core.logs is not None and partition.durability.is_logged:
             core.logs.remove_ring(partition.name)
@@ -152,7 +152,7 @@ async def apply(core: MqttServer, services: Services, prepared: PreparedStreams)
     core.descriptors_open += count * OF_RING
     try:
         services.add_streams(groups)
-    except (OSError, RingError) as error:  # no descriptor, though the budget has them
+    except (OSError, RingError) as error:  # no free descriptor, although the budget counts them
         log.error("added streams not served to all programs; restart the broker %s", pairs(reason=error))
     await _move_topics(core)
 
@@ -167,6 +167,8 @@ async def _move_topics(core: MqttServer) -> None:
     router = core.listener.broker.router
     core.listener.call(lambda: router.later(router.rings.moving_topics(done)))
     try:
-        await asyncio.wait_for(moved.wait(), MOVE_S)
+        await asyncio.wait_for(moved.wait(), MOVE_MAX_S)
     except TimeoutError:
-        log.warning("known topics still move to added streams: the session journal has no room")
+        log.warning(
+            "topics not all moved to added streams yet, session journal has no room; the move continues"
+        )

@@ -156,7 +156,9 @@ class BrokerOutlet:
         self.hand_over(partial(self._unconfirmed.append, stored))
 
     def _stored_in(self, topic: str) -> tuple[Stream, Partition]:
-        """Partition that has just got a message. A topic may still have to move to an added stream."""
+        """Stream and partition that store the messages of a topic now: a topic may not have moved to an added
+        stream yet.
+        """
         broker = self._listener.broker
         ring_name = broker.router.rings.ring_of_topic(broker.engine.topic_find(topic.encode()))
         return self._streams.named(ring_name)
@@ -180,7 +182,7 @@ def consumers_endpoint(
     logs: LogSet | None,
     zmq_listener: ZmqListener,
 ) -> ConsumersEndpoint:
-    """Create the endpoint, not started, with the rings of producers; add_streams() must follow.
+    """Create the endpoint, not started, with the rings of producers. Call add_streams() next.
 
     Raises EdgeError: its journal is unreadable.
     """

@@ -1,6 +1,7 @@
 """Delayed messages of a broker: builds edge.delayed from the configuration.
 
-Owns the place of the file. A file in the place that is no longer used stays, and is named in the log.
+Owns the directory of the file, which depends on the durability. A file in the other directory stays there,
+and the log names it.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ def delayed_messages(
     if other.exists():
         facts = pairs(file=other, in_use=used)
         log.warning(
-            "delayed messages of another durability not delivered; change it back, or remove %s", facts
+            "delayed messages of another durability not delivered; change it back, or remove the file %s",
+            facts,
         )
     try:
         store = DelayedStore(used, synced=settings.durability == "disk")
     except (OSError, sqlite3.Error) as error:
         text = f"{used}: cannot be opened: {error}"
-        raise EdgeError(text, hint="mend the directory, or write enabled = false in [delayed]") from error
+        raise EdgeError(text, hint="correct the directory, or write enabled = false in [delayed]") from error
 
     def synced_rings() -> list[Ring]:  # a reload may add streams
         return [entry.ring for entry in streams.all() if entry.durability is Durability.DISK]

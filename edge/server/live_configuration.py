@@ -5,9 +5,8 @@
     apply     streams, bridges, limits, log level, certificates, passwords and rules
     report    names in effect now, mistakes, and names that need a restart
 
-Owns the order. Nothing is applied before everything was read, checked and created. Of what remains, only a
-bridge can fail (its checkpoint is busy, for example): the earlier bridge continues then, and the failure is
-named.
+Owns the order. Nothing is applied before everything was read, checked and created. After that, only a bridge
+can fail (its checkpoint is busy, for example): the earlier bridge continues, and the report has the failure.
 edge/config/live_settings.py chooses the settings; the others need a restart.
 """
 
@@ -141,7 +140,7 @@ class LiveConfiguration:
     def _compare_schema(self, read: _Read, bridge: Bridge) -> None:
         """Note a bridge in another process whose payload schema has changed.
 
-        Its user may read files that the broker's cannot: an error is that bridge's own, and reported there.
+        The broker's user may not be able to read its file. That bridge reports an error itself.
         """
         with suppress(EdgeError):
             schema = new_schema(bridge_settings(bridge, read.live))

@@ -162,8 +162,9 @@ class MqttServer:
         self.listener.broker.apply_limits(broker)
 
     def add_streams(self, added: Streams, config: Config) -> None:
-        """Use the streams of `config`: those of now, and those of `added`, which is empty then. On the MQTT
-        thread. Raises OverflowError, MemoryError: nothing has changed.
+        """Use the streams of `config`: the present ones and those of `added`, which is empty afterwards.
+
+        On the MQTT thread. Raises OverflowError, MemoryError: nothing has changed.
         """
         epochs = {entry.name: entry.ring.epoch for entry in added.all()}
         rules = {stream.name: partitions for stream, partitions in (*self.streams.groups(), *added.groups())}
@@ -303,7 +304,7 @@ class MqttServer:
         partition_of = streams.partition_of
         broker = Broker(
             engine,
-            partition_of if self.delayed is None else self.delayed.before(partition_of),
+            partition_of if self.delayed is None else self.delayed.with_delayed(partition_of),
             streams=streams.rules(),
             limits=broker_limits(self.config),
             version=self._version,

@@ -117,7 +117,7 @@ class RunningBridges:
         return self._config, failed
 
     def _lacks_streams(self, bridge: BridgeConfig, config: Config) -> bool:
-        """True if a bridge of this process drains all streams, and there are others than at its start."""
+        """True if a bridge of this process drains all streams, and the streams are not those of its start."""
         known = known_streams(config)
         return not bridge.streams and self._known.get(bridge.name, known) != known
 

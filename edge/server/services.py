@@ -71,7 +71,7 @@ class Services:
         self._consumers_refusal = ""  # reason why acknowledgements are refused, "" if they are not
         self._zmq: OnDemand[ZmqPublisher] | None = None
         self._consumers: OnDemand[ConsumersEndpoint] | None = None
-        # Streams that programs are served with: those of the core may be ahead, on the MQTT thread.
+        # Streams whose rings programs get. core.streams changes earlier, on the MQTT thread.
         self._served = list(core.streams.groups())
         self._watch: DirectoryWatch
         self._local: LocalEndpoint
@@ -160,7 +160,7 @@ class Services:
         core.stop_on_thread(maintenance.stop)
 
     def _start_delayed(self) -> None:
-        """Must be called after the end of MQTT is registered: messages are published until then."""
+        """Must be called after the stop of MQTT is registered: delivery stops first, because it uses MQTT."""
         core = self._core
         if core.delayed is None:
             return

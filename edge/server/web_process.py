@@ -27,7 +27,7 @@ __all__ = ["WebProcess"]
 
 log = logging.getLogger(__name__)
 
-ROOT = str(Path(__file__).resolve().parents[2])  # the Debian package has it outside of Python's path
+ROOT = str(Path(__file__).resolve().parents[2])  # in the Debian package outside of Python's path
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
 STEADY_S = 60.0  # after such a time the next wait is the first one again
 STOP_S = 5.0

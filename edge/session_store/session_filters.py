@@ -3,7 +3,8 @@
 A dict that grows moves all its entries at once, in fresh memory: at 87,000 filters that takes 3 ms, and all
 clients wait. So the filters of a session are in several dicts, each with a bounded number of entries.
 
-Invariants: a filter is in one part only. There are no more parts than the most filters of the session needed.
+Invariants: a filter is in one part only. The number of parts is bounded by the highest number of filters that
+the session had.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import chain
 
 __all__ = ["PART_MAX", "SessionFilters"]
 
-PART_MAX = 43_000  # filters of a part to which others are added; its dict would grow at 43,691
+PART_MAX = 43_000  # filters; a part with more gets no others, because its dict would grow at 43,691
 
 
 class SessionFilters(MutableMapping[str, int]):
@@ -57,11 +58,11 @@ class SessionFilters(MutableMapping[str, int]):
         self._parts = [{}]
 
     def has_none_of(self, topic_filters: Sequence[str]) -> bool:
-        """True if none of the filters is there."""
+        """True if the session has none of the filters."""
         return all(part.keys().isdisjoint(topic_filters) for part in self._parts)
 
     def add_new(self, topic_filters: Sequence[str], options: Iterable[int]) -> None:
-        """Add the filters of a packet, none of which is there yet."""
+        """Add the filters of a packet. The session must have none of them."""
         self._open_part().update(zip(topic_filters, options, strict=True))
 
     def copies(self) -> list[dict[str, int]]:
@@ -69,7 +70,7 @@ class SessionFilters(MutableMapping[str, int]):
         return [part.copy() for part in self._parts]
 
     def _open_part(self) -> dict[str, int]:
-        """Part for more filters: the last one, or the one with the fewest, or a new one."""
+        """Part with room for more filters: the last part, otherwise the smallest, otherwise a new part."""
         if len(self._parts[-1]) >= PART_MAX:
             self._parts.sort(key=len, reverse=True)
             if len(self._parts[-1]) >= PART_MAX:

@@ -109,7 +109,7 @@ class Streams:
         return partitions[crc32c(topic.encode()) % len(partitions)]
 
     def named(self, name: str) -> tuple[Stream, Partition]:
-        """The partition of that name, with the settings of its stream."""
+        """The partition of that name, with the settings of its stream. The partition must exist."""
         pairs = ((stream, partition) for stream, partitions in self._groups for partition in partitions)
         return next(pair for pair in pairs if pair[1].name == name)
 

@@ -30,14 +30,14 @@ class RemovalWarnings:
         unread: dict[str, int] = {}
         for loss in removal.losses:  # one for each ring
             unread[loss.consumer] = unread.get(loss.consumer, 0) + loss.records
-        for sums, found in (self._by_consumer, unread), (self._by_stream, removal.forced_records):
-            for name, records in found.items():
+        for sums, counts in (self._by_consumer, unread), (self._by_stream, removal.forced_records):
+            for name, records in counts.items():
                 total = sums.setdefault(name, [0, 0])
                 total[0] += records
                 total[1] += 1
 
     def write(self, now_s: float) -> None:
-        """Write the sums, if it is time."""
+        """Write the sums, if the last lines are 10 s old."""
         if now_s < self._next_s or not (self._by_consumer or self._by_stream):
             return
         self._next_s = now_s + PERIOD_S

@@ -23,7 +23,7 @@ A Delta or Iceberg table is compacted by one commit: the small files of a day be
 are not affected. For these tables there is more maintenance:
 
     --retain-days 90    delete records of days (UTC) before the last 90; whole files, so this is fast.
-                        `brim spark gaps --table` counts them apart, and not as missing
+                        `brim spark gaps --table` counts them separately, not as missing
     --clean-hours 168   forget versions of the table that are older, and delete the files that no version has:
                         replaced ones, and those of batches that were killed. Queries on an older version
                         fail, and so do batches that take longer

@@ -48,7 +48,7 @@ class TableAccount(NamedTuple):
     records: int
     quarantined: int
     removed: int  # by --retain-days of `brim spark compact`
-    missing: Ranges  # in files, and neither in the table nor in quarantine, nor removed
+    missing: Ranges  # in files, but not in the table, not in quarantine and not removed
     doubled: int  # rows too many
     unknown: Ranges  # in the table, and in no file
 

@@ -207,14 +207,14 @@ PyObject *engine_streams_set(engine_object *self, PyObject *list)
 {
     if (!PyList_Check(list))
         return PyErr_Format(PyExc_TypeError, "expected a list, not %R", (PyObject *)Py_TYPE(list));
-    Py_ssize_t count = PyList_Size(list), made = 0;
+    Py_ssize_t count = PyList_Size(list), filled = 0;
     mq_stream *streams = calloc((size_t)count + 1, sizeof *streams);
     if (streams == NULL)
         return PyErr_NoMemory();
-    while (made < count && stream_of(self, PyList_GetItem(list, made), &streams[made]))
-        made++;
-    if (made < count) {
-        mq_streams_free(streams, (uint32_t)made);
+    while (filled < count && stream_of(self, PyList_GetItem(list, filled), &streams[filled]))
+        filled++;
+    if (filled < count) {
+        mq_streams_free(streams, (uint32_t)filled);
         return NULL;
     }
     mq_streams_set(self->engine, streams, (uint32_t)count);

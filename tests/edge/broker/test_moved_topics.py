@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from edge.broker.engine_rings import MATCHES, MOVES
+from edge.broker.engine_rings import FILTERS_TRIED_MAX, PLACES_MAX
 from edge.broker.sliced_work import at_once
 from edge.config.schema import Durability
 from edge.engine.engine import engine_of
@@ -78,7 +78,7 @@ def test_topics_are_in_the_rings_that_a_new_engine_would_give_them(
 def test_a_walk_over_many_topics_moves_each_one() -> None:
     with Bench() as rings, Bench() as bench:
         client = bench.client("p")
-        for number in range(3 * MOVES):
+        for number in range(3 * PLACES_MAX):
             client.send(Publish(f"a/{number}" if number % 2 else f"b/{number}", b"1"))
         before = bench.engine.topics()
         steps = 0
@@ -88,10 +88,10 @@ def test_a_walk_over_many_topics_moves_each_one() -> None:
         moved: list[int] = []
         for _ in bench.broker.router.rings.moving_topics(moved.append):
             steps += 1
-            client.send(Publish(f"a/{3 * MOVES + steps}", b"1"))  # new, while the others move
+            client.send(Publish(f"a/{3 * PLACES_MAX + steps}", b"1"))  # new, while the others move
             client.send(Publish("a/1", b"2"))
         assert len(bench.engine.topics()) == len(before) + 4 * steps
-        assert moved == [3 * MOVES // 2]
+        assert moved == [3 * PLACES_MAX // 2]
         assert steps > 3
         assert add(bench, rules) == 0
 
@@ -99,16 +99,16 @@ def test_a_walk_over_many_topics_moves_each_one() -> None:
 def test_a_step_examines_fewer_topics_if_there_are_many_filters() -> None:
     with Bench() as rings, Bench() as bench:
         client = bench.client("p")
-        for number in range(MOVES):
+        for number in range(PLACES_MAX):
             client.send(Publish(f"a/{number}", b"1"))
         rings.partition.name = "added-0"
-        filters = [f"+/+/{number}" for number in range(4 * MATCHES // MOVES)]
+        filters = [f"+/+/{number}" for number in range(4 * FILTERS_TRIED_MAX // PLACES_MAX)]
         bench.broker.router.rings.add_streams([(filters, [rings.partition]), (["#"], [bench.partition])])
         steps = sum(1 for _ in bench.broker.router.rings.moving_topics(lambda _: None))
         assert steps > 4
-        many = [*filters, *(f"+/+/+/{number}" for number in range(MATCHES))]
+        many = [*filters, *(f"+/+/+/{number}" for number in range(FILTERS_TRIED_MAX))]
         bench.broker.router.rings.add_streams([(many, [rings.partition]), (["#"], [bench.partition])])
-        assert sum(1 for _ in bench.broker.router.rings.moving_topics(lambda _: None)) >= MOVES
+        assert sum(1 for _ in bench.broker.router.rings.moving_topics(lambda _: None)) >= PLACES_MAX
 
 
 def test_queued_records_of_both_rings_come_in_order() -> None:

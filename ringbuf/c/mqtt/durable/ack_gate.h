@@ -53,7 +53,7 @@ void mq_upstream_lost(mq_engine *engine, uint32_t index, uint64_t from, uint64_t
 /* mq_ack.waits_for of an acknowledgement that waits for all records in the ring now: the end of the ring, as
  * an offset (MQ_GATE_UPSTREAM) or as a position. */
 uint64_t mq_ack_waits_for(const struct mq_ring *ring);
-/* False while a record may not be durable whose topic has moved to another ring since. */
+/* False while a ring that lost a topic to another ring is not durable up to that move. */
 bool mq_moves_are_durable(mq_engine *engine);
 mq_ack_status mq_ack_status_of(const mq_engine *engine, const struct mq_ring *ring,
                                uint64_t waits_for);

@@ -187,7 +187,7 @@ static void acknowledge_again(mq_engine *engine, mq_connection *connection, cons
     uint16_t ring = receipt == NULL ? topic->ring : receipt->ring;
     uint64_t waits_for = receipt == NULL ? mq_ack_waits_for(engine->rings[ring]) : receipt->offset + 1;
     if (mq_ack_status_of(engine, engine->rings[ring], waits_for) == MQ_ACK_DONE)
-        ring = 0; /* at once: after a pause in store_once(), no sync may follow that sends it */
+        ring = 0; /* acknowledge now: after a pause in store_once(), maybe no later sync sends it */
     acknowledge(engine, connection, publish, ring, waits_for, MQ_REASON_SUCCESS);
 }
 

@@ -75,8 +75,8 @@ static uint64_t append(mq_engine *engine, mq_topic *topic, const mq_message *mes
                   .hash = topic->key_hash,
                   .properties = message->properties,
                   .properties_length = message->properties_length};
-    uint64_t now_ns = topic->delayed_from > 0 ? (uint64_t)rb_clock_ns(CLOCK_REALTIME) /* not before it came */
-                                              : engine->now_ns;
+    /* engine->now_ns is older: the delay of a message must not begin before its arrival. */
+    uint64_t now_ns = topic->delayed_from > 0 ? (uint64_t)rb_clock_ns(CLOCK_REALTIME) : engine->now_ns;
     rb_append(ring->writer, &key, message->payload, message->payload_length, (uint16_t)message->flags,
               now_ns);
     ring->full_since_ms = 0;
