@@ -103,7 +103,9 @@ def of_drained_files(root: Path, count: int) -> Sample:
         except (DrainedFileError, OSError) as error:
             reason = str(error)  # the others may be readable
     if not sample.topics and reason:
-        raise SourceOptionError(f"no drained file can be read: {reason}")
+        raise SourceOptionError(
+            f"no drained file can be read: {reason}", hint="correct the file, or name another directory"
+        )
     return sample
 
 

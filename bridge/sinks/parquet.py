@@ -204,7 +204,10 @@ def _read(url: str, path: str) -> Payloads:
             hint=f'give it another name, as in payload_{taken[0]} = {{ path = "{taken[0]}", type = ... }}',
         )
     if (length := len(payloads.text.encode())) > SCHEMA_MAX_BYTES:
-        raise BadName(f"{path}: {length} bytes of fields are above the limit of {SCHEMA_MAX_BYTES}")
+        raise BadName(
+            f"{path}: {length} bytes of fields are above the limit of {SCHEMA_MAX_BYTES}",
+            hint="remove entries or fields",
+        )
     return payloads
 
 
