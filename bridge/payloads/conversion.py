@@ -3,8 +3,8 @@
 A decoder reads these columns as long, double or string (kinds.decoded_kind). A value outside of
 its final type is null; the reasons of its row name it. Also joins the reasons of two decoders.
 
-A timestamp lies in the years 1 to 9999. A text may have any number of digits for fractions of a second; those
-behind the sixth are cut off. A number of seconds to microseconds is rounded to a microsecond.
+A timestamp lies in the years 1 to 9999. A text may have any number of digits for fractions of a second;
+digits after the sixth are cut off. A number of seconds to microseconds is rounded to a microsecond.
 """
 
 from __future__ import annotations

@@ -34,13 +34,15 @@ COLUMNS = ("topic", "payload")
 class Sample:
     """Topics and payloads of some records. A topic name that MQTT does not allow is "" here.
 
-    `too_long`: number of payloads left out. `room_bytes`: bytes of payloads that still fit.
+    `too_long`: number of payloads left out. `room_bytes`: bytes of payloads that still fit. `unreadable`: the
+    reason for each drained file left out.
     """
 
     topics: list[str] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     too_long: int = 0
     room_bytes: int = SAMPLE_MAX_BYTES
+    unreadable: list[str] = field(default_factory=list)
 
     def add(self, topic: str, payload: bytes | None) -> None:
         """Add a record. A payload above the limits, or None, is left out and counted in `too_long`."""
@@ -95,16 +97,17 @@ def of_drained_files(root: Path, count: int) -> Sample:
     chosen = (
         [paths[at * len(paths) // FILES_MAX] for at in range(FILES_MAX)] if len(paths) > FILES_MAX else paths
     )
-    sample, reason = Sample(), ""
+    sample = Sample()
     for number, path in enumerate(chosen):
         quota = (count - len(sample.topics)) // (len(chosen) - number)
         try:
             _add_file(sample, path, quota)
         except (DrainedFileError, OSError) as error:
-            reason = str(error)  # the others may be readable
-    if not sample.topics and reason:
+            sample.unreadable.append(str(error))  # the others may be readable
+    if not sample.topics and sample.unreadable:
         raise SourceOptionError(
-            f"no drained file can be read: {reason}", hint="correct the file, or name another directory"
+            f"no drained file can be read: {sample.unreadable[0]}",
+            hint="correct the file, or name another directory",
         )
     return sample
 

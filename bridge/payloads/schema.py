@@ -138,7 +138,7 @@ class Payloads:
 
     @property
     def text(self) -> str:
-        """The schema on one line, in JSON: equal for equal schemas, whatever the form of their files."""
+        """The schema on one line, in JSON: the same for equal schemas in files of another form."""
         entries = [
             {
                 "topic": rule.topic,

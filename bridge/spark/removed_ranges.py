@@ -38,11 +38,11 @@ def declare_removed(frame: DataFrame, table: str, day: date) -> bool:
         return True
     from pyspark.sql import functions as f
 
-    _, found = islands(frame.where(date_of(frame.columns) < f.lit(day)))
-    if not found:
+    _, removed = islands(frame.where(date_of(frame.columns) < f.lit(day)))
+    if not removed:
         return False
     known = removed_ranges(table)
-    for epoch, ranges in found.items():
+    for epoch, ranges in removed.items():
         known[epoch] = union([*known.get(epoch, []), *ranges])
     _write(table, known)
     return True

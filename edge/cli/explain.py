@@ -5,7 +5,7 @@
 
 Commands print the code of an error below its remedy. The page "Errors" of the reference has the same texts.
 
-Exit status: 0 done, 2 there is no such code.
+Exit status: 0 done, 2 unknown code.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the meaning of the code, or all codes."""
-    found = catalog(arguments.code)
-    if not found:
-        raise EdgeError(f"there is no error {arguments.code!r}", hint=_near(arguments.code))
+    errors = catalog(arguments.code)
+    if not errors:
+        raise EdgeError(f"unknown error code {arguments.code!r}", hint=_near(arguments.code))
     if arguments.json:
-        print(json.dumps([_as_dict(error) for error in found.values()]))
+        print(json.dumps([_as_dict(error) for error in errors.values()]))
     elif arguments.code:
-        print("\n".join(_lines(found[arguments.code])))
+        print("\n".join(_lines(errors[arguments.code])))
     else:
-        for error in found.values():
+        for error in errors.values():
             print(f"{error.name:<24} {error.about.partition('.')[0].replace(chr(10), ' ')}")
     return 0
 

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     for library in ("pyarrow", "msgpack"):
         if importlib.util.find_spec(library) is None:
             raise EdgeError(f"{library} is not installed", hint="pip install 'brim[spark]'")
-    from bridge.payloads.infer import ENTRIES_MAX, infer
+    from bridge.payloads.infer import infer
 
     sample = _sample(arguments)
     if not sample.topics:
@@ -89,6 +89,13 @@ def run(arguments: argparse.Namespace) -> int:
             hint="payloads must be maps in JSON, msgpack, CBOR or Sparkplug B, or text",
         )
     _write(inference, arguments)
+    _report_left_out(sample, inference)
+    return Exit.INCOMPLETE if inference.unknown else Exit.OK
+
+
+def _report_left_out(sample: Sample, inference: Inference) -> None:
+    from bridge.payloads.infer import ENTRIES_MAX
+
     for topic, records in inference.unknown.items():
         text = f"no entry for {topic}: {count_in_words(records)} records"
         print(f"brim schema: {escaped(text)}", file=sys.stderr)
@@ -97,15 +104,22 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"brim schema: {text}", file=sys.stderr)
     if sample.too_long:
         count = count_in_words(sample.too_long)
-        text = f"{count} payloads left out: above 1 MiB, or above 128 MiB together; lower --sample"
+        text = f"payloads left out: {count}, above 1 MiB, or above 128 MiB together; lower --sample"
         print(f"brim schema: {text}", file=sys.stderr)
-    return Exit.INCOMPLETE if inference.unknown else Exit.OK
+    if sample.unreadable:
+        count = count_in_words(len(sample.unreadable))
+        text = f"unreadable files left out: {count}; the first: {sample.unreadable[0]}"
+        print(f"brim schema: {escaped(text)}", file=sys.stderr)
 
 
 def _sample(arguments: argparse.Namespace) -> Sample:
     from bridge.payloads import samples
 
-    count = min(arguments.sample, SAMPLE_MAX)
+    count = arguments.sample
+    if count > SAMPLE_MAX:
+        raise UsageError(
+            f"invalid --sample {count} (allowed: 1 to {SAMPLE_MAX:,})", hint="write a lower number"
+        )
     if arguments.source is None:
         return _of_broker(arguments, count)
     if arguments.since or arguments.until or arguments.stream:

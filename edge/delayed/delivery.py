@@ -43,7 +43,7 @@ __all__ = ["DelayedLimits", "DelayedMessages"]
 log = logging.getLogger(__name__)
 
 BATCH_MAX = 1_024  # records taken, and messages published, in one transaction
-BATCH_MAX_BYTES = 4 << 20
+BATCH_MAX_BYTES = 4 << 20  # of payloads published in one transaction
 RETRY_NS = 1_000_000_000  # after a stream has refused a message
 RETRY_S = 1.0  # after a failed transaction
 SYNC_S = 1.0  # longest time without a sync of commits for which no publisher waits
@@ -268,8 +268,8 @@ class DelayedMessages:
     def _publish_due(self, transaction: _Transaction) -> None:
         now_ns = self._clock.now_ns()
         cancelled = {message.id for message in transaction.removed}
-        found = self._store.due(now_ns, BATCH_MAX, BATCH_MAX_BYTES)
-        due = [message for message in found if message.id not in cancelled]
+        stored = self._store.due(now_ns, BATCH_MAX, BATCH_MAX_BYTES)
+        due = [message for message in stored if message.id not in cancelled]
         intact = [message for message in due if message.is_intact]
         for message in due:
             if not message.is_intact:

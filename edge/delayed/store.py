@@ -195,16 +195,16 @@ class DelayedStore:
 
     def due(self, now_ns: int, limit: int, bytes_max: int) -> list[StoredMessage]:
         """The first due messages, by due time: at most `limit`, and about `bytes_max` of payloads."""
-        found: list[StoredMessage] = []
+        messages: list[StoredMessage] = []
         query = _SELECT + "WHERE due_ns <= ? ORDER BY due_ns, id LIMIT ?"
         cursor = self._db.execute(query, (now_ns, limit))
         for row in cursor:
-            found.append(_message(row))
+            messages.append(_message(row))
             bytes_max -= len(row[5])
             if bytes_max <= 0:
                 break
         cursor.close()
-        return found
+        return messages
 
     def next_due_ns(self) -> int | None:
         """Due time of the first message; None if the store is empty."""

@@ -51,7 +51,7 @@ class PreparedStreams(Struct):
 
 
 def added_to(running: Config, wanted: Config) -> list[Stream]:
-    """Streams of `wanted` that `running` lacks; none if the others are not the same, in the same order."""
+    """Streams that only `wanted` has; empty if its others are not the streams of `running` in their order."""
     known = {stream.name for stream in running.stream}
     kept = tuple(stream for stream in wanted.stream if stream.name in known)
     return [stream for stream in wanted.stream if stream.name not in known] if kept == running.stream else []

@@ -50,7 +50,7 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
 
 
 def new_schema(settings: BridgeSettings) -> str:
-    """Id of the payload schema as its file is now; "": none.
+    """Id of the payload schema that its file has now; "" without a schema.
 
     Raises EdgeError: it cannot be read, or readers could not join its columns with those of existing files.
     """

@@ -42,7 +42,7 @@ class ProducerFeed:
             blocks_writer=added.stream.when_full != "overwrite",
             verify=True,
         )
-        listening = added.ring.reader(name="mqtt bell", start="oldest")
+        listening = added.ring.reader(name="mqtt wakeup", start="oldest")
         self._readers += [routed, listening]
         if left_behind:
             self._route(added, routed)

@@ -74,6 +74,20 @@ def test_drained_files_give_a_schema(tmp_path: Path) -> None:
     assert found == {"level_2": "string", "n": "long"}
 
 
+def test_unreadable_drained_files_are_left_out_and_reported(tmp_path: Path) -> None:
+    for first in (0, 100):
+        file = drained_file_of(
+            first, first + 99, drain_seq=first + 1, payload=lambda offset: b'{"n":%d}' % offset
+        )
+        store(tmp_path / "lake", file)
+    damaged = min((tmp_path / "lake").glob("edge=*/dt=*/*"))
+    damaged.write_bytes(b"x" * 100)
+    ended = schema(tmp_path / "lake")
+    assert columns(ended, tmp_path / "payloads.toml") == {"level_2": "string", "n": "long"}
+    assert b"unreadable files left out: 1; the first: " in ended.stderr
+    assert damaged.name.encode() in ended.stderr
+
+
 def test_lines_are_payloads_or_messages_as_sub_prints_them(tmp_path: Path) -> None:
     lines = [
         b'{"n":1}',
@@ -97,6 +111,7 @@ def test_lines_are_payloads_or_messages_as_sub_prints_them(tmp_path: Path) -> No
     [
         (("-",), b"", b"the sample has no records"),
         (("-",), b"\xff\xfe\n", b"no fields in 1 payload"),
+        (("-", "-n", "1000001"), b"{}\n", b"invalid --sample 1000001 (allowed: 1 to 1,000,000)"),
         (("-", "--since", "-1h"), b"{}\n", b"--since, --until and --stream"),
         (("/nowhere/at/all",), b"", b"has no drained files"),
         (("-", "-t", "a/#/b"), b'{"a":1}\n', b"is no topic filter"),

@@ -30,7 +30,7 @@ struct mq_topic {
     mq_item item;
     uint16_t length;
     uint16_t ring; /* ring to which its records are written */
-    uint16_t delayed_from; /* of $delayed/SECONDS/TOPIC: begin of TOPIC, which access rules decide about;
+    uint16_t delayed_from; /* of $delayed/SECONDS/TOPIC: start of TOPIC, which access rules decide about;
                             * otherwise 0 */
     bool reserved;   /* clients may not publish to it */
     bool used;       /* used since the clock hand last passed */

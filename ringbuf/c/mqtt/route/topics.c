@@ -44,7 +44,7 @@ static uint64_t name_bytes(const uint8_t *name, uint32_t length)
     return length + (levels > LEVELS_FREE ? (uint64_t)(levels - LEVELS_FREE) * LEVEL_BYTES : 0);
 }
 
-/* Begin of the third level of a name; 0: there is none. */
+/* Start of the third level of a name; 0: the name has fewer levels. */
 static uint16_t third_level(const uint8_t *name, uint32_t length)
 {
     const uint8_t *end = name + length, *slash = memchr(name, '/', length);
