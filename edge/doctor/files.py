@@ -116,12 +116,7 @@ def _users_and_rules(config: Config) -> Iterator[Finding]:
             read(file)
         except AuthFileError as problem:
             for line in problem.problems:
-                yield error(
-                    key,
-                    line,
-                    f"readable by user {os.geteuid()}, and valid",
-                    f"mend {file}",
-                )
+                yield error(key, line, f"readable by user {os.geteuid()}, and valid", f"mend {file}")
         else:
             yield ok(key, str(file))
 
