@@ -20,7 +20,7 @@ Every message names the thing, the value, the limit and the remedy. Defects are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from ringbuf.errors import BrimError
 
@@ -52,6 +52,15 @@ class EdgeError(BrimError):
         self.hint = hint
         if hint:
             self.add_note(hint)  # so that a traceback shows the hint, too
+
+
+class _Hinted(Protocol):
+    hint: str
+
+
+def with_hint(error: _Hinted) -> str:
+    """The message of an error and its hint, on one line."""
+    return f"{error}; {error.hint}" if error.hint else str(error)
 
 
 class ConfigError(EdgeError):

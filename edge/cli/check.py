@@ -18,9 +18,9 @@ from edge.auth.rule_warnings import rule_warnings
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words
 from edge.config import loader
-from edge.config.named_files import unreadable_by_service
+from edge.config.named_files import tls_places, unreadable_by_service
 from edge.config.schema import Config
-from edge.errors import ConfigError, EdgeError
+from edge.errors import ConfigError, EdgeError, with_hint
 
 __all__ = ["add_arguments", "run"]
 
@@ -61,16 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _tls_mistakes(config: Config) -> Iterator[str]:
     """Mistakes in the files themselves: missing, of different keys, or not valid today."""
-    places = [(f"listener[{index}]", listener.tls) for index, listener in enumerate(config.listener)]
-    for place, tls in (*places, ("metrics", config.metrics.tls), ("web", config.web.tls)):
-        if tls is None:
-            continue
+    for place, tls in tls_places(config):
         from edge.transport.tls import Certificates
 
         try:
             mistake = Certificates(tls).problem()
         except EdgeError as error:
-            yield f"{place}: {error}; {error.hint}"
+            yield f"{place}: {with_hint(error)}"
         else:
             if mistake:
                 yield f"{place}: tls.certificate_file {tls.certificate_file}: {mistake}"
@@ -100,7 +97,7 @@ def _bridge_mistakes(config: Config) -> Iterator[str]:
         try:
             settings = bridge_settings(bridge, config)
         except EdgeError as error:
-            yield f"{error}; {error.hint}" if error.hint else str(error)
+            yield with_hint(error)
             continue
         known = Checkpoint.peek(settings.checkpoint_path)
         if known is not None and known.edge != config.edge_id:
@@ -118,13 +115,13 @@ def _plugin_mistakes(config: Config) -> Iterator[str]:
     try:
         from edge.auth.amqtt_compat.loader import configured
     except EdgeError as error:
-        yield f"{error}; {error.hint}"
+        yield with_hint(error)
         return
     for plugin in config.auth.plugin:
         try:
             configured(plugin.path, plugin.options)
         except EdgeError as error:
-            yield f"{error}; {error.hint}"
+            yield with_hint(error)
 
 
 def _auth_summary(config: Config, files: AuthFiles) -> Iterator[str]:

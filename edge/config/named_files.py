@@ -11,15 +11,23 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from edge.config.listener import Tls
 from edge.config.schema import Config
 
-__all__ = ["named_files", "unreadable_by_service"]
+__all__ = ["named_files", "tls_places", "unreadable_by_service"]
+
+
+def tls_places(config: Config) -> Iterator[tuple[str, Tls]]:
+    """Section and settings of each [...tls]."""
+    places = [(f"listener[{index}]", listener.tls) for index, listener in enumerate(config.listener)]
+    for place, tls in (*places, ("metrics", config.metrics.tls), ("web", config.web.tls)):
+        if tls is not None:
+            yield place, tls
 
 
 def named_files(config: Config) -> Iterator[tuple[str, Path]]:
     """Setting and path of each file of users, rules, certificates, keys and payload schemas."""
-    places = [(f"listener[{index}]", listener.tls) for index, listener in enumerate(config.listener)]
-    for place, tls in (*places, ("metrics", config.metrics.tls), ("web", config.web.tls)):
+    for place, tls in tls_places(config):
         for key in ("certificate_file", "key_file", "client_ca_file"):
             if (file := getattr(tls, key, None)) is not None:
                 yield f"{place}.tls.{key}", file

@@ -19,7 +19,7 @@ from msgspec import inspect
 
 from edge.config.directories import expanded
 from edge.config.units import InvalidUnit, milliseconds_of, size_of, unit_of
-from edge.errors import EdgeError
+from edge.errors import EdgeError, with_hint
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -185,7 +185,7 @@ class _ValueReader:
         try:
             return self.base / expanded(value)
         except EdgeError as error:
-            return self._bad(path, f"{error}; {error.hint}")
+            return self._bad(path, with_hint(error))
 
 
 def _plain(kind: inspect.Type, value: Any, path: Path) -> Any:

@@ -14,6 +14,7 @@ from edge.auth.acl_file import read_rules
 from edge.auth.errors import AuthFileError
 from edge.auth.password_file import read_users
 from edge.config.listener import Tls
+from edge.config.named_files import tls_places
 from edge.config.schema import Config
 from edge.doctor.findings import Finding, error, ok, warning
 from edge.doctor.machine import file_system_of
@@ -45,13 +46,8 @@ def check_files(config: Config, *, runs: bool) -> Iterator[Finding]:
         )
     else:
         yield ok("leftovers", "none")
-    for place, tls in (
-        *((f"listener[{n}]", listener.tls) for n, listener in enumerate(config.listener)),
-        ("metrics", config.metrics.tls),
-        ("web", config.web.tls),
-    ):
-        if tls is not None:
-            yield from _certificate(place, tls)
+    for place, tls in tls_places(config):
+        yield from _certificate(place, tls)
     yield from _users_and_rules(config)
 
 

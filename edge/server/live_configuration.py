@@ -26,7 +26,7 @@ from edge.auth.errors import AuthFileError
 from edge.config.live_settings import after_reload, setting_changes
 from edge.config.public_settings import public_settings
 from edge.config.schema import Bridge, Config
-from edge.errors import ConfigError, EdgeError
+from edge.errors import ConfigError, EdgeError, with_hint
 from edge.local.protocol import Reloaded
 from edge.logging_setup import AUDIT, pairs, set_level
 from edge.server.added_streams import PreparedStreams, added_to, apply, prepare, refusal
@@ -81,7 +81,7 @@ class LiveConfiguration:
                 try:
                     await apply(self._core, self._services, read.streams)
                 except EdgeError as error:
-                    read.problems.append(_problem(error))
+                    read.problems.append(with_hint(error))
             if read.problems:
                 for problem in read.problems:
                     audit.error("reload refused, nothing changed; correct it %s", pairs(problem=problem))
@@ -102,7 +102,7 @@ class LiveConfiguration:
             try:
                 check(read)
             except EdgeError as error:
-                read.problems.append(_problem(error))
+                read.problems.append(with_hint(error))
         read.certificates, mistakes = self._core.listener.read_certificates()
         read.problems += mistakes
         if self._core.auth_backend.has_files:
@@ -121,7 +121,7 @@ class LiveConfiguration:
         except ConfigError as error:
             read.problems += error.problems
         except EdgeError as error:
-            read.problems.append(_problem(error))
+            read.problems.append(with_hint(error))
 
     def _read_bridges(self, read: _Read) -> None:
         """Check each new or changed bridge, and each payload schema."""
@@ -206,10 +206,6 @@ def _live_sections(config: Config) -> dict[str, object]:
 
 def _schema_setting(bridge: str) -> str:
     return f"bridge.{bridge}.options.payloads"
-
-
-def _problem(error: EdgeError) -> str:
-    return f"{error}; {error.hint}" if error.hint else str(error)
 
 
 def _asyncio_has_tls() -> bool:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from edge.config.schema import Bridge as BridgeConfig
 from edge.config.schema import Config
-from edge.errors import EdgeError
+from edge.errors import EdgeError, with_hint
 from edge.logging_setup import pairs
 from edge.server.bridge_settings import bridge_settings, known_streams, separate_bridge
 
@@ -131,7 +131,7 @@ class RunningBridges:
         try:
             reason = await self._start(bridge_settings(bridge, config))
         except EdgeError as error:  # a file has changed since it was checked
-            reason = f"{error}; {error.hint}"
+            reason = with_hint(error)
         if reason:
             await self._stop(bridge.name)
             again = await self._start(earlier.bridge.settings) if earlier is not None else reason
@@ -169,7 +169,7 @@ class RunningBridges:
             bridge = Bridge(settings, cold=core.logs.reader if core.logs else None, on_progress=on_progress)
         except BridgeError as error:  # a file has changed since it was checked
             log.error("bridge not started %s", pairs(name=settings.name, reason=error, remedy=error.hint))
-            return f"{error}; {error.hint}"
+            return with_hint(error)
         running = _Running(bridge)
         self._running[settings.name] = running
         self._known[settings.name] = settings.known_streams
@@ -188,7 +188,7 @@ class RunningBridges:
         except (BridgeError, EdgeError) as error:
             log.error("bridge not started %s", pairs(name=settings.name, reason=error, remedy=error.hint))
             running.trouble = {"condition": "failed", "last_error": str(error), "remedy": error.hint}
-            return f"{error}; {error.hint}"
+            return with_hint(error)
         return ""
 
 

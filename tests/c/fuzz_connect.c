@@ -9,14 +9,7 @@
 #include <string.h>
 
 #include "mqtt/in/connect.h"
-
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
+#include "must.h"
 
 /* Read the text, for the sanitizers.  Returns its bytes in the packet, with its length. */
 static size_t read_text(const mq_text *text, bool is_present)

@@ -16,6 +16,7 @@
 
 #include "mqtt/mqtt.h"
 #include "mqtt/in/reason_codes.h"
+#include "must.h"
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
 #define MADE_NS 1700000000000000000u
@@ -29,14 +30,6 @@ typedef struct play {
     uint16_t ring;
     uint32_t asked;
 } play;
-
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
 
 static mq_connection *client(play *play, uint8_t version, bool trusted, uint32_t window)
 {

@@ -10,17 +10,10 @@
 #include <string.h>
 
 #include "scan/scan.h"
+#include "must.h"
 
 #define ROOM 512u
 #define SEED 7u
-
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
 
 static uint32_t word_at(const uint8_t *bytes)
 {

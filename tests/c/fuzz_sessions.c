@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 
 #include "mqtt/mqtt.h"
+#include "must.h"
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
 #define MADE_NS 1700000000000000000u
@@ -46,14 +47,6 @@ typedef struct world {
     mq_session *groups[GROUPS];
     uint64_t logged; /* position up to which the log has the ring */
 } world;
-
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
 
 /* ---- what Python would do ---- */
 

@@ -14,16 +14,9 @@
 
 #include "mqtt/in/subscribe.h"
 #include "mqtt/in/packets.h"
+#include "must.h"
 
 #define FEW 3u
-
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
 
 static mq_engine *engine_of(void)
 {

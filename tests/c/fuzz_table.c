@@ -16,6 +16,8 @@
 
 #include "base/hash.h"
 #include "mqtt/table.h"
+#include "failing_memory.h"
+#include "must.h"
 
 #define KEYS 4096u
 
@@ -26,43 +28,7 @@ typedef struct world {
     uint32_t count;
 } world;
 
-static uint32_t fails_in; /* number of the next allocation that fails; 0: none */
 static uint32_t released;
-
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
-
-static bool fails(void)
-{
-    return fails_in > 0 && --fails_in == 0;
-}
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *at, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *at, size_t bytes);
-
-void *__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : __real_malloc(bytes);
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : __real_calloc(count, bytes);
-}
-
-void *__wrap_realloc(void *at, size_t bytes)
-{
-    return fails() ? NULL : __real_realloc(at, bytes);
-}
 
 /* The last bits select buckets and the first ones slots: each may be few. */
 static uint32_t hash_of(const world *world, uint32_t key)

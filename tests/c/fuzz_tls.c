@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "mqtt/transport/tls.h"
+#include "must.h"
 
 #define WIRE_BYTES (1u << 20)
 #define TURNS 8
@@ -67,14 +68,6 @@ typedef struct play {
     bool is_over;
     bool is_altered; /* the server may not get what the client sends */
 } play;
-
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
 
 /* ---- the pipe, as a layer ---- */
 

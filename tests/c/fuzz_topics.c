@@ -13,45 +13,8 @@
 #include <string.h>
 
 #include "mqtt/mqtt.h"
-
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
-
-/* ---- memory ---- */
-
-static uint32_t fails_in; /* number of the next allocation that fails; 0: none */
-
-static bool fails(void)
-{
-    return fails_in > 0 && --fails_in == 0;
-}
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *at, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *at, size_t bytes);
-
-void *__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : __real_malloc(bytes);
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : __real_calloc(count, bytes);
-}
-
-void *__wrap_realloc(void *at, size_t bytes)
-{
-    return fails() ? NULL : __real_realloc(at, bytes);
-}
+#include "failing_memory.h"
+#include "must.h"
 
 /* ---- the matcher ---- */
 

@@ -10,20 +10,13 @@
 #include <string.h>
 
 #include "arrow/msgpack.h"
+#include "must.h"
 
 #define FIELDS 6u
 #define ROWS 64u
 
 static const char *const PATHS[] = {"\1a",         "\1b", "\1c",    "\1d\1a", "\1d\1b",
                                     "\1d\1c\1a", "",     "\1a\1b", "\0",     "\2a"};
-
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
 
 /* Check the invariants of a column; they hold for any payloads. */
 static void check(const rb_unpack_field *field, uint64_t rows, const uint16_t *outcomes)

@@ -9,14 +9,7 @@
 #include <string.h>
 
 #include "mqtt/transport/websocket.h"
-
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
+#include "must.h"
 
 /* Decode in pieces, each in memory of its own size.  Returns the length of the payload. */
 static size_t decoded(mq_websocket *ws, const uint8_t *data, size_t size, size_t piece, uint8_t *payload)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge.config.loader import load
+from edge.config.schema import Config
 from edge.doctor import machine
 from edge.doctor.findings import Severity
 from edge.streams import ring_sizes
@@ -102,12 +103,15 @@ def test_a_shortened_ring_is_not_extended_into_memory_that_is_not_free(
     Ring.reattach(path).close()
 
 
-def test_default_rings_fit_the_free_memory(
-    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def config(runtime_directory: Path, tmp_path: Path) -> Config:
+    """The defaults, with directories of their own."""
     file = tmp_path / "brim.toml"
     file.write_text(f'runtime_dir = "{runtime_directory}"\nstate_dir = "{tmp_path}"\n')
-    config = load(file)
+    return load(file)
+
+
+def test_default_rings_fit_the_free_memory(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_sizes, "free_memory_bytes", lambda _: 40 * MIB)
     rings = fitted(config).stream
     assert sum(stream.ring_bytes * stream.partitions for stream in rings) < 40 * MIB
@@ -115,11 +119,8 @@ def test_default_rings_fit_the_free_memory(
 
 
 def test_doctor_reports_rings_that_need_more_than_the_free_memory(
-    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "brim.toml"
-    file.write_text(f'runtime_dir = "{runtime_directory}"\nstate_dir = "{tmp_path}"\n')
-    config = load(file)
     monkeypatch.setattr(machine, "free_memory_bytes", lambda _: 3 * MIB)
     finding = machine._shared_memory(config, runs=False)
     assert (finding.state, finding.value) == (Severity.ERROR, "3 MiB of memory free")

@@ -111,7 +111,7 @@ def _version(compiler: str) -> str:
 @cache
 def _headers() -> bytes:
     """Of all that a source may include; functional.c includes a source of base/."""
-    included = (*CORE.rglob("*.h"), *(CORE / "base").glob("*.c"))
+    included = (*CORE.rglob("*.h"), *(CORE / "base").glob("*.c"), *(ROOT / "tests" / "c").glob("*.h"))
     return sha256(b"".join(it.read_bytes() for it in sorted(included))).digest()
 
 
