@@ -14,12 +14,14 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from edge.config.schema import AckGate
 from edge.delayed.ring import RING
 from edge.logging_setup import pairs
 from ringbuf import Ring
 
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
+    from edge.broker.engine_rings import PartitionLike
     from edge.delayed.store import StoredMessage
 
 __all__ = ["DelayedPublisher"]
@@ -40,14 +42,14 @@ class DelayedPublisher:
         broker: Broker,
         submit: Callable[[Callable[[], Any]], Future[Any]],
         call: Callable[[Callable[[], object]], object],
-        synced_rings: Callable[[], Sequence[Ring]],
+        partitions: Callable[[], Sequence[PartitionLike]],
     ) -> None:
         """Create the publisher. `submit` and `call` run a function on the MQTT thread.
 
-        `synced_rings` returns the rings of streams of durability "disk"; it is called on the MQTT thread.
+        `partitions` returns those of all streams; it is called on the MQTT thread.
         """
         self._broker, self._submit, self._call = broker, submit, call
-        self._synced_rings = synced_rings
+        self._partitions = partitions
         self.stopping = False
 
     def publish(self, messages: Sequence[StoredMessage]) -> list[int | None]:
@@ -79,13 +81,14 @@ class DelayedPublisher:
 
     def _offer(self, messages: Sequence[StoredMessage]) -> Result:
         """Publish on the MQTT thread. Returns the results, and the new ends of synced rings that grew."""
-        rings = self._synced_rings()
-        before = [ring.extremes().end_position for ring in rings]
+        synced = [entry for entry in self._partitions() if entry.durability.ack_gate is AckGate.DURABLE]
+        # from the writer, because the ring's own values are updated once a batch
+        before = [partition.writer.end_position for partition in synced]
         offer = self._broker.own_messages.offer
         codes = [offer(m.topic, m.payload, m.flags, m.properties) for m in messages]
-        after = [ring.extremes().end_position for ring in rings]
-        rows = zip(rings, before, after, strict=True)
-        return codes, [(ring, end) for ring, begin, end in rows if end != begin]
+        rows = zip(synced, before, strict=True)
+        ends = [(partition.ring, partition.writer.end_position, begin) for partition, begin in rows]
+        return codes, [(ring, end) for ring, end, begin in ends if end != begin]
 
     def _wait_for_sync(self, ends: dict[Ring, int]) -> None:
         until = time.monotonic() + SYNC_WAIT_MAX_S

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 
-from edge.config.schema import Config, Durability
+from edge.config.schema import Config
 from edge.delayed.delivery import SYNC_S, DelayedLimits, DelayedMessages
 from edge.delayed.publisher import DelayedPublisher
 from edge.delayed.ring import DelayedPartition
@@ -18,7 +18,6 @@ from edge.errors import EdgeError
 from edge.logging_setup import pairs
 from edge.streams.streams import Streams
 from edge.transport.listener import Listener
-from ringbuf import Ring
 
 __all__ = ["delayed_messages"]
 
@@ -44,11 +43,7 @@ def delayed_messages(
     except (OSError, sqlite3.Error) as error:
         text = f"{used}: cannot be opened: {error}"
         raise EdgeError(text, hint="correct the directory, or write enabled = false in [delayed]") from error
-
-    def synced_rings() -> list[Ring]:  # a reload may add streams
-        return [entry.ring for entry in streams.all() if entry.durability is Durability.DISK]
-
-    publisher = DelayedPublisher(listener.broker, listener.submit, listener.call, synced_rings)
+    publisher = DelayedPublisher(listener.broker, listener.submit, listener.call, streams.all)
     sync_s = SYNC_S if settings.durability != "process" else None
     limits = DelayedLimits(settings.messages_max, settings.messages_max_bytes, sync_s)
     return DelayedMessages(partition, store, publisher, limits)

@@ -11,6 +11,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from brim import producer
 from edge.mqtt import Version
 from tests.support.brim_process import BrimProcess
 from tests.support.delayed_broker import brim, broker_of, listed, reason_of
@@ -61,7 +62,8 @@ def test_qos_retain_and_properties_arrive_with_the_message(runtime_directory: Pa
         later = Paho(broker.port, "l", version=Version.V5, topic="plant/#")
         assert later.next() == ("plant/a", b"once", 1, True)
         store = Paho(broker.port, "s", version=Version.V5, topic="$delayed/#")
-        assert store.inbox.empty()  # the waiting message is not retained under its delayed name
+        client.publish("$delayed/60/plant/b", b"next")
+        assert store.next()[1] == b"next"  # the message before is not retained under its delayed name
         for one in (client, later, store):
             one.stop()
 
@@ -106,6 +108,29 @@ def test_the_right_to_delay_is_the_right_to_publish(runtime_directory: Path, tmp
             assert reason_of(client, "$delayed/60/plant/b/t") == 0x87
         client.stop()
         other.stop()
+
+
+def test_a_local_producer_delays_nothing_and_its_record_is_counted(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with broker_of(runtime_directory, tmp_path) as broker:
+        client = Paho(broker.port, "c", version=Version.V5, topic="$delayed/#")
+        client.publish("$delayed/60/t", b"by a client")
+        assert client.next()[1] == b"by a client"
+        with producer("camera", runtime_dir=runtime_directory) as camera:
+            for key in ("$delayed/60/t", "plain"):
+                camera.publish(b"by a program", key=key)
+            wait_until(lambda: dropped(broker)["denied"] == 1)
+        client.publish("$delayed/60/t", b"again")
+        assert client.next()[1] == b"again"
+        assert [row["payload"] for row in listed(broker)] == ["by a client", "again"]
+        client.stop()
+
+
+def dropped(broker: BrimProcess) -> dict[str, int]:
+    """Messages of MQTT and of local producers that were dropped, by cause."""
+    causes: dict[str, int] = json.loads(brim(broker, "status", "--json").stdout)["mqtt"]["dropped"]
+    return causes
 
 
 def test_an_operator_lists_and_cancels(runtime_directory: Path, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from edge.broker.retained_authors import client_info_of_author
+from edge.broker.retained_delivery import RetainedRecord
 from edge.mqtt import Properties, Publish, Subscribe, Subscription
-from edge.recovery.retained_store import REWRITE_MIN_BYTES, RetainedStore, _Written
+from edge.recovery.retained_store import REWRITE_MIN_BYTES, RetainedStore, _Written, in_order
 from persistence import Log, LogReader, OsFiles
 from ringbuf import Ring
 from ringbuf.ring import cursor_file, ring_file
@@ -234,3 +235,13 @@ def test_a_file_that_somebody_removes_is_written_whole_again(site: Site) -> None
         wait_until(is_back)
     with site.life() as bench:
         assert retained(bench) == {"a": b"1", "b": b"2"}
+
+
+def test_records_of_several_rings_are_merged_by_time_and_the_earlier_stream_is_newer() -> None:
+    def records(ring: str, *times: int) -> list[RetainedRecord]:
+        return [RetainedRecord(b"t", 0, time, b"", f"{ring}{time}".encode()) for time in times]
+
+    merged = in_order([records("added", 2, 3, 9), records("default", 1, 2, 3)])
+    assert [record.payload for record in merged] == [
+        b"default1", b"default2", b"added2", b"default3", b"added3", b"added9",
+    ]  # fmt: skip
