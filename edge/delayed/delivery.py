@@ -32,6 +32,7 @@ from edge.delayed.publisher import DelayedPublisher
 from edge.delayed.ring import DelayedPartition
 from edge.delayed.store import DelayedMessage, DelayedStore, StoredMessage, list_messages
 from edge.engine.engine import OK, TOO_LARGE
+from edge.errors import EdgeError
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.mqtt.reason_codes import ReasonCode
@@ -133,12 +134,20 @@ class DelayedMessages:
             "refuses": bool(self._refusal),
             "failure": self.failure,
             **{name: self.totals[name] for name in names},
+            "lost": self.totals["lost"] + self._reader.lost,
         }
 
     def page(self, after: tuple[int, int], limit: int, payload_max: int) -> list[dict[str, Any]]:
-        """Messages after (due_ns, id), in the order of delivery; `due_unix_ns` is wall time. Reads files."""
+        """Messages after (due_ns, id), in the order of delivery; `due_unix_ns` is wall time.
+
+        Reads files. Raises EdgeError: the file cannot be read now.
+        """
         after = (min(max(after[0], -1), INTEGER_MAX), min(max(after[1], 0), INTEGER_MAX))
-        rows = list_messages(self._store.path, after, limit, payload_max)
+        try:
+            rows = list_messages(self._store.path, after, limit, payload_max)
+        except sqlite3.Error as error:
+            text = f"{self._store.path}: delayed messages cannot be read now: {error}"
+            raise EdgeError(text, hint="try again; if it stays so, see the log of the broker") from error
         for row in rows:
             row["due_unix_ns"] = row["due_ns"] + self._wall_ahead_ns
         return rows
@@ -175,6 +184,7 @@ class DelayedMessages:
                 self._reader.seek(offset)
             except OffsetGone as error:
                 self._reader.seek(error.nearest)
+                self.totals["lost"] += error.nearest - offset
                 log.error("delayed messages lost in the ring %s", pairs(records=error.nearest - offset))
 
     def _run_transaction(self) -> bool:
@@ -250,18 +260,28 @@ class DelayedMessages:
             return
         if len(batch) == 0:
             return
-        arrived_ns = self._clock.arrived_ns()
+        try:
+            transaction.added = self._messages_of(batch)
+        except BaseException:  # such as a lack of memory: the next transaction reads the batch again
+            self._reader.seek(batch.offsets[0])
+            batch.release()
+            raise
+        self.totals["invalid"] += len(batch) - len(transaction.added)
+        transaction.batch = batch
+        transaction.ring_cursor = (self._ring.epoch, batch.offsets[-1] + 1)
+
+    def _messages_of(self, batch: Batch) -> list[DelayedMessage]:
+        """The messages of records whose names are valid."""
+        messages, arrived_ns = [], self._clock.arrived_ns()
         for record in batch:
             target = delayed_target(record.key.decode("utf-8", "replace"), SECONDS_MAX)
             if target is None:
-                self.totals["invalid"] += 1
                 continue
             seconds, topic = target
             due_ns = arrived_ns(record.timestamp_ns) + seconds * NS
             flags, payload = record.flags & FLAGS, record.bytes()
-            transaction.added.append(DelayedMessage(due_ns, topic, flags, record.properties, payload))
-        transaction.batch = batch
-        transaction.ring_cursor = (self._ring.epoch, batch.offsets[-1] + 1)
+            messages.append(DelayedMessage(due_ns, topic, flags, record.properties, payload))
+        return messages
 
     # ---- to the topics ----
 

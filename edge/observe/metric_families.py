@@ -331,7 +331,7 @@ METRICS: Mapping[str, Metric] = {
         "counter", "Times that a stream refused a due message, which is tried again.", (), "delayed.postponed"
     ),
     "brim_delayed_dropped_total": Metric(
-        "counter", "Delayed messages dropped: invalid name, damaged, too large.", ("cause",)
+        "counter", "Delayed messages dropped: invalid name, damaged, too large, lost.", ("cause",)
     ),
     # Consumers
     "brim_consumer_lag_records": Metric("gauge", "Records that a consumer has not acknowledged.", _CONSUMER),

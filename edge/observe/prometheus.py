@@ -104,7 +104,7 @@ def page(status: Status) -> str:
     out.section("zmq", status["zmq"] or {})
     if delayed := status.get("delayed"):
         out.section("delayed", delayed)
-        for cause in ("invalid", "damaged", "too_large"):
+        for cause in ("invalid", "damaged", "too_large", "lost"):
             out.add("brim_delayed_dropped_total", delayed[cause], cause=cause)
     for bridge in status["bridges"]:
         _bridge(out, bridge)

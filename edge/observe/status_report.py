@@ -63,6 +63,7 @@ _LOST_DELAYED = {
     "invalid": "not of the form $delayed/SECONDS/TOPIC",
     "damaged": "damaged in the file",
     "too_large": "too large for the ring of the topic",
+    "lost": "damaged or overwritten in the ring",
 }
 _RATED = ("published", "from_producers", "delivered", "bytes_in", "bytes_out")
 

@@ -31,7 +31,7 @@ from tests.support.waiting import PATIENCE_S, until
 families = pytest.importorskip("prometheus_client.parser").text_string_to_metric_families
 
 DELAYED = (
-    "pending", "bytes", "delivered", "cancelled", "postponed", "invalid", "damaged", "too_large",
+    "pending", "bytes", "delivered", "cancelled", "postponed", "invalid", "damaged", "too_large", "lost",
 )  # fmt: skip
 
 

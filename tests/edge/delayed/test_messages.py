@@ -1,0 +1,104 @@
+"""Delayed messages without sockets: a batch that fails halfway is read again, and losses are counted."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from edge.config.schema import AckGate
+from edge.delayed import delivery
+from edge.delayed.clock import StoreClock
+from edge.delayed.delivery import DelayedLimits, DelayedMessages
+from edge.delayed.publisher import DelayedPublisher
+from edge.delayed.ring import RING, DelayedPartition, StoreGate
+from edge.delayed.store import DelayedStore
+from edge.errors import EdgeError
+from ringbuf import Ring
+from tests.edge.delayed.test_publisher import done_at_once
+from tests.support.mqtt_bench import Bench
+from tests.support.waiting import wait_until
+
+LIMITS = DelayedLimits(1_000, 1 << 20)
+
+
+class FailingClock(StoreClock):
+    """A clock that has no memory for the third record, once."""
+
+    failed = False
+
+    def arrived_ns(self) -> Callable[[int], int]:
+        arrived, count = super().arrived_ns(), 0
+
+        def counted(stamp_ns: int) -> int:
+            nonlocal count
+            count += 1
+            if count == 3 and not self.failed:
+                self.failed = True
+                raise MemoryError
+            return arrived(stamp_ns)
+
+        return counted
+
+
+@contextmanager
+def messages_in(
+    runtime: Path, directory: Path, clock: StoreClock | None = None, payloads: int = 5
+) -> Iterator[DelayedMessages]:
+    with Bench() as bench, Ring.create(runtime / RING, capacity_bytes=1 << 16, epoch=1) as ring:
+        writer = ring.writer(when_full="block", blocking_readers="admitted")
+        for number in range(payloads):
+            writer.publish(b"%d" % number, key="$delayed/3600/t")
+        reader = ring.reader(name="delayed", start="oldest", blocks_writer=True, local=True)
+        store = DelayedStore(directory / "delayed.sqlite", synced=False)
+        publisher = DelayedPublisher(bench.broker, done_at_once, done_at_once, list)
+        partition = DelayedPartition(RING, ring, writer, StoreGate(AckGate.NONE), reader)
+        messages = DelayedMessages(partition, store, publisher, LIMITS, clock)
+        try:
+            messages.start()
+            yield messages
+        finally:
+            messages.stop()
+            reader.close()
+
+
+def test_a_batch_that_fails_halfway_is_read_again(
+    runtime_directory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(delivery, "RETRY_S", 0.01)
+    clock = FailingClock(None)
+    with messages_in(runtime_directory, tmp_path, clock) as messages:
+        wait_until(lambda: messages.status()["pending"] == 5)
+        assert clock.failed
+        rows = messages.page((-1, 0), 10, 10)
+        assert [row["payload"] for row in rows] == [b"0", b"1", b"2", b"3", b"4"]
+    caplog.clear()  # its traceback holds the records, and so the memory of the ring
+
+
+def test_records_that_the_ring_no_longer_has_are_counted(runtime_directory: Path, tmp_path: Path) -> None:
+    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    store.apply((), (), (), (1, 0), (0, 1))
+    store.close()
+    with messages_in(runtime_directory, tmp_path, payloads=3_000) as messages:
+        lost = messages.status()["lost"]
+        assert lost > 0
+        wait_until(lambda: messages.status()["pending"] == min(3_000 - lost, LIMITS.messages_max))
+
+
+def test_a_list_that_cannot_be_read_is_an_error_with_a_remedy(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    with messages_in(runtime_directory, tmp_path) as messages:
+        monkeypatch.setattr(delivery, "list_messages", unreadable)
+        with pytest.raises(EdgeError, match="cannot be read now: database is locked") as caught:
+            messages.page((-1, 0), 10, 10)
+        assert caught.value.hint
