@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from pathlib import Path
 
+from edge.config.directories import INSTANCE
 from edge.config.units import InvalidUnit, milliseconds_of, size_of
 
 __all__ = [
@@ -36,7 +36,7 @@ def directory(text: str) -> Path:
 
 def instance(text: str) -> str:
     """Name of an instance: part of directory and unit names."""
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,31}", text):
+    if not INSTANCE.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"invalid name {text[:40]!r} (allowed: 1 to 32 of a-z, 0-9, . - and _, a letter or digit first)"
         )

@@ -1,7 +1,9 @@
 """Check a configuration file.
 
-Reports every mistake with its line and a remedy. For a valid file: shows the effect of the settings. Starts
-nothing. Exit status: 0 valid, 2 not valid.
+Reports every mistake with its line and a remedy. For a valid file: shows the effect of the settings, with the
+directories of the system service if the file is its configuration. Starts nothing.
+
+Exit status: 0 valid, 2 not valid.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from edge.cli.humanize import bytes_in_words
 from edge.config import loader
 from edge.config.named_files import tls_places, unreadable_by_service
 from edge.config.schema import Config
+from edge.doctor.service import ServiceUnknown, service_of
 from edge.errors import ConfigError, EdgeError, with_hint
 
 __all__ = ["add_arguments", "run"]
@@ -32,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check the file. Returns 0, or 2 with every mistake on standard error."""
+    notes = list(_service_notes(arguments.file))
     try:
         config = loader.load(arguments.file)
     except ConfigError as error:
@@ -52,11 +56,23 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
         return Exit.USAGE
     print(f"{arguments.file}: no mistakes")
-    for line in (*_summary(config), *_auth_summary(config, files)):
+    for line in (*notes, *_summary(config), *_auth_summary(config, files)):
         print(f"  {line}")
     for warning in unreadable_by_service(arguments.file, config):
         print(f"  WARNING: {warning}")
     return 0
+
+
+def _service_notes(file: Path) -> Iterator[str]:
+    """Select the directories of the service that runs with the file, and name it."""
+    try:
+        service = service_of(file)
+    except ServiceUnknown as error:
+        yield f"WARNING: {with_hint(error)}; the directories shown are those of this user"
+        return
+    if service is not None:
+        service.set_directories()
+        yield f"service   {service.unit}, user {service.user}"
 
 
 def _tls_mistakes(config: Config) -> Iterator[str]:

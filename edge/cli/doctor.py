@@ -2,7 +2,8 @@
 
 Works with and without a running broker, and changes nothing. Without options it checks the broker of this
 user. If this user has none, it checks the service of the system, with the configuration, the directories and
-the rights of its user; only root may do that. In all other cases run it as the broker's user.
+the rights of its user; only root may do that. So it does with --config and the file of the service. In all
+other cases run it as the broker's user.
 
 Exit status: 0 all is well, 1 warnings, 2 errors.
 """
@@ -21,8 +22,8 @@ from edge.cli.config_options import add_config_arguments, configured
 from edge.cli.progress import waiting
 from edge.config.directories import control_socket, default_runtime_dir, instance
 from edge.config.schema import Config
-from edge.doctor.findings import Finding, Severity, error, ok
-from edge.doctor.service import SystemdService, installed_service
+from edge.doctor.findings import Finding, Severity, error, ok, warning
+from edge.doctor.service import ServiceUnknown, SystemdService, installed_service, service_of
 from edge.errors import BrokerUnreachable, ConfigError
 from edge.terminal_escape import escaped
 
@@ -60,7 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
-    if (service := _service(arguments)) is not None:
+    try:
+        service = _service(arguments)
+    except ServiceUnknown as problem:
+        service = None
+        yield warning("service", f"{problem}; the directories of this user are checked", "", problem.hint)
+    if service is not None:
         if not service.enter():
             fix = "run `sudo brim doctor`"
             yield error("service", f"{service.unit} runs as user {service.user}", "of this user", fix)
@@ -89,11 +95,15 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _service(arguments: argparse.Namespace) -> SystemdService | None:
-    """The service of the system, if no option or broker of this user selects another one; otherwise None."""
-    chosen = (arguments.config, arguments.runtime_dir, arguments.state_dir)
-    if any(option is not None for option in chosen) or control_socket(default_runtime_dir()).exists():
+    """The service of the system, if no option or broker of this user selects another one; otherwise None.
+
+    Raises ServiceUnknown.
+    """
+    if arguments.runtime_dir is not None or arguments.state_dir is not None:
         return None
-    return installed_service(instance())
+    if arguments.config is not None:
+        return service_of(arguments.config)
+    return None if control_socket(default_runtime_dir()).exists() else installed_service(instance())
 
 
 def _status(config: Config) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -22,6 +23,7 @@ from typing import Self, TypeAlias
 from edge.errors import DirectoryBusy, EdgeError
 
 __all__ = [
+    "INSTANCE",
     "LOCK_NAME",
     "RESTORING_NAME",
     "SERVICE_DIR",
@@ -42,6 +44,7 @@ DIRECTORY_MODE = 0o750  # the group may read rings; for others they are invisibl
 LOCK_NAME = "brim.lock"
 RESTORING_NAME = "restore-incomplete"  # in a state directory whose restore has not ended
 CREDENTIALS = "$CREDENTIALS_DIRECTORY/"
+INSTANCE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,31}")  # name of an instance
 SERVICE_DIR = "/run"  # parent of the runtime directory of a system service
 
 

@@ -16,10 +16,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-__all__ = ["SystemdService", "installed_service", "parse_properties"]
+from edge.config.directories import INSTANCE, instance
+from edge.errors import EdgeError
+
+__all__ = ["ServiceUnknown", "SystemdService", "installed_service", "parse_properties", "service_of"]
 
 _PROPERTIES = "Id,LoadState,User,Group,SupplementaryGroups,ExecStart,RuntimeDirectory,StateDirectory"
 _TIMEOUT_S = 10.0
+_BOOTED = Path("/run/systemd/system")  # exists if systemd manages this machine: sd_booted(3)
+
+
+class ServiceUnknown(EdgeError):
+    """systemd does not answer: the service may be installed, or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +47,7 @@ class SystemdService:
 
         Returns False if this process is neither root nor that user.
         """
-        for key, value in self._environment().items():
-            os.environ[key] = value
+        self.set_directories()
         entry = pwd.getpwnam(self.user)
         if os.geteuid() == 0:
             group = _group_ids([self.group])[0] if self.group else entry.pw_gid
@@ -50,24 +57,53 @@ class SystemdService:
             os.setuid(entry.pw_uid)
         return os.geteuid() == entry.pw_uid
 
-    def _environment(self) -> dict[str, str]:
-        """Variables that systemd sets. The directory of credentials exists only while the service runs."""
-        return {
-            "RUNTIME_DIRECTORY": str(self.runtime_dir),
-            "STATE_DIRECTORY": str(self.state_dir),
-            "CREDENTIALS_DIRECTORY": f"/run/credentials/{self.unit}",
-        }
+    def set_directories(self) -> None:
+        """Set the variables that systemd sets. The directory of credentials exists while the service runs."""
+        os.environ["RUNTIME_DIRECTORY"] = str(self.runtime_dir)
+        os.environ["STATE_DIRECTORY"] = str(self.state_dir)
+        os.environ["CREDENTIALS_DIRECTORY"] = f"/run/credentials/{self.unit}"
 
 
-def installed_service(instance: str) -> SystemdService | None:
-    """The service of the system for this instance; None if it is not installed, or not of Brim."""
-    for unit in (f"brim@{instance}", f"brim-{instance}") if instance else ("brim",):
-        command = ["systemctl", "show", f"{unit}.service", f"--property={_PROPERTIES}"]
-        with suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-            if (service := parse_properties(done.stdout)) is not None:
-                return service
+def installed_service(name: str) -> SystemdService | None:
+    """The service of the system for this instance; None if it is not installed, or not of Brim.
+
+    Raises ServiceUnknown.
+    """
+    if not _BOOTED.is_dir():
+        return None
+    for unit in (f"brim@{name}", f"brim-{name}") if name else ("brim",):
+        if (service := parse_properties(_shown(f"{unit}.service"))) is not None:
+            return service
     return None
+
+
+def service_of(config: Path) -> SystemdService | None:
+    """The service of the system that runs with this configuration file, or None. Raises ServiceUnknown.
+
+    It has the name of the instance that is selected, or of the file: brim@press has /etc/brim/press.toml.
+    """
+    names = [instance(), "" if config.stem == "brim" else config.stem]
+    for name in dict.fromkeys(name for name in names if not name or INSTANCE.fullmatch(name)):
+        service = installed_service(name)
+        file = None if service is None else service.config
+        if file is not None and os.path.realpath(file) == os.path.realpath(config):
+            return service
+    return None
+
+
+def _shown(unit: str) -> str:
+    """Properties of a unit. Raises ServiceUnknown."""
+    command = ["systemctl", "show", unit, f"--property={_PROPERTIES}"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
+    except subprocess.TimeoutExpired:
+        reason = f"no answer in {_TIMEOUT_S:.0f} s"
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.strip() or f"status {error.returncode}"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    hint = "run it again; `systemctl status` shows the state of systemd"
+    raise ServiceUnknown(f"systemctl show {unit} failed: {reason}", hint=hint)
 
 
 def parse_properties(text: str) -> SystemdService | None:
