@@ -6,8 +6,8 @@
     brim config init                    a commented configuration file, on standard output
 
 SOURCE is `default`, or `configured` for a value of the file, of the command line, or of the broker itself
-where it had to use a smaller ring. Passwords and keys are not shown. Only the broker's own user and root may
-read the configuration.
+where it had to use a smaller ring. Passwords and keys are not shown, and diff does not compare them. Only the
+broker's own user and root may read the configuration.
 
 Exit status: 0 done, 1 diff: the file has other settings, 2 wrong arguments, 3 no broker is reachable,
 4 refused.
@@ -26,7 +26,7 @@ from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.listing import Column, add_listing_arguments, print_listing
 from edge.config import loader
-from edge.config.live_settings import setting_changes
+from edge.config.live_settings import public_changes
 from edge.config.public_settings import flat_settings, public_settings
 from edge.errors import EdgeError
 from edge.local.protocol import Connection, SettingList, Settings
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_listing(_settings(running, arguments), _SHOWN, arguments)
         return 0
     rows = [
-        {"name": name, "running": now, "file": then} for name, now, then in setting_changes(running, config)
+        {"name": name, "running": now, "file": then} for name, now, then in public_changes(running, config)
     ]
     print_listing(rows, _CHANGED, arguments)
     return Exit.INCOMPLETE if rows else 0

@@ -17,7 +17,6 @@ from tomlkit.exceptions import TOMLKitError
 
 from edge.config import loader
 from edge.config.live_settings import setting_changes
-from edge.config.public_settings import public_settings
 from edge.config.schema import Config
 from edge.errors import EdgeError
 from persistence.durable_file import replace_file
@@ -52,7 +51,7 @@ def set_value(file: Path, name: str, text: str) -> list[tuple[str, Any, Any]]:
 
 
 def _changes(before: Config, after: Config) -> list[tuple[str, Any, Any]]:
-    return list(setting_changes(public_settings(before), after))
+    return list(setting_changes(before, after))
 
 
 def _key(table: MutableMapping[str, Any], parts: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ import msgspec
 
 from edge.cli.config_options import add_config_arguments, configured
 from edge.cli.exit_status import Exit
-from edge.config.live_settings import setting_changes
+from edge.config.live_settings import public_changes
 from edge.local.protocol import Connection, Reload, Reloaded, SettingList, Settings
 from edge.terminal_escape import escaped
 
@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         running = connection.request(Settings(), SettingList).settings
     restart = list(answer.needs_restart)
     if wanted is not None:
-        restart = [name for name, _, _ in setting_changes(running, wanted)]
+        differ = (name for name, _, _ in public_changes(running, wanted))
+        restart = sorted({*restart, *differ})
     if arguments.json:
         facts = {"applied": answer.applied, "failed": answer.failed, "needs_restart": restart}
         print(msgspec.json.encode(facts).decode())

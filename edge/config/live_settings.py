@@ -6,23 +6,27 @@ Owns the choice of these settings: [limits] except START_LIMITS, [quota], [[brid
 
     running, wanted -> after_reload() -> the configuration in effect after the reload
     what still differs from `wanted` needs a restart: setting_changes()
+
+Changes never contain a secret: a setting whose secret differs has HIDDEN as both values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from msgspec.structs import fields, replace
 
 from edge.config import loader
 from edge.config.limits import Limits
-from edge.config.public_settings import flat_settings, public_settings
+from edge.config.public_settings import HIDDEN, all_settings, flat_settings, public_settings
 from edge.config.schema import Config
 
-__all__ = ["START_LIMITS", "after_reload", "setting_changes"]
+__all__ = ["START_LIMITS", "after_reload", "public_changes", "setting_changes"]
 
 _MISSING: Final = "(not set)"
+
+Change: TypeAlias = tuple[str, Any, Any]  # name, value in effect, wanted value
 
 # Connected clients rely on the first three, which CONNACK announced; the others size memory at the start.
 START_LIMITS: Final = frozenset(
@@ -48,12 +52,24 @@ def after_reload(running: Config, wanted: Config, *, adds_streams: bool = False)
     return loader.checked(changed, "reload without the settings that need a restart")
 
 
-def setting_changes(running: dict[str, Any], wanted: Config) -> Iterator[tuple[str, Any, Any]]:
-    """Name, value in effect and wanted value of each setting that differs.
+def setting_changes(running: Config, wanted: Config) -> Iterator[Change]:
+    """Each setting that differs."""
+    shown = {name: (now, then) for name, now, then in public_changes(public_settings(running), wanted)}
+    for name, _, _ in _changes(all_settings(running), all_settings(wanted)):
+        now, then = shown.get(name, (HIDDEN, HIDDEN))
+        yield name, now, then
 
-    `running`: public_settings() of the configuration in effect.
+
+def public_changes(running: dict[str, Any], wanted: Config) -> Iterator[Change]:
+    """Each setting that differs from public_settings() of the configuration in effect.
+
+    Secrets are not compared: `running` does not have them.
     """
-    now, then = flat_settings(running), flat_settings(public_settings(wanted))
+    yield from _changes(running, public_settings(wanted))
+
+
+def _changes(running: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Change]:
+    now, then = flat_settings(running), flat_settings(wanted)
     for name in sorted({*now, *then}):
         if name.split(".")[0] != "runtime_dir" and now.get(name, _MISSING) != then.get(name, _MISSING):
             yield name, now.get(name, _MISSING), then.get(name, _MISSING)

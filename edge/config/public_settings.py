@@ -1,4 +1,7 @@
-"""Public settings: a configuration as plain data, without passwords and keys, and as one value per name."""
+"""Public settings: a configuration as plain data, without passwords and keys, and as one value per name.
+
+Data with secrets (`all_settings`) is for comparisons, and never leaves the process.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import msgspec
 
 from edge.config.schema import Config
 
-__all__ = ["HIDDEN", "flat_settings", "public_settings"]
+__all__ = ["HIDDEN", "all_settings", "flat_settings", "public_settings"]
 
 HIDDEN: Final = "(hidden)"
 # Options of sinks and plug-ins are free: their names decide. Files and directories are no secrets.
@@ -22,7 +25,13 @@ _USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
 
 def public_settings(config: Config) -> dict[str, Any]:
     """The configuration as dictionaries, lists, numbers and texts; secrets are HIDDEN."""
-    settings: dict[str, Any] = _hidden(msgspec.to_builtins(config, enc_hook=_plain))
+    settings: dict[str, Any] = _hidden(all_settings(config))
+    return settings
+
+
+def all_settings(config: Config) -> dict[str, Any]:
+    """The same with secrets; flat_settings() has the same names for both."""
+    settings: dict[str, Any] = msgspec.to_builtins(config, enc_hook=_plain)
     return settings
 
 
@@ -49,7 +58,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from _flat(item, f"{name}.{key}" if name else key)
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
+    elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
         for number, item in enumerate(value):
             yield from _flat(item, f"{name}.{item.get('name', number)}")
     else:

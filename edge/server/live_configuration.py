@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from edge.auth.backend import AuthFiles
 from edge.auth.errors import AuthFileError
 from edge.config.live_settings import after_reload, setting_changes
-from edge.config.public_settings import public_settings
 from edge.config.schema import Bridge, Config
 from edge.errors import ConfigError, EdgeError, with_hint
 from edge.local.protocol import Reloaded
@@ -154,11 +153,11 @@ class LiveConfiguration:
         read.clients_max = descriptors.budget(read.live, allowed, opened).clients
 
     async def _apply(self, read: _Read) -> Reloaded:
-        core, before = self._core, public_settings(self._given)
+        core, before = self._core, self._given
         live = replace(core.config, **_live_sections(read.live))
         if read.streams is not None:
             live = replace(live, stream=read.streams.config.stream)
-        effective, failed = await self._services.bridges.replace(live, read.schemas)
+        effective, unchanged = await self._services.bridges.replace(live, read.schemas)
         await asyncio.wrap_future(core.listener.submit(lambda: self._apply_on_mqtt_thread(effective, read)))
         self._services.follow(effective)
         self._given = replace(self._given, **_live_sections(effective), stream=read.live.stream)
@@ -167,14 +166,15 @@ class LiveConfiguration:
         for name, earlier, now in setting_changes(before, self._given):
             audit.info("setting changed %s", pairs(name=name, before=str(earlier), now=str(now)))
             applied.append(name)
-        unchanged = tuple(text.partition(":")[0] for text in failed)
-        schemas = [_schema_setting(name) for name in read.schemas if f"bridge.{name}" not in unchanged]
+        names = {bridge.name for bridge in unchanged}
+        schemas = [_schema_setting(name) for name in read.schemas if name not in names]
         for name in schemas:
             audit.info("payload schema changed %s", pairs(name=name))
         applied += [*schemas, *core.listener.apply_certificates(read.certificates)]
         if read.users is not None:
             auth = core.config.auth
             applied += [str(path) for path in (auth.password_file, auth.acl_file) if path is not None]
+        failed = [str(bridge) for bridge in unchanged]
         for reason in failed:
             log.error("bridge not changed %s", pairs(reason=reason))
         if read.streams_refusal:
@@ -197,7 +197,7 @@ class LiveConfiguration:
 
     def _needs_restart(self, wanted: Config) -> tuple[str, ...]:
         """Settings of a configuration that are not in effect."""
-        return tuple(name for name, _, _ in setting_changes(public_settings(self._given), wanted))
+        return tuple(name for name, _, _ in setting_changes(self._given, wanted))
 
 
 def _live_sections(config: Config) -> dict[str, object]:

@@ -30,12 +30,23 @@ if TYPE_CHECKING:
     from bridge.drain.settings import BridgeSettings
     from edge.server.mqtt_startup import MqttServer
 
-__all__ = ["RunningBridges"]
+__all__ = ["RunningBridges", "UnchangedBridge"]
 
 log = logging.getLogger(__name__)
 
 _DRAINS = ("starting", "idle", "draining")  # conditions of a bridge whose sink is not known to be away
+STILL_ENDS = "its files in flight are not complete yet; reload again"
 DRAIN_AT_STOP_S = 5.0  # at most, for the records that linger when the broker stops
+
+
+class UnchangedBridge(Struct, frozen=True):
+    """A bridge that is not as configured, and the reason."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"bridge.{self.name}: {self.reason}"
 
 
 class _Running(Struct):
@@ -91,27 +102,29 @@ class RunningBridges:
         running = self._running.get(name)
         return running.bridge.state().payload_schema if running is not None else ""
 
-    async def replace(self, config: Config, reread: Collection[str] = ()) -> tuple[Config, list[str]]:
+    async def replace(
+        self, config: Config, reread: Collection[str] = ()
+    ) -> tuple[Config, list[UnchangedBridge]]:
         """Stop, start and replace bridges so that they are those of `config`.
 
         `reread`: names of bridges with a changed payload schema, which are replaced as well.
 
-        Returns `config` with the bridges that are in effect, and one text for each that is not as configured:
-        a bridge that did not stop, or did not start; the earlier bridge of its name runs then.
+        Returns `config` with the bridges that are in effect, and those that are not as configured: a bridge
+        that did not stop, or did not start; the earlier bridge of its name runs then.
         """
         earlier = {bridge.name: bridge for bridge in self._config.bridge}
         bridges: list[BridgeConfig] = []
-        failed: list[str] = []
+        failed: list[UnchangedBridge] = []
         for name in [name for name in earlier if name not in {bridge.name for bridge in config.bridge}]:
             if not await self._stop(name):
-                failed.append(_still_ends(name))
+                failed.append(UnchangedBridge(name, STILL_ENDS))
                 bridges.append(earlier[name])
         for bridge in config.bridge:
             before = earlier.get(bridge.name)
             same = before == bridge and bridge.name not in reread and not self._lacks_streams(bridge, config)
             reason = "" if same else await self._change(before, bridge, config)
             if reason:
-                failed.append(reason)
+                failed.append(UnchangedBridge(bridge.name, reason))
             bridges += [bridge] if not reason else [before] if before is not None else []
         self._config = replace(config, bridge=tuple(bridges))
         return self._config, failed
@@ -125,7 +138,7 @@ class RunningBridges:
         """Replace one bridge. Returns the reason why it is not changed; "": it is."""
         earlier = self._running.get(bridge.name)
         if not await self._stop(bridge.name):
-            return _still_ends(bridge.name)
+            return STILL_ENDS
         if not bridge.in_broker:
             return ""
         try:
@@ -137,7 +150,7 @@ class RunningBridges:
             again = await self._start(earlier.bridge.settings) if earlier is not None else reason
             runs = not again or (before is not None and not before.in_broker)
             state = "the earlier bridge continues" if runs else "no bridge of that name runs"
-            return f"bridge.{bridge.name}: {reason}; {state}"
+            return f"{reason}; {state}"
         return ""
 
     async def _stop(self, name: str) -> bool:
@@ -190,7 +203,3 @@ class RunningBridges:
             running.trouble = {"condition": "failed", "last_error": str(error), "remedy": error.hint}
             return with_hint(error)
         return ""
-
-
-def _still_ends(name: str) -> str:
-    return f"bridge.{name}: its files in flight are not complete yet; reload again"

@@ -15,7 +15,8 @@ from edge.cli.config import FIRST_FILE
 from edge.cli.exit_status import Exit
 from edge.config import loader
 from edge.config.directories import control_socket
-from edge.config.public_settings import flat_settings, public_settings
+from edge.config.live_settings import setting_changes
+from edge.config.public_settings import HIDDEN, flat_settings, public_settings
 from edge.local.protocol import LogLines, Message, Reload, Settings
 from edge.rpc.protocol import encode as request_bytes
 from tests.edge.cli.test_clients import FOREIGN
@@ -91,6 +92,22 @@ def test_secrets_are_not_shown() -> None:
     settings = flat_settings(public_settings(config))
     assert "p4ss" not in str(settings)
     assert settings["bridge.k.options.client.id"] == "me"
+
+
+def test_a_changed_secret_is_named_and_not_shown() -> None:
+    text = (
+        '[[bridge]]\nname = "m"\nto = "mqtt://edge:OLD@host"\n'
+        '[[bridge]]\nname = "k"\nto = "kafka://host:9092/t"\noptions = { "sasl.password" = "OLD" }\n'
+    )
+    before, after = loader.parse(text), loader.parse(text.replace("OLD", "NEW"))
+    hidden = (HIDDEN, HIDDEN)
+    assert list(setting_changes(before, after)) == [
+        ("bridge.k.options.sasl.password", *hidden),
+        ("bridge.m.to", *hidden),
+    ]
+    moved = loader.parse(text.replace("edge:OLD@host", "edge:NEW@other"))
+    assert list(setting_changes(before, moved)) == [("bridge.m.to", "mqtt://host", "mqtt://other")]
+    assert list(setting_changes(before, before)) == []
 
 
 def test_the_first_file_is_valid(capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,6 +181,18 @@ async def test_a_bridge_that_cannot_start_leaves_the_earlier_one_running(desk: D
     assert not (desk.directory / "elsewhere").exists()
 
 
+def test_a_bridge_with_only_another_password_is_named_by_reload_and_audit_without_the_password(
+    desk: Desk,
+) -> None:
+    bridge = f'[[bridge]]\nname = "up"\nto = "mqtt://edge:PASSWORD@127.0.0.1:{free_port()}"\n'
+    assert "bridge.up.to" in desk.reload(bridge.replace("PASSWORD", "0ld-w0rd"))["applied"]
+    result = desk.reload(bridge.replace("PASSWORD", "n3w-w0rd"))
+    assert result == {"applied": ["bridge.up.to"], "failed": [], "needs_restart": []}
+    text = desk.broker.log_until("setting changed name=bridge.up.to before=(hidden) now=(hidden)")
+    assert "w0rd" not in text
+    assert desk.reload(bridge.replace("PASSWORD", "n3w-w0rd"))["applied"] == []
+
+
 SCHEMA = '[[payload]]\ntopic = "#"\nformat = "json"\nfields = { FIELDS }\n'
 
 
