@@ -130,7 +130,7 @@ FORMATS = (
         "Committed offsets of consumers",
         ("edge/consumers/append_log.py", "edge/consumers/offset_store.py"),
         append_log.VERSION,
-        "consumers/journal.txt",
+        "consumers/journal*.txt",
     ),
     Format("MQTT 5 properties of a record", ("ringbuf/c/mqtt/in/properties.c",), None),
 )

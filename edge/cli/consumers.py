@@ -1,12 +1,15 @@
-"""Show and change the committed offsets of consumer groups.
+"""Show and change consumer groups: committed offsets, and delivery settings.
 
     brim consumers ls                                   every group
     brim consumers lag [GROUP]                          each partition: committed offset, end, lag, owner
     brim consumers reset GROUP --to oldest              start again; or latest, a time, an offset
     brim consumers reset GROUP --to 2026-11-21T06:00Z --ring press-0
+    brim consumers set GROUP --lease 60s --tries 3      change delivery settings, also while consumers run
+    brim consumers set GROUP --lease default            remove the value that `set` gave
     brim consumers forget GROUP                         remove a group
 
-reset and forget need a group without running consumers. Exit status: 0 done, 2 wrong arguments, 3 no broker
+reset and forget need a group without running consumers. A value of `set` precedes those of the consumers and
+of the configuration file. Exit status: 0 done, 2 wrong arguments, 3 no broker
 is reachable, 4 refused, with the reason.
 """
 
@@ -16,13 +19,16 @@ import argparse
 import datetime as dt
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
 
+from edge.cli.argument_types import seconds
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.humanize import count_in_words, seconds_in_words
 from edge.consumers.client_socket import RequestClient
+from edge.consumers.delivery_settings import LIMITS, DeliverySettings, SettingName
 from edge.consumers.protocol import (
     VERSION,
     Done,
@@ -32,6 +38,7 @@ from edge.consumers.protocol import (
     Groups,
     PlaceInfo,
     Reset,
+    SetGroup,
 )
 from edge.errors import EdgeError
 from edge.terminal_escape import escaped
@@ -40,10 +47,18 @@ __all__ = ["add_arguments", "run"]
 
 To = Literal["oldest", "latest", "offset", "time"]
 
+DEFAULT = "default"
+OPTIONS: dict[str, tuple[SettingName, str]] = {
+    "--lease": ("lease_ms", "time that a consumer has for a record, such as 60s"),
+    "--tries": ("tries_max", "deliveries after which a record becomes a dead letter; 0: no limit"),
+    "--backoff": ("backoff_ms", "wait before the second delivery, such as 500ms; doubled each time"),
+    "--backoff-max": ("backoff_max_ms", "longest wait between two deliveries"),
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim consumers`."""
-    verbs = parser.add_subparsers(dest="what", required=True, metavar="ls | lag | reset | forget")
+    verbs = parser.add_subparsers(dest="what", required=True, metavar="ls | lag | reset | set | forget")
     listing = verbs.add_parser("ls", help="list groups")
     lag = verbs.add_parser("lag", help="show the lag of each partition of a group")
     lag.add_argument("group", nargs="?", default="", metavar="GROUP", help="group (default: all)")
@@ -58,9 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reset.add_argument(
         "--ring", action="append", default=[], help="only this partition; may be repeated (default: all)"
     )
+    change = verbs.add_parser("set", help="change delivery settings of a group")
+    change.add_argument("group", metavar="GROUP", help="group")
+    for option, (name, text) in OPTIONS.items():
+        help_text = f"{text} ({DEFAULT}: remove this value)"
+        change.add_argument(option, dest=name, type=partial(_setting, name), metavar="VALUE", help=help_text)
     forget = verbs.add_parser("forget", help="remove a group and its offsets")
     forget.add_argument("group", metavar="GROUP", help="group")
-    for verb in (listing, lag, reset, forget):
+    for verb in (listing, lag, reset, change, forget):
         verb.add_argument("--json", action="store_true", help="print JSON")
         verb.add_argument(
             "--endpoint", default="", help="endpoint of the broker (default: in the runtime directory)"
@@ -75,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
             to, value = place_in_words(arguments.to)
             request = Reset(client.number(), VERSION, arguments.group, to, value, tuple(arguments.ring))
             client.request(request, Done)
+        elif arguments.what == "set":
+            client.request(_change(arguments, client.number()), Done)
         elif arguments.what == "forget":
             client.request(Forget(client.number(), VERSION, arguments.group), Done)
             if not arguments.json:
@@ -91,6 +113,30 @@ def run(arguments: argparse.Namespace) -> int:
         for line in _lines(info, places=arguments.what != "ls"):
             print(escaped(line))
     return 0
+
+
+def _setting(name: SettingName, text: str) -> int | str:
+    """Value of an option of `set`: a number of milliseconds or tries, or DEFAULT."""
+    if text == DEFAULT:
+        return text
+    try:
+        value = round(seconds(text) * 1000) if name.endswith("_ms") else int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number") from error
+    low, high = LIMITS[name]
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is {value} (allowed for {name}: {low} to {high})")
+    return value
+
+
+def _change(arguments: argparse.Namespace, number: int) -> SetGroup:
+    """Request of `set`. Raises EdgeError: it changes nothing."""
+    given = {name: value for name, _ in OPTIONS.values() if (value := getattr(arguments, name)) is not None}
+    if not given:
+        raise EdgeError("nothing to set", hint=f"name a setting: {', '.join(OPTIONS)}")
+    clear = tuple(name for name, value in given.items() if value == DEFAULT)
+    values = {name: value for name, value in given.items() if value != DEFAULT}
+    return SetGroup(number, VERSION, arguments.group, DeliverySettings(**values), clear)
 
 
 def place_in_words(text: str) -> tuple[To, int]:
@@ -117,9 +163,31 @@ def _lines(group: GroupInfo, *, places: bool) -> Iterator[str]:
     )
     if not places:
         return
+    if settings := _settings_line(group):
+        yield settings
     names = {member.member: member.name or member.member for member in group.members}
     for place in group.places:
         yield _place_line(place, names)
+
+
+def _settings_line(group: GroupInfo) -> str:
+    """Delivery settings, with the source of each value that is not of the configuration file."""
+    if not group.settings:  # of an earlier broker
+        return ""
+    words = {}
+    for name, info in group.settings.items():
+        value = _amount(name, info.value)
+        words[name] = value if info.source == "broker" else f"{value} (set by {info.source})"
+    return (
+        f"  lease {words['lease_ms']}, tries {words['tries_max']}, "
+        f"back-off {words['backoff_ms']} to {words['backoff_max_ms']}"
+    )
+
+
+def _amount(name: SettingName, value: int) -> str:
+    if name == "tries_max":
+        return str(value or "without limit")
+    return f"{value} ms" if value < 10_000 else seconds_in_words(value / 1000)
 
 
 def _place_line(place: PlaceInfo, names: dict[str, str]) -> str:

@@ -405,6 +405,13 @@ class AckTracker:
         self._failed = False
         return self.tried
 
+    def change_rules(self, rules: Rules) -> None:
+        """Use these rules from now on. Leases that run keep their end; waiting records may be dead now."""
+        self._rules = rules
+        for span in self._spans:
+            span.dead |= span.member is None and self._is_dead(span.tries)
+        self._changed()
+
     def dead(self) -> list[Span]:
         """Spans that have reached tries_max."""
         return [span for span in self._spans if span.dead]

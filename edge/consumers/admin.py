@@ -18,6 +18,7 @@ from edge.consumers.protocol import (
     Records,
     Reset,
     RingInfo,
+    SetGroup,
 )
 from edge.consumers.registry import GroupRegistry, RingEntry, check_filters
 from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
@@ -65,7 +66,8 @@ class GroupAdmin:
                 for member in group.members.values()
             )
         lag = sum(place.lag for place in places)
-        return GroupInfo(name, state.mode, state.filters, lag, members, places)
+        settings = self._registry.settings_of(state)
+        return GroupInfo(name, state.mode, state.filters, lag, members, places, settings)
 
     def _place_info(self, ring: str, place: OffsetPlace, group: ConsumerGroup | None) -> PlaceInfo:
         entry = self._registry.rings.get(ring)
@@ -85,7 +87,12 @@ class GroupAdmin:
             asdict(partition.tracker.counts) if partition is not None else {},
         )
 
-    # ---- resets ----
+    # ---- changes ----
+
+    def set(self, request: SetGroup) -> None:
+        """Set delivery settings of a group. Raises NotDone."""
+        self._known(request.group)
+        self._registry.set_operator(request)
 
     def reset(self, request: Reset) -> None:
         """Set the offsets of a group. Raises NotDone."""

@@ -45,8 +45,12 @@ class Consumer(ConsumerConnection[AckResult]):
     silent while the program works on a batch, so choose more than a batch takes. `batch_bytes`: about as much
     comes at once. `ahead`: number of batches fetched ahead of their use, at least 1.
 
-    Raises InvalidArgument. Entering raises BrokerUnreachable, or Refused: the group has other filters, or is
-    full.
+    `lease_s`, `tries_max` (0: no limit), `backoff_s`, `backoff_max_s`: settings of the group, instead of
+    those of [consumers] in the configuration file. None: those of the group. Members that name a value name
+    the same one.
+
+    Raises InvalidArgument. Entering raises BrokerUnreachable, or Refused: the group has other filters or
+    settings, or is full.
     """
 
     def __enter__(self) -> Self:

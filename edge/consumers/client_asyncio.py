@@ -33,7 +33,7 @@ class Consumer(ConsumerConnection[Coroutine[Any, Any, AckResult]]):
     """A member of a group: client.Consumer for asyncio, with the same arguments.
 
     Iterate with `async for` inside `async with`. Entering raises BrokerUnreachable, or Refused: the group has
-    other filters, or is full.
+    other filters or settings, or is full.
     """
 
     _task: asyncio.Task[None] | None = None

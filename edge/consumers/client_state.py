@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from edge.consumers.ack_result import Offsets, runs_of
 from edge.consumers.coordinator import NOT_BEFORE
+from edge.consumers.delivery_settings import NO_SETTINGS, DeliverySettings
 from edge.consumers.groups import Mode
 from edge.consumers.protocol import (
     VERSION,
@@ -73,6 +74,7 @@ class ConsumerSettings:
     session_s: float = 10.0
     batch_bytes: int = 1 << 20
     ahead: int = 1
+    delivery: DeliverySettings = NO_SETTINGS
 
 
 @dataclass(slots=True, eq=False)
@@ -251,6 +253,7 @@ class ConsumerCore:
                 int(settings.session_s * 1000),
                 settings.name,
                 self._instance,
+                settings.delivery,
             )
         )
 

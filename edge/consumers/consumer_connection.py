@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult, Offsets, offset_of, result_of
 from edge.consumers.client_socket import ClientSocket, Curve, endpoint_of
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSettings
+from edge.consumers.delivery_settings import DeliverySettings, invalid_value
 from edge.consumers.groups import Mode
 from edge.consumers.protocol import Acked, Acknowledgement, Answer, Commit, RequestMessage
 from edge.errors import InvalidArgument, NotOpen
@@ -41,6 +43,10 @@ class ConsumerConnection(ABC, Generic[Result]):
         session_s: float = 10.0,
         batch_bytes: int = 1 << 20,
         ahead: int = 1,
+        lease_s: float | None = None,
+        tries_max: int | None = None,
+        backoff_s: float | None = None,
+        backoff_max_s: float | None = None,
         connect_timeout_s: float = 5.0,
         runtime_dir: StrPath | None = None,
         endpoint: str = "",
@@ -49,9 +55,10 @@ class ConsumerConnection(ABC, Generic[Result]):
         if ahead < 1:
             hint = "a consumer that fetches nothing ahead receives nothing"
             raise InvalidArgument(f"invalid ahead {ahead} (allowed: 1 or more)", hint=hint)
+        delivery = _delivery(lease_s, tries_max, backoff_s, backoff_max_s)
         checked = checked_filters(filters)
         self._core = ConsumerCore(
-            ConsumerSettings(group, checked, mode, start, name, session_s, batch_bytes, ahead)
+            ConsumerSettings(group, checked, mode, start, name, session_s, batch_bytes, ahead, delivery)
         )
         self._endpoint = endpoint_of(runtime_dir, endpoint)
         self._curve = curve
@@ -159,3 +166,20 @@ class ConsumerConnection(ABC, Generic[Result]):
     def _raise_refusal(self) -> None:
         if self._core.refusal is not None:
             raise self._core.refusal
+
+
+def _delivery(
+    lease_s: float | None, tries_max: int | None, backoff_s: float | None, backoff_max_s: float | None
+) -> DeliverySettings:
+    """Delivery settings from the arguments of a consumer. Raises InvalidArgument."""
+    lease_ms, backoff_ms, backoff_max_ms = map(_milliseconds, (lease_s, backoff_s, backoff_max_s))
+    settings = DeliverySettings(lease_ms, tries_max, backoff_ms, backoff_max_ms)
+    if text := invalid_value(settings):
+        raise InvalidArgument(text, hint="choose a value within the limits, or leave it out")
+    return settings
+
+
+def _milliseconds(value_s: float | None) -> int | None:
+    if value_s is None:
+        return None
+    return round(value_s * 1000) if math.isfinite(value_s) else -1  # which no setting allows

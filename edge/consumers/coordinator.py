@@ -61,6 +61,7 @@ from edge.consumers.protocol import (
     Reset,
     RingList,
     Rings,
+    SetGroup,
 )
 from edge.consumers.quota import Quota
 from edge.consumers.registry import GroupRegistry, RingEntry
@@ -326,13 +327,16 @@ class Coordinator:
             case Reset():
                 self._admin.reset(request)
                 self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
+            case SetGroup():
+                self._admin.set(request)
+                self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
             case Forget():
                 self._admin.forget(request.group)
                 self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
 
     def _join(self, request: Join) -> Answer:
         settings = self.registry.settings
-        group = self.registry.open(request.group, request.mode, request.filters, request.start)
+        group = self.registry.open(request)
         for earlier in [
             member
             for member in group.members.values()
@@ -350,7 +354,7 @@ class Coordinator:
             member.id,
             group.generation,
             request.session_ms // 3,
-            settings.lease_ms,
+            round(group.rules.lease_s * 1000),
             tuple(group.rings_of(member.id)),
         )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from edge.consumers.ack_tracker import Rules
 from edge.consumers.assignment import complete_moves, plan_moves
 from edge.consumers.group_partition import GroupPartition
 from edge.consumers.selection import Selection
@@ -41,6 +42,7 @@ class ConsumerGroup:
     mode: Mode
     filters: tuple[str, ...]
     selection: Selection
+    rules: Rules
     generation: int = 1
     members: dict[str, Member] = field(default_factory=dict)
     partitions: dict[str, GroupPartition] = field(default_factory=dict)
@@ -77,6 +79,12 @@ class ConsumerGroup:
         return silent
 
     # ---- partitions ----
+
+    def change_rules(self, rules: Rules) -> None:
+        """Deliver by these rules from now on."""
+        self.rules = rules
+        for partition in self.partitions.values():
+            partition.tracker.change_rules(rules)
 
     def add(self, partition: GroupPartition) -> None:
         """Add a partition."""

@@ -2,7 +2,9 @@
 
 A body is a msgpack array whose first field is its kind. Fields are only ever appended.
 
-    ["group", name, mode, [filter, ...], time_ns]       the group exists with these settings
+    ["group", name, mode, [filter, ...], time_ns, members, operator]
+                   the group exists with these settings. `members`, `operator`: maps of the delivery settings
+                   that members or an operator have set (delivery_settings.py); {} in journals without them
     ["place", group, ring, epoch, floor, done, whole, time_ns]
                    of this ring, everything below `floor` is done in `epoch`; `done`, in the portable form of
                    64-bit Roaring bitmaps, is done above it: in addition to earlier ones, or, `whole`, instead
@@ -26,6 +28,7 @@ from pyroaring import BitMap64
 
 from edge.consumers.ack_tracker import Tried
 from edge.consumers.append_log import Journal
+from edge.consumers.delivery_settings import NO_SETTINGS, DeliverySettings
 from edge.consumers.groups import Mode
 from edge.logging_setup import pairs
 
@@ -41,6 +44,8 @@ class GroupBody(msgspec.Struct, tag="group", array_like=True, frozen=True):
     mode: Mode
     filters: tuple[str, ...]
     time_ns: int
+    members: DeliverySettings = NO_SETTINGS
+    operator: DeliverySettings = NO_SETTINGS
 
 
 class PlaceBody(msgspec.Struct, tag="place", array_like=True, frozen=True):
@@ -105,6 +110,8 @@ class GroupState:
     filters: tuple[str, ...]
     time_ns: int
     places: dict[str, OffsetPlace] = field(default_factory=dict)
+    members: DeliverySettings = NO_SETTINGS  # named by members
+    operator: DeliverySettings = NO_SETTINGS
 
 
 class OffsetStore:
@@ -122,9 +129,17 @@ class OffsetStore:
             except ValueError:
                 self.unreadable += 1
 
-    def note_group(self, name: str, mode: Mode, filters: tuple[str, ...], time_ns: int) -> None:
+    def note_group(
+        self,
+        name: str,
+        mode: Mode,
+        filters: tuple[str, ...],
+        time_ns: int,
+        members: DeliverySettings = NO_SETTINGS,
+        operator: DeliverySettings = NO_SETTINGS,
+    ) -> None:
         """Record the settings of a group."""
-        self._note(GroupBody(name, mode, filters, time_ns))
+        self._note(GroupBody(name, mode, filters, time_ns, members, operator))
 
     def note_place(
         self,
@@ -207,7 +222,7 @@ class OffsetStore:
 
     def _snapshot(self) -> Iterable[Body]:
         for name, group in self.groups.items():
-            yield GroupBody(name, group.mode, group.filters, group.time_ns)
+            yield GroupBody(name, group.mode, group.filters, group.time_ns, group.members, group.operator)
             yield from _places_of(name, group)
 
     def _apply(self, body: Body) -> None:
@@ -215,6 +230,7 @@ class OffsetStore:
             case GroupBody():
                 known = self.groups.setdefault(body.name, GroupState(body.mode, body.filters, body.time_ns))
                 known.mode, known.filters, known.time_ns = body.mode, body.filters, body.time_ns
+                known.members, known.operator = body.members, body.operator
             case PlaceBody():
                 self._apply_place(body)
             case TriedBody():

@@ -29,6 +29,7 @@ no filter as done. A filter "#" matches every record.
     publish      published   store messages, as if a client had published them; answered as PUBACK is: at
                              "disk" when the log has synced them, at "upstream" when the sinks have them
     groups       group_list  every group, or one: members, rings, lag
+    set          done        set the lease, the tries or the back-off of a group, also while it has members
     reset        done        set the offsets of a group that has no members
     forget       done        remove a group that has no members
 
@@ -58,6 +59,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from edge.consumers.delivery_settings import DeliverySettings, SettingInfo, SettingName
 from edge.consumers.groups import Mode
 from edge.rpc import protocol as rpc
 
@@ -66,7 +68,7 @@ __all__ = [
     "Acknowledgement", "Alive", "Answer", "BatchInfo", "Code", "Commit", "Done", "Failed", "Fetch",
     "Fetched", "Forget", "GroupInfo", "GroupList", "Groups", "Heartbeat", "Join", "Joined", "Leave",
     "Letter", "MemberInfo", "Nack", "NotDone", "PlaceInfo", "Publish", "Published", "Read", "Records",
-    "Request", "Reset", "RingInfo", "RingList", "Rings",
+    "Request", "Reset", "RingInfo", "RingList", "Rings", "SetGroup",
 ]  # fmt: skip
 
 VERSION: Final = 2
@@ -104,7 +106,8 @@ class Join(RequestMessage, frozen=True):
     """Request to become a member.
 
     `start`: the first record of a group without progress. `name` is shown to people. `instance`: a join with
-    the same one, other than "", replaces the earlier member.
+    the same one, other than "", replaces the earlier member. `settings`: see
+    edge.consumers.delivery_settings.
     """
 
     group: GroupName
@@ -114,6 +117,7 @@ class Join(RequestMessage, frozen=True):
     session_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 10_000
     name: Annotated[str, Meta(max_length=256)] = ""
     instance: Annotated[str, Meta(max_length=64)] = ""
+    settings: DeliverySettings = DeliverySettings()
 
 
 class OfMember(RequestMessage, frozen=True):
@@ -210,6 +214,14 @@ class Groups(RequestMessage, frozen=True):
     group: str = ""
 
 
+class SetGroup(RequestMessage, frozen=True, tag="set"):
+    """Request to set an operator's delivery settings. `clear`: settings that lose the operator's value."""
+
+    group: GroupName
+    settings: DeliverySettings = DeliverySettings()
+    clear: tuple[SettingName, ...] = ()
+
+
 class Reset(RequestMessage, frozen=True):
     """Request to set offsets. `rings` (): all of the group. `value`: the offset, or the time in ns since
     1970.
@@ -228,7 +240,20 @@ class Forget(RequestMessage, frozen=True):
 
 
 Request = (
-    Join | Heartbeat | Leave | Fetch | Commit | Ack | Nack | Rings | Read | Publish | Groups | Reset | Forget
+    Join
+    | Heartbeat
+    | Leave
+    | Fetch
+    | Commit
+    | Ack
+    | Nack
+    | Rings
+    | Read
+    | Publish
+    | Groups
+    | SetGroup
+    | Reset
+    | Forget
 )
 
 
@@ -345,7 +370,7 @@ class PlaceInfo(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-class GroupInfo(msgspec.Struct, frozen=True):
+class GroupInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """State of a group."""
 
     name: str
@@ -354,6 +379,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     lag: int
     members: tuple[MemberInfo, ...]
     places: tuple[PlaceInfo, ...]
+    settings: dict[SettingName, SettingInfo] = {}
 
 
 class GroupList(Message, frozen=True, tag="group_list"):

@@ -21,10 +21,19 @@ from pyroaring import BitMap64
 
 from edge.config.schema import Durability
 from edge.consumers.ack_tracker import AckTracker, Rules, Tried
+from edge.consumers.delivery_settings import (
+    DeliverySettings,
+    SettingInfo,
+    SettingName,
+    conflict,
+    first_of,
+    invalid_value,
+    origins,
+)
 from edge.consumers.group_partition import GroupPartition
-from edge.consumers.groups import ConsumerGroup, Mode
-from edge.consumers.offset_store import OffsetPlace, OffsetStore
-from edge.consumers.protocol import FILTERS_MAX_BYTES, NotDone
+from edge.consumers.groups import ConsumerGroup
+from edge.consumers.offset_store import GroupState, OffsetPlace, OffsetStore
+from edge.consumers.protocol import FILTERS_MAX_BYTES, Join, NotDone, SetGroup
 from edge.consumers.ring_source import RingSource
 from edge.consumers.selection import Selection
 from edge.local.filters import filters_meet
@@ -50,14 +59,20 @@ class GroupSettings:
     groups_max: int = 256
     members_max: int = 256
 
-    def rules(self, *, ordered: bool) -> Rules:
-        """Rules of ack trackers."""
+    @property
+    def delivery(self) -> DeliverySettings:
+        """Delivery settings of groups without their own."""
+        return DeliverySettings(self.lease_ms, self.tries_max, self.backoff_ms, self.backoff_max_ms)
+
+    def rules_of(self, group: GroupState) -> Rules:
+        """Rules of the ack trackers of a group."""
+        values = dict(first_of(group.operator, group.members, self.delivery).named())
         return Rules(
-            ordered,
-            self.lease_ms / 1000,
-            self.tries_max,
-            self.backoff_ms / 1000,
-            self.backoff_max_ms / 1000,
+            group.mode == "ordered",
+            values["lease_ms"] / 1000,
+            values["tries_max"],
+            values["backoff_ms"] / 1000,
+            values["backoff_max_ms"] / 1000,
             self.records_max,
         )
 
@@ -109,12 +124,11 @@ class GroupRegistry:
 
     # ---- groups ----
 
-    def open(
-        self, name: str, mode: Mode, filters: tuple[str, ...], start: Literal["oldest", "latest"]
-    ) -> ConsumerGroup:
+    def open(self, join: Join) -> ConsumerGroup:
         """Put a group in use, and create it if necessary. Raises NotDone: it exists with other settings."""
-        check_filters(filters)
-        known = self.store.groups.get(name)
+        check_filters(join.filters)
+        _check_values(join.settings)
+        name, known = join.group, self.store.groups.get(join.group)
         if known is None and len(self.store.groups) >= self.settings.groups_max:
             raise NotDone(
                 f"too many groups: {len(self.store.groups)} (allowed: consumers.groups_max)",
@@ -122,18 +136,33 @@ class GroupRegistry:
                 "remove one with `brim consumers forget`, or raise consumers.groups_max",
             )
         group = self.groups.get(name)
-        same = known is not None and known.mode == mode and set(known.filters) == set(filters)
-        if group is not None and group.members and not same:
-            raise NotDone(
-                f"group {name} is in use as {group.mode} on {', '.join(group.filters)}",
-                "refused",
-                "join it with the same mode and filters, or choose another name",
-            )
-        if group is not None and same:
-            return group
-        if not same:
-            self.store.note_group(name, mode, filters, self._wall_ns())
-        return self._load(name, mode, filters, "oldest" if same else start)
+        same = known is not None and known.mode == join.mode and set(known.filters) == set(join.filters)
+        if group is not None and group.members:
+            _check_agreement(group, join, self.store.groups[name].members, same=same)
+        members = first_of(join.settings, known.members) if known is not None else join.settings
+        operator = known.operator if known is not None else DeliverySettings()
+        if known is None or not same or members != known.members:
+            self.store.note_group(name, join.mode, join.filters, self._wall_ns(), members, operator)
+        if group is None or not same:
+            return self._load(name, "oldest" if same else join.start)
+        group.change_rules(self.settings.rules_of(self.store.groups[name]))
+        return group
+
+    def set_operator(self, request: SetGroup) -> None:
+        """Change the operator's delivery settings of a group. Raises NotDone: a value is not allowed."""
+        _check_values(request.settings)
+        state = self.store.groups[request.group]
+        kept = {name: value for name, value in state.operator.named() if name not in request.clear}
+        operator = first_of(request.settings, DeliverySettings(**kept))
+        self.store.note_group(
+            request.group, state.mode, state.filters, self._wall_ns(), state.members, operator
+        )
+        if (group := self.groups.get(request.group)) is not None:
+            group.change_rules(self.settings.rules_of(self.store.groups[request.group]))
+
+    def settings_of(self, group: GroupState) -> dict[SettingName, SettingInfo]:
+        """Delivery settings of a group, with their sources."""
+        return origins(group.operator, group.members, self.settings.delivery)
 
     def unload(self, name: str) -> None:
         """Take a group out of use; its stored state stays."""
@@ -178,19 +207,20 @@ class GroupRegistry:
         if following is None:
             return False
         partition.epoch = following.epoch
-        partition.tracker = AckTracker(following.first_offset, self.settings.rules(ordered=group.ordered))
+        partition.tracker = AckTracker(following.first_offset, group.rules)
         partition.idle, partition.cold = False, None
         self.put(group.name, partition.ring, following.epoch, following.first_offset)
         return True
 
     # ---- inside ----
 
-    def _load(
-        self, name: str, mode: Mode, filters: tuple[str, ...], start: Literal["oldest", "latest"]
-    ) -> ConsumerGroup:
+    def _load(self, name: str, start: Literal["oldest", "latest"]) -> ConsumerGroup:
         self.unload(name)
-        group = self.groups[name] = ConsumerGroup(name, mode, filters, Selection(filters))
-        for entry in self.entries_for(filters):
+        state = self.store.groups[name]
+        rules = self.settings.rules_of(state)
+        group = ConsumerGroup(name, state.mode, state.filters, Selection(state.filters), rules)
+        self.groups[name] = group
+        for entry in self.entries_for(state.filters):
             self._add_partition(group, entry, start)
         return group
 
@@ -204,7 +234,7 @@ class GroupRegistry:
             self.put(group.name, ring, epoch, offset)
             place = OffsetPlace(epoch, offset, BitMap64(), 0)
         tried = _there(place, entry.source)
-        tracker = AckTracker(place.floor, self.settings.rules(ordered=group.ordered), place.done, tried)
+        tracker = AckTracker(place.floor, group.rules, place.done, tried)
         partition = GroupPartition(ring, place.epoch, tracker)
         self._by_ring.setdefault(ring, []).append(partition)
         group.add(partition)
@@ -241,6 +271,28 @@ def _there(place: OffsetPlace, source: RingSource) -> list[Tried]:
         return place.tried
     end = source.ends()[1]
     return [span._replace(end=min(span.end, end)) for span in place.tried if span.first < end]
+
+
+def _check_values(settings: DeliverySettings) -> None:
+    if text := invalid_value(settings):
+        raise NotDone(text, "refused", "choose a value within the limits")
+
+
+def _check_agreement(group: ConsumerGroup, join: Join, members: DeliverySettings, *, same: bool) -> None:
+    """Check a join of a group that has members. Raises NotDone."""
+    if not same:
+        raise NotDone(
+            f"group {group.name} is in use as {group.mode} on {', '.join(group.filters)}",
+            "refused",
+            "join it with the same mode and filters, or choose another name",
+        )
+    if (other := conflict(members, join.settings)) is not None:
+        name, theirs, wanted = other
+        raise NotDone(
+            f"members of group {group.name} have {name} {theirs}, not {wanted}",
+            "refused",
+            f"join it with the same {name} or without one; `brim consumers set` changes it for all members",
+        )
 
 
 def check_filters(filters: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -58,7 +58,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     def fail(self, it: Fate, delay_s: float | None, *, counts: bool) -> None:
         it.tries += counts
-        it.state = "dead" if it.tries >= 3 else "waiting"
+        it.state = "dead" if it.tries >= self.limits.tries_max else "waiting"
         backoff_s = min(1.0 * 2 ** max(it.tries - 1, 0), 4.0)
         it.due_s = self.now_s + (backoff_s if delay_s is None else delay_s)
 
@@ -94,7 +94,7 @@ class WindowMachine(RuleBasedStateMachine):
             self.model += [Fate("waiting") for _ in range(end - offer.first)]
         else:
             assert self.model[offer.first].tries == offer.tries
-            if offer.tries == 2:
+            if offer.tries and offer.tries >= self.limits.tries_max - 1:
                 assert offer.limit == 1, "the last try is made alone"
             end = min(offer.first + min(count, offer.limit), offer.end)
         passed = {i for i in passed_over if offer.first <= i < end}
@@ -188,13 +188,21 @@ class WindowMachine(RuleBasedStateMachine):
             if self.model[i].state != "done":
                 self.model[i].state, self.model[i].member = "done", "lost"
 
+    @rule(tries_max=st.sampled_from([2, 3, 4]))
+    def the_tries_change(self, tries_max: int) -> None:
+        self.limits = replace(self.limits, tries_max=tries_max)
+        self.tracker.change_rules(self.limits)
+        for it in self.model:
+            if it.state == "waiting" and it.tries >= tries_max:
+                it.state = "dead"
+
     @rule()
     def it_is_stored_and_loaded(self) -> None:
         """Finished records stay finished in the next life; all others come again, with their attempts."""
         fresh = AckTracker(self.tracker.floor, self.limits, self.tracker.done, self.tracker.tried)
         for it in self.model:
-            if it.state in {"flight", "waiting"}:
-                it.state, it.due_s = "waiting", 0.0
+            if it.state != "done":
+                it.state, it.due_s = "dead" if it.tries >= self.limits.tries_max else "waiting", 0.0
             it.member = "an earlier life"  # who did what is known in one life only
         while self.model and len(self.model) > fresh.next:
             assert self.model.pop().state == "waiting"

@@ -8,7 +8,7 @@ import pytest
 from brim import Letter, consumer, publish
 from edge.cli import main
 from edge.cli.consumers import place_in_words
-from edge.errors import EdgeError
+from edge.errors import EdgeError, InvalidArgument, Refused
 from tests.support.brim_process import BrimProcess
 
 
@@ -51,6 +51,56 @@ def test_groups_are_listed_with_their_lag_and_put_somewhere_else(broker, capsys)
     assert brim(capsys, "forget", "billing", *where)[1] == "billing is forgotten\n"
     status, _, error = brim(capsys, "lag", "billing", *where)
     assert (status, "there is no group billing" in error, "the groups are none" in error) == (4, True, True)
+
+
+def test_settings_of_a_group_are_changed_and_shown_with_their_source(broker, capsys):
+    where = ("--runtime-dir", broker.runtime_dir)
+    options = {"lease_s": 45.0, "tries_max": 3, "runtime_dir": broker.runtime_dir}
+    with consumer("billing", "a/#", **options):
+        assert brim(capsys, "set", "billing", "--lease", "2min", "--backoff", "500ms", *where)[0] == 0
+        _, said, _ = brim(capsys, "lag", "billing", *where)
+        assert (
+            "  lease 2 min (set by operator), tries 3 (set by members), "
+            "back-off 500 ms (set by operator) to 1 min\n"
+        ) in said
+        with pytest.raises(Refused, match="members of group billing have lease_ms 45000, not 46000"):
+            consumer("billing", "a/#", **{**options, "lease_s": 46}).__enter__()
+    status, said, _ = brim(capsys, "set", "billing", "--lease", "default", "--json", *where)
+    (facts,) = json.loads(said)
+    assert (status, facts["settings"]["lease_ms"]) == (0, {"value": 45_000, "source": "members"})
+    assert facts["settings"]["backoff_ms"] == {"value": 500, "source": "operator"}
+    status, _, error = brim(capsys, "set", "billing", *where)
+    assert (status, "name a setting: --lease, --tries" in error) == (2, True)
+    status, _, error = brim(capsys, "set", "none", "--tries", "0", *where)
+    assert (status, "there is no group none" in error) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--lease", "0"), "'0' is 0 (allowed for lease_ms: 1 to 3600000)"),
+        (("--lease", "2h"), "'2h' is 7200000 (allowed for lease_ms: 1 to 3600000)"),
+        (("--tries", "1001"), "'1001' is 1001 (allowed for tries_max: 0 to 1000)"),
+        (("--tries", "many"), "'many' is not a whole number"),
+        (("--backoff", "soon"), "invalid duration"),
+    ],
+)
+def test_a_setting_outside_of_its_limits_is_refused(words, error, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["consumers", "set", "billing", *words])
+    assert ended.value.code == 2
+    assert error in capsys.readouterr().err
+
+
+def test_a_consumer_checks_its_settings_before_it_connects():
+    for options, text in (
+        ({"lease_s": 0}, r"invalid lease_ms 0 \(allowed: 1 to 3600000\)"),
+        ({"tries_max": -1}, r"invalid tries_max -1 \(allowed: 0 to 1000\)"),
+        ({"backoff_s": float("nan")}, "invalid backoff_ms"),
+        ({"backoff_max_s": float("inf")}, "invalid backoff_max_ms"),
+    ):
+        with pytest.raises(InvalidArgument, match=text):
+            consumer("billing", "a/#", **options)
 
 
 def test_without_a_broker_it_says_so(runtime_directory, capsys, monkeypatch):

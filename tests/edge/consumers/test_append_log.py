@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 from edge.consumers import append_log as journal_module
 from edge.consumers.ack_tracker import Tried
 from edge.consumers.append_log import Journal, needs_recovery, pack_header, pack_record
+from edge.consumers.delivery_settings import DeliverySettings
 from edge.consumers.offset_store import OffsetStore, decode_body
 from persistence.files import OsFiles
 from tests.support.simfiles import SimFiles
@@ -43,7 +44,8 @@ def opened(directory: Path) -> tuple[Journal, list[bytes]]:
 
 def written(store: OffsetStore) -> None:
     """Write the content of the golden file."""
-    store.note_group("billing", "ordered", ("a/#", "b"), 1)
+    members, operator = DeliverySettings(60_000, 3), DeliverySettings(backoff_ms=500, backoff_max_ms=9_000)
+    store.note_group("billing", "ordered", ("a/#", "b"), 1, members, operator)
     store.note_place("billing", "press-0", 7, 1000, BitMap64([1002, 1003, 1 << 33]), 2, whole=True)
     store.note_place("billing", "press-0", 7, 1005, None, 3)
     store.forget("other")
@@ -58,11 +60,17 @@ def test_the_file_has_these_bytes(tmp_path):
     assert (tmp_path / "offsets").read_bytes() == golden("journal.txt")
 
 
-def test_these_bytes_are_read(tmp_path):
-    (tmp_path / "offsets").write_bytes(golden("journal.txt"))
+@pytest.mark.parametrize("name", ["journal.txt", "journal-without-settings.txt"])
+def test_these_bytes_are_read(name, tmp_path):
+    (tmp_path / "offsets").write_bytes(golden(name))
     store = OffsetStore(Journal(OsFiles(), str(tmp_path), "offsets"))
     group = store.groups["billing"]
     assert (group.mode, group.filters) == ("ordered", ("a/#", "b"))
+    if name == "journal.txt":
+        assert group.members == DeliverySettings(lease_ms=60_000, tries_max=3)
+        assert group.operator == DeliverySettings(backoff_ms=500, backoff_max_ms=9_000)
+    else:
+        assert (group.members, group.operator) == (DeliverySettings(), DeliverySettings())
     place = group.places["press-0"]
     assert (place.epoch, place.floor, list(place.done), place.time_ns) == (7, 1005, [1 << 33], 3)
     assert place.tried == [(1005, 1010, 2, "no good"), (1011, 1012, 1, "")]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.consumers import protocol
+from edge.consumers.delivery_settings import DeliverySettings, SettingInfo
 from edge.consumers.protocol import (
     PROTOCOL,
     VERSION,
@@ -45,6 +46,7 @@ from edge.consumers.protocol import (
     RingInfo,
     RingList,
     Rings,
+    SetGroup,
 )
 from edge.errors import ControlError
 from edge.rpc.protocol import MalformedRequest, encode
@@ -55,6 +57,13 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "consumers" / "messages.txt"
 REQUESTS: dict[str, Request] = {
     "join": Join(1, V, "billing", ("a/#",), "queue", "oldest", 6_000, "till", "0123"),
     "join, short": Join(1, V, "billing", ("a/#",)),
+    "join, with settings": Join(
+        1,
+        V,
+        "billing",
+        ("a/#",),
+        settings=DeliverySettings(60_000, 3, 1_000, 30_000),
+    ),
     "heartbeat": Heartbeat(2, V, "billing", "m", working=True),
     "leave": Leave(3, V, "billing", "m"),
     "fetch": Fetch(4, V, "billing", "m", 65_536, 250),
@@ -65,6 +74,7 @@ REQUESTS: dict[str, Request] = {
     "read": Read(9, V, "press-0", 3, 100, None, 4_096),
     "publish": Publish(10, V, (Letter("a/1", 1, True, (("k", "v"),), 5), Letter("b"))),
     "groups": Groups(11, V, "billing"),
+    "set": SetGroup(14, V, "billing", DeliverySettings(lease_ms=60_000), ("tries_max",)),
     "reset": Reset(12, V, "billing", "time", 1_700_000_000_000_000_000, ("press-0",)),
     "forget": Forget(13, V, "billing"),
 }
@@ -90,6 +100,11 @@ ANSWERS: dict[str, Answer] = {
             ),
         ),
         {"requests": 12},
+    ),
+    "group_list, with settings": GroupList(
+        15,
+        (GroupInfo("billing", "queue", ("b",), 0, (), (), {"lease_ms": SettingInfo(60_000, "operator")}),),
+        {},
     ),
     "failed": Failed(12, "why", "fenced", "what to do"),
 }  # fmt: skip
