@@ -1,7 +1,8 @@
 """Errors of the broker.
 
     EdgeError                 .hint: a remedy, or ""
-        ConfigError           .problems: every mistake in the file, each with its line
+        InvalidFile           .problems: every mistake in the file, each with its line
+            ConfigError       of the configuration
         DirectoryBusy         another broker runs on this directory; .pid
         PortTaken             another program listens there
         RingsUnavailable      shared memory is full, or the rings belong to another user
@@ -34,6 +35,7 @@ __all__ = [
     "EdgeError",
     "FrameError",
     "InvalidArgument",
+    "InvalidFile",
     "NoAnswer",
     "NotOpen",
     "PortTaken",
@@ -63,12 +65,20 @@ def with_hint(error: _Hinted) -> str:
     return f"{error}; {error.hint}" if error.hint else str(error)
 
 
-class ConfigError(EdgeError):
-    """The configuration is invalid. `problems`: `file:line: key: ...` each, in the order of the file."""
+class InvalidFile(EdgeError):
+    """A file of the configuration is invalid. `problems`: `file:line: ...` each, in the order of the file.
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    `unreadable`: it was not read; its disk may come later, or its rights be corrected.
+    """
+
+    def __init__(self, problems: Sequence[str], *, unreadable: bool = False) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
+        self.unreadable = unreadable
+
+
+class ConfigError(InvalidFile):
+    """The configuration is invalid. `problems`: `file:line: key: ...` each, in the order of the file."""
 
 
 class DirectoryBusy(EdgeError):

@@ -29,6 +29,7 @@ COMPLETIONS = {
     "zsh": "usr/share/zsh/vendor-completions/_brim",
     "fish": "usr/share/fish/vendor_completions.d/brim.fish",
 }
+SYSTEMD = {"3.11": 252, "3.13": 257}  # its version in the Debian of each Python
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 CONTROL = """\
@@ -85,7 +86,7 @@ def main() -> int:
         root = Path(scratch)
         root.chmod(0o755)
         install(wheels[0], root / "usr/lib/brim", arguments.python)
-        add_files(root)
+        add_files(root, arguments.python)
         add_control(root, arguments.arch, arguments.python)
         package = DIST / f"brim_{version()}_{arguments.arch}.deb"
         command = ["dpkg-deb", "--root-owner-group", "--build", str(root), str(package)]
@@ -119,12 +120,12 @@ def pip_for(folder: Path, machine: str, python: str) -> list[str]:
     return [*command, "--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *platforms]
 
 
-def add_files(root: Path) -> None:
+def add_files(root: Path, python: str) -> None:
     """Add the command, the units, the configuration and the documents."""
     write(root / "usr/bin/brim", COMMAND, 0o755)
     write(root / "usr/lib/python3/dist-packages/brim.py", MODULE)
     for name, instance in (("brim", ""), ("brim@", "%i")):
-        write(root / f"lib/systemd/system/{name}.service", unit(instance))
+        write(root / f"lib/systemd/system/{name}.service", unit(instance, SYSTEMD.get(python, 0)))
     write(root / "etc/brim/brim.toml", (FILES / "brim.toml").read_text(), 0o640)
     write(root / "usr/share/doc/brim/copyright", (ROOT / "LICENSE").read_text())
     for shell, name in COMPLETIONS.items():
@@ -149,13 +150,13 @@ def add_manual(folder: Path) -> None:
         page.unlink()
 
 
-def unit(instance: str) -> str:
+def unit(instance: str, systemd: int) -> str:
     """The unit of the service, or of its instances."""
     names = runpy.run_path(str(ROOT / "edge" / "cli" / "service_unit.py"))
     config = f"/etc/brim/{instance or 'brim'}.toml"
     option = f"--instance {instance} " if instance else ""
     command = f"/usr/bin/brim run --quiet --log-format json {option}--config {config}"
-    text: str = names["Unit"](is_system=True, instance=instance).text(command)
+    text: str = names["Unit"](is_system=True, instance=instance, systemd=systemd).text(command)
     return text
 
 

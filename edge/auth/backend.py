@@ -56,7 +56,7 @@ class AuthFiles(Struct, frozen=True):
     @classmethod
     def read(cls, password_file: Path | None, acl_file: Path | None) -> AuthFiles:
         """Read both files. Raises AuthFileError with the mistakes of both."""
-        problems: list[str] = []
+        errors: list[AuthFileError] = []
         users = rules = None
         if password_file:
             from edge.auth.password_file import read_users
@@ -64,16 +64,17 @@ class AuthFiles(Struct, frozen=True):
             try:
                 users = read_users(password_file)
             except AuthFileError as error:
-                problems += error.problems
+                errors.append(error)
         if acl_file:
             from edge.auth.acl_file import read_rules
 
             try:
                 rules = read_rules(acl_file)
             except AuthFileError as error:
-                problems += error.problems
-        if problems:
-            raise AuthFileError(problems)
+                errors.append(error)
+        if errors:
+            problems = [problem for error in errors for problem in error.problems]
+            raise AuthFileError(problems, unreadable=all(error.unreadable for error in errors))
         return cls(users, rules)
 
 

@@ -7,22 +7,17 @@ EdgeError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from edge.errors import EdgeError
+from edge.errors import EdgeError, InvalidFile
 
 __all__ = ["AuthFileError", "PluginError", "text_of"]
 
 _ACCESS_REMEDY = "let the broker's user read it, by chgrp and chmod g+r"
 
 
-class AuthFileError(EdgeError):
-    """A file cannot be used. `problems`: `file:line: ...` each, in the order of the file."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = tuple(problems)
+class AuthFileError(InvalidFile):
+    """A password or ACL file cannot be used."""
 
 
 def text_of(file: Path, *, missing: str = "correct the path") -> str:
@@ -31,7 +26,8 @@ def text_of(file: Path, *, missing: str = "correct the path") -> str:
         return file.read_text(encoding="utf-8")
     except OSError as error:
         remedy = missing if isinstance(error, FileNotFoundError) else _ACCESS_REMEDY
-        raise AuthFileError([f"{file}:1: cannot be read: {error.strerror}; {remedy}"]) from error
+        problem = f"{file}:1: cannot be read: {error.strerror}; {remedy}"
+        raise AuthFileError([problem], unreadable=True) from error
     except UnicodeDecodeError as error:
         raise AuthFileError([f"{file}:1: byte {error.start} is not UTF-8"]) from error
 

@@ -21,7 +21,7 @@ from typing import TypeGuard
 
 from edge.cli.color import add_color, apply_color
 from edge.cli.exit_status import Exit
-from edge.errors import AccessDenied, BrokerUnreachable, Refused
+from edge.errors import AccessDenied, BrokerUnreachable, InvalidFile, Refused
 
 __all__ = ["VERBS", "VERSION", "main", "parser_of", "usage"]
 
@@ -139,7 +139,7 @@ def _run(verb: str, words: list[str]) -> int:
         hint = getattr(error, "hint", None)  # of the errors of all four packages that are for people
         if isinstance(hint, str):
             _print_error(verb, error, hint, as_json="--json" in words)
-            return _status_of(error)
+            return _status_of(verb, error)
         if not _is_output_full(error):
             raise
         print(f"brim {verb}: its output cannot be written: {error.strerror}", file=sys.stderr)
@@ -169,9 +169,11 @@ def _is_output_full(error: Exception) -> TypeGuard[OSError]:
     return isinstance(error, OSError) and error.errno in full and error.filename is None
 
 
-def _status_of(error: Exception) -> int:
+def _status_of(verb: str, error: Exception) -> int:
     from bridge.errors import BridgeUnreachable, InvalidCommand
 
+    if verb == "run" and isinstance(error, InvalidFile) and not error.unreadable:
+        return Exit.CONFIGURATION  # service managers do not start it again
     if isinstance(error, Refused | AccessDenied | InvalidCommand):
         return Exit.REFUSED
     return Exit.CANNOT_CONNECT if isinstance(error, BrokerUnreachable | BridgeUnreachable) else Exit.USAGE

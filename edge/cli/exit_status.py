@@ -23,6 +23,7 @@ class Exit(IntEnum):
     REFUSED = 4, "refused by the broker or bridge; of `run`: ended by the watchdog"
     TIMEOUT = 5, "time over (`sub -W`)"
     LOST = 6, "records were lost before they were drained (`status`, `bridge status`)"
+    CONFIGURATION = 78, "not started: the configuration, or a file of users or rules, is not valid (`run`)"
     INTERRUPTED = 130, "interrupted"
 
     def __new__(cls, value: int, meaning: str) -> Self:

@@ -5,7 +5,8 @@ memory, and serves the ring to processes of this machine by shared memory and Ze
 broker at once: acknowledged messages are in the rings, and the next start continues there. SIGHUP has the
 effect of `brim reload`.
 
-Exit status: 0 stopped, 1 stopped after an error, 2 not started, 4 ended by the watchdog.
+Exit status: 0 stopped, 1 stopped after an error, 2 not started, 4 ended by the watchdog, 78 not started: the
+configuration, or a file of users or rules, is not valid, and a restart would change nothing.
 """
 
 from __future__ import annotations

@@ -18,12 +18,14 @@ from __future__ import annotations
 import argparse
 import os
 import pwd
+import re
 import shlex
 import shutil
 import stat
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from edge.cli.argument_types import instance
@@ -32,6 +34,7 @@ from edge.errors import EdgeError
 
 __all__ = ["add_arguments", "run"]
 
+_TIMEOUT_S = 10.0
 USER = "brim"
 SYSTEM_CONFIG = Path("/etc/brim/brim.toml")
 
@@ -62,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_system = arguments.system or (os.geteuid() == 0 and not arguments.user)
     unit = Unit(is_system, arguments.instance or "")
     if arguments.what == "install":
-        return _install(unit, arguments)
+        return _install(replace(unit, systemd=_systemd_version()), arguments)
     if arguments.what == "uninstall":
         return _uninstall(unit)
     return _systemctl(unit, "status", "--no-pager", f"{unit.name}.service")
@@ -201,6 +204,17 @@ def _uninstall(unit: Unit) -> int:
 
 def _systemctl(unit: Unit, *words: str) -> int:
     return _run(["systemctl", *([] if unit.is_system else ["--user"]), *words], check=False)
+
+
+def _systemd_version() -> int:
+    """Version of systemd on this machine; 0: unknown."""
+    try:
+        command = ["systemctl", "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    version = re.match(r"systemd (\d+)", done.stdout)
+    return int(version[1]) if version else 0
 
 
 def _checked(unit: Unit, *words: str) -> None:

@@ -28,6 +28,8 @@ ExecStart={command}
 ExecReload=/bin/sh -c "kill -HUP $MAINPID"
 Restart=on-failure
 RestartSec=1
+{backoff}# The configuration, or a file of users or rules, is not valid
+RestartPreventExitStatus=78
 WatchdogSec=30
 LimitNOFILE=65536
 LimitRTPRIO=10
@@ -52,6 +54,12 @@ _ORDER = """\
 After=network-online.target
 Wants=network-online.target
 """
+
+_BACKOFF = """\
+RestartSteps=5
+RestartMaxDelaySec=10
+"""
+_BACKOFF_SYSTEMD = 254  # earlier versions warn of these lines at each reload of units
 
 # RemoveIPC= would remove rings in /dev/shm at each stop. RestrictRealtime= would take SCHED_FIFO from the
 # thread of the log, PrivateUsers= the identity of local programs, ProcSubset=pid the id of the boot.
@@ -100,10 +108,14 @@ WantedBy=sockets.target
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A service of systemd, of the system or of a user. `instance`: a name, %i of a template unit, or ""."""
+    """A service of systemd, of the system or of a user.
+
+    `instance`: a name, %i of a template unit, or "". `systemd`: its version; 0 if unknown.
+    """
 
     is_system: bool
     instance: str = ""
+    systemd: int = 0
 
     @property
     def name(self) -> str:
@@ -115,6 +127,7 @@ class Unit:
         return _SERVICE.format(
             title=f", instance {self.instance}" if self.instance else "",
             command=command,
+            backoff=_BACKOFF if self.systemd >= _BACKOFF_SYSTEMD else "",
             name=self.name,
             flag="" if self.is_system else "--user ",
             order=_ORDER if self.is_system else "",

@@ -30,7 +30,7 @@ def load(file: StrPath) -> Config:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError([f"{file}:1: file: cannot be read: {error.strerror}"]) from error
+        raise ConfigError([f"{file}:1: file: cannot be read: {error.strerror}"], unreadable=True) from error
     except UnicodeDecodeError as error:
         raise ConfigError([f"{file}:1: file: byte {error.start} is not UTF-8, which TOML must be"]) from error
     return parse(text, name=str(file), base=file.parent)

@@ -44,6 +44,9 @@ cat /root/plain.toml > /etc/brim/brim.toml
 systemctl restart brim && brim sub plant/1 -C 1
 before=$(ring); systemctl stop brim; systemctl start brim; [ "$before" = "$(ring)" ] && echo rings survive
 cp /etc/brim/brim.toml /root/first.toml
+echo 'edge_idd = "press"' > /etc/brim/brim.toml
+systemctl restart brim 2> /dev/null; systemctl is-failed brim; systemctl show brim -p ExecMainStatus
+until systemctl status brim --no-pager | grep -o '/etc/brim/brim.toml:1: edge_idd'; do sleep 0.2; done
 sed '1i runtime_dir = "/dev/shm/brim"' /root/first.toml > /etc/brim/brim.toml
 systemctl restart brim; brim pub plant/1 again -q 1
 before=$(ring --runtime-dir /dev/shm/brim); systemctl stop brim; systemctl start brim
@@ -86,6 +89,9 @@ the group brim, which reads /etc/brim/brim.toml, cannot read /etc/brim/web.users
 web.users_file: /etc/brim/web.users:1: cannot be read: Permission denied
 kept
 rings survive
+failed
+ExecMainStatus=78
+/etc/brim/brim.toml:1: edge_idd
 records 1
 restored edge
 kept

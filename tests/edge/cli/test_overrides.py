@@ -30,7 +30,7 @@ def test_a_value_of_the_command_line_goes_through_the_rules_of_the_file(
 ) -> None:
     status = main(["run", *directories, *arguments])
     error = capsys.readouterr().err
-    assert status == Exit.USAGE
+    assert status == Exit.CONFIGURATION
     assert message.split(":", maxsplit=1)[0] in error
     assert f"the command line: {message}" in error.replace(str(Path.cwd()) + "/", "")
 

@@ -18,6 +18,7 @@ import pytest
 from brim import producer
 from brim import subscribe as subscribe_shm
 from edge.cli import main
+from edge.cli.exit_status import Exit
 from edge.cli.run_loop import _watch
 from edge.client import Client, connect
 from edge.config.schema import Config, Listener
@@ -215,10 +216,10 @@ def test_a_second_broker_on_the_same_directories_is_told_of_the_first(site):
 def test_a_wrong_configuration_starts_nothing_and_tells_every_mistake(site):
     file = site.state_dir / "brim.toml"
     file.write_text("[limits]\nsesions_max = 1\n[zmq]\nenabled = 3\n")
-    for verb in (("run", "--config"), ("check",)):
+    for verb, expected in ((("run", "--config"), Exit.CONFIGURATION), (("check",), Exit.USAGE)):
         with ModuleChild("edge", *verb, file) as child:
             status, _, error = child.wait()
-        assert status == 2
+        assert status == expected
         assert f"{file}:2: limits.sesions_max: there is no such setting; did you mean sessions_max?" in error
         assert f"{file}:4: zmq.enabled: 3 is neither true nor false" in error
 

@@ -11,9 +11,15 @@ from edge.cli import main
 from edge.cli.exit_status import Exit
 from edge.cli.service_unit import Unit, socket_unit
 from edge.config.listener import Listener
+from tests.support.children import ModuleChild
 
 EXPOSURE_MAX = 2.0
-RECORDER = '#!/bin/sh\necho "$@" >> "{calls}"\nexit {status}\n'
+RECORDER = """\
+#!/bin/sh
+[ "$1" = --version ] && echo "systemd {version} ({version}.1)" && exit
+echo "$@" >> "{calls}"
+exit {status}
+"""
 
 
 @pytest.fixture
@@ -25,11 +31,11 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return systemctl(tmp_path, 0)
 
 
-def systemctl(directory: Path, status: int) -> Path:
+def systemctl(directory: Path, status: int, version: int = 252) -> Path:
     (directory / "bin").mkdir(exist_ok=True)
     calls = directory / "calls"
     program = directory / "bin" / "systemctl"
-    program.write_text(RECORDER.format(calls=calls, status=status))
+    program.write_text(RECORDER.format(calls=calls, status=status, version=version))
     program.chmod(0o755)
     return calls
 
@@ -95,6 +101,47 @@ def test_a_machine_without_systemd_gets_the_remedy(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["service", "install", "--user"]) == Exit.USAGE
     assert "under your service manager" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("version", "has_backoff"), [(252, False), (254, True), (257, True)])
+def test_a_systemd_that_knows_the_settings_restarts_the_broker_with_longer_pauses(
+    calls: Path, tmp_path: Path, version: int, has_backoff: bool
+) -> None:
+    systemctl(tmp_path, 0, version)
+    assert main(["service", "install", "--user"]) == 0
+    text = units(tmp_path)["brim.service"]
+    assert ("RestartSteps=5\nRestartMaxDelaySec=10\n" in text) == has_backoff
+    assert text.count("\nRestart") == 3 + 2 * has_backoff
+
+
+def status_of_run(directory: Path, config: str) -> tuple[int, str]:
+    """Exit status and errors of a broker that cannot start with this configuration."""
+    file = directory / "brim.toml"
+    file.write_text(config)
+    places = ("--state-dir", directory / "state", "--runtime-dir", directory / "runtime")
+    with ModuleChild("edge", "run", "--port", "0", "--config", file, *places) as child:
+        status, _, error = child.wait()
+    return status, error
+
+
+def test_a_wrong_configuration_ends_the_broker_with_the_status_that_no_unit_restarts(tmp_path: Path) -> None:
+    status, error = status_of_run(tmp_path, "edge_idd = 1\n")
+    assert status == Exit.CONFIGURATION
+    assert f"{tmp_path}/brim.toml:1: edge_idd" in error
+    (tmp_path / "rules").write_text("user ann\ntopic reads plant/#\n")
+    status, error = status_of_run(tmp_path, f'[auth]\nacl_file = "{tmp_path}/rules"\n')
+    assert status == Exit.CONFIGURATION
+    assert f"{tmp_path}/rules:2: " in error
+    for unit in (Unit(is_system=True), Unit(is_system=False)):
+        assert f"\nRestartPreventExitStatus={Exit.CONFIGURATION:d}\n" in unit.text("brim run")
+
+
+def test_a_file_that_may_come_late_ends_the_broker_with_a_status_that_units_restart(tmp_path: Path) -> None:
+    status, error = status_of_run(tmp_path, f'[auth]\npassword_file = "{tmp_path}/users"\n')
+    assert status == Exit.USAGE
+    assert "cannot be read" in error
+    with ModuleChild("edge", "run", "--config", tmp_path / "absent.toml") as child:
+        assert child.wait()[0] == Exit.USAGE
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root installs a service of the system")
