@@ -20,7 +20,6 @@ import datetime as dt
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal
 
 import msgspec
 
@@ -39,13 +38,13 @@ from edge.consumers.protocol import (
     PlaceInfo,
     Reset,
     SetGroup,
+    StartWord,
 )
+from edge.consumers.start_place import unix_ns
 from edge.errors import EdgeError
 from edge.terminal_escape import escaped
 
 __all__ = ["add_arguments", "run"]
-
-To = Literal["oldest", "latest", "offset", "time"]
 
 DEFAULT = "default"
 OPTIONS: dict[str, tuple[SettingName, str]] = {
@@ -139,20 +138,17 @@ def _change(arguments: argparse.Namespace, number: int) -> SetGroup:
     return SetGroup(number, VERSION, arguments.group, DeliverySettings(**values), clear)
 
 
-def place_in_words(text: str) -> tuple[To, int]:
+def place_in_words(text: str) -> tuple[StartWord, int]:
     """Parse the place of --to. Raises EdgeError."""
     if text in {"oldest", "latest"}:
         return ("oldest" if text == "oldest" else "latest"), 0
     if text.isascii() and text.isdigit() and int(text) < 1 << 63:
         return "offset", int(text)
     try:
-        moment = dt.datetime.fromisoformat(text).astimezone()
-        since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+        return "time", unix_ns(dt.datetime.fromisoformat(text))
     except (ValueError, OverflowError) as error:
         hint = "write oldest, latest, an offset, or a time such as 2026-11-21T06:00"
         raise EdgeError(f"invalid --to {text}", hint=hint) from error
-    ns = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
-    return "time", max(ns, 0)
 
 
 def _lines(group: GroupInfo, *, places: bool) -> Iterator[str]:

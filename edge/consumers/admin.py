@@ -22,6 +22,7 @@ from edge.consumers.protocol import (
 )
 from edge.consumers.registry import GroupRegistry, RingEntry, check_filters
 from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
+from edge.consumers.start_place import StartPlace, oldest_in, place_in
 
 __all__ = ["GroupAdmin"]
 
@@ -105,7 +106,8 @@ class GroupAdmin:
         if unknown:
             raise NotDone(f"there is no ring {unknown[0]}", "unknown", "`brim consumers lag` names them")
         sources = [self._registry.rings[name].source for name in names if name in self._registry.rings]
-        targets = [(source.name, *_target(source, request)) for source in sources]
+        start = StartPlace(request.to, request.value)
+        targets = [(source.name, *place_in(source, start)) for source in sources]
         self._registry.unload(request.group)
         for target in targets:
             self._registry.put(request.group, *target)
@@ -145,30 +147,7 @@ class GroupAdmin:
         if request.time_ns is not None:
             epoch, offset = source.seek_time(request.time_ns)
             return entry, epoch, offset
-        first = source.epochs()[0]
-        return entry, first.epoch, first.first_offset
-
-
-def _target(source: RingSource, request: Reset) -> tuple[int, int]:
-    """(epoch, offset) that a reset sets. Raises NotDone."""
-    oldest, end = source.ends()
-    if request.to == "latest":
-        return source.epoch, end
-    if request.to == "time":
-        return source.seek_time(request.value)
-    first = source.epochs()[0]
-    if request.to == "oldest":
-        return (first.epoch, first.first_offset) if source.cold is not None else (source.epoch, oldest)
-    if request.value > end:
-        raise NotDone(
-            f"ring {source.name} ends at offset {end}, before {request.value}",
-            "refused",
-            "choose a lower one",
-        )
-    for epoch in reversed(source.epochs()):
-        if epoch.first_offset <= request.value:
-            return epoch.epoch, request.value
-    return first.epoch, first.first_offset
+        return entry, *oldest_in(source)
 
 
 def answer_of(

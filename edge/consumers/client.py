@@ -40,7 +40,8 @@ class Consumer(ConsumerConnection[AckResult]):
     """A member of `group`, which gets the records of the topics that `filters` match.
 
     Iterate with `for` inside `with`; iteration does not end. All members have the same `mode` and filters.
-    `start`: the position of a group that the broker does not know yet. `name` is for people. `session_s`: the
+    `start`: first record of a group that the broker does not know yet: "oldest", "latest", an offset (in each
+    partition), or a datetime (local, if it has no time zone). `name` is for people. `session_s`: the
     broker gives the records of a member that is silent for so long to others; a member without asyncio is
     silent while the program works on a batch, so choose more than a batch takes. `batch_bytes`: about as much
     comes at once. `ahead`: number of batches fetched ahead of their use, at least 1.

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from edge.consumers.ack_result import Offsets, runs_of
 from edge.consumers.coordinator import NOT_BEFORE
@@ -43,6 +43,7 @@ from edge.consumers.protocol import (
     Nack,
     RequestMessage,
 )
+from edge.consumers.start_place import LATEST, StartPlace
 from edge.errors import Refused
 from edge.logging_setup import pairs
 from edge.mqtt.errors import ProtocolError, Version
@@ -69,7 +70,7 @@ class ConsumerSettings:
     group: str
     filters: tuple[str, ...]
     mode: Mode = "ordered"
-    start: Literal["oldest", "latest"] = "latest"
+    start: StartPlace = LATEST
     name: str = ""
     session_s: float = 10.0
     batch_bytes: int = 1 << 20
@@ -249,11 +250,12 @@ class ConsumerCore:
                 settings.group,
                 settings.filters,
                 settings.mode,
-                settings.start,
+                settings.start.to,
                 int(settings.session_s * 1000),
                 settings.name,
                 self._instance,
                 settings.delivery,
+                settings.start.value,
             )
         )
 

@@ -6,7 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import zmq
 
@@ -17,6 +17,7 @@ from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSet
 from edge.consumers.delivery_settings import DeliverySettings, invalid_value
 from edge.consumers.groups import Mode
 from edge.consumers.protocol import Acked, Acknowledgement, Answer, Commit, RequestMessage
+from edge.consumers.start_place import GroupStart, start_place
 from edge.errors import InvalidArgument, NotOpen
 from edge.local.filters import checked_filters
 from ringbuf import Record
@@ -38,7 +39,7 @@ class ConsumerConnection(ABC, Generic[Result]):
         filters: str | Iterable[str],
         *,
         mode: Mode = "ordered",
-        start: Literal["oldest", "latest"] = "latest",
+        start: GroupStart = "latest",
         name: str = "",
         session_s: float = 10.0,
         batch_bytes: int = 1 << 20,
@@ -58,7 +59,9 @@ class ConsumerConnection(ABC, Generic[Result]):
         delivery = _delivery(lease_s, tries_max, backoff_s, backoff_max_s)
         checked = checked_filters(filters)
         self._core = ConsumerCore(
-            ConsumerSettings(group, checked, mode, start, name, session_s, batch_bytes, ahead, delivery)
+            ConsumerSettings(
+                group, checked, mode, start_place(start), name, session_s, batch_bytes, ahead, delivery
+            )
         )
         self._endpoint = endpoint_of(runtime_dir, endpoint)
         self._curve = curve

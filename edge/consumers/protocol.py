@@ -69,6 +69,7 @@ __all__ = [
     "Fetched", "Forget", "GroupInfo", "GroupList", "Groups", "Heartbeat", "Join", "Joined", "Leave",
     "Letter", "MemberInfo", "Nack", "NotDone", "PlaceInfo", "Publish", "Published", "Read", "Records",
     "Request", "Reset", "RingInfo", "RingList", "Rings", "SetGroup",
+    "StartWord",
 ]  # fmt: skip
 
 VERSION: Final = 2
@@ -80,6 +81,7 @@ RUNS_MAX: Final = 65_536  # of one ack
 NACK_RUNS_MAX: Final = 4_096
 LETTERS_MAX: Final = 1_024  # of one publish
 
+StartWord = Literal["oldest", "latest", "offset", "time"]
 Code = Literal["malformed", "refused", "unknown", "fenced", "full"]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 # Topics of dead letters contain the group's name.
@@ -105,7 +107,8 @@ class RequestMessage(Message, frozen=True, omit_defaults=True):
 class Join(RequestMessage, frozen=True):
     """Request to become a member.
 
-    `start`: the first record of a group without progress. `name` is shown to people. `instance`: a join with
+    `start`, `start_value`: the first record of a group in rings without progress, as `to` and `value` of
+    reset. `name` is shown to people. `instance`: a join with
     the same one, other than "", replaces the earlier member. `settings`: see
     edge.consumers.delivery_settings.
     """
@@ -113,11 +116,12 @@ class Join(RequestMessage, frozen=True):
     group: GroupName
     filters: Annotated[tuple[str, ...], Meta(min_length=1, max_length=FILTERS_MAX)]
     mode: Mode = "ordered"
-    start: Literal["oldest", "latest"] = "latest"
+    start: StartWord = "latest"
     session_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 10_000
     name: Annotated[str, Meta(max_length=256)] = ""
     instance: Annotated[str, Meta(max_length=64)] = ""
     settings: DeliverySettings = DeliverySettings()
+    start_value: U64 = 0
 
 
 class OfMember(RequestMessage, frozen=True):
@@ -228,7 +232,7 @@ class Reset(RequestMessage, frozen=True):
     """
 
     group: GroupName
-    to: Literal["oldest", "latest", "offset", "time"]
+    to: StartWord
     value: U64 = 0
     rings: Annotated[tuple[Name, ...], Meta(max_length=RINGS_MAX)] = ()
 

@@ -13,9 +13,8 @@ No sockets; files only through the store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from pyroaring import BitMap64
 
@@ -36,6 +35,7 @@ from edge.consumers.offset_store import GroupState, OffsetPlace, OffsetStore
 from edge.consumers.protocol import FILTERS_MAX_BYTES, Join, NotDone, SetGroup
 from edge.consumers.ring_source import RingSource
 from edge.consumers.selection import Selection
+from edge.consumers.start_place import StartPlace, oldest_in, place_in
 from edge.local.filters import filters_meet
 from edge.logging_setup import pairs
 from edge.mqtt.errors import ProtocolError
@@ -111,7 +111,7 @@ class GroupRegistry:
         self.rings[entry.source.name] = entry
         for group in self.groups.values():
             if entry.may_hold(group.filters):
-                self._add_partition(group, entry, "oldest")
+                self._add_partition(group, entry)
 
     def rang(self, ring: str) -> None:
         """Report that a ring has new records."""
@@ -141,10 +141,11 @@ class GroupRegistry:
             _check_agreement(group, join, self.store.groups[name].members, same=same)
         members = first_of(join.settings, known.members) if known is not None else join.settings
         operator = known.operator if known is not None else DeliverySettings()
+        starts = {} if same else self._starts(join)
         if known is None or not same or members != known.members:
             self.store.note_group(name, join.mode, join.filters, self._wall_ns(), members, operator)
         if group is None or not same:
-            return self._load(name, "oldest" if same else join.start)
+            return self._load(name, starts)
         group.change_rules(self.settings.rules_of(self.store.groups[name]))
         return group
 
@@ -214,23 +215,33 @@ class GroupRegistry:
 
     # ---- inside ----
 
-    def _load(self, name: str, start: Literal["oldest", "latest"]) -> ConsumerGroup:
+    def _starts(self, join: Join) -> dict[str, tuple[int, int]]:
+        """(epoch, offset) by ring, of the rings in which the group has no progress. Raises NotDone."""
+        start = StartPlace(join.start, join.start_value)
+        return {
+            entry.source.name: place_in(entry.source, start)
+            for entry in self.entries_for(join.filters)
+            if self.place_of(join.group, entry.source.name) is None
+        }
+
+    def _load(self, name: str, starts: Mapping[str, tuple[int, int]]) -> ConsumerGroup:
+        """Load a group. It begins at `starts` in rings without progress, or at their oldest record."""
         self.unload(name)
         state = self.store.groups[name]
         rules = self.settings.rules_of(state)
         group = ConsumerGroup(name, state.mode, state.filters, Selection(state.filters), rules)
         self.groups[name] = group
         for entry in self.entries_for(state.filters):
-            self._add_partition(group, entry, start)
+            self._add_partition(group, entry, starts.get(entry.source.name))
         return group
 
     def _add_partition(
-        self, group: ConsumerGroup, entry: RingEntry, start: Literal["oldest", "latest"]
+        self, group: ConsumerGroup, entry: RingEntry, start: tuple[int, int] | None = None
     ) -> None:
         ring = entry.source.name
         place = _believable(self.place_of(group.name, ring), entry.source)
         if place is None:
-            epoch, offset = _start_of(entry.source, start)
+            epoch, offset = start or oldest_in(entry.source)
             self.put(group.name, ring, epoch, offset)
             place = OffsetPlace(epoch, offset, BitMap64(), 0)
         tried = _there(place, entry.source)
@@ -238,17 +249,6 @@ class GroupRegistry:
         partition = GroupPartition(ring, place.epoch, tracker)
         self._by_ring.setdefault(ring, []).append(partition)
         group.add(partition)
-
-
-def _start_of(source: RingSource, start: Literal["oldest", "latest"]) -> tuple[int, int]:
-    """(epoch, offset) of the first record for a new group."""
-    oldest, end = source.ends()
-    if start == "latest":
-        return source.epoch, end
-    if source.cold is None:
-        return source.epoch, oldest
-    first = source.epochs()[0]
-    return first.epoch, first.first_offset
 
 
 def _believable(place: OffsetPlace | None, source: RingSource) -> OffsetPlace | None:

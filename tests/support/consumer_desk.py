@@ -21,6 +21,7 @@ from edge.consumers.protocol import PROTOCOL, VERSION, Answer, Message, RequestM
 from edge.consumers.registry import GroupRegistry, GroupSettings, RingEntry
 from edge.consumers.ring_source import ColdLog, RingSource
 from edge.consumers.server import ConsumersEndpoint
+from edge.consumers.start_place import start_place
 from edge.local.zmq_listener import ZmqListener
 from edge.rpc.protocol import encode
 from persistence.files import Files, OsFiles
@@ -131,7 +132,8 @@ class Desk:
 
     def member(self, group: str = "g", filters: tuple[str, ...] = ("a/#",), **how: Any) -> Talker:
         """A consumer's core, joined."""
-        talker = Talker(self, CoreSettings(group, filters, **{"start": "oldest", **how}))
+        how["start"] = start_place(how.get("start", "oldest"))
+        talker = Talker(self, CoreSettings(group, filters, **how))
         talker.talk()
         return talker
 

@@ -64,6 +64,7 @@ REQUESTS: dict[str, Request] = {
         ("a/#",),
         settings=DeliverySettings(60_000, 3, 1_000, 30_000),
     ),
+    "join, at a time": Join(1, V, "billing", ("a/#",), start="time", start_value=1_700_000_000_000_000_000),
     "heartbeat": Heartbeat(2, V, "billing", "m", working=True),
     "leave": Leave(3, V, "billing", "m"),
     "fetch": Fetch(4, V, "billing", "m", 65_536, 250),

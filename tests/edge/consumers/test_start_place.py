@@ -1,0 +1,72 @@
+"""First record of a new group: an offset, a time; and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+
+import pytest
+
+from brim import consumer
+from edge.consumers.protocol import Failed, GroupList, Groups, Join
+from edge.consumers.start_place import unix_ns
+from edge.errors import InvalidArgument
+from tests.support.consumer_desk import Desk
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def desk(runtime_directory):
+    with Desk(runtime_directory) as desk:
+        yield desk
+
+
+@pytest.fixture
+def wide(runtime_directory):
+    with Desk(runtime_directory, rings=4) as desk:
+        yield desk
+
+
+def texts(*numbers: int) -> list[bytes]:
+    return [str(number).encode() for number in numbers]
+
+
+def now_between() -> dt.datetime:
+    """A time after every record so far, and before the next one."""
+    begun_ns = time.time_ns()
+    wait_until(lambda: unix_ns(dt.datetime.now(dt.UTC)) > begun_ns)
+    return dt.datetime.now(dt.UTC)
+
+
+def test_a_new_group_begins_at_an_offset_or_at_a_time(desk):
+    desk.publish(*texts(0, 1))
+    moment = now_between()
+    desk.publish(*texts(2, 3))
+    local = moment.astimezone().replace(tzinfo=None)
+    for number, start in enumerate([2, moment, local]):
+        ann = desk.member(f"g{number}", start=start)
+        assert ann.all() == texts(2, 3)
+        ann.leave()
+    desk.publish("4")
+    assert desk.member("g0", start=0).all() == [b"4"], "a group that is known continues"
+
+
+def test_a_join_beyond_the_end_of_a_ring_is_refused_and_creates_no_group(wide):
+    wide.publish("x")
+    answer = wide.ask(Join, Failed, "g", ("a/#",), start="offset", start_value=1)
+    assert (answer.code, answer.error) == ("refused", "ring some-1 ends at offset 0, before 1")
+    assert wide.ask(Groups, GroupList).groups == ()
+    assert wide.member(start=0).all() == [b"x"]
+
+
+def test_a_time_after_the_last_record_is_the_end(desk):
+    desk.publish("x")
+    ann = desk.member(start=dt.datetime.max.replace(tzinfo=dt.UTC))
+    desk.publish("y")
+    assert ann.all() == [b"y"]
+
+
+@pytest.mark.parametrize("start", [-1, 1 << 63, True, "newest", None, 1.5])
+def test_any_other_start_is_an_invalid_argument(start):
+    with pytest.raises(InvalidArgument, match=r"invalid start .* 'oldest', 'latest', an offset"):
+        consumer("g", "a/#", start=start)
