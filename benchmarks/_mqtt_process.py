@@ -75,7 +75,7 @@ class Broker:
 
     def cpu_s(self) -> float:
         """Processor time of all its threads so far, of those that have ended too."""
-        return sum(time.clock_gettime(_cpu_clock(pid)) for pid in self._pids())
+        return sum(time.clock_gettime(cpu_clock(pid)) for pid in self._pids())
 
     def _status_bytes(self, *fields: str) -> int:
         total = 0
@@ -103,7 +103,7 @@ class Broker:
             before, since = now, time.monotonic()
 
 
-def _cpu_clock(pid: int) -> int:
+def cpu_clock(pid: int) -> int:
     """Clock of the processor time of a process, as clock_getcpuclockid(3) makes it."""
     return ~pid << 3 | 2
 

@@ -67,12 +67,17 @@ CHOOSE = """(one, value) => {
 class Page:
     """One tab."""
 
-    def __init__(self, browser: Chromium, session: str) -> None:
+    def __init__(self, browser: Chromium, session: str, context: str) -> None:
         self.errors: list[str] = []
         self._browser = browser
         self._session = session
+        self._context = context
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self.call(f"{domain}.enable")
+
+    def close(self) -> None:
+        """Close the tab and forget its cookies and storage."""
+        self._browser.call("Target.disposeBrowserContext", browserContextId=self._context)
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Result of a command of the debugging protocol."""
@@ -206,7 +211,7 @@ class Chromium:
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = Page(self, session)
+        page = Page(self, session, context)
         self._pages[session] = page
         page.resize(width, height, dark=dark)
         return page
