@@ -85,8 +85,9 @@ bridge.drain: FILES bridge.backoff bridge.errors bridge.format bridge.rangeset b
 bridge.payloads: bridge.arrow bridge.errors bridge.format ringbuf cbor2 google msgpack msgspec pyarrow
 bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.rangeset deltalake pyiceberg
     py4j pyarrow pyspark
-bridge.spark.jobs: bridge.arrow bridge.errors bridge.payloads bridge.rangeset bridge.spark msgpack pyarrow
-    pyspark
+bridge.spark.report: bridge.rangeset bridge.spark jinja2 markupsafe plotly pyspark
+bridge.spark.jobs: bridge.arrow bridge.errors bridge.payloads bridge.rangeset bridge.spark
+    bridge.spark.report msgpack pyarrow pyspark
 edge.sql: EDGE bridge.arrow bridge.payloads edge.broker edge.config edge.log edge.mqtt edge.streams
     edge.terminal_escape persistence.archive persistence.errors persistence.segment ringbuf duckdb polars
     pyarrow
@@ -131,7 +132,9 @@ ONLY_IN = {
     "deltalake": {"bridge.spark.delta_log"},
     "duckdb": {"edge.sql.records", "edge.sql.result"},
     "google": {"bridge.payloads.formats"},
+    "jinja2": {"bridge.spark.report.page"},
     "obstore": {"bridge.sinks.lease", "bridge.sinks.object_store"},
+    "plotly": {f"bridge.spark.report.{it}" for it in ("charts", "figure_style", "offset_strips", "page")},
     "pyiceberg": {"bridge.spark.iceberg_log"},
     "starlette": {"edge.web.app"},
     "uvicorn": {"edge.web.http_server"},

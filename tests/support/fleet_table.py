@@ -77,7 +77,7 @@ class FleetTable:
         table = ["--table", str(self.path), "--to", str(page), "--json"]
         status, said = spark_command("report", self.root, *table)
         assert (status, json.loads(said)["verdict"]) == (COMPLETE, "complete"), said
-        assert '<p class="good">complete' in page.read_text(encoding="utf-8")
+        assert 'data-verdict="complete">complete' in page.read_text(encoding="utf-8")
 
 
 def spark_command(*words: str) -> tuple[int, str]:

@@ -183,8 +183,8 @@ def check_lake(
     assert {it["stream"]: it["lost"] for it in found["epochs"]} == expected
     page = tmp_path / "report.html"
     assert printed(capsys, "spark", "report", broker.sink, "--to", page)[0] == GAPS_LOST
-    assert '<p class="lost">LOST' in page.read_text()
-    assert '<p class="good">' not in page.read_text()
+    assert 'data-verdict="lost">LOST' in page.read_text()
+    assert "complete</span>" not in page.read_text()
 
 
 def records_in(ranges: Ranges) -> int:
