@@ -13,9 +13,9 @@ once.
     kind "m": msgpack {ring: [epoch, position]}: the frames before include all that was published up to there
 
 A start takes the last record of each topic, then later records from the rings, or from the log if the rings
-have overwritten them, of all rings in the order of time. For a ring that the file does not know, the log is
-read from its beginning; that happens once. Marks stay while their ring has no stream. A damaged file is
-truncated at the damage.
+have overwritten them, of all rings in the order of time, also of rings whose stream was removed. For a ring
+that the file does not know, the log is read from its beginning; that happens once. Marks stay while their
+ring has no stream. A damaged file is truncated at the damage.
 
 Files are written on a separate thread. After a disk error the next save rewrites the whole file.
 """
@@ -29,6 +29,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from heapq import merge
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -178,15 +179,20 @@ def _logged(
         position = runs[-1].position + len(runs[-1].view)
 
 
+def _logged_since(
+    past: PastLog, name: str, epoch: int, position: int, end_epoch: int
+) -> Iterator[RetainedRecord]:
+    """Retained records of the log from that place on, of all epochs before `end_epoch`."""
+    for known in past.epochs(name):
+        if epoch <= known.epoch < end_epoch:
+            yield from _logged(past, name, known.epoch, position if known.epoch == epoch else 0)
+
+
 def _published_since(ring: Ring, past: PastLog | None, epoch: int, position: int) -> Iterator[RetainedRecord]:
     """Retained records from that place on, or from the oldest that is left, in order."""
     begin = position if epoch == ring.epoch else 0
     if past is not None:
-        for epoch_info in past.epochs(ring.name):
-            if epoch <= epoch_info.epoch < ring.epoch:
-                yield from _logged(
-                    past, ring.name, epoch_info.epoch, position if epoch_info.epoch == epoch else 0
-                )
+        yield from _logged_since(past, ring.name, epoch, position, ring.epoch)
         yield from _logged(past, ring.name, ring.epoch, begin, ring.extremes().oldest_position)
     yield from retained_in(ring, begin)
 
@@ -242,23 +248,34 @@ class RetainedStore:
         ]
         return records, content.marks
 
-    def restore(self, broker: Broker, rings: Iterable[Ring], past: PastLog | None) -> int:
+    def restore(
+        self,
+        broker: Broker,
+        rings: Iterable[Ring],
+        past: PastLog | None,
+        logged: Mapping[str, int] = MappingProxyType({}),
+    ) -> int:
         """Restore retained messages from the file, the rings and the log. Returns their number.
 
-        From now on changes are written, and first those that were found outside of the file.
+        `logged`: last epoch of each ring that the log has; some have no ring, because their stream was
+        removed and the memory was lost. From now on changes are written, and first those that were found
+        outside of the file.
         """
         records, marks = self.read()
         rings = list(rings)
+        in_memory = {ring.name: ring.epoch for ring in rings}
+        ends = {name: epoch + 1 for name, epoch in logged.items() if epoch > in_memory.get(name, -1)}
         broker.retained.restore(records)
         broker.engine.begin_retained_save(False)
         self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")
         broker.on_retained_due = self.save
-        broker.retained.restore(
-            in_order(_published_since(ring, past, *marks.get(ring.name, (0, 0))) for ring in rings)
-        )
+        published = [_published_since(ring, past, *marks.get(ring.name, (0, 0))) for ring in rings]
+        if past is not None:
+            published += [_logged_since(past, name, *marks.get(name, (0, 0)), ends[name]) for name in ends]
+        broker.retained.restore(in_order(published))
         read_now = {ring.name: (ring.epoch, ring.extremes().end_position) for ring in rings}
-        self._earlier = {**marks, **read_now}
+        self._earlier = {**marks, **read_now, **{name: (epoch, 0) for name, epoch in ends.items()}}
         return int(counters_of(broker.engine).retained)
 
     @property

@@ -37,6 +37,7 @@ from edge.recovery.surviving_log import SurvivingLog
 from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
 from edge.server.leftovers import remove_leftovers
 from edge.server.producer_feed import ProducerFeed
+from edge.streams.absent_rings import absent_rings, is_ring_of_stream
 from edge.streams.epochs import Epochs
 from edge.streams.ring_sizes import fitted
 from edge.streams.streams import Streams
@@ -260,11 +261,15 @@ class MqttServer:
 
     def _restore_retained(self, streams: Streams) -> None:
         rings = [partition.ring for partition in streams.all()]
-        if self._state is not None:
-            restored = self._state.retained.restore(self.listener.broker, rings, self.past)
-        else:
-            records = in_order(retained_in(ring) for ring in rings)
-            restored = self.listener.broker.retained.restore(records)
+        ends = self.logs.ends() if self.logs else {}
+        with absent_rings(self.config.runtime_dir, {ring.name for ring in rings}, self.past) as absent:
+            rings += absent
+            if self._state is not None:
+                logged = {name: end.epoch for name, end in ends.items() if is_ring_of_stream(name)}
+                restored = self._state.retained.restore(self.listener.broker, rings, self.past, logged)
+            else:
+                records = in_order(retained_in(ring) for ring in rings)
+                restored = self.listener.broker.retained.restore(records)
         self.listener.broker.check_retained()
         if restored:
             log.info("retained messages restored %s", pairs(messages=restored))

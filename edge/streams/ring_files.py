@@ -31,6 +31,7 @@ __all__ = [
     "LoggedRecords",
     "attached_to_read",
     "mend_left_behind",
+    "reattached",
     "records_lost",
     "ring_to_read",
     "ring_to_write",
@@ -132,18 +133,23 @@ def attached_to_read(path: Path, log_end: LogEnd = NO_LOG) -> Ring:
     return ring
 
 
+def reattached(path: Path, past: LoggedRecords | None) -> Ring:
+    """The ring of an earlier broker, checked and repaired. Raises RingError, OSError, WriterAlive."""
+    return Ring.reattach(path, partial(_restore, path.name, past))
+
+
 def mend_left_behind(path: Path, past: LoggedRecords | None) -> None:
     """Check and repair a ring that another process wrote, unless that process still writes it."""
     with (
         suppress(RingError, OSError),  # the next process that attaches the ring reports the error
-        Ring.reattach(path, partial(_restore, path.name, past)) as ring,
+        reattached(path, past) as ring,
     ):
         _report_damage(ring)
 
 
 def _left_behind(path: Path, past: LoggedRecords | None) -> Ring | None:
     try:
-        return Ring.reattach(path, partial(_restore, path.name, past))
+        return reattached(path, past)
     except WriterAlive as error:
         raise RingsUnavailable(f"{ring_file(path)}: written by another process", hint="stop it") from error
     except (RingError, FileNotFoundError, PermissionError) as error:

@@ -231,31 +231,6 @@ def test_a_restart_restores_the_newest_retained_message(desk: Desk, killed: bool
         assert receive(subscriber, 1) == [2]
 
 
-@pytest.mark.parametrize("payload", [b"8", b""])
-@pytest.mark.parametrize("killed", [True, False])
-def test_a_stream_that_comes_back_brings_no_older_retained_message(
-    desk: Desk, killed: bool, payload: bytes
-) -> None:
-    end = desk.broker.kill if killed else desk.broker.stop
-    with SocketClient(desk.broker.port, "p") as client:
-        publish(client, "plant/1", 6, retain=True)
-        assert desk.reload(PLANT + 'durability = "disk"\n')["failed"] == []
-        publish(client, "plant/1", 7, retain=True)
-    end()
-    desk.write("")
-    desk.broker.start()
-    with SocketClient(desk.broker.port, "p") as client:
-        client.send(Publish("plant/1", payload, 1, True, packet_id=1))
-        assert isinstance(client.receive(), PubAck)
-    end()
-    desk.write(PLANT + 'durability = "disk"\n')
-    desk.broker.start()
-    with SocketClient(desk.broker.port, "s") as subscriber:
-        subscribe(subscriber, "plant/1")
-        message = subscriber.next(0.1)
-        assert (bytes(message.payload) if isinstance(message, Publish) else b"") == payload
-
-
 def test_acknowledged_records_of_an_added_stream_survive_the_loss_of_memory(desk: Desk) -> None:
     isolated = '[[stream]]\nname = "apart"\ntopics = ["apart/#"]\ndurability = "disk"\nisolated = true\n'
     assert desk.reload(isolated + PLANT + 'durability = "disk"\n')["failed"] == []

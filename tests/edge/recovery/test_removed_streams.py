@@ -1,0 +1,67 @@
+"""Retained messages of streams, and of partitions, that a configuration no longer has."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.mqtt import PubAck, Publish, UnsubAck, Unsubscribe
+from tests.edge.server.test_added_streams import PLANT, desk, publish, receive, subscribe
+from tests.edge.server.test_live_configuration import Desk
+from tests.support.mqtt_socket import SocketClient
+
+__all__ = ["desk"]  # a fixture
+
+
+@pytest.mark.parametrize("payload", [b"8", b""])
+@pytest.mark.parametrize(("killed", "lost_memory"), [(True, True), (True, False), (False, False)])
+def test_a_removed_stream_keeps_its_retained_messages_and_replaces_no_newer_one(
+    desk: Desk, killed: bool, lost_memory: bool, payload: bytes
+) -> None:
+    end = desk.broker.kill if killed else desk.broker.stop
+    with SocketClient(desk.broker.port, "p") as client:
+        publish(client, "plant/1", 6, retain=True)
+        assert desk.reload(PLANT + 'durability = "disk"\n')["failed"] == []
+        publish(client, "plant/1", 7, retain=True)
+        publish(client, "plant/2", 7, retain=True)
+    end()
+    if lost_memory:
+        (desk.broker.runtime_dir / "plant-0.ring").unlink()
+    desk.write("")
+    desk.broker.start()
+    with SocketClient(desk.broker.port, "p") as client:
+        subscribe(client, "plant/#")  # the retained messages of the removed stream are there
+        assert receive(client, 2) == [7, 7]
+        client.send(Unsubscribe(1, ("plant/#",)))
+        assert isinstance(client.receive(), UnsubAck)
+        client.send(Publish("plant/1", payload, 1, True, packet_id=1))
+        assert isinstance(client.receive(), PubAck)
+    end()
+    desk.write(PLANT + 'durability = "disk"\n')
+    desk.broker.start()
+    with SocketClient(desk.broker.port, "s") as subscriber:
+        subscribe(subscriber, "plant/1")
+        message = subscriber.next(0.1)
+        assert (bytes(message.payload) if isinstance(message, Publish) else b"") == payload
+        subscribe(subscriber, "plant/2")
+        assert receive(subscriber, 1) == [7]
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_fewer_partitions_keep_the_newest_retained_message_of_each_topic(desk: Desk, killed: bool) -> None:
+    end = desk.broker.kill if killed else desk.broker.stop
+    for payload, partitions in ((1, 7), (2, 3), (3, 7), (4, 1)):
+        end()
+        desk.write(PLANT + f"partitions = {partitions}\n")
+        desk.broker.start()
+        with SocketClient(desk.broker.port, "p") as client:
+            publish(client, f"plant/only/{payload}", payload, retain=True)
+            for number in range(20):
+                publish(client, f"plant/{number}", payload, retain=True)
+    end()
+    desk.write(PLANT + "partitions = 7\n")
+    desk.broker.start()
+    with SocketClient(desk.broker.port, "s") as subscriber:
+        subscribe(subscriber, "plant/+")
+        assert receive(subscriber, 20) == [4] * 20
+        subscribe(subscriber, "plant/only/+")
+        assert sorted(receive(subscriber, 4)) == [1, 2, 3, 4]
