@@ -132,6 +132,7 @@ class AckTracker:
         self._spans: list[Span] = []
         self._next_due_s: float | None = NEVER  # None: must be computed
         self._idle_until_s = 0.0  # no waiting span is due before; 0: unknown
+        self._in_flight: Counter[str] | None = None  # None: must be computed
         self._failed = False  # a try has failed since take_tried()
         if done:
             self.done |= done
@@ -151,19 +152,17 @@ class AckTracker:
 
     def in_flight(self, member: str | None = None) -> int:
         """Number of records that `member` has; None: all members."""
-        return sum(
-            self._open(span.first, span.end)
-            for span in self._spans
-            if span.member is not None and member in {None, span.member}
-        )
+        counts = self.in_flight_by_member()
+        return counts.total() if member is None else counts[member]
 
     def in_flight_by_member(self) -> Counter[str]:
-        """Number of records of each member."""
-        counts: Counter[str] = Counter()
-        for span in self._spans:
-            if span.member is not None:
-                counts[span.member] += self._open(span.first, span.end)
-        return counts
+        """Number of records of each member; do not change it."""
+        if self._in_flight is None:
+            self._in_flight = Counter()
+            for span in self._spans:
+                if span.member is not None:
+                    self._in_flight[span.member] += self._open(span.first, span.end)
+        return self._in_flight
 
     def has_in_flight(self, member: str) -> bool:
         """True if `member` has any records."""
@@ -514,6 +513,7 @@ class AckTracker:
     def _changed(self) -> None:
         self._next_due_s = None
         self._idle_until_s = 0.0
+        self._in_flight = None
 
     def _open(self, first: int, end: int) -> int:
         """Number of records of [first, end), at or above the floor, that are not done."""

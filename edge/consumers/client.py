@@ -44,7 +44,9 @@ class Consumer(ConsumerConnection[AckResult]):
     partition), or a datetime (local, if it has no time zone). `name` is for people. `session_s`: the
     broker gives the records of a member that is silent for so long to others; a member without asyncio is
     silent while the program works on a batch, so choose more than a batch takes. `batch_bytes`: about as much
-    comes at once. `ahead`: number of batches fetched ahead of their use, at least 1.
+    comes at once, and at most `batch_records` unless that is 0. `ahead`: number of batches fetched ahead of
+    their use, at least 1. `in_flight_max`: most records that this member has without an acknowledgement,
+    fetched ahead or in hand; 0: no limit.
 
     `lease_s`, `tries_max` (0: no limit), `backoff_s`, `backoff_max_s`: settings of the group, instead of
     those of [consumers] in the configuration file. None: those of the group. Members that name a value name

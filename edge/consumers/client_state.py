@@ -76,6 +76,8 @@ class ConsumerSettings:
     batch_bytes: int = 1 << 20
     ahead: int = 1
     delivery: DeliverySettings = NO_SETTINGS
+    in_flight_max: int = 0
+    batch_records: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -256,6 +258,7 @@ class ConsumerCore:
                 self._instance,
                 settings.delivery,
                 settings.start.value,
+                settings.in_flight_max,
             )
         )
 
@@ -274,7 +277,8 @@ class ConsumerCore:
         group, member = self.settings.group, joined.member
         if not self._fetch_id and len(self.batches) < self.settings.ahead:
             self._fetch_id = next(self._numbers)
-            fetch = Fetch(self._fetch_id, VERSION, group, member, self.settings.batch_bytes, MAX_WAIT_MS)
+            limits = (self.settings.batch_bytes, MAX_WAIT_MS, self.settings.batch_records)
+            fetch = Fetch(self._fetch_id, VERSION, group, member, *limits)
             self._outgoing.append(fetch)
         elif now_s >= self._heard_from_us_s + joined.heartbeat_ms / 1000:
             self._outgoing.append(Heartbeat(next(self._numbers), VERSION, group, member))

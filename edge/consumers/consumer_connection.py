@@ -16,7 +16,7 @@ from edge.consumers.client_socket import ClientSocket, Curve, endpoint_of
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSettings
 from edge.consumers.delivery_settings import DeliverySettings, invalid_value
 from edge.consumers.groups import Mode
-from edge.consumers.protocol import Acked, Acknowledgement, Answer, Commit, RequestMessage
+from edge.consumers.protocol import IN_FLIGHT_MAX, Acked, Acknowledgement, Answer, Commit, RequestMessage
 from edge.consumers.start_place import GroupStart, start_place
 from edge.errors import InvalidArgument, NotOpen
 from edge.local.filters import checked_filters
@@ -43,7 +43,9 @@ class ConsumerConnection(ABC, Generic[Result]):
         name: str = "",
         session_s: float = 10.0,
         batch_bytes: int = 1 << 20,
+        batch_records: int = 0,
         ahead: int = 1,
+        in_flight_max: int = 0,
         lease_s: float | None = None,
         tries_max: int | None = None,
         backoff_s: float | None = None,
@@ -56,11 +58,23 @@ class ConsumerConnection(ABC, Generic[Result]):
         if ahead < 1:
             hint = "a consumer that fetches nothing ahead receives nothing"
             raise InvalidArgument(f"invalid ahead {ahead} (allowed: 1 or more)", hint=hint)
-        delivery = _delivery(lease_s, tries_max, backoff_s, backoff_max_s)
-        checked = checked_filters(filters)
+        for number, value in (("batch_records", batch_records), ("in_flight_max", in_flight_max)):
+            if not 0 <= value <= IN_FLIGHT_MAX:
+                text = f"invalid {number} {value} (allowed: 0 to {IN_FLIGHT_MAX})"
+                raise InvalidArgument(text, hint="0 is no limit")
         self._core = ConsumerCore(
             ConsumerSettings(
-                group, checked, mode, start_place(start), name, session_s, batch_bytes, ahead, delivery
+                group,
+                checked_filters(filters),
+                mode,
+                start_place(start),
+                name,
+                session_s,
+                batch_bytes,
+                ahead,
+                _delivery(lease_s, tries_max, backoff_s, backoff_max_s),
+                in_flight_max,
+                batch_records,
             )
         )
         self._endpoint = endpoint_of(runtime_dir, endpoint)

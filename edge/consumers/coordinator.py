@@ -347,7 +347,14 @@ class Coordinator:
             text = f"group {group.name} has {len(group.members)} members, as many as members_max allows"
             raise NotDone(text, "full", "stop some, or raise consumers.members_max")
         now_s, session_s = self._clock(), request.session_ms / 1000
-        member = Member(os.urandom(8).hex(), request.name, request.instance, session_s, now_s + session_s)
+        member = Member(
+            os.urandom(8).hex(),
+            request.name,
+            request.instance,
+            session_s,
+            now_s + session_s,
+            request.in_flight_max,
+        )
         group.join(member)
         return Joined(
             request.id,
@@ -398,7 +405,7 @@ class Coordinator:
         group, request = waiting.group, waiting.request
         del self._fetches[waiting.member.id]  # added again below if it still waits: an exception ends it
         room = min(request.max_bytes, self.outbox.room(waiting.peer))
-        taken = self._fetch_reader.take(group, waiting.member.id, room, now_s)
+        taken = self._fetch_reader.take(group, waiting.member, room, request.max_records, now_s)
         self._more |= taken.more
         if taken.batches or now_s >= waiting.until_s:
             fetched = Fetched(request.id, group.generation, tuple(taken.batches))

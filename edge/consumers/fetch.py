@@ -24,10 +24,10 @@ from typing import Final, Literal
 from edge.consumers.ack_tracker import Offer
 from edge.consumers.faults import Faults
 from edge.consumers.group_partition import GroupPartition, LogAnswer
-from edge.consumers.groups import ConsumerGroup
+from edge.consumers.groups import ConsumerGroup, Member
 from edge.consumers.protocol import BatchInfo
 from edge.consumers.registry import GroupRegistry
-from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
+from edge.consumers.ring_source import Overwritten, RingRecords, RingSource, first_records
 from edge.consumers.selection import Scratch
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
@@ -42,6 +42,8 @@ BATCHES_MAX = 64  # in one answer
 LOG_ANSWERS_MAX = 64  # log answers that wait for a fetch, of all groups
 COLD_MAX_BYTES = 4 << 20
 LOOK_MAX_BYTES = 4 << 20  # examined for one fetch before other requests are served
+COUNTED_MAX_BYTES = 256 << 10  # read at once for a fetch by count: most of it may be read again
+UNLIMITED: Final = 1 << 62  # records
 # each such number of further filters divides that limit: every filter is matched with every record
 FILTERS_EACH = 16
 
@@ -106,13 +108,16 @@ class FetchedBatches:
     frames: list[bytes]
     bytes_left: int
     look_left: int  # bytes
+    records_left: int
+    read_max_bytes: int  # at once
     more: bool = False  # True if there may be records that were not examined yet
 
-    def add(self, info: BatchInfo, data: bytes) -> None:
+    def add(self, info: BatchInfo, data: bytes, records: int) -> None:
         """Add a batch."""
         self.batches.append(info)
         self.frames.append(data)
         self.bytes_left -= len(data)
+        self.records_left -= records
 
 
 class _Over(Enum):
@@ -135,18 +140,26 @@ class FetchReader:
         self._scratch = Scratch()
         self._answered: dict[GroupPartition, None] = {}  # those with an answer of the log, oldest first
 
-    def take(self, group: ConsumerGroup, member: str, max_bytes: int, now_s: float) -> FetchedBatches:
-        """Give about `max_bytes` to `member`; empty if there are no records yet."""
+    def take(
+        self, group: ConsumerGroup, member: Member, max_bytes: int, max_records: int, now_s: float
+    ) -> FetchedBatches:
+        """Give about `max_bytes` to `member`, and at most `max_records` unless that is 0. Empty if there are
+        no records yet, or the member has its most records in flight.
+        """
         look_bytes = LOOK_MAX_BYTES // (1 + group.selection.count // FILTERS_EACH)
-        taken = FetchedBatches([], [], max_bytes, look_bytes)
-        for partition in group.open_to(member):
+        records = min(max_records or UNLIMITED, group.room_of(member, UNLIMITED))
+        at_once = max_bytes if records == UNLIMITED else COUNTED_MAX_BYTES
+        taken = FetchedBatches([], [], max_bytes, look_bytes, records, at_once)
+        for partition in group.open_to(member.id) if records else ():
             if partition.reading or partition.retry_s > now_s:
                 continue
             for _ in range(STEPS_MAX):
+                if taken.records_left <= 0:
+                    return taken
                 if taken.bytes_left <= 0 or taken.look_left <= 0 or len(taken.batches) >= BATCHES_MAX:
                     taken.more = True
                     return taken
-                if not self._step(group, partition, member, taken, now_s):
+                if not self._step(group, partition, member.id, taken, now_s):
                     break
             else:
                 taken.more = True
@@ -165,7 +178,7 @@ class FetchReader:
         offer = tracker.offer(now_s)
         if offer is None or (partition.idle and offer.end is None):
             return False
-        records = self._look(partition, offer, taken.bytes_left)
+        records = self._look(partition, offer, min(taken.bytes_left, taken.read_max_bytes))
         if records is None:
             return False
         if records is NOTHING:
@@ -179,9 +192,10 @@ class FetchReader:
             return True
         taken.look_left -= len(records.data)
         if group.selection.everything and offer.end is None:
-            tracker.deliver(records.offset, records.end, member, now_s)
+            records = first_records(records, taken.records_left)
+            delivered = tracker.deliver(records.offset, records.end, member, now_s)
             batch = BatchInfo(partition.ring, records.epoch, records.offset, records.count)
-            taken.add(batch, records.data)
+            taken.add(batch, records.data, delivered)
         else:
             self._give_selected(group, partition, member, taken, offer, records)
         return True
@@ -198,7 +212,7 @@ class FetchReader:
         """Deliver those of `records` that match and are not done; pass over the others."""
         tracker, again = partition.tracker, offer.end is not None
         done = tracker.done_of(records.offset, records.end) if again else None
-        selected = group.selection.of(records, done, self._scratch)
+        selected = group.selection.of(records, done, self._scratch, taken.records_left)
         if selected.end == records.offset:
             if self._may_log():
                 where = pairs(
@@ -207,11 +221,11 @@ class FetchReader:
                 log.error("record invalid, the consumer group skipped it %s", where)
             tracker.skip(records.offset, records.offset + 1)
             return
-        tracker.deliver(records.offset, selected.end, member, self._clock(), selected.passed)
+        delivered = tracker.deliver(records.offset, selected.end, member, self._clock(), selected.passed)
         if selected.data:
             count = selected.end - records.offset
             batch = BatchInfo(partition.ring, records.epoch, records.offset, count, offer.tries, again=again)
-            taken.add(batch, selected.data)
+            taken.add(batch, selected.data, delivered)
 
     def _over(self, group: ConsumerGroup, partition: GroupPartition, offer: Offer) -> bool:
         """Act on an epoch without further records."""

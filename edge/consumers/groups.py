@@ -32,6 +32,7 @@ class Member:
     instance: str  # chosen by the client: a join with the same one replaces the earlier member
     session_s: float
     deadline_s: float
+    in_flight_max: int = 0  # records; 0: no limit
 
 
 @dataclass(eq=False)
@@ -111,6 +112,15 @@ class ConsumerGroup:
         self.turn += 1
         at = self.turn % len(records) if records else 0
         return records[at:] + records[:at]
+
+    def room_of(self, member: Member, unlimited: int) -> int:
+        """Number of records that a member may get now; `unlimited` if the member has no limit."""
+        if not member.in_flight_max:
+            return unlimited
+        in_flight = sum(
+            partition.tracker.in_flight_by_member()[member.id] for partition in self.partitions.values()
+        )
+        return max(member.in_flight_max - in_flight, 0)
 
     def rebalance(self) -> None:
         """Distribute the partitions again, moving as few as possible."""

@@ -78,6 +78,7 @@ FILTERS_MAX: Final = 256
 FILTERS_MAX_BYTES: Final = 64 << 10  # of one group or request, together
 RINGS_MAX: Final = 256  # of one reset
 RUNS_MAX: Final = 65_536  # of one ack
+IN_FLIGHT_MAX: Final = 100_000_000  # as consumers.records_max
 NACK_RUNS_MAX: Final = 4_096
 LETTERS_MAX: Final = 1_024  # of one publish
 
@@ -110,7 +111,8 @@ class Join(RequestMessage, frozen=True):
     `start`, `start_value`: the first record of a group in rings without progress, as `to` and `value` of
     reset. `name` is shown to people. `instance`: a join with
     the same one, other than "", replaces the earlier member. `settings`: see
-    edge.consumers.delivery_settings.
+    edge.consumers.delivery_settings. `in_flight_max`: most records that the member has without an
+    acknowledgement; fetches wait meanwhile; 0: no limit.
     """
 
     group: GroupName
@@ -122,6 +124,7 @@ class Join(RequestMessage, frozen=True):
     instance: Annotated[str, Meta(max_length=64)] = ""
     settings: DeliverySettings = DeliverySettings()
     start_value: U64 = 0
+    in_flight_max: Annotated[int, Meta(ge=0, le=IN_FLIGHT_MAX)] = 0
 
 
 class OfMember(RequestMessage, frozen=True):
@@ -144,10 +147,13 @@ class Leave(OfMember, frozen=True):
 
 
 class Fetch(OfMember, frozen=True):
-    """Request for about `max_bytes` of records, at least one if there is one."""
+    """Request for about `max_bytes` of records, at least one if there is one, and at most `max_records`
+    unless that is 0.
+    """
 
     max_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 1 << 20
     max_wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 500
+    max_records: Annotated[int, Meta(ge=0, le=IN_FLIGHT_MAX)] = 0
 
 
 class Acknowledgement(OfMember, frozen=True):

@@ -21,7 +21,7 @@ from ringbuf.errors import Corrupt, OffsetGone, Overrun
 if TYPE_CHECKING:
     from persistence.read.log_reader import Epoch
 
-__all__ = ["ColdLog", "Overwritten", "RingRecords", "RingSource"]
+__all__ = ["ColdLog", "Overwritten", "RingRecords", "RingSource", "first_records"]
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class RingSource:
                 continue
             records = self._copied(ranges, offset)
             if records is not None:
-                return None if records.count == 0 else _cut(records, count)
+                return None if records.count == 0 else first_records(records, count)
         return Overwritten(self.ring.extremes().oldest_offset)
 
     def _copied(self, ranges: list[Range], offset: int) -> RingRecords | None:
@@ -121,7 +121,9 @@ class RingSource:
             self._missing(epoch, offset)
             return None
         data = b"".join([part.view for part in ranges])
-        return _cut(RingRecords(epoch, ranges[0].offset, sum(part.count for part in ranges), data), count)
+        return first_records(
+            RingRecords(epoch, ranges[0].offset, sum(part.count for part in ranges), data), count
+        )
 
     def _missing(self, epoch: int, offset: int) -> None:
         """Handle an empty result of the log.
@@ -183,7 +185,7 @@ class RingSource:
             del self._reader
 
 
-def _cut(records: RingRecords, count: int | None) -> RingRecords:
+def first_records(records: RingRecords, count: int | None) -> RingRecords:
     """The first `count` records."""
     if count is None or records.count <= count:
         return records

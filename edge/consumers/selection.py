@@ -28,7 +28,7 @@ class Selected:
     """Selected records of a run, in order: all below `end`, except `passed`.
 
     Records in `passed` match no filter or are done (None: there are none). If `end` is before that of the
-    run, the record at `end` is invalid.
+    run, the limit was reached, or the record at `end` is invalid.
     """
 
     data: bytes
@@ -62,8 +62,8 @@ class Selection:
         self._filters = ffi.new("char[]", b"".join(parts))
         self._lengths = ffi.new("uint32_t[]", [len(data) for data in parts])
 
-    def of(self, records: RingRecords, done: BitMap64 | None, scratch: Scratch) -> Selected:
-        """The records of `records` that match and are not in `done`. Releases the GIL."""
+    def of(self, records: RingRecords, done: BitMap64 | None, scratch: Scratch, limit: int) -> Selected:
+        """The first `limit` records of `records` that match and are not in `done`. Releases the GIL."""
         scratch.fit(len(records.data))
         left_out = array("Q", done if done is not None else ())
         selection = ffi.new(
@@ -74,6 +74,7 @@ class Selection:
                 "filters_count": self.count,
                 "done": ffi.from_buffer("uint64_t[]", left_out),
                 "done_count": len(left_out),
+                "limit": limit,
                 "bytes": scratch.data,
                 "offsets": scratch.offsets,
             },

@@ -9,13 +9,15 @@ typedef struct rb_selection {
     uint64_t filters_count;         /* in; 0: records of any topic are selected */
     const uint64_t *done;           /* in: offsets that are not selected, rising */
     uint64_t done_count;            /* in */
+    uint64_t limit;                 /* in: most records to select, at least 1 */
     uint8_t *bytes;                 /* out: the selected records; room as for all input bytes */
     uint64_t *offsets;              /* out: their offsets; room for one per 32 input bytes */
     uint64_t length, count;         /* out: bytes, and records, selected */
-    uint64_t end_offset;            /* out: every record below it was checked */
+    uint64_t end_offset;            /* out: every record below it was checked, and no other */
 } rb_selection;
 
 /* Copy the records of a run (`length` bytes of `epoch`, dense from `first_offset` on) whose topic matches a
- * filter and that are not done.  RB_OK, or RB_CORRUPT: the record at end_offset does not verify. */
+ * filter and that are not done, up to the limit.  RB_OK, or RB_CORRUPT: the record at end_offset does not
+ * verify. */
 int rb_records_select(const uint8_t *bytes, uint64_t length, uint32_t epoch, uint64_t first_offset,
                       rb_selection *selection);

@@ -37,7 +37,8 @@ int rb_records_select(const uint8_t *bytes, uint64_t length, uint32_t epoch, uin
     uint64_t unused, span, done = 0;
     selection->length = selection->count = 0;
     selection->end_offset = first_offset;
-    for (uint64_t at = 0; at < length; at += span, selection->end_offset++) {
+    for (uint64_t at = 0; at < length && selection->count < selection->limit;
+         at += span, selection->end_offset++) {
         uint64_t offset = selection->end_offset;
         span = rb_record_at(bytes + at, length - at, &header, &parts, &unused);
         if (span == 0 || header.offset != offset || !rb_record_verifies(&header, &parts, bytes + at, epoch))
