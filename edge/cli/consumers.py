@@ -35,6 +35,7 @@ from edge.consumers.protocol import (
     GroupInfo,
     GroupList,
     Groups,
+    MemberInfo,
     PlaceInfo,
     Reset,
     SetGroup,
@@ -162,8 +163,17 @@ def _lines(group: GroupInfo, *, places: bool) -> Iterator[str]:
     if settings := _settings_line(group):
         yield settings
     names = {member.member: member.name or member.member for member in group.members}
+    yield from (_member_line(member) for member in group.members if member.priority or member.in_flight_max)
     for place in group.places:
         yield _place_line(place, names)
+
+
+def _member_line(member: MemberInfo) -> str:
+    limit = f" of at most {count_in_words(member.in_flight_max)}" if member.in_flight_max else ""
+    return (
+        f"  {member.name or member.member}: priority {member.priority}, "
+        f"{count_in_words(member.in_flight)} handed out{limit}"
+    )
 
 
 def _settings_line(group: GroupInfo) -> str:

@@ -62,7 +62,12 @@ class GroupAdmin:
                 in_flight.update(partition.tracker.in_flight_by_member())
             members = tuple(
                 MemberInfo(
-                    member.id[:ID_SHOWN], member.name, tuple(group.rings_of(member.id)), in_flight[member.id]
+                    member.id[:ID_SHOWN],
+                    member.name,
+                    tuple(group.rings_of(member.id)),
+                    in_flight[member.id],
+                    member.priority,
+                    member.in_flight_max,
                 )
                 for member in group.members.values()
             )

@@ -4,8 +4,8 @@ A partition that moves first stops delivering new records to its owner. It chang
 acknowledged its records, or their leases have expired, or the owner has gone. So moving records are not
 delivered twice, and two members never have records of one key at the same time.
 
-Invariants: each partition has an owner while there are members. The numbers of partitions that members have,
-or will have, differ by one at most.
+Invariants: each partition has an owner while there are members. The numbers of partitions that chosen members
+have, or will have, differ by one at most; other members have none, or lose theirs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from edge.consumers.group_partition import GroupPartition
 __all__ = ["complete_moves", "plan_moves"]
 
 
-def plan_moves(partitions: Mapping[str, GroupPartition], members: Collection[str]) -> None:
-    """Distribute the partitions again: name a successor for each that has to move, and for no other."""
-    assignment = _assign(partitions, members)
+def plan_moves(
+    partitions: Mapping[str, GroupPartition], members: Collection[str], chosen: Collection[str]
+) -> None:
+    """Distribute the partitions among the `chosen` ones of the members: name a successor for each that has to
+    move, and for no other.
+    """
+    assignment = _assign(partitions, chosen)
     for ring, partition in partitions.items():
         member = assignment.get(ring)
         if partition.owner not in members:

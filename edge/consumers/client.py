@@ -46,7 +46,8 @@ class Consumer(ConsumerConnection[AckResult]):
     silent while the program works on a batch, so choose more than a batch takes. `batch_bytes`: about as much
     comes at once, and at most `batch_records` unless that is 0. `ahead`: number of batches fetched ahead of
     their use, at least 1. `in_flight_max`: most records that this member has without an acknowledgement,
-    fetched ahead or in hand; 0: no limit.
+    fetched ahead or in hand; 0: no limit. `priority`: in ordered groups the members with the highest one
+    share the partitions, and the others stand by; in queues a waiting member with a higher one is first.
 
     `lease_s`, `tries_max` (0: no limit), `backoff_s`, `backoff_max_s`: settings of the group, instead of
     those of [consumers] in the configuration file. None: those of the group. Members that name a value name

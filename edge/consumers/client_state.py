@@ -78,6 +78,7 @@ class ConsumerSettings:
     delivery: DeliverySettings = NO_SETTINGS
     in_flight_max: int = 0
     batch_records: int = 0
+    priority: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -259,6 +260,7 @@ class ConsumerCore:
                 settings.delivery,
                 settings.start.value,
                 settings.in_flight_max,
+                settings.priority,
             )
         )
 

@@ -16,7 +16,15 @@ from edge.consumers.client_socket import ClientSocket, Curve, endpoint_of
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSettings
 from edge.consumers.delivery_settings import DeliverySettings, invalid_value
 from edge.consumers.groups import Mode
-from edge.consumers.protocol import IN_FLIGHT_MAX, Acked, Acknowledgement, Answer, Commit, RequestMessage
+from edge.consumers.protocol import (
+    IN_FLIGHT_MAX,
+    PRIORITY_MAX,
+    Acked,
+    Acknowledgement,
+    Answer,
+    Commit,
+    RequestMessage,
+)
 from edge.consumers.start_place import GroupStart, start_place
 from edge.errors import InvalidArgument, NotOpen
 from edge.local.filters import checked_filters
@@ -46,6 +54,7 @@ class ConsumerConnection(ABC, Generic[Result]):
         batch_records: int = 0,
         ahead: int = 1,
         in_flight_max: int = 0,
+        priority: int = 0,
         lease_s: float | None = None,
         tries_max: int | None = None,
         backoff_s: float | None = None,
@@ -62,6 +71,9 @@ class ConsumerConnection(ABC, Generic[Result]):
             if not 0 <= value <= IN_FLIGHT_MAX:
                 text = f"invalid {number} {value} (allowed: 0 to {IN_FLIGHT_MAX})"
                 raise InvalidArgument(text, hint="0 is no limit")
+        if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
+            text = f"invalid priority {priority} (allowed: {-PRIORITY_MAX} to {PRIORITY_MAX})"
+            raise InvalidArgument(text, hint="members with a higher priority come first")
         self._core = ConsumerCore(
             ConsumerSettings(
                 group,
@@ -75,6 +87,7 @@ class ConsumerConnection(ABC, Generic[Result]):
                 _delivery(lease_s, tries_max, backoff_s, backoff_max_s),
                 in_flight_max,
                 batch_records,
+                priority,
             )
         )
         self._endpoint = endpoint_of(runtime_dir, endpoint)

@@ -226,7 +226,7 @@ class Coordinator:
         also_s = min((look() for look in self.also), default=IDLE_S)
         if now_s >= self._next_expiry_s:
             self._expire_all(now_s)
-        for waiting in list(self._fetches.values()):
+        for waiting in sorted(self._fetches.values(), key=lambda fetch: -fetch.member.priority):
             with self._contained(waiting.peer, waiting.request.id, "fetch"):
                 self._try(waiting, now_s)
         self._flush(now_s)
@@ -354,6 +354,7 @@ class Coordinator:
             session_s,
             now_s + session_s,
             request.in_flight_max,
+            request.priority,
         )
         group.join(member)
         return Joined(

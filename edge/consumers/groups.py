@@ -1,7 +1,8 @@
 """Group: its members and partitions. No I/O, no clock.
 
 A member stays while it sends a request at least every session_s. An `ordered` group gives each partition to
-one member at a time (assignment.py); in a `queue` every member takes from every partition.
+one member at a time (assignment.py), of those with the highest priority; the others stand by. In a `queue`
+every member takes from every partition.
 
 Generations: each change of owners raises `generation`, and a partition stores the one in which its owner got
 it (`since`). A request about a partition names the generation of its records. So a member that has lost the
@@ -33,6 +34,7 @@ class Member:
     session_s: float
     deadline_s: float
     in_flight_max: int = 0  # records; 0: no limit
+    priority: int = 0
 
 
 @dataclass(eq=False)
@@ -125,7 +127,9 @@ class ConsumerGroup:
     def rebalance(self) -> None:
         """Distribute the partitions again, moving as few as possible."""
         if self.ordered:
-            plan_moves(self.partitions, self.members)
+            highest = max((member.priority for member in self.members.values()), default=0)
+            chosen = [member.id for member in self.members.values() if member.priority == highest]
+            plan_moves(self.partitions, self.members, chosen)
             self.settle()
 
     def settle(self) -> None:

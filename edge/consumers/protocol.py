@@ -79,6 +79,7 @@ FILTERS_MAX_BYTES: Final = 64 << 10  # of one group or request, together
 RINGS_MAX: Final = 256  # of one reset
 RUNS_MAX: Final = 65_536  # of one ack
 IN_FLIGHT_MAX: Final = 100_000_000  # as consumers.records_max
+PRIORITY_MAX: Final = 1_000
 NACK_RUNS_MAX: Final = 4_096
 LETTERS_MAX: Final = 1_024  # of one publish
 
@@ -112,7 +113,8 @@ class Join(RequestMessage, frozen=True):
     reset. `name` is shown to people. `instance`: a join with
     the same one, other than "", replaces the earlier member. `settings`: see
     edge.consumers.delivery_settings. `in_flight_max`: most records that the member has without an
-    acknowledgement; fetches wait meanwhile; 0: no limit.
+    acknowledgement; fetches wait meanwhile; 0: no limit. `priority`: in an ordered group the members with
+    the highest one share the partitions; in a queue the waiting fetch with the highest one is first.
     """
 
     group: GroupName
@@ -125,6 +127,7 @@ class Join(RequestMessage, frozen=True):
     settings: DeliverySettings = DeliverySettings()
     start_value: U64 = 0
     in_flight_max: Annotated[int, Meta(ge=0, le=IN_FLIGHT_MAX)] = 0
+    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
 
 
 class OfMember(RequestMessage, frozen=True):
@@ -356,13 +359,15 @@ class Published(Message, frozen=True):
     refused: tuple[int, ...] = ()
 
 
-class MemberInfo(msgspec.Struct, frozen=True):
+class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """A member of a group."""
 
     member: str  # the first characters of its id
     name: str
     rings: tuple[str, ...]
     in_flight: int
+    priority: int = 0
+    in_flight_max: int = 0  # 0: no limit
 
 
 class PlaceInfo(msgspec.Struct, frozen=True):

@@ -66,6 +66,7 @@ REQUESTS: dict[str, Request] = {
     ),
     "join, at a time": Join(1, V, "billing", ("a/#",), start="time", start_value=1_700_000_000_000_000_000),
     "join, with a limit": Join(1, V, "billing", ("a/#",), in_flight_max=100),
+    "join, with a priority": Join(1, V, "billing", ("a/#",), priority=-5),
     "heartbeat": Heartbeat(2, V, "billing", "m", working=True),
     "leave": Leave(3, V, "billing", "m"),
     "fetch": Fetch(4, V, "billing", "m", 65_536, 250),
@@ -108,6 +109,9 @@ ANSWERS: dict[str, Answer] = {
         15,
         (GroupInfo("billing", "queue", ("b",), 0, (), (), {"lease_ms": SettingInfo(60_000, "operator")}),),
         {},
+    ),
+    "group_list, with limits": GroupList(
+        16, (GroupInfo("billing", "queue", ("b",), 0, (MemberInfo("m", "till", (), 5, -5, 100),), ()),), {}
     ),
     "failed": Failed(12, "why", "fenced", "what to do"),
 }  # fmt: skip
