@@ -49,19 +49,19 @@ def test_a_removed_stream_keeps_its_retained_messages_and_replaces_no_newer_one(
 @pytest.mark.parametrize("killed", [True, False])
 def test_fewer_partitions_keep_the_newest_retained_message_of_each_topic(desk: Desk, killed: bool) -> None:
     end = desk.broker.kill if killed else desk.broker.stop
-    for payload, partitions in ((1, 7), (2, 3), (3, 7), (4, 1)):
+    for payload, partitions in ((1, 7), (2, 3), (3, 7), (4, 1), (5, 7)):
         end()
         desk.write(PLANT + f"partitions = {partitions}\n")
         desk.broker.start()
         with SocketClient(desk.broker.port, "p") as client:
-            publish(client, f"plant/only/{payload}", payload, retain=True)
+            if payload > 1:
+                subscribe(client, "plant/+")
+                assert receive(client, 20) == [payload - 1] * 20
+                subscribe(client, "plant/only/+")
+                assert sorted(receive(client, 5 * payload - 5)) == sorted([*range(1, payload)] * 5)
+                client.send(Unsubscribe(1, ("plant/+", "plant/only/+")))
+                assert isinstance(client.receive(), UnsubAck)
+            for number in range(5):
+                publish(client, f"plant/only/{payload}{number}", payload, retain=True)
             for number in range(20):
                 publish(client, f"plant/{number}", payload, retain=True)
-    end()
-    desk.write(PLANT + "partitions = 7\n")
-    desk.broker.start()
-    with SocketClient(desk.broker.port, "s") as subscriber:
-        subscribe(subscriber, "plant/+")
-        assert receive(subscriber, 20) == [4] * 20
-        subscribe(subscriber, "plant/only/+")
-        assert sorted(receive(subscriber, 4)) == [1, 2, 3, 4]
