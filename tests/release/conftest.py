@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-NEEDED = ("debootstrap", "systemd-nspawn", "dpkg-deb")
-MISSING = [name for name in NEEDED if shutil.which(name) is None]
+PACKAGES = {"systemd-nspawn": "systemd-container", "dpkg-deb": "dpkg"}  # otherwise as the program
 
 
 def mirror() -> str:
@@ -21,18 +20,26 @@ def mirror() -> str:
     pytest.skip("no source of Debian packages is configured")
 
 
+def need(*programs: str) -> None:
+    """Skip the test without root, or without one of these programs."""
+    missing = [PACKAGES.get(name, name) for name in programs if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"needs root, and {', '.join(programs)}: apt-get install {' '.join(missing)}")
+
+
+def debootstrap(root: Path, *options: str) -> None:
+    """Make a Debian 12 with the packages that every Debian has."""
+    root.chmod(0o755)  # services run as other users
+    command = ["debootstrap", "--variant=minbase", *options, "bookworm", str(root), mirror()]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
 @pytest.fixture(scope="session")
 def clean_debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Root directory of a clean Debian 12 with systemd."""
-    if MISSING or os.geteuid() != 0:
-        pytest.skip(
-            f"needs root and {', '.join(MISSING or NEEDED)}: apt-get install debootstrap systemd-container"
-        )
+    need("debootstrap", "systemd-nspawn", "dpkg-deb")
     root = tmp_path_factory.mktemp("debian")
-    root.chmod(0o755)  # services run as other users
-    with_systemd = "--include=systemd,systemd-sysv,dbus,adduser,python3"
-    command = ["debootstrap", "--variant=minbase", with_systemd, "bookworm", str(root), mirror()]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    debootstrap(root, "--include=systemd,systemd-sysv,dbus,adduser,python3")
     yield root
     shutil.rmtree(root)
 

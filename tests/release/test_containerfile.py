@@ -1,7 +1,7 @@
 """release/Containerfile: its stages, and its command and health check as an engine would confine them.
 
 A container engine is not needed: namespaces give the process a read-only root, another user, no capability
-and 64 MiB of /dev/shm.
+and 64 MiB of /dev/shm. test_container_engine.py builds and runs the image.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.containerfile import ignored, run_stage, stages_of
+from tests.support.containerfile import ignored, stages_of
 from tests.support.documents import parse
 from tests.support.project import ROOT
 
@@ -113,42 +113,3 @@ def test_the_broker_serves_with_a_read_only_root_and_64_mib_of_shared_memory(tmp
     assert "ring size lowered to fit" in done.stderr
     assert (state / "epochs").exists()
     assert not Path(IMAGE.environment["RUNTIME_DIRECTORY"]).exists()
-
-
-IN_IMAGE = """
-set -e
-ip link set lo up
-mount --bind "$1" "$1"
-mount -t proc proc "$1/proc"
-mount -t tmpfs -o size=64m,mode=1777 tmpfs "$1/dev/shm"
-mount --bind "$1/var/lib/brim" "$1/var/lib/brim"
-mount -o remount,bind,ro "$1"
-root=$1; shift
-exec chroot --userspec="$BRIM_USER" "$root" "$@"
-"""
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(1200)
-def test_the_steps_of_both_stages_make_an_image_that_serves(debian: Path, tmp_path: Path) -> None:
-    image = tmp_path / "image"
-    subprocess.run(["cp", "--archive", "--reflink=auto", debian, image], check=True)
-    environment = dict(os.environ)
-    if certificates := environment.get("PIP_CERT"):  # packages of the stage may replace those of Debian
-        shutil.copy(certificates, debian / "certificates.crt")
-        copied = (name for name, value in environment.items() if value == certificates)
-        environment |= dict.fromkeys(list(copied), "/certificates.crt")
-    run_stage(BUILD, debian, ROOT, environment, {})
-    run_stage(IMAGE, image, ROOT, environment, {"build": debian})
-    assert not (image / "usr" / "bin" / "gcc").exists()
-    settings = IMAGE.environment | {
-        "BRIM_USER": IMAGE.last("USER").text,
-        "CHECK": IMAGE.last("HEALTHCHECK").text.partition(" CMD ")[2],
-        "PORT": "1883",
-    }
-    words = ["unshare", "--mount", "--net", "sh", "-c", IN_IMAGE, "sh", str(image), "sh", "-c", LIFE]
-    command = [*words, "sh", "/var/tmp", *IMAGE.last("ENTRYPOINT").words, *IMAGE.last("CMD").words]
-    done = subprocess.run(
-        command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.stdout.splitlines() == SERVED, done.stderr

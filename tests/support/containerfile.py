@@ -1,19 +1,14 @@
-"""A Containerfile as data, and its steps in directories instead of images: no container engine is needed."""
+"""A Containerfile as data."""
 
 from __future__ import annotations
 
-import fnmatch
 import json
-import os
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Instruction", "Stage", "ignored", "run_stage", "stages_of"]
+__all__ = ["Instruction", "Stage", "ignored", "stages_of"]
 
 
 class Instruction(NamedTuple):
@@ -68,38 +63,3 @@ def stages_of(path: Path) -> list[Stage]:
 def ignored(root: Path) -> list[str]:
     """Patterns of .containerignore."""
     return [line for line in (root / ".containerignore").read_text().splitlines() if line]
-
-
-def run_stage(
-    stage: Stage, root: Path, context: Path, environment: dict[str, str], others: dict[str, Path]
-) -> None:
-    """Run RUN and COPY of a stage in the directory `root`, by chroot. `others`: those of earlier stages."""
-    place = "/"
-    for instruction in stage.instructions:
-        if instruction.name == "WORKDIR":
-            place = instruction.text
-            (root / place[1:]).mkdir(parents=True, exist_ok=True)
-        elif instruction.name == "COPY":
-            _copy(instruction.words, root, place, context, others)
-        elif instruction.name == "RUN":
-            command = f"cd {place} && {instruction.text}"
-            subprocess.run(["chroot", root, "/bin/sh", "-ec", command], check=True, env=environment)
-
-
-def _copy(words: list[str], root: Path, place: str, context: Path, others: dict[str, Path]) -> None:
-    options, paths = [it for it in words if it.startswith("--")], [it for it in words if it[:2] != "--"]
-    source_root = others[options[0].removeprefix("--from=")] if options else context
-    target = root / os.path.join(place, paths[-1]).lstrip("/")
-    skipped = [] if options else [pattern.removeprefix("**/") for pattern in ignored(context)]
-
-    def skip(_: str, names: list[str]) -> Iterator[str]:
-        return (name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in skipped))
-
-    for name in paths[:-1]:
-        source = source_root / name.lstrip("/")
-        if source.is_dir():
-            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=skip)
-        else:
-            into = target / source.name if paths[-1].endswith("/") else target
-            into.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, into)
