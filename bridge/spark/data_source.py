@@ -64,7 +64,7 @@ from bridge.spark.named_files import warn_of_unknown
 from bridge.spark.options import SourceOptions
 from bridge.spark.pushdown import condition_of
 from bridge.spark.table_plan import reached, table_plan, tasks_for
-from bridge.spark.task_planning import Cursor, FileTask, between, pack
+from bridge.spark.task_planning import FileTask, Progress, between, pack
 from bridge.spark.unread_files import UnreadFiles
 
 __all__ = ["BrimDataSource"]
@@ -279,7 +279,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, rows: _Rows) -> None:
         self._rows = rows
-        self._target: Cursor | None = None  # of a query that reads the present files, and ends
+        self._target: Progress | None = None  # of a query that reads the present files, and ends
         self._unread = _unread(rows)
         self._refreshed_s = -LISTING_S
         self._warned = False
@@ -300,7 +300,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """End of the next batch: advance() in task_planning.py applies the limit."""
-        begin = _cursor(start)
+        begin = _progress(start)
         files = self._files(begin, fresh=True)
         self._warned = self._warned or warn_of_unknown(
             self._rows.options, self._unread.edges, self._unread.streams
@@ -332,10 +332,10 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Tasks of one batch: equal offsets give equal tasks, in any process."""
-        begin = _cursor(start)
+        begin = _progress(start)
         files = self._files(begin)
         dense = self._rows.options.fail_on_data_loss
-        chosen_files = between(begin, _cursor(end), files, dense=dense)
+        chosen_files = between(begin, _progress(end), files, dense=dense)
         tasks, _ = tasks_for(self._rows.options, chosen_files, files, self._unread.read_ranges)
         return self._rows.packed(tasks)
 
@@ -345,14 +345,14 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forget the files of a committed batch; the owner of the landing zone decides what it keeps."""
-        self._unread.mark_read(_cursor(end))
+        self._unread.mark_read(_progress(end))
 
-    def _latest(self) -> Cursor:
+    def _latest(self) -> Progress:
         """The latest offset, without limits and without a check for missing numbers."""
         self._files({})
         return self._unread.latest()
 
-    def _files(self, start: Cursor, *, fresh: bool = False) -> list[StoredFile]:
+    def _files(self, start: Progress, *, fresh: bool = False) -> list[StoredFile]:
         """The files behind the committed offset, listed once per batch: Spark requests them three times.
 
         A start before the committed offset, which Spark never gives, lists the landing zone again.
@@ -370,11 +370,11 @@ def _unread(rows: _Rows) -> UnreadFiles:
     return UnreadFiles(Landing(rows.options.path), rows.options.edges)
 
 
-def _offset(cursor: Cursor) -> dict[str, Any]:
-    return {"version": OFFSET_VERSION, "edges": dict(sorted(cursor.items()))}
+def _offset(progress: Progress) -> dict[str, Any]:
+    return {"version": OFFSET_VERSION, "edges": dict(sorted(progress.items()))}
 
 
-def _cursor(offset: dict[str, Any]) -> Cursor:
+def _progress(offset: dict[str, Any]) -> Progress:
     version = offset.get("version")
     if version != OFFSET_VERSION:
         raise SourceOptionError(

@@ -21,9 +21,9 @@ from bridge.spark.landing_zone import Landing, StoredFile, matches, name_of
 from bridge.spark.named_files import refuse_unknown
 from bridge.spark.options import SourceOptions
 from bridge.spark.task_planning import (
-    Cursor,
     FileTask,
     PartitionKey,
+    Progress,
     advance,
     between,
     clipped,
@@ -37,7 +37,7 @@ class TablePlan(NamedTuple):
     """Files of a batch query."""
 
     present: list[StoredFile]  # of the wanted edges
-    end: Cursor  # the last drain_seq of each edge that is read
+    end: Progress  # the last drain_seq of each edge that is read
     tasks: list[FileTask]
     parquet: list[FileTask]  # whole Parquet files, which need no other reader than Spark's own
 
@@ -88,12 +88,12 @@ def _is_whole_parquet(task: FileTask) -> bool:
 
 def reached(
     options: SourceOptions,
-    start: Cursor,
+    start: Progress,
     files: list[StoredFile],
     limit: ReadLimit | None = None,
     *,
     stream: bool = False,
-) -> Cursor:
+) -> Progress:
     """End of a batch from `start`; without a limit it reads all files."""
     return advance(
         start,

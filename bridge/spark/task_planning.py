@@ -1,6 +1,6 @@
 """Plan of a batch: the files between two offsets of the stream, and the tasks that read them.
 
-Owns the cursor of a stream: for each edge the last drain_seq that was read. Draining puts its files in that
+Owns the progress of a stream: for each edge the last drain_seq that was read. Draining puts its files in that
 order. So a batch reads everything up to a drain_seq. A file that appears late, with an older range of
 offsets, has a higher number and is read like any other.
 
@@ -27,11 +27,18 @@ from bridge.rangeset import Ranges, subtract, union
 from bridge.spark.landing_zone import StoredFile
 
 __all__ = [
-    "Cursor", "FileTask", "PartitionKey",
-    "advance", "between", "join_range", "pack", "partition_key", "tasks_of",
+    "FileTask",
+    "PartitionKey",
+    "Progress",
+    "advance",
+    "between",
+    "join_range",
+    "pack",
+    "partition_key",
+    "tasks_of",
 ]  # fmt: skip
 
-Cursor = dict[str, int]  # edge: drain_seq
+Progress = dict[str, int]  # of a stream: edge, and the drain_seq of its last file that was read
 PartitionKey = tuple[str, str, int, int]  # edge, stream, partition, epoch: the range of validity of offsets
 
 USUAL_TASKS = 8
@@ -56,19 +63,19 @@ def by_edge(files: Iterable[StoredFile]) -> dict[str, dict[int, list[StoredFile]
 
 
 def start_of(start: Mapping[str, int], edge: str, numbers: Iterable[int]) -> int:
-    """The number behind which an edge is read: that of the cursor, or the one before the first file."""
+    """The number behind which an edge is read: that of the progress, or the one before the first file."""
     return start[edge] if edge in start else min(numbers) - 1
 
 
 def advance(
-    start: Cursor,
+    start: Progress,
     files: Sequence[StoredFile],
     *,
     files_max: int | None = None,
     bytes_max: int | None = None,
     younger_than_s: float | None = None,
     stream: bool = False,
-) -> Cursor:
+) -> Progress:
     """The end of a batch that begins at `start`: at least one file, if one is present; edges take turns.
 
     It ends before a missing number. With `younger_than_s` (a time, since 1970) a missing number raises
@@ -112,9 +119,9 @@ def advance(
     return _sorted(end)
 
 
-def _sorted(cursor: Cursor) -> Cursor:
+def _sorted(progress: Progress) -> Progress:
     """Keys in order, because Spark compares offsets by their text."""
-    return dict(sorted(cursor.items()))
+    return dict(sorted(progress.items()))
 
 
 def _is_young(stored: Sequence[StoredFile], younger_than_s: float | None) -> bool:

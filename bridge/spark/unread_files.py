@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 from bridge.format.file_name import FileName
 from bridge.rangeset import Ranges
 from bridge.spark.landing_zone import DayDirectory, Landing, StoredFile
-from bridge.spark.task_planning import Cursor, PartitionKey, join_range
+from bridge.spark.task_planning import PartitionKey, Progress, join_range
 
 __all__ = ["UnreadFiles"]
 
@@ -56,7 +56,7 @@ class UnreadFiles:
         self._days: dict[str, _Listed] = {}
         self._newest: dict[str, str] = {}  # edge: newest day with a file
         self._whole_due_s = 0.0
-        self.read_to: Cursor = {}
+        self.read_to: Progress = {}
         self.read_ranges: dict[PartitionKey, Ranges] = {}
         self.edges: set[str] = set()  # with a file, read or unread
         self.streams: set[str] = set()
@@ -89,7 +89,7 @@ class UnreadFiles:
                 files[name] = min(files.get(name, stored), stored)
         return sorted(files.values())
 
-    def latest(self) -> Cursor:
+    def latest(self) -> Progress:
         """The highest drain_seq of each edge, read or unread."""
         latest = dict(self.read_to)
         for listed in self._days.values():

@@ -65,11 +65,11 @@ def test_limits_are_kept_edges_take_turns_and_one_file_always_goes() -> None:
     assert advance({"a": 9}, files, files_max=3) == {"a": 10, "b": 2}
     assert advance({}, files, bytes_max=350) == {"a": 2, "b": 1}
     assert advance({}, files, bytes_max=1) == {"a": 1, "b": 0}
-    cursor: dict[str, int] = {}
+    progress: dict[str, int] = {}
     seen = []
-    while (after := advance(cursor, files, files_max=3)) != cursor:
-        seen += between(cursor, after, files, dense=True)
-        cursor = after
+    while (after := advance(progress, files, files_max=3)) != progress:
+        seen += between(progress, after, files, dense=True)
+        progress = after
     assert sorted(seen) == sorted(files)
 
 
