@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from bridge.format.record_batch import RecordBatch, RecordRun
 from bridge.format.sink_batch import SinkBatch
 from bridge.format.write_intent import WriteIntent
 from bridge.sinks.directory import DirectorySink
+from bridge.sinks.registry import open_file_sink
 from ringbuf import FLAG_RETAIN, FLAG_UNCHECKED, scan_records
 from ringbuf import Batch as Columns
 from ringbuf.record import RecordHeader, encode, payload_position
@@ -109,6 +111,13 @@ def store(root: Path, *files: DrainedFile) -> list[Path]:
         sink.put(file)
     sink.close()
     return [root / file.name for file in files]
+
+
+def store_parquet(root: Path, *files: DrainedFile) -> None:
+    """Put files into a directory as Parquet."""
+    with closing(open_file_sink(root.as_uri(), {"format": "parquet"})) as sink:
+        for file in files:
+            sink.put(file)
 
 
 def offsets_drained(root: Path) -> dict[tuple[str, int, int], list[int]]:

@@ -1,6 +1,5 @@
 """lake() in a real Spark: native and Parquet files as one DataFrame, each record once."""
 
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,20 +9,13 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
 
 from bridge.errors import SourceOptionError
-from bridge.sinks.registry import open_file_sink
 from bridge.spark.lake import lake
-from tests.support.drained_files import EPOCH, drained_file_of, store
+from tests.support.drained_files import EPOCH, drained_file_of, store, store_parquet
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
 DAY_NS = 86_400 * 10**9
 CREATED_NS = 1_700_000_123_456_789_000
-
-
-def store_parquet(root: Path, *files: Any) -> None:
-    with closing(open_file_sink(root.as_uri(), {"format": "parquet"})) as sink:
-        for file in files:
-            sink.put(file)
 
 
 def offsets(frame: Any) -> list[int]:
