@@ -18,6 +18,7 @@ from docs.generate.commands import help_text
 from docs.generate.markdown import code, table
 from edge.consumers import append_log
 from edge.consumers import protocol as consumer_protocol
+from edge.delayed import store as delayed_store
 from edge.local import protocol as control_protocol
 from edge.local import zmq_frames
 from edge.session_store import journal_records
@@ -116,7 +117,9 @@ FORMATS = (
     ),
     Format("Spill file", (_SPILL,), _defined(_SPILL, "MQ_SPILL_VERSION"), "state/sessions-v*.spill"),
     Format("Retained store", ("edge/recovery/retained_store.py",), None, "state/retained-v*.state"),
-    Format("Delayed messages", ("edge/delayed/store.py",), None),
+    Format(
+        "Delayed messages", ("edge/delayed/store.py",), delayed_store.SCHEMA_VERSION, "state/delayed-v*.sql"
+    ),
     Format("Author of a retained message", ("edge/broker/retained_authors.py",), None),
     Format("ZeroMQ message", ("edge/local/zmq_frames.py",), zmq_frames.VERSION, "zeromq/*.bin"),
     Format("Control protocol", ("edge/local/protocol.py",), control_protocol.VERSION, "control/broker-v*"),

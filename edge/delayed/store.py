@@ -4,10 +4,12 @@
     state      one row: epoch of the ring, offset of its first record that is not stored yet; number and bytes
                of messages; a pair of scale and wall time
 
-Owns the file and its format. Rule for change: another schema gets another user_version.
+Owns the file and its format: _TABLES, with APPLICATION_ID and SCHEMA_VERSION as SQLite's application_id and
+user_version. Rule for change: another schema gets another version, and this one still reads version 1.
 
 Each transaction inserts messages together with that offset, so that a kill neither loses nor repeats a
-record of the ring. A file that SQLite cannot read is renamed to NAME.bad, and the store begins empty.
+record of the ring. A file that SQLite cannot read, or of an unknown version, is renamed to NAME.bad, and the
+store begins empty.
 
 Invariants: memory is bounded by CACHE_BYTES and one batch, however many messages there are. Identifiers are
 never used twice.
@@ -29,21 +31,28 @@ from msgspec.structs import replace
 
 from edge.logging_setup import pairs
 
-__all__ = ["FILE_NAME", "DelayedMessage", "DelayedStore", "StoredMessage", "list_messages"]
+__all__ = [
+    "APPLICATION_ID",
+    "FILE_NAME",
+    "SCHEMA_VERSION",
+    "DelayedMessage",
+    "DelayedStore",
+    "StoredMessage",
+    "list_messages",
+]
 
 log = logging.getLogger(__name__)
 
-APPLICATION_ID = 0x4272646C
+APPLICATION_ID = 0x4272646C  # "Brdl"
+SCHEMA_VERSION = 1
 FILE_NAME = "delayed.sqlite"
 CACHE_BYTES = 16 << 20
 WAL_PAGES = 1_000  # of the write-ahead log; then SQLite moves them to the file
 OVERHEAD_BYTES = 64  # of a message in table and index
 FILE_MODE = 0o640
 
-_SCHEMA = """
-BEGIN;
-PRAGMA application_id = 1114793068;
-PRAGMA user_version = 1;
+_IDENTITY = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+_TABLES = """
 CREATE TABLE message (
     id INTEGER PRIMARY KEY AUTOINCREMENT, due_ns INTEGER NOT NULL, topic TEXT NOT NULL,
     flags INTEGER NOT NULL, properties BLOB NOT NULL, payload BLOB NOT NULL, checksum INTEGER NOT NULL
@@ -54,7 +63,6 @@ CREATE TABLE state (
     messages INTEGER NOT NULL, bytes INTEGER NOT NULL, scale_ns INTEGER NOT NULL, wall_ns INTEGER NOT NULL
 ) STRICT;
 INSERT INTO state VALUES (1, 0, 0, 0, 0, 0, 0);
-COMMIT;
 """
 _SELECT = "SELECT id, due_ns, topic, flags, properties, payload, checksum FROM message "
 
@@ -121,10 +129,12 @@ class DelayedStore:
         execute("PRAGMA journal_mode = WAL")
         execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         self._sync_commits(False)
-        if execute("PRAGMA user_version").fetchone()[0] == 0:
-            self._db.executescript(_SCHEMA)
+        if execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+            self._db.executescript("BEGIN;" + _IDENTITY + _TABLES + "COMMIT;")
         if execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise sqlite3.DatabaseError("the file belongs to another program")
+        if (version := execute("PRAGMA user_version").fetchone()[0]) != SCHEMA_VERSION:
+            raise sqlite3.DatabaseError(f"version {version} of the schema (known: {SCHEMA_VERSION})")
         row = execute("SELECT epoch, next_offset, messages, bytes, scale_ns, wall_ns FROM state").fetchone()
         if row is None:
             raise sqlite3.DatabaseError("the table of the state is empty")

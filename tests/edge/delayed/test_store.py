@@ -1,10 +1,32 @@
-"""The store of delayed messages: bounded batches in the order of due times."""
+"""The store of delayed messages: bounded batches in the order of due times, and the golden schema and rows.
 
+`python -m tests.edge.delayed.test_store` writes the golden file of a new version.
+"""
+
+import sqlite3
+import tempfile
+from contextlib import closing
 from pathlib import Path
 
-from edge.delayed.store import DelayedMessage, DelayedStore
+import pytest
+from msgspec.structs import asdict
+
+from edge.delayed.store import APPLICATION_ID, SCHEMA_VERSION, DelayedMessage, DelayedStore, StoredMessage
+from tests.support.project import ROOT
 
 PLACE, CLOCK = (1, 0), (0, 1)
+GOLDEN = ROOT / "tests" / "golden" / "state" / f"delayed-v{SCHEMA_VERSION}.sql"
+HOUR_NS = 3_600_000_000_000
+MESSAGES = [
+    DelayedMessage(2 * HOUR_NS, "plant/ä/stop", 1, bytes.fromhex("2600016b000176"), b"\x00now\xff"),
+    DelayedMessage(HOUR_NS, "plant/1/start", 2, b"", b""),
+    DelayedMessage(HOUR_NS, "plant/1/cancelled", 0, b"", b"x"),
+]
+POSTPONED_NS, END, PAIR = 3 * HOUR_NS, (1_700_000_001, 42), (HOUR_NS // 2, 1_700_000_002_000_000_000)
+STORED = [
+    StoredMessage(**asdict(MESSAGES[0]), id=1, is_intact=True),
+    StoredMessage(**asdict(MESSAGES[1]) | {"due_ns": POSTPONED_NS}, id=2, is_intact=True),
+]
 
 
 def test_a_batch_of_due_messages_is_bounded_by_bytes_and_by_number(tmp_path: Path) -> None:
@@ -16,3 +38,79 @@ def test_a_batch_of_due_messages_is_bounded_by_bytes_and_by_number(tmp_path: Pat
     assert [message.due_ns for message in store.due(5, 10, 2500)] == [1, 2, 3]
     assert [message.due_ns for message in store.due(5, 10, 1)] == [1]
     store.close()
+
+
+# ---- golden schema and rows ----
+
+
+def write_typical(path: Path) -> None:
+    """A store with a waiting, a postponed and a cancelled message."""
+    store = DelayedStore(path, synced=False)
+    store.apply(MESSAGES, (), (), (1_700_000_001, 41), (0, 1))
+    cancelled = store.find(3)
+    assert cancelled is not None
+    store.apply((), [cancelled], [(2, POSTPONED_NS)], END, PAIR)
+    store.close()
+
+
+def dumped(path: Path) -> str:
+    """The file as SQL, which does not depend on the version of SQLite."""
+    with closing(sqlite3.connect(path)) as db:
+        lines = [
+            f"PRAGMA {name} = {db.execute(f'PRAGMA {name}').fetchone()[0]};"
+            for name in ("application_id", "user_version")
+        ]
+        tables = db.execute(
+            "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY type DESC, name"
+        )
+        for _, text in tables.fetchall():
+            lines.append(f"{text};")
+        for table in ("message", "state", "sqlite_sequence"):
+            names = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+            values = " || ', ' || ".join(f"quote({name})" for name in names)
+            rows = db.execute(f"SELECT {values} FROM {table} ORDER BY 1").fetchall()
+            lines += [f"DELETE FROM {table};"] + [f"INSERT INTO {table} VALUES ({text});" for (text,) in rows]
+    return "\n".join([*lines, ""])
+
+
+def test_what_is_written_is_the_golden_schema_with_its_rows(tmp_path: Path) -> None:
+    write_typical(tmp_path / "delayed.sqlite")
+    assert dumped(tmp_path / "delayed.sqlite") == GOLDEN.read_text()
+
+
+def test_the_golden_schema_is_read(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "delayed.sqlite")) as db:
+        db.executescript(GOLDEN.read_text())
+    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    assert store.renamed is None
+    assert (store.ring_cursor, store.clock) == (END, PAIR)
+    assert (store.messages, store.stored_bytes) == (2, sum(message.size for message in MESSAGES[:2]))
+    assert store.due(POSTPONED_NS, 10, 1 << 20) == STORED
+    store.apply(MESSAGES[:1], (), (), END, PAIR)
+    assert store.find(3) is None  # an identifier is not used again
+    assert store.find(4) is not None
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("user_version", 0), ("user_version", SCHEMA_VERSION + 1), ("application_id", APPLICATION_ID ^ 1)],
+)
+def test_a_file_of_another_version_or_program_is_renamed_and_not_changed(
+    tmp_path: Path, name: str, value: int
+) -> None:
+    write_typical(tmp_path / "delayed.sqlite")
+    with closing(sqlite3.connect(tmp_path / "delayed.sqlite")) as db:
+        db.execute(f"PRAGMA {name} = {value}")
+    before = dumped(tmp_path / "delayed.sqlite")
+    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    assert store.messages == 0
+    store.close()
+    assert store.renamed is not None
+    assert dumped(store.renamed) == before
+
+
+if __name__ == "__main__" and not GOLDEN.exists():
+    with tempfile.TemporaryDirectory() as directory:
+        write_typical(Path(directory, "delayed.sqlite"))
+        GOLDEN.write_text(dumped(Path(directory, "delayed.sqlite")))
