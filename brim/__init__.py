@@ -5,6 +5,7 @@
     subscribe_zmq()   the same records, copied by ZeroMQ
     producer()        a ring of this process, for data such as camera frames
     consumer()        a member of a consumer group: records are shared among members and acknowledged
+    reader()          records of partitions from a place on, for programs that store their places themselves
     sql()             rows of a query on rings, log and archive of a broker on this machine
     records()         the same records as Arrow batches, pandas or polars
     lake()            drained files as a DataFrame of Spark, Parquet files by Spark's own reader
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from edge.consumers.client_socket import Curve
     from edge.consumers.client_state import ConsumerBatch
     from edge.consumers.protocol import Letter
+    from edge.consumers.reader import PartitionReader
+    from edge.consumers.reader import PartitionReader as reader  # noqa: N813
+    from edge.consumers.reader_state import PartitionBatch, ReaderStart
+    from edge.consumers.start_place import GroupStart
     from edge.local.producer_ring import producer
     from edge.local.shm_subscription import Place, RingBatch, Start
     from edge.local.shm_subscription import ShmSubscription as Subscription
@@ -65,14 +70,18 @@ __all__ = [
     "Consumer",
     "ConsumerBatch",
     "Curve",
+    "GroupStart",
     "Header",
     "Letter",
     "Message",
     "MessageSubscription",
     "Options",
+    "PartitionBatch",
+    "PartitionReader",
     "Place",
     "Properties",
     "QueryResult",
+    "ReaderStart",
     "Reconnect",
     "Record",
     "RecordRelation",
@@ -91,6 +100,7 @@ __all__ = [
     "lake",
     "producer",
     "publish",
+    "reader",
     "records",
     "sql",
     "subscribe",
@@ -106,6 +116,9 @@ _HOMES = {
     "edge.consumers.client": ("Consumer", "consumer=Consumer", "publish"),
     "edge.consumers.client_state": ("ConsumerBatch",),
     "edge.consumers.protocol": ("Letter",),
+    "edge.consumers.reader": ("PartitionReader", "reader=PartitionReader"),
+    "edge.consumers.reader_state": ("PartitionBatch", "ReaderStart"),
+    "edge.consumers.start_place": ("GroupStart",),
     "edge.consumers.client_socket": ("Curve",),
     "edge.local.zmq_frames": ("Header",),
     "edge.local.producer_ring": ("producer",),

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from edge.client.subscriptions import Subscription as MessageSubscription
     from edge.consumers.client_asyncio import Consumer
     from edge.consumers.client_asyncio import Consumer as consumer  # noqa: N813
+    from edge.consumers.reader_asyncio import PartitionReader
+    from edge.consumers.reader_asyncio import PartitionReader as reader  # noqa: N813
     from edge.local.producer_ring import producer_asyncio as producer
     from edge.local.shm_subscription_asyncio import ShmSubscription as Subscription
     from edge.local.shm_subscription_asyncio import ShmSubscription as subscribe  # noqa: N813
@@ -36,11 +38,13 @@ __all__ = [
     "Client",
     "Consumer",
     "MessageSubscription",
+    "PartitionReader",
     "Subscription",
     "ZmqSubscription",
     "connect",
     "consumer",
     "producer",
+    "reader",
     "subscribe",
     "subscribe_zmq",
 ]
@@ -49,6 +53,7 @@ _HOMES = {
     "edge.client.client": ("Client", "connect"),
     "edge.client.subscriptions": ("MessageSubscription=Subscription",),
     "edge.consumers.client_asyncio": ("Consumer", "consumer=Consumer"),
+    "edge.consumers.reader_asyncio": ("PartitionReader", "reader=PartitionReader"),
     "edge.local.producer_ring": ("producer=producer_asyncio",),
     "edge.local.shm_subscription_asyncio": ("Subscription=ShmSubscription", "subscribe=ShmSubscription"),
     "edge.local.zmq_subscription_asyncio": ("ZmqSubscription", "subscribe_zmq=ZmqSubscription"),

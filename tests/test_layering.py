@@ -367,7 +367,7 @@ def test_only_the_outermost_c_makes_system_calls() -> None:
 
 
 # Names that two classes may share, and the reason. Every other class name has one meaning.
-BOTH_FORMS = {"Client", "Consumer", "ShmSubscription", "Subscription", "ZmqSubscription"}
+BOTH_FORMS = {"Client", "Consumer", "PartitionReader", "ShmSubscription", "Subscription", "ZmqSubscription"}
 """Forms with and without asyncio, of which a program imports one; Subscription is also part of SUBSCRIBE."""
 SETTINGS = {"Auth", "Bridge", "Listener", "Log", "Quota", "Sessions"}
 """Sections of the configuration, named as in brim.toml, and the part that the section configures."""

@@ -9,19 +9,16 @@ from dataclasses import asdict
 from edge.consumers.groups import ConsumerGroup
 from edge.consumers.offset_store import GroupState, OffsetPlace
 from edge.consumers.protocol import (
-    BatchInfo,
     GroupInfo,
     MemberInfo,
     NotDone,
     PlaceInfo,
     Read,
-    Records,
     Reset,
     RingInfo,
     SetGroup,
 )
 from edge.consumers.registry import GroupRegistry, RingEntry, check_filters
-from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
 from edge.consumers.start_place import StartPlace, oldest_in, place_in
 
 __all__ = ["GroupAdmin"]
@@ -153,18 +150,3 @@ class GroupAdmin:
             epoch, offset = source.seek_time(request.time_ns)
             return entry, epoch, offset
         return entry, *oldest_in(source)
-
-
-def answer_of(
-    number: int, source: RingSource, epoch: int, offset: int, records: RingRecords | Overwritten | None
-) -> Records:
-    """Answer to a Read, after the log was read if necessary."""
-    if isinstance(records, RingRecords):
-        batch = BatchInfo(source.name, records.epoch, records.offset, records.count)
-        return Records(number, records.epoch, records.end, batch, max(records.offset - offset, 0))
-    if isinstance(records, Overwritten):
-        return Records(number, epoch, records.nearest, None, max(records.nearest - offset, 0))
-    following = source.next_epoch(epoch)
-    if following is not None:
-        return Records(number, following.epoch, following.first_offset, None, 0)
-    return Records(number, epoch, offset)

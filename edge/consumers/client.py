@@ -18,25 +18,22 @@ client_asyncio.py has the form for asyncio, with the same methods.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from typing import Self
+from collections.abc import Sequence
 
 from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult
-from edge.consumers.client_socket import REPLY_TIMEOUT_S, Curve, RequestClient, unreachable
+from edge.consumers.client_socket import REPLY_TIMEOUT_S, Curve, RequestClient
 from edge.consumers.client_state import ConsumerBatch
-from edge.consumers.consumer_connection import SLICE_S, ConsumerConnection
+from edge.consumers.consumer_connection import ConsumerConnection
+from edge.consumers.core_connection import SLICE_S, BlockingConnection
 from edge.consumers.protocol import VERSION, Acknowledgement, Letter, Publish, Published
 from edge.mqtt import check_name, payload_bytes
 from ringbuf import Record
 
 __all__ = ["Consumer", "publish"]
 
-LEAVE_MS = 500
 
-
-class Consumer(ConsumerConnection[AckResult]):
+class Consumer(ConsumerConnection[AckResult], BlockingConnection[ConsumerBatch]):
     """A member of `group`, which gets the records of the topics that `filters` match.
 
     Iterate with `for` inside `with`; iteration does not end. All members have the same `mode` and filters.
@@ -56,50 +53,6 @@ class Consumer(ConsumerConnection[AckResult]):
     Raises InvalidArgument. Entering raises BrokerUnreachable, or Refused: the group has other filters or
     settings, or is full.
     """
-
-    def __enter__(self) -> Self:
-        self._open()
-        deadline = time.monotonic() + self._connect_timeout_s
-        try:
-            while not self._core.joined:
-                self._raise_refusal()
-                if time.monotonic() >= deadline:
-                    raise unreachable(self._endpoint)
-                self._step(SLICE_S)
-        except BaseException:
-            self._close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Leave the group.  Records in hand come to other members.  May be called twice."""
-        if self._send_leave() and self._client_socket is not None:
-            self._client_socket.socket.poll(LEAVE_MS)
-        self._close()
-
-    def __iter__(self) -> Iterator[ConsumerBatch]:
-        return self
-
-    def __next__(self) -> ConsumerBatch:
-        while (batch := self.read(SLICE_S)) is None:
-            pass
-        return batch
-
-    def read(self, timeout_s: float = 0.0) -> ConsumerBatch | None:
-        """The next batch; None if there is none within `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        self._step(0.0)
-        while not self._core.batches:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return None
-            self._step(min(left_s, SLICE_S))
-        batch = self._core.batches.popleft()
-        self._step(0.0)  # requests the next one
-        return batch
 
     def working(self) -> None:
         """Extend the lease of all records that this member has: to consumers.lease_ms from now."""
@@ -121,12 +74,6 @@ class Consumer(ConsumerConnection[AckResult]):
         finally:
             self._core.answers.pop(number, None)
         return self._result(request, answer, batch, selection)
-
-    def _step(self, timeout_s: float) -> None:
-        """Send, wait at most so long for an answer, and take what has come."""
-        pause_s = self._exchange()
-        if timeout_s > 0 and self._opened().socket.poll(int(min(pause_s, timeout_s) * 1000) + 1):
-            self._exchange()
 
 
 def publish(

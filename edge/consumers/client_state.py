@@ -189,6 +189,10 @@ class ConsumerCore:
         elif isinstance(answer, Failed):
             self._take_failure(answer)
 
+    def next_batch(self, now_s: float) -> ConsumerBatch | None:
+        """Remove and return the next batch; None if there is none now."""
+        return self.batches.popleft() if self.batches else None
+
     def leave(self) -> Leave | None:
         """The last request of a member; None if the broker does not know it."""
         if self._joined is None:

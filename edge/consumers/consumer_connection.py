@@ -1,19 +1,17 @@
-"""Connection of a consumer: state and requests that both forms share.  Opens the socket and never waits."""
+"""Connection of a consumer: arguments and requests that both forms share. Never waits."""
 
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-import zmq
-
 from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult, Offsets, offset_of, result_of
-from edge.consumers.client_socket import ClientSocket, Curve, endpoint_of
+from edge.consumers.client_socket import Curve, endpoint_of
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSettings
+from edge.consumers.core_connection import CoreConnection
 from edge.consumers.delivery_settings import DeliverySettings, invalid_value
 from edge.consumers.groups import Mode
 from edge.consumers.protocol import (
@@ -26,20 +24,19 @@ from edge.consumers.protocol import (
     RequestMessage,
 )
 from edge.consumers.start_place import GroupStart, start_place
-from edge.errors import InvalidArgument, NotOpen
+from edge.errors import InvalidArgument
 from edge.local.filters import checked_filters
 from ringbuf import Record
 
-__all__ = ["SLICE_S", "ConsumerConnection"]
-
-SLICE_S = 0.1  # the longest sleep: then the connection is looked at
-
+__all__ = ["ConsumerConnection"]
 
 Result = TypeVar("Result")  # AckResult, or a coroutine of it
 
 
-class ConsumerConnection(ABC, Generic[Result]):
+class ConsumerConnection(CoreConnection[ConsumerBatch], ABC, Generic[Result]):
     """A member of a consumer group.  Arguments: see client.Consumer."""
+
+    _core: ConsumerCore
 
     def __init__(
         self,
@@ -74,7 +71,7 @@ class ConsumerConnection(ABC, Generic[Result]):
         if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
             text = f"invalid priority {priority} (allowed: {-PRIORITY_MAX} to {PRIORITY_MAX})"
             raise InvalidArgument(text, hint="members with a higher priority come first")
-        self._core = ConsumerCore(
+        core = ConsumerCore(
             ConsumerSettings(
                 group,
                 checked_filters(filters),
@@ -90,11 +87,7 @@ class ConsumerConnection(ABC, Generic[Result]):
                 priority,
             )
         )
-        self._endpoint = endpoint_of(runtime_dir, endpoint)
-        self._curve = curve
-        self._connect_timeout_s = connect_timeout_s
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._client_socket: ClientSocket | None = None
+        super().__init__(core, endpoint_of(runtime_dir, endpoint), curve, connect_timeout_s)
 
     @property
     def joined(self) -> bool:
@@ -162,40 +155,6 @@ class ConsumerConnection(ABC, Generic[Result]):
         if not isinstance(answer, Acked):
             self._core.refused += result.refused
         return result
-
-    def _opened(self) -> ClientSocket:
-        if self._client_socket is None:
-            raise NotOpen("the consumer is not open", hint="use it inside `with` or `async with`")
-        return self._client_socket
-
-    def _exchange(self) -> float:
-        """Send what is to be sent and take what has come; seconds until that is worth doing again."""
-        wire, core = self._opened(), self._core
-        now_s = time.monotonic()
-        while (received := wire.receive()) is not None:
-            core.take(*received, now_s)
-        for request in core.requests(now_s, connected=wire.connected):
-            if not wire.send(request):
-                core.unsent(request)
-        return min(max(core.due_s(now_s) - now_s, 0.0), SLICE_S)
-
-    def _open(self) -> None:
-        self._context = zmq.Context()
-        self._client_socket = ClientSocket(self._context, self._endpoint, self._curve)
-
-    def _send_leave(self) -> bool:
-        leave = self._core.leave()
-        return leave is not None and self._client_socket is not None and self._client_socket.send(leave)
-
-    def _close(self) -> None:
-        if self._client_socket is not None and self._context is not None:
-            self._client_socket.close()
-            self._context.term()
-            self._client_socket = self._context = None
-
-    def _raise_refusal(self) -> None:
-        if self._core.refusal is not None:
-            raise self._core.refusal
 
 
 def _delivery(

@@ -24,7 +24,7 @@ from typing import Any
 
 from edge.config.schema import Durability
 from edge.consumers.ack_tracker import TooManyRuns, Verdict
-from edge.consumers.admin import GroupAdmin, answer_of
+from edge.consumers.admin import GroupAdmin
 from edge.consumers.dead_letters import DeadLetterPublisher, Fate, Outgoing, Outlet
 from edge.consumers.faults import Faults
 from edge.consumers.fetch import FetchReader, LogReadThread
@@ -64,8 +64,8 @@ from edge.consumers.protocol import (
     SetGroup,
 )
 from edge.consumers.quota import Quota
+from edge.consumers.reads import PartitionReads
 from edge.consumers.registry import GroupRegistry, RingEntry
-from edge.consumers.ring_source import Overwritten, RingRecords
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.properties import Properties, record_properties
 from edge.rpc.protocol import MalformedRequest, encode
@@ -75,7 +75,6 @@ __all__ = ["NOT_BEFORE", "Coordinator"]
 NOT_BEFORE = "brim-not-before"  # user property of a record: ns since 1970, before which no consumer gets it
 EXPIRY_CHECK_S = 0.05  # between two checks for expired leases and sessions
 IDLE_S = 1.0
-READS_MAX, READS_EACH, READS_MAX_BYTES = 64, 16, 64 << 20  # reads that wait for the log
 # publishes that wait for the broker's thread or a log; and for the sinks of one stream, which may take hours
 PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES = 256, 64, 64 << 20
 SINKS_MAX = 1_024
@@ -136,7 +135,7 @@ class Coordinator:
         self._fetches: dict[str, _WaitingRequest] = {}  # by member
         self._waiting_answers: list[_WaitingAnswer] = []
         self._groups: dict[str, tuple[GroupInfo, ...]] = {}  # answers of this turn, by requested group
-        self._reads = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
+        self._reads = PartitionReads(self._admin, self._cold, self.outbox, clock, self._answer)
         self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
         self._publishing_to: dict[str, Quota] = {}  # by stream with sinks to wait for
         self._sinks_of = sinks_of
@@ -152,11 +151,12 @@ class Coordinator:
     def rang(self, ring: str) -> None:
         """Report that a ring has new records."""
         self.registry.rang(ring)
+        self._reads.rang(ring)
 
     @property
     def waited_for(self) -> bool:
-        """True if a fetch waits for records."""
-        return bool(self._fetches)
+        """True if a fetch or a read waits for records."""
+        return bool(self._fetches or self._reads)
 
     def status(self) -> list[dict[str, Any]]:
         """Summaries of the groups, largest lag first."""
@@ -229,6 +229,7 @@ class Coordinator:
         for waiting in sorted(self._fetches.values(), key=lambda fetch: -fetch.member.priority):
             with self._contained(waiting.peer, waiting.request.id, "fetch"):
                 self._try(waiting, now_s)
+        self._reads.run(now_s)
         self._flush(now_s)
         return min(self._pause_s(now_s), also_s)
 
@@ -251,6 +252,7 @@ class Coordinator:
         if self._more and self._fetches:
             return 0.0
         until_s = min((fetch.until_s for fetch in self._fetches.values()), default=now_s + IDLE_S)
+        until_s = min(until_s, self._reads.until_s())
         if any(group.members for group in self.registry.groups.values()) or self._publishing:
             until_s = min(until_s, self._next_expiry_s)
         sync_s = max(self._sync_s, self._flush_retry_s) if self.registry.store.broken else self._sync_s
@@ -315,12 +317,12 @@ class Coordinator:
             case Publish():
                 self._publish(peer, request, frames)
             case Read():
-                self._read(peer, request)
+                self._reads.read(peer, request)
             case Rings():
-                self._room(peer)
+                self.outbox.require_room(peer)
                 self._answer(peer, RingList(request.id, self._admin.rings(request.filters)))
             case Groups():
-                self._room(peer)
+                self.outbox.require_room(peer)
                 groups = self._groups.get(request.group) or self._admin.groups(request.group)
                 self._groups = {request.group: groups}
                 self._answer(peer, GroupList(request.id, groups, dict(self.counts)))
@@ -413,53 +415,6 @@ class Coordinator:
             self._answer(waiting.peer, fetched, taken.frames)
         else:
             self._fetches[waiting.member.id] = waiting
-
-    def _read(self, peer: bytes, request: Read) -> None:
-        entry, epoch, offset = self._admin.place_to_read(request)
-        source = entry.source
-        limit_bytes = min(request.max_bytes, self._room(peer))
-        records: RingRecords | Overwritten | None = None
-        if epoch == source.epoch:
-            records = source.read(offset, limit_bytes)
-        if source.cold is not None and (epoch != source.epoch or isinstance(records, Overwritten)):
-            self._reads.take(peer, limit_bytes)
-            take = partial(self._read_done, peer, limit_bytes, request, entry, (epoch, offset), records)
-            self._cold.read(source, epoch, offset, limit_bytes, None, take)
-            return
-        self._give(peer, answer_of(request.id, source, epoch, offset, records), records)
-
-    def _read_done(
-        self,
-        peer: bytes,
-        limit_bytes: int,
-        request: Read,
-        entry: RingEntry,
-        place: tuple[int, int],
-        hot: RingRecords | Overwritten | None,
-        records: RingRecords | OSError | None,
-    ) -> None:
-        """Answer a Read with the result of the log."""
-        self._reads.give(peer, limit_bytes)
-        if isinstance(records, OSError):
-            text = f"the log cannot be read: {records.strerror}"
-            self._answer(peer, Failed(request.id, text, "full", "see the broker's log; ask again"))
-            return
-        best = records
-        if isinstance(hot, Overwritten) and (records is None or records.offset >= hot.nearest):
-            self._give(peer, answer_of(request.id, entry.source, *place, hot), None)
-            return
-        self._give(peer, answer_of(request.id, entry.source, *place, best), best)
-
-    def _room(self, peer: bytes) -> int:
-        """Bytes of records that the peer may be sent now. Raises NotDone if there are none."""
-        room = self.outbox.room(peer)
-        if not room:
-            text = f"{self.outbox.unread(peer)} bytes of answers to this client wait until it reads them"
-            raise NotDone(text, "full", "read the answers, then repeat the request")
-        return room
-
-    def _give(self, peer: bytes, answer: Answer, records: RingRecords | Overwritten | None) -> None:
-        self._answer(peer, answer, [records.data] if isinstance(records, RingRecords) else ())
 
     # ---- acknowledgements ----
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
+from edge.consumers.protocol import NotDone
+
 __all__ = ["ANSWER_MAX_BYTES", "PEER_MAX_BYTES", "SMALL_BYTES", "TOTAL_MAX_BYTES", "Outbox"]
 
 ANSWER_MAX_BYTES = 16 << 20  # of records in one answer, unless one record is longer
@@ -63,6 +65,14 @@ class Outbox:
         if self.total_bytes >= TOTAL_MAX_BYTES:
             return 0 if unread else SMALL_BYTES
         return min(max(PEER_MAX_BYTES - unread, 0), ANSWER_MAX_BYTES)
+
+    def require_room(self, peer: bytes) -> int:
+        """As room(). Raises NotDone if it is 0."""
+        room = self.room(peer)
+        if not room:
+            text = f"{self.unread(peer)} bytes of answers to this client wait until it reads them"
+            raise NotDone(text, "full", "read the answers, then repeat the request")
+        return room
 
     def hold(self, peer: bytes, size: int) -> None:
         """Count `size` more bytes for `peer`."""

@@ -195,7 +195,9 @@ class Rings(RequestMessage, frozen=True):
 
 
 class Read(RequestMessage, frozen=True):
-    """Request for records from `offset` of `epoch` on, or from `time_ns`, or from the oldest record on."""
+    """Request for records from `offset` of `epoch` on, or from `time_ns`, or from the oldest record on, that
+    match one of the filters; (): all. At the end of the ring the broker waits up to `max_wait_ms`.
+    """
 
     ring: Name
     epoch: U32 | None = None
@@ -203,6 +205,7 @@ class Read(RequestMessage, frozen=True):
     time_ns: U64 | None = None
     max_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 1 << 20
     max_wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    filters: Annotated[tuple[str, ...], Meta(max_length=FILTERS_MAX)] = ()
 
 
 class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -337,9 +340,10 @@ class RingList(Message, frozen=True, tag="ring_list"):
 
 
 class Records(Message, frozen=True):
-    """Answer to read. The frame of a batch follows. next_*: where to continue.
+    """Answer to read. The frame of a batch follows. next_*: where to continue; records before it that are not
+    in the frame match no filter, or are `lost`.
 
-    `lost`: number of records that are gone between the request's offset and the batch.
+    `lost`: number of records that are gone, or invalid, between the request's offset and next_offset.
     """
 
     next_epoch: int

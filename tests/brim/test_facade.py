@@ -19,13 +19,13 @@ from tests.support.brim_process import BrimProcess
 from tests.support.project import ROOT
 
 MODULES = [brim, brim.asyncio, brim.errors, brim.spark]
-PAIRS = ["Client", "Consumer", "MessageSubscription", "Subscription", "ZmqSubscription"]
+PAIRS = ["Client", "Consumer", "MessageSubscription", "PartitionReader", "Subscription", "ZmqSubscription"]
 PLAIN = {  # attributes of the blocking forms only
     "Client": {"client_id", "session_present", "reconnects"},
     "MessageSubscription": {"dropped", "filters", "qos"},
     "Subscription": {"present_batches"},
 }
-FUNCTIONS = ["connect", "consumer", "producer", "subscribe", "subscribe_zmq"]
+FUNCTIONS = ["connect", "consumer", "producer", "reader", "subscribe", "subscribe_zmq"]
 LATE = {
     "asyncio", "edge.errors", "msgpack", "msgspec", "pyarrow", "pyspark", "ringbuf", "ringbuf._ringbuf",
     "ssl", "zmq",

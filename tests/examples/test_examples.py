@@ -1,8 +1,11 @@
 """Each example runs as it stands, against a broker that runs as it stands."""
 
+import sqlite3
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -87,6 +90,33 @@ def test_members_of_a_group_go_on_where_the_last_one_ended(broker: BrimProcess) 
             status, out, log = child.wait()
         assert status == 0, log
         assert out.splitlines() == [f"{name}: plant/1/temp {it.decode()}" for it in readings]
+
+
+def test_offsets_in_the_users_transaction_give_each_reading_once_after_any_kill(
+    broker: BrimProcess, tmp_path: Path
+) -> None:
+    """The program and the broker are killed with -9, again and again, while readings come."""
+    database, random = tmp_path / "readings.db", Random(16)
+    command = ("examples.own_offsets", database, "--runtime-dir", broker.runtime_dir)
+    number = 0
+    for life in range(8):
+        with ModuleChild(*command) as child:
+            for _ in range(random.randrange(1, 6)):
+                publish(broker, "plant/1/temp", *(b"%d" % (number + i) for i in range(20)))
+                publish(broker, "plant/1/load", b"not for it")
+                number += 20
+                child.line()
+            if life % 3 == 2:
+                broker.kill()
+                broker.start()
+            child.kill()
+    publish(broker, "plant/1/temp", b"%d" % number)
+    with ModuleChild(*command, "--until", number + 1) as child:
+        status, _, log = child.wait()
+    assert status == 0, log
+    with closing(sqlite3.connect(database)) as opened:
+        values = [int(value) for (value,) in opened.execute("SELECT value FROM readings ORDER BY rowid")]
+    assert values == list(range(number + 1))
 
 
 def test_drained_files_are_an_arrow_table(broker: BrimProcess) -> None:

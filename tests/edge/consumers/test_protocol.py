@@ -76,6 +76,7 @@ REQUESTS: dict[str, Request] = {
     "nack": Nack(7, V, "billing", "m", 7, "press-0", 3, ((10, 5),), 1_000, "no good", counts=False),
     "rings": Rings(8, V, ("a/+", "b")),
     "read": Read(9, V, "press-0", 3, 100, None, 4_096),
+    "read, of some topics": Read(9, V, "press-0", 3, 100, None, 4_096, 500, ("a/+", "b")),
     "publish": Publish(10, V, (Letter("a/1", 1, True, (("k", "v"),), 5), Letter("b"))),
     "groups": Groups(11, V, "billing"),
     "set": SetGroup(14, V, "billing", DeliverySettings(lease_ms=60_000), ("tries_max",)),

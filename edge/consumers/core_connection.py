@@ -1,0 +1,153 @@
+"""Connection of a core: a ZeroMQ socket around a state machine that creates requests and processes answers.
+
+Owns the socket. The core decides; this module sends its requests, passes it the answers, and returns its
+batches. client.py and reader.py use the blocking form, client_asyncio.py and reader_asyncio.py the other one
+(core_connection_asyncio.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Generic, Protocol, Self, TypeVar
+
+import zmq
+
+from edge.consumers.client_socket import ClientSocket, Curve, unreachable
+from edge.consumers.protocol import Answer, RequestMessage
+from edge.errors import NotOpen, Refused
+
+__all__ = ["LEAVE_MS", "SLICE_S", "BlockingConnection", "Core", "CoreConnection"]
+
+SLICE_S = 0.1  # the longest sleep: then the connection is looked at
+LEAVE_MS = 500
+
+B = TypeVar("B")
+B_co = TypeVar("B_co", covariant=True)
+
+
+class Core(Protocol[B_co]):
+    """State machine without sockets. Times are of time.monotonic()."""
+
+    refusal: Refused | None  # of the first request: a repetition would be refused too
+
+    @property
+    def joined(self) -> bool:
+        """True if the broker has accepted the first request."""
+
+    def requests(self, now_s: float, *, connected: bool) -> list[RequestMessage]:
+        """Requests to send now. Those that cannot be sent go to unsent()."""
+
+    def unsent(self, request: RequestMessage) -> None:
+        """Take a request back that could not be sent."""
+
+    def due_s(self, now_s: float) -> float:
+        """Time at which requests() or next_batch() may have something, if no answer comes."""
+
+    def take(self, answer: Answer, frames: list[bytes], now_s: float) -> None:
+        """Process an answer."""
+
+    def next_batch(self, now_s: float) -> B_co | None:
+        """Remove and return the next batch; None if there is none now."""
+
+    def leave(self) -> RequestMessage | None:
+        """The last request; None if none is necessary."""
+
+
+class CoreConnection(Generic[B]):
+    """Socket and core. Opens the socket and never waits."""
+
+    def __init__(self, core: Core[B], endpoint: str, curve: Curve | None, connect_timeout_s: float) -> None:
+        self._core = core
+        self._endpoint = endpoint
+        self._curve = curve
+        self._connect_timeout_s = connect_timeout_s
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._client_socket: ClientSocket | None = None
+
+    def _opened(self) -> ClientSocket:
+        if self._client_socket is None:
+            noun = type(self).__name__.lower()
+            raise NotOpen(f"the {noun} is not open", hint="use it inside `with` or `async with`")
+        return self._client_socket
+
+    def _exchange(self) -> float:
+        """Send what is to be sent and take what has come; seconds until that is worth doing again."""
+        wire, core = self._opened(), self._core
+        now_s = time.monotonic()
+        while (received := wire.receive()) is not None:
+            core.take(*received, now_s)
+        for request in core.requests(now_s, connected=wire.connected):
+            if not wire.send(request):
+                core.unsent(request)
+        return min(max(core.due_s(now_s) - now_s, 0.0), SLICE_S)
+
+    def _open(self) -> None:
+        self._context = zmq.Context()
+        self._client_socket = ClientSocket(self._context, self._endpoint, self._curve)
+
+    def _send_leave(self) -> bool:
+        leave = self._core.leave()
+        return leave is not None and self._client_socket is not None and self._client_socket.send(leave)
+
+    def _close(self) -> None:
+        if self._client_socket is not None and self._context is not None:
+            self._client_socket.close()
+            self._context.term()
+            self._client_socket = self._context = None
+
+    def _raise_refusal(self) -> None:
+        if self._core.refusal is not None:
+            raise self._core.refusal
+
+
+class BlockingConnection(CoreConnection[B]):
+    """Form without asyncio: one thread, no event loop."""
+
+    def __enter__(self) -> Self:
+        self._open()
+        deadline = time.monotonic() + self._connect_timeout_s
+        try:
+            while not self._core.joined:
+                self._raise_refusal()
+                if time.monotonic() >= deadline:
+                    raise unreachable(self._endpoint)
+                self._step(SLICE_S)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the broker. Records in hand come to other members of a group. May be called twice."""
+        if self._send_leave() and self._client_socket is not None:
+            self._client_socket.socket.poll(LEAVE_MS)
+        self._close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> B:
+        while (batch := self.read(SLICE_S)) is None:
+            pass
+        return batch
+
+    def read(self, timeout_s: float = 0.0) -> B | None:
+        """The next batch; None if there is none within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        self._step(0.0)
+        while (batch := self._core.next_batch(time.monotonic())) is None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return None
+            self._step(min(left_s, SLICE_S))
+        self._step(0.0)  # requests the next one
+        return batch
+
+    def _step(self, timeout_s: float) -> None:
+        """Send, wait at most so long for an answer, and take what has come."""
+        pause_s = self._exchange()
+        if timeout_s > 0 and self._opened().socket.poll(int(min(pause_s, timeout_s) * 1000) + 1):
+            self._exchange()

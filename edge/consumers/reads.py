@@ -1,0 +1,182 @@
+"""Reads without a group: records of one ring from a place on, for clients that keep their offsets themselves.
+
+Owns the reads that wait: for the log, and, at the end of a ring, for new records. The broker keeps nothing of
+a client between two reads. A frame has only records that match the filters of the read.
+
+Bounds: reads of the log are limited in number and bytes, of each peer and of all (quota.py). Waiting reads
+are limited in number; a further one is answered at once, without records. Bytes examined for one read are
+limited as for a fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from edge.consumers.admin import GroupAdmin
+from edge.consumers.fetch import FILTERS_EACH, LOOK_MAX_BYTES, LogReadThread
+from edge.consumers.outbox import Outbox
+from edge.consumers.protocol import Answer, BatchInfo, Failed, NotDone, Read, Records
+from edge.consumers.quota import Quota
+from edge.consumers.registry import RingEntry, check_filters
+from edge.consumers.ring_source import Overwritten, RingRecords
+from edge.consumers.selection import Scratch, Selection
+
+__all__ = ["PartitionReads"]
+
+READS_MAX, READS_EACH, READS_MAX_BYTES = 64, 16, 64 << 20  # reads that wait for the log
+# reads that wait at the end of a ring; the bytes are of their filters
+WAITING_MAX, WAITING_EACH, WAITING_MAX_BYTES = 4_096, 256, 16 << 20
+
+EVERYTHING: Final = Selection(("#",))
+
+
+@dataclass(slots=True, eq=False)
+class _PartitionRead:
+    """A read without an answer yet."""
+
+    peer: bytes
+    request: Read
+    entry: RingEntry
+    epoch: int
+    offset: int
+    selection: Selection
+    until_s: float
+
+    @property
+    def ring(self) -> str:
+        return self.entry.source.name
+
+    @property
+    def filter_bytes(self) -> int:
+        return sum(map(len, self.request.filters))
+
+
+class PartitionReads:
+    """Answers reads. One thread; `answer` sends an answer with its frames."""
+
+    def __init__(
+        self,
+        admin: GroupAdmin,
+        cold: LogReadThread,
+        outbox: Outbox,
+        clock: Callable[[], float],
+        answer: Callable[[bytes, Answer, list[bytes]], None],
+    ) -> None:
+        self._admin = admin
+        self._cold = cold
+        self._outbox = outbox
+        self._clock = clock
+        self._send = answer
+        self._of_log = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
+        self._at_end = Quota("reads at the end of a ring", WAITING_MAX, WAITING_EACH, WAITING_MAX_BYTES)
+        self._waiting: dict[_PartitionRead, None] = {}  # at the end of a ring, oldest first
+        self._rang: set[str] = set()  # rings with new records since the last run()
+        self._scratch = Scratch()
+
+    def __len__(self) -> int:
+        """Number of reads that wait for new records."""
+        return len(self._waiting)
+
+    def rang(self, ring: str) -> None:
+        """Report that a ring has new records."""
+        self._rang.add(ring)
+
+    def read(self, peer: bytes, request: Read) -> None:
+        """Answer a read, or let it wait. Raises NotDone."""
+        check_filters(request.filters)
+        entry, epoch, offset = self._admin.place_to_read(request)
+        selection = Selection(request.filters) if request.filters else EVERYTHING
+        until_s = self._clock() + request.max_wait_ms / 1000
+        self._try(_PartitionRead(peer, request, entry, epoch, offset, selection, until_s))
+
+    def run(self, now_s: float) -> None:
+        """Answer waiting reads that have new records, or whose time is over."""
+        for waiting in list(self._waiting):
+            if waiting.ring in self._rang or waiting.until_s <= now_s:
+                del self._waiting[waiting]
+                self._at_end.give(waiting.peer, waiting.filter_bytes)
+                self._retry(waiting)
+        self._rang.clear()
+
+    def until_s(self) -> float:
+        """Time at which the next waiting read must be answered."""
+        return min((waiting.until_s for waiting in self._waiting), default=float("inf"))
+
+    def _retry(self, read: _PartitionRead) -> None:
+        try:
+            self._try(read)
+        except NotDone as error:
+            self._send(read.peer, Failed(read.request.id, str(error), error.code, error.hint), [])
+
+    def _try(self, read: _PartitionRead) -> None:
+        room = self._outbox.require_room(read.peer)
+        look_bytes = LOOK_MAX_BYTES // (1 + read.selection.count // FILTERS_EACH)
+        limit_bytes = min(read.request.max_bytes, room, look_bytes)
+        source = read.entry.source
+        records: RingRecords | Overwritten | None = None
+        if read.epoch == source.epoch:
+            records = source.read(read.offset, limit_bytes)
+        if source.cold is not None and (read.epoch != source.epoch or isinstance(records, Overwritten)):
+            self._of_log.take(read.peer, limit_bytes)
+            take = partial(self._take_log, read, limit_bytes, records)
+            self._cold.read(source, read.epoch, read.offset, limit_bytes, None, take)
+            return
+        if records is None and read.epoch == source.epoch and self._wait(read):
+            return
+        self._give(read, records)
+
+    def _wait(self, read: _PartitionRead) -> bool:
+        """Let a read wait for new records. False: its time is over, or too many wait."""
+        if read.until_s <= self._clock():
+            return False
+        try:
+            self._at_end.take(read.peer, read.filter_bytes)
+        except NotDone:
+            return False
+        self._waiting[read] = None
+        return True
+
+    def _take_log(
+        self,
+        read: _PartitionRead,
+        limit_bytes: int,
+        hot: RingRecords | Overwritten | None,
+        records: RingRecords | OSError | None,
+    ) -> None:
+        """Answer with the result of the log."""
+        self._of_log.give(read.peer, limit_bytes)
+        if isinstance(records, OSError):
+            text = f"the log cannot be read: {records.strerror}"
+            self._send(
+                read.peer, Failed(read.request.id, text, "full", "see the broker's log; ask again"), []
+            )
+        elif isinstance(hot, Overwritten) and (records is None or records.offset >= hot.nearest):
+            self._give(read, hot)
+        else:
+            self._give(read, records)
+
+    def _give(self, read: _PartitionRead, records: RingRecords | Overwritten | None) -> None:
+        number, source = read.request.id, read.entry.source
+        if isinstance(records, RingRecords):
+            self._give_selected(read, records)
+        elif isinstance(records, Overwritten):
+            lost = max(records.nearest - read.offset, 0)
+            self._send(read.peer, Records(number, read.epoch, records.nearest, None, lost), [])
+        elif (following := source.next_epoch(read.epoch)) is not None:
+            self._send(read.peer, Records(number, following.epoch, following.first_offset), [])
+        else:
+            self._send(read.peer, Records(number, read.epoch, read.offset), [])
+
+    def _give_selected(self, read: _PartitionRead, records: RingRecords) -> None:
+        lost, data, end = max(records.offset - read.offset, 0), records.data, records.end
+        if not read.selection.everything:
+            selected = read.selection.of(records, None, self._scratch, records.count)
+            data, end = selected.data, selected.end
+            if end == records.offset:  # an invalid record
+                end, lost = end + 1, lost + 1
+        batch = BatchInfo(read.ring, records.epoch, records.offset, end - records.offset) if data else None
+        answer = Records(read.request.id, records.epoch, end, batch, lost)
+        self._send(read.peer, answer, [data] if data else [])
