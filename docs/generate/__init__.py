@@ -26,6 +26,7 @@ PAGES = {
     "errors.md": "errors",
     "sys-topics.md": "sys_topics",
     "formats.md": "formats",
+    "consumer-protocol.md": "consumer_protocol",
     "python.md": "python_api",
 }
 NEEDS = {"spark.md": ("pyspark", "pyarrow"), "web-api.md": ("starlette",)}

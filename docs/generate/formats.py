@@ -127,7 +127,7 @@ FORMATS = (
         "Protocol of consumers",
         ("edge/consumers/protocol.py",),
         consumer_protocol.VERSION,
-        "consumers/messages.txt",
+        "consumers/vectors.txt",
     ),
     Format(
         "Committed offsets of consumers",

@@ -110,11 +110,11 @@ class Join(RequestMessage, frozen=True):
     """Request to become a member.
 
     `start`, `start_value`: the first record of a group in rings without progress, as `to` and `value` of
-    reset. `name` is shown to people. `instance`: a join with
-    the same one, other than "", replaces the earlier member. `settings`: see
-    edge.consumers.delivery_settings. `in_flight_max`: most records that the member has without an
-    acknowledgement; fetches wait meanwhile; 0: no limit. `priority`: in an ordered group the members with
-    the highest one share the partitions; in a queue the waiting fetch with the highest one is first.
+    reset. `name` is shown to people. `instance`: a join with the same one, other than "", replaces the
+    earlier member. `settings`: delivery settings of the group; a value other than that of another member is
+    refused. `in_flight_max`: most records that the member has without an acknowledgement; fetches wait
+    meanwhile; 0: no limit. `priority`: in an ordered group the members with the highest one share the
+    partitions; in a queue the waiting fetch with the highest one is first.
     """
 
     group: GroupName

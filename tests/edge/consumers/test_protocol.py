@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from pathlib import Path
+import socket
 
 import msgspec
 import pytest
@@ -50,9 +51,14 @@ from edge.consumers.protocol import (
 )
 from edge.errors import ControlError
 from edge.rpc.protocol import MalformedRequest, encode
+from ringbuf import FLAG_PROPERTIES, Batch, Ring
+from ringbuf.errors import Corrupt
+from ringbuf.record import encode as encode_record
+from tests.support.consumer_desk import Desk, endpoint_over
+from tests.support.consumer_vectors import json_text, vectors
+from tests.support.waiting import PATIENCE_S
 
 V = VERSION
-GOLDEN = Path(__file__).parents[2] / "golden" / "consumers" / "messages.txt"
 
 REQUESTS: dict[str, Request] = {
     "join": Join(1, V, "billing", ("a/#",), "queue", "oldest", 6_000, "till", "0123"),
@@ -118,29 +124,102 @@ ANSWERS: dict[str, Answer] = {
 }  # fmt: skip
 
 
-def golden() -> dict[str, bytes]:
-    found = re.findall(r"^(request|answer) (.+): ([0-9a-f]+)$", GOLDEN.read_text(), re.MULTILINE)
-    return {f"{kind} {name}": bytes.fromhex(data) for kind, name, data in found}
-
-
 ALL: dict[str, Request | Answer] = {f"request {name}": it for name, it in REQUESTS.items()}
 ALL.update({f"answer {name}": it for name, it in ANSWERS.items()})
+MESSAGES = {vector.title: vector for vector in vectors("request", "answer")}
 
 
 def test_every_message_has_golden_bytes():
-    assert set(golden()) == set(ALL)
+    assert set(MESSAGES) == set(ALL)
     kinds = {type(it) for it in ALL.values()}
     assert kinds == {*Request.__args__, *Answer.__args__}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_message_has_these_bytes_and_these_bytes_mean_it(name):
-    data, message = golden()[name], ALL[name]
+    data, message = MESSAGES[name].bytes_of("msgpack"), ALL[name]
     assert encode(message) == data
     if name.startswith("request"):
         assert PROTOCOL.decode_request(data) == message
     else:
         assert PROTOCOL.decode_answer(data) == message
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_json_of_a_vector_is_its_msgpack(name):
+    """So that a client in another language may check its own codec in both directions."""
+    vector = MESSAGES[name]
+    content = json.loads(vector["json"])
+    assert msgspec.msgpack.encode(content) == vector.bytes_of("msgpack")
+    assert msgspec.msgpack.decode(vector.bytes_of("msgpack")) == content
+    assert json_text(content) == vector["json"]
+
+
+@pytest.mark.parametrize("vector", vectors("malformed"), ids=str)
+def test_the_broker_answers_a_malformed_request_with_its_number(vector, runtime_directory):
+    with Desk(runtime_directory) as desk:
+        desk.coordinator.receive(b"peer", vector.bytes_of("msgpack"))
+        expected = json.loads(vector["answer"])
+        answer = desk.answer_to(expected["id"])
+        assert isinstance(answer, Failed)
+        assert {"op": "failed", "id": answer.id, "code": answer.code} == expected
+
+
+@pytest.mark.parametrize("vector", vectors("frame"), ids=str)
+def test_a_frame_has_these_records(vector):
+    data, epoch, offset = vector.bytes_of("bytes"), int(vector["epoch"]), int(vector["offset"])
+    if "invalid" in vector.lines:
+        with pytest.raises(Corrupt):
+            Batch.of(data, epoch, offset, None, offset + int(vector["count"]))
+        return
+    batch = Batch.of(data, epoch, offset, None, offset + int(vector["count"]))
+    seen = [
+        f"{it.offset} {it.timestamp_ns} {it.flags} {it.key.decode()} {bytes(it).hex() or '-'}" for it in batch
+    ]
+    assert seen == vector.all("record")
+    written = (line.split(" ") for line in vector.all("record"))
+    properties = bytes.fromhex(vector.lines.get("properties", [""])[0])
+    frame = b"".join(
+        encode_record(
+            int(number), bytes.fromhex(payload.strip("-")), epoch=epoch, key=topic.encode(),
+            timestamp_ns=int(stamp), flags=int(flags),
+            properties=properties if int(flags) & FLAG_PROPERTIES else b"",
+        )
+        for number, stamp, flags, topic, payload in written
+    )  # fmt: skip
+    assert frame == data
+
+
+def test_the_bytes_of_the_transport_open_a_connection(runtime_directory, tmp_path):
+    """The handshake of a client without libzmq: the greeting, READY, then a message; and the answer."""
+    (transport,) = vectors("transport")
+    path = tmp_path / "consumers.sock"
+    with (
+        Ring.create(runtime_directory / "some-0", capacity_bytes=1 << 16, epoch=1) as ring,
+        endpoint_over(ring, tmp_path, f"ipc://{path}"),
+        socket.socket(socket.AF_UNIX) as client,
+    ):
+        client.settimeout(PATIENCE_S)
+        client.connect(str(path))
+        wanted = transport.bytes_of("answer")
+        client.sendall(transport.bytes_of("greeting"))
+        greeting = receive(client, 64)  # libzmq disconnects a client that does not wait for it
+        client.sendall(transport.bytes_of("ready"))
+        assert (greeting[:1], greeting[9:12], greeting[12:16]) == (b"\xff", b"\x7f\x03\x01", b"NULL")
+        flags, size = receive(client, 2)
+        ready = receive(client, size)
+        assert (flags, ready[:6]) == (4, b"\x05READY")
+        client.sendall(transport.bytes_of("request"))
+        assert receive(client, len(wanted)) == wanted
+
+
+def receive(client: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = client.recv(count - len(data))
+        assert more, data
+        data += more
+    return data
 
 
 def test_the_table_of_the_protocol_names_every_message():
