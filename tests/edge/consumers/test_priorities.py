@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brim import consumer
+from edge.consumers.ack_tracker import AckTracker, Rules
+from edge.consumers.group_partition import GroupPartition
+from edge.consumers.groups import ConsumerGroup, Member
 from edge.consumers.protocol import (
     Ack,
     Acked,
@@ -22,6 +27,7 @@ from edge.consumers.protocol import (
     Joined,
     Leave,
 )
+from edge.consumers.selection import Selection
 from edge.errors import InvalidArgument
 from edge.rpc.protocol import encode
 from tests.support.consumer_desk import Desk
@@ -92,6 +98,32 @@ def test_in_a_queue_the_waiting_member_with_the_highest_priority_gets_records_fi
     desk.turn()
     (group,) = desk.ask(Groups, GroupList).groups
     assert {member.priority: member.in_flight for member in group.members} == {7: 2, 0: 2, -3: 1}
+
+
+def check_owners(group: ConsumerGroup) -> None:
+    """No records are in flight, so every move is done."""
+    members, owners = group.members, [it.owner for it in group.partitions.values()]
+    if not members:
+        assert set(owners) == {None}
+        return
+    highest = max(member.priority for member in members.values())
+    chosen = [member.id for member in members.values() if member.priority == highest]
+    shares = [owners.count(member) for member in chosen]
+    assert sum(shares) == len(owners), "each partition belongs to a member of the highest priority"
+    assert max(shares) - min(shares) <= 1
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(-2, 2), st.integers(0, 99)), max_size=30))
+def test_partitions_belong_to_members_of_the_highest_priority_in_fair_shares(events):
+    group = ConsumerGroup("g", "ordered", ("#",), Selection(("#",)), Rules(ordered=True))
+    for number in range(5):
+        group.add(GroupPartition(f"r-{number}", 1, AckTracker(0, group.rules)))
+    for number, (leaves, priority, which) in enumerate(events):
+        if leaves and group.members:
+            group.leave(list(group.members)[which % len(group.members)], 0.0, "left", died=False)
+        else:
+            group.join(Member(str(number), "", "", 10.0, 10.0, 0, priority))
+        check_owners(group)
 
 
 def test_a_priority_outside_of_its_limits_is_refused_on_both_sides(desk):
