@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import chain
@@ -54,6 +55,7 @@ __all__ = ["Services"]
 log = logging.getLogger(__name__)
 
 POPULATE_REST_S = 0.002  # a ring of 64 MiB takes about a second
+POPULATE_BUSY_REST_S = 0.05  # while clients keep the process busy
 
 
 class Services:
@@ -340,11 +342,15 @@ class Services:
 async def _populate(rings: Iterable[Ring]) -> None:
     """Touch the pages of the rings, some at a time: a publisher would wait for each one otherwise.
 
-    Clients connect at the same time, so most of the processor is left to them.
+    Clients connect at the same time: while they keep the process busy, nearly all of the processor is left to
+    them.
     """
     for ring in rings:
         for _ in ring.populate():
+            used_s = time.process_time()
             await asyncio.sleep(POPULATE_REST_S)
+            if time.process_time() - used_s > POPULATE_REST_S / 2:
+                await asyncio.sleep(POPULATE_BUSY_REST_S)
 
 
 def _has_groups(config: Config) -> bool:
