@@ -22,6 +22,7 @@ from edge.auth.interfaces import ClientInfo
 from edge.engine.engine import Engine, Table, counters_of, limits_of
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
+from ringbuf.native import ffi
 
 if TYPE_CHECKING:
     from edge.config.quota import Quota
@@ -99,12 +100,24 @@ class Owners:
         self._limits = limits_of(engine)
         self._reported = dict.fromkeys(Table, 0)
         self._may_warn = {table: LogThrottle(clock) for table in Table}
+        self._all_refused: Any = ffi.buffer(self._counters.quota_refused)
+        self._all_reported: bytes = self._all_refused[:]  # compared in each round, which nearly always is all
 
     def report_refused(self) -> None:
         """Log the refusals by quota since the last report: one line for each table."""
+        refused: bytes = self._all_refused[:]
+        if refused != self._all_reported and self._report_tables():
+            self._all_reported = refused
+
+    def _report_tables(self) -> bool:
+        """True if all refusals are reported."""
+        waits = False
         for table in Table:
             refused = self._counters.quota_refused[table]
-            if refused == self._reported[table] or not self._may_warn[table]():
+            if refused == self._reported[table]:
+                continue
+            if not self._may_warn[table]():
+                waits = True
                 continue
             owner, has = self._engine.owner_refused(table) or (NO_OWNER, 0)
             log.warning(
@@ -119,6 +132,7 @@ class Owners:
                 ),
             )
             self._reported[table] = refused
+        return not waits
 
     def top(self) -> dict[str, dict[str, Any]]:
         """Room of each table, and the owners that use most of it."""

@@ -3,7 +3,7 @@
 Owns the listening sockets, the loop (ringbuf/c/mqtt/event_loop.c) and its thread; decides nothing. The thread
 alternates between C, which moves messages without the GIL, and the broker, which handles the events of C:
 
-    poll (no GIL) -> events -> broker.handle -> calls of other threads -> broker.tick -> poll ...
+    broker.tick, if due -> poll (no GIL) -> events -> broker.handle -> calls of other threads -> ...
 
 Invariant: only that thread uses the engine, the broker and the writers of the partitions. Others use call(),
 which queues a function, or wake(), which makes C check durable positions and rings of producers, without
@@ -16,6 +16,7 @@ started.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -51,6 +52,7 @@ CALLS_MAX = 10_000  # waiting functions of other threads
 JOIN_S = 10.0
 EVENTS_S = 0.001  # for events after a poll; the others follow after the next one
 EVENTS_AT_A_TIME = 4
+TICK_S = 0.001  # between two ticks of the broker: a storm of clients causes more polls than that
 
 T = TypeVar("T")
 
@@ -269,13 +271,18 @@ class Listener:
             self.on_failure()
 
     def _serve(self) -> None:
-        timeout_s = self.broker.tick()
+        timeout_s, tick_s = 0.0, -math.inf
         while not self._stopping:
+            now_s = time.monotonic()
+            if now_s >= tick_s:
+                self._violations.look()
+                timeout_s, tick_s = self.broker.tick(), now_s + TICK_S
+            else:
+                timeout_s = tick_s - now_s
             if self._loop.poll(int(timeout_s * 1000) + 1):
                 self._answer_events()
-            self._run_calls()
-            self._violations.look()
-            timeout_s = self.broker.tick()
+            if self._calls:
+                self._run_calls()
 
     def _answer_events(self) -> None:
         """Handle events for about EVENTS_S: a storm of connecting clients must not delay messages.
