@@ -93,25 +93,30 @@ class AccessRules:
         """True if a rule allows `client` to read `topic`, and no rule denies it."""
         return self._allows(client, topic, READ)
 
+    @property
+    def anonymous_may_all(self) -> bool:
+        """See edge.auth.interfaces.Surveyable."""
+        return self._access_to_all(None) & (READ | WRITE) == READ | WRITE
+
     def publishes_all(self, client: ClientInfo) -> bool:
         """See edge.auth.interfaces.Surveyable."""
-        return bool(self._access_to_all(client) & WRITE)
+        return bool(self._access_to_all(client.identity) & WRITE)
 
     def receives_all(self, client: ClientInfo) -> bool:
         """See edge.auth.interfaces.Surveyable."""
-        return bool(self._access_to_all(client) & READ)
+        return bool(self._access_to_all(client.identity) & READ)
 
     def publish_rules(self, client: ClientInfo) -> bytes | None:
         """See edge.auth.interfaces.Surveyable."""
         return self._publish_rules.of(client)
 
-    def _access_to_all(self, client: ClientInfo) -> int:
-        """Access that a client has to every topic which does not begin with $. Needs no walk: a client
+    def _access_to_all(self, identity: str | None) -> int:
+        """Access that a user has to every topic which does not begin with $. Needs no walk: a client
         connects.
         """
-        if self._patterns_deny or client.identity in self._denied:
+        if self._patterns_deny or identity in self._denied:
             return int(Access.NONE)
-        return self._users.get(client.identity, _EMPTY).below | self._patterns.below
+        return self._users.get(identity, _EMPTY).below | self._patterns.below
 
     def allowed_filters(self, client: ClientInfo, topic_filter: str) -> AllowedFilters | None:
         """See edge.auth.interfaces.Surveyable."""

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-class ClientInfo(msgspec.Struct, frozen=True):
+class ClientInfo(msgspec.Struct, frozen=True, gc=False):
     """Facts of a client. Client identifier and user name are texts of the client: do not rely on them.
 
     A msgspec structure, because one is made for every CONNECT: a frozen dataclass takes ten times as long.
@@ -118,6 +118,10 @@ class AllowedFilters(NamedTuple):
 @runtime_checkable
 class Surveyable(AccessList, Protocol):
     """An access list that decides for many topics at once, so that a million need no separate call."""
+
+    @property
+    def anonymous_may_all(self) -> bool:
+        """True if publishes_all() and receives_all() are True for every client without an identity."""
 
     def publishes_all(self, client: ClientInfo) -> bool:
         """True if may_publish() is True for every topic that does not begin with $."""

@@ -22,9 +22,9 @@ from edge.broker.sessions import Session
 from edge.engine.engine import Engine
 from edge.mqtt import split_share
 
-__all__ = ["Authorization"]
+__all__ = ["NO_PEER", "Authorization"]
 
-_NO_PEER = (0, "")
+NO_PEER = (0, "")
 
 
 class Authorization:
@@ -39,8 +39,7 @@ class Authorization:
     ) -> None:
         self.authenticator = authenticator
         self.enhanced = enhanced
-        self._access = access
-        self._survey = _survey_of(access)
+        self.access = access
         self.policies: dict[int, ListenerPolicy] = {}  # by listener number
         self.certificate_of: Callable[[int], ClientCertificate | None] = lambda connection: None
         self._engine = engine
@@ -53,10 +52,12 @@ class Authorization:
     @access.setter
     def access(self, access: AccessList | None) -> None:
         self._access, self._survey = access, _survey_of(access)
+        # True if every client without an identity may publish and receive every topic
+        self.anonymous_may_all = access is None if self._survey is None else self._survey.anonymous_may_all
 
     def client_info_of(self, connection: int, client_id: str, username: str | None) -> ClientInfo:
         """Facts of a client: its own claims, and the facts that its transport knows."""
-        listener, address = self._engine.peer(connection) or _NO_PEER
+        listener, address = self._engine.peer(connection) or NO_PEER
         policy = self.policies.get(listener)
         transport = policy.transport if policy is not None else "tcp"
         shown = self.certificate_of(connection) if policy is not None and policy.has_certificates else None
@@ -73,6 +74,22 @@ class Authorization:
             certificate=shown.name,
             certificate_der=shown.der,
         )
+
+    def plain_transport(self, listener: int) -> str | None:
+        """Transport of a listener where each client without a user name is accepted without a request, counts
+        for its address, and may publish and receive every topic; None if that is not certain.
+        """
+        policy = self.policies.get(listener)
+        is_plain = (
+            policy is not None
+            and policy.allow_anonymous
+            and policy.redirect_to is None
+            and not policy.certificate_is_user
+            and not policy.has_certificates
+            and policy.transport != "unix"
+            and self.anonymous_may_all
+        )
+        return policy.transport if is_plain and policy is not None else None
 
     def is_verified(self, client_info: ClientInfo) -> bool:
         """True if an accepted client had to prove its identity; otherwise its user name is only a claim."""
@@ -142,7 +159,7 @@ class Authorization:
 
     def peer(self, connection: int) -> str:
         """Peer address for logs and rules: `127.0.0.1:50123`."""
-        return (self._engine.peer(connection) or _NO_PEER)[1]
+        return (self._engine.peer(connection) or NO_PEER)[1]
 
 
 def _survey_of(access: AccessList | None) -> Surveyable | None:

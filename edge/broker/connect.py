@@ -27,7 +27,9 @@ from edge.broker.connections import ConnectedClient, Connections, audit_facts, e
 from edge.broker.deferred import DeferredDecisions
 from edge.broker.limits import BrokerLimits
 from edge.broker.owners import key_of
+from edge.broker.plain_connect import PlainConnects, keep_alive_of
 from edge.broker.sessions import NEVER_S, Session, Sessions
+from edge.engine.connect_calls import PlainConnect, connect_of
 from edge.engine.engine import Engine, Table, limits_of
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import AUDIT, pairs
@@ -72,10 +74,16 @@ class ConnectHandler:
         self._pending = pending
         self.limits = limits  # Broker.apply_limits() replaces the limits
         self._engine_limits = limits_of(engine)
+        self._plain = PlainConnects(engine, clients, sessions, permissions, self._usual_answer)
         self._may_warn = LogThrottle()
         self.refused = dict.fromkeys(
             (code.words for code in _USUAL_REFUSALS), 0
         )  # by reason, since the start
+
+    def connect_plain(self, connection: int, plain: PlainConnect) -> None:
+        """As connect(), for a CONNECT that the engine has decoded."""
+        if self.redirected is not None or not self._plain.accept(connection, plain, self.limits):
+            self.connect(connection, connect_of(plain))
 
     def connect(self, connection: int, packet: Connect) -> None:
         """Refuse a CONNECT, or authenticate its client and continue with the answer."""
@@ -269,10 +277,7 @@ class ConnectHandler:
         answer = self._answer(packet, client_info, session, present, data)
         max_bytes = properties.maximum_packet_size_bytes or 0
         fits = not max_bytes or len(answer) <= max_bytes
-        if fits:
-            kept = ends or session.kept
-            (self._engine.send_after_journal if kept else self._engine.send)(connection, answer)
-        if not fits or not self._attach(connection, packet, session):
+        if not fits or not self._attach(connection, packet, session, answer, ends or session.kept):
             # the connection closed meanwhile, or CONNACK is too long for the client
             self._engine.close(connection)
             self._clients.detach(session)
@@ -308,16 +313,20 @@ class ConnectHandler:
         self._sessions.resume(session, client_info, expiry_s)
         return session, packet.version != Version.V31  # MQTT 3.1 has no Session Present flag
 
-    def _attach(self, connection: int, packet: Connect, session: Session) -> bool:
+    def _attach(
+        self, connection: int, packet: Connect, session: Session, answer: bytes, after_journal: bool
+    ) -> bool:
         properties, limits = packet.properties, self.limits
         publishes_all = self._permissions.publishes_all(session.client_info)
-        self._engine.session_receives(session.handle, self._permissions.receives_all(session))
-        attached = self._engine.attach(
+        attached = self._engine.accept(
             connection,
             session.handle,
+            answer,
+            after_journal,
             packet.version,
             self._keep_alive_s(packet) * 1500 or limits.keep_alive_max_s * 1000,  # [MQTT-3.1.2-22]
             publishes_all,
+            self._permissions.receives_all(session),
             min(limits.sessions.in_flight_max, properties.receive_maximum or RECEIVE_MAXIMUM),
             properties.maximum_packet_size_bytes or 0,
             min(limits.topic_alias_max, properties.topic_alias_maximum or 0),
@@ -337,11 +346,7 @@ class ConnectHandler:
         answer = (
             present,
             _unless(session.expiry_s, _expiry_wanted_s(packet)),
-            _unless(self._engine_limits.receive_max, RECEIVE_MAXIMUM),
-            self._packet_max_bytes(client_info),
-            self._engine_limits.alias_max or None,
-            _unless(self._engine_limits.qos_max, QOS_MAX),
-            None if self._engine_limits.retained_max else 0,
+            *self._limits_of(client_info.listener),
             _unless(self._keep_alive_s(packet), packet.keep_alive_s),
         )
         method = packet.properties.authentication_method
@@ -356,21 +361,34 @@ class ConnectHandler:
         )
         return encode(replace(usual, properties=properties), Version.V5)
 
-    def _packet_max_bytes(self, client_info: ClientInfo) -> int:
-        policy = self._permissions.policies.get(client_info.listener)
+    def _usual_answer(self, version: Version, listener: int, wanted_s: int, keep_alive_s: int) -> bytes:
+        """CONNACK to a client with a new session, without expiry and properties of its own."""
+        if version != _V5:
+            return _ACCEPTED[False]
+        return _accepted_bytes(False, None, *self._limits_of(listener), _unless(keep_alive_s, wanted_s))
+
+    def _limits_of(self, listener: int) -> tuple[int | None, int, int | None, int | None, int | None]:
+        """Values of CONNACK that are the same for each client of the listener."""
+        limits = self._engine_limits
+        return (
+            _unless(limits.receive_max, RECEIVE_MAXIMUM),
+            self._packet_max_bytes(listener),
+            limits.alias_max or None,
+            _unless(limits.qos_max, QOS_MAX),
+            None if limits.retained_max else 0,
+        )
+
+    def _packet_max_bytes(self, listener: int) -> int:
+        policy = self._permissions.policies.get(listener)
         max_bytes: int = self._engine_limits.packet_max_bytes
         return max_bytes if policy is None or policy.packet_max_bytes is None else policy.packet_max_bytes
 
     def _will_max_bytes(self, client_info: ClientInfo) -> int:
-        max_bytes = self._packet_max_bytes(client_info)
+        max_bytes = self._packet_max_bytes(client_info.listener)
         return min(max_bytes, self._engine_limits.payload_max_bytes or max_bytes)
 
     def _keep_alive_s(self, packet: Connect) -> int:
-        """Keep Alive in effect: MQTT 5 clients can get a shorter one [MQTT-3.1.2-21], others keep theirs."""
-        max_s = self.limits.keep_alive_max_s
-        if packet.version == _V5 and max_s and not 0 < packet.keep_alive_s <= max_s:
-            return max_s
-        return packet.keep_alive_s
+        return keep_alive_of(packet.version, packet.keep_alive_s, self.limits.keep_alive_max_s)
 
 
 _ACCEPTED = tuple(encode(ConnAck(present)) for present in (False, True))  # for versions before MQTT 5

@@ -48,7 +48,7 @@ CONNECTION_LINES = AUDIT_BURST - 10  # of connections at once, and of their ends
 _SentPacket: TypeAlias = Auth | ConnAck | Disconnect | SubAck | UnsubAck
 
 
-class ConnectedClient(Struct):
+class ConnectedClient(Struct, gc=False):
     """An accepted connection. The fields from `packet_max_bytes` to `method` are of MQTT 5."""
 
     connection: int

@@ -57,7 +57,6 @@ from edge.broker.sliced_work import Steps
 from edge.broker.subscribe import SubscribeHandler
 from edge.broker.sys_topics import SysTopics
 from edge.broker.wills import Wills, message_of
-from edge.engine.connect_calls import connect_of
 from edge.engine.engine import CloseCause, Engine, Event, EventKind, limits_of
 from edge.logging_setup import AUDIT, pairs
 from edge.mqtt import (
@@ -89,6 +88,8 @@ _OF_SERVERS = {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, Packe
 
 # the kinds that come once per client or topic; reading a member of an enumeration takes a function call
 _PACKET, _TOPIC, _CLOSED = int(EventKind.PACKET), int(EventKind.TOPIC), int(EventKind.CLOSED)
+
+_NORMAL_DISCONNECT = encode(Disconnect())  # the same in every version
 
 REST_S = 10.0  # the longest time between two checks of what the hot path has refused
 
@@ -246,13 +247,15 @@ class Broker:
 
     def _packet(self, connection: int, data: bytes) -> None:
         client = self.clients.get(connection)
-        if client is not None:
+        if client is not None and data == _NORMAL_DISCONNECT:
+            self._end(connection, will=False, cause="DISCONNECT")
+        elif client is not None:
             self._packet_of(client, data[0], _body_of(data))
         elif self._authenticating.is_under_way(connection):
             packet = decode_packet(data[0], _body_of(data), Version.V5, self.limits.packets)
             self._authenticating.before_connack(connection, packet)
         elif (plain := self._engine.plain_connect(data)) is not None:
-            self._connecting.connect(connection, connect_of(plain))
+            self._connecting.connect_plain(connection, plain)
         else:
             packet = decode_packet(data[0], _body_of(data), limits=self.limits.packets)
             if not isinstance(packet, Connect):

@@ -37,18 +37,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Author).decode
 
 
-def _cut(text: str | None) -> str | None:
-    return None if text is None else text[:TEXT_MAX]
-
-
 def author_of(client_info: ClientInfo) -> bytes:
     """Encode the author of a client's messages."""
     return _encode(  # the fields of _Author, which is an array
         (
             client_info.client_id[:TEXT_MAX],
-            _cut(client_info.username),
-            _cut(client_info.identity),
-            _cut(client_info.certificate),
+            client_info.username and client_info.username[:TEXT_MAX],
+            client_info.identity and client_info.identity[:TEXT_MAX],
+            client_info.certificate and client_info.certificate[:TEXT_MAX],
             client_info.verified,
             client_info.address,
             client_info.listener,

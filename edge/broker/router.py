@@ -275,6 +275,8 @@ class Router:
         """End a session. Its routes are not searched: they end with the session's handle."""
         session.ended = True
         self._targets.pop(session.handle, None)
+        if not session.subscriptions:
+            return
         for topic_filter in [
             shared_filter for shared_filter in session.subscriptions if is_share(shared_filter)
         ]:

@@ -41,7 +41,7 @@ class SessionLimits(Struct, frozen=True):
     session_expiry_s: int = 7 * 86_400  # the longest that a client may request; NEVER_S: no limit
 
 
-class Session(Struct, eq=False):
+class Session(Struct, eq=False, gc=False):
     """State of one client. `subscriptions` maps filter to options (edge.engine.subscription_options) and
     belongs to the router.
 
@@ -118,19 +118,26 @@ class Sessions:
         """Open a session. The client must not have one."""
         client_id, limits = client_info.client_id, self.limits
         assert client_id not in self._by_client
-        handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest, key_of(client_info))
+        owner, author = key_of(client_info), author_of(client_info)
+        handle = self._engine.session_open(
+            limits.queued_records_max, limits.drop_newest, owner, author, expiry_s > 0
+        )
         session = self._by_client[client_id] = Session(client_info, handle, expiry_s)
-        self._engine.session_author(handle, author_of(client_info))
-        self._engine.session_lasts(handle, expiry_s > 0)
-        self._journal.opened(session)
+        if expiry_s:
+            self._journal.opened(session)
+        return session
+
+    def opened(self, client_info: ClientInfo, handle: int) -> Session:
+        """Record a session that the engine has opened, and that ends with its connection."""
+        assert client_info.client_id not in self._by_client
+        session = self._by_client[client_info.client_id] = Session(client_info, handle, 0)
         return session
 
     def resume(self, session: Session, client_info: ClientInfo, expiry_s: int) -> None:
         """Continue a session for a returned client, perhaps from another address and with another expiry."""
         session.client_info, session.expiry_s = client_info, expiry_s
-        self._engine.session_owner(session.handle, key_of(client_info))
-        self._engine.session_author(session.handle, author_of(client_info))
-        self._engine.session_lasts(session.handle, expiry_s > 0)
+        owner, author = key_of(client_info), author_of(client_info)
+        self._engine.session_client(session.handle, owner, author, expiry_s > 0)
 
     def connected(self, session: Session, connection: int) -> None:
         """Record that the client of a session is connected."""
@@ -158,6 +165,8 @@ class Sessions:
 
     def overdue(self, now_s: float) -> list[Session]:
         """Sessions whose clients have been away too long, longest first. Each call counts them as expired."""
+        if now_s < self._deadlines.next_s:
+            return []
         due = [self._by_client[client_id] for client_id in self._deadlines.due(now_s)]
         self.expired += len(due)
         return due

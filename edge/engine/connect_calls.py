@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from edge.mqtt import Connect, Properties, Version, Will
 from edge.mqtt.properties import NO_PROPERTIES
 
-__all__ = ["ConnectEngine", "PlainConnect", "connect_of"]
+__all__ = ["VERSIONS", "ConnectEngine", "PlainConnect", "connect_of"]
 
 PROPERTIES_KEPT = 64  # most clients of a fleet have the same ones
 
@@ -31,6 +31,46 @@ class ConnectEngine(Protocol):
         properties are numbers, and its will has none.
         """
 
+    def accept(
+        self,
+        connection: int,
+        session: int,
+        answer: bytes,
+        after_journal: bool,
+        version: int,
+        idle_max_ms: int,
+        publishes_all: bool,
+        receives_all: bool,
+        window: int,
+        packet_max_bytes: int,
+        alias_max: int,
+        /,
+    ) -> bool:
+        """Send CONNACK, the `answer`, and deliver the records of a session to this connection from now on.
+        False: the connection has ended, or the session has another one.
+
+        `after_journal`: as Engine.send_after_journal(). `publishes_all`, `receives_all`: the client has the
+        right to every topic. `window`: QoS 1 and 2 messages in flight, at least 1. `packet_max_bytes`:
+        Maximum Packet Size, 0: none. `alias_max`: topic aliases that the broker may use.
+        """
+
+    def accept_new(
+        self,
+        connection: int,
+        answer: bytes,
+        author: bytes,
+        version: int,
+        idle_max_ms: int,
+        window: int,
+        queue_max: int,
+        drop_newest: bool,
+        /,
+    ) -> int:
+        """As Engine.session_open() and accept(), for a client that counts for its address, has the right to
+        every topic, and has a session that ends with the connection. Returns the session. 0: the connection
+        has ended, or the address may have no further one; then nothing has happened, and nothing is counted.
+        """
+
 
 def connect_of(plain: PlainConnect) -> Connect:
     """The packet with these fields."""
@@ -42,12 +82,12 @@ def connect_of(plain: PlainConnect) -> Connect:
         username,
         password,
         None if will is None else Will(*will),
-        _VERSIONS[version],
+        VERSIONS[version],
         NO_PROPERTIES if properties is None else _properties(properties),
     )
 
 
-_VERSIONS = {int(version): version for version in Version}
+VERSIONS = {int(version): version for version in Version}
 
 
 @lru_cache(PROPERTIES_KEPT)

@@ -126,23 +126,6 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
 
     # Connections.
 
-    def attach(
-        self,
-        connection: int,
-        session: int,
-        version: int,
-        idle_max_ms: int,
-        trusted: bool,
-        window: int,
-        packet_max_bytes: int,
-        alias_max: int,
-        /,
-    ) -> bool:
-        """Deliver the records of a session to an accepted connection. `trusted`: it may publish to every
-        topic. `window`: QoS 1 and 2 messages in flight, at least 1. `packet_max_bytes`: Maximum Packet Size,
-        0: none; `alias_max`: topic aliases that the broker may use.
-        """
-
     def send(self, connection: int, data: bytes, /) -> bool:
         """Append bytes to the output of a connection."""
 
@@ -162,7 +145,7 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
         """Resume a paused connection."""
 
     def converse(self, connection: int, /) -> bool:
-        """Turn every packet before attach() into an event: CONNECT has arrived and AUTH packets follow."""
+        """Turn every packet before accept() into an event: CONNECT has arrived and AUTH packets follow."""
 
     def peer(self, connection: int, /) -> tuple[int, str] | None:
         """Listener and peer address of a connection: `127.0.0.1:50123`; "" for a socket without addresses."""
@@ -212,17 +195,16 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
 
     # Sessions.
 
-    def session_open(self, queue_max: int, drop_newest: bool, owner: bytes, /) -> int:
-        """Open a session with room for `queue_max` waiting records; `owner` is charged for it."""
+    def session_open(
+        self, queue_max: int, drop_newest: bool, owner: bytes, author: bytes, lasts: bool, /
+    ) -> int:
+        """Open a session with room for `queue_max` waiting records. The rest: see session_client()."""
 
-    def session_owner(self, session: int, owner: bytes, /) -> bool:
-        """Charge `owner` for the session and its contents from now on."""
-
-    def session_author(self, session: int, author: bytes, /) -> bool:
-        """Set the author (edge.broker.retained_authors) of the messages that a session retains."""
-
-    def session_lasts(self, session: int, lasts: bool, /) -> bool:
-        """Count a session among those that outlast their connection, or no longer."""
+    def session_client(self, session: int, owner: bytes, author: bytes, lasts: bool, /) -> bool:
+        """Charge `owner` for the session and its contents from now on. `author`: of the messages that the
+        session retains (edge.broker.retained_authors). `lasts`: it counts as one that outlasts its
+        connection.
+        """
 
     def session_filters(self, session: int, size_bytes: int, /) -> bool:
         """Set the bytes that the subscriptions of a session count for."""

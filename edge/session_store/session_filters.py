@@ -23,7 +23,7 @@ class SessionFilters(MutableMapping[str, int]):
     __slots__ = ("_parts",)
 
     def __init__(self) -> None:
-        self._parts: list[dict[str, int]] = [{}]
+        self._parts: list[dict[str, int]] = []
 
     def __getitem__(self, topic_filter: str) -> int:
         for part in self._parts:
@@ -55,7 +55,7 @@ class SessionFilters(MutableMapping[str, int]):
 
     def clear(self) -> None:
         """Remove all filters."""
-        self._parts = [{}]
+        self._parts = []
 
     def has_none_of(self, topic_filters: Sequence[str]) -> bool:
         """True if the session has none of the filters."""
@@ -71,7 +71,9 @@ class SessionFilters(MutableMapping[str, int]):
 
     def _open_part(self) -> dict[str, int]:
         """Part with room for more filters: the last part, otherwise the smallest, otherwise a new part."""
-        if len(self._parts[-1]) >= PART_MAX:
+        if not self._parts:
+            self._parts = [{}]
+        elif len(self._parts[-1]) >= PART_MAX:
             self._parts.sort(key=len, reverse=True)
             if len(self._parts[-1]) >= PART_MAX:
                 self._parts.append({})

@@ -121,7 +121,7 @@ SELECTED = (
     "ringbuf/test_types.py", "ringbuf/test_filtered_polls.py", "ringbuf/test_batch_of.py",
     "edge/consumers/test_group_filters.py", "edge/load/test_losses.py", "edge/load/test_scenarios.py",
     "edge/local/test_zmq_limiter.py", "edge/transport/test_websocket.py",
-    "edge/engine/test_retained_message.py",
+    "edge/engine/test_retained_message.py", "edge/broker/test_plain_connect.py",
 )  # fmt: skip
 
 

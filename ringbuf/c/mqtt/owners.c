@@ -215,6 +215,12 @@ bool mq_owner_may_attach(mq_engine *engine, const mq_owner *owner, uint32_t tabl
     return within(engine, owner, table, own + 1, used_of(engine, table));
 }
 
+bool mq_owner_has_place(const mq_engine *engine, const mq_owner *owner)
+{
+    uint64_t own = owner == NULL ? 0 : owner->used[MQ_OWNED_CONNECTIONS];
+    return fits(engine, owner, MQ_OWNED_CONNECTIONS, own + 1, used_of(engine, MQ_OWNED_CONNECTIONS));
+}
+
 void mq_owner_use(mq_owner *owner, uint32_t table, int64_t more)
 {
     if (owner != NULL)

@@ -49,6 +49,8 @@ bool mq_owner_may(mq_engine *engine, const mq_owner *owner, uint32_t table, uint
 bool mq_owner_has_quota(const mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t more);
 /* True if an existing connection may be charged to the owner, in the table OPENING or CONNECTIONS. */
 bool mq_owner_may_attach(mq_engine *engine, const mq_owner *owner, uint32_t table);
+/* The same for CONNECTIONS; a refusal is not counted. */
+bool mq_owner_has_place(const mq_engine *engine, const mq_owner *owner);
 void mq_owner_use(mq_owner *owner, uint32_t table, int64_t more);
 
 /* Charge the connection to `owner`, and take over the caller's reference; NULL: to no owner. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of the Python type Engine for a CONNECT (see py_engine.c): its contents, the peer that sent it, and
- * the rules for what that client may publish.
+ * Methods of the Python type Engine for a CONNECT (see py_engine.c): its contents, the peer that sent it, its
+ * acceptance, and the rules for what that client may publish.
  */
 #include "mqtt/in/acl_rules.h"
 #include "mqtt/in/connect.h"
@@ -72,6 +72,83 @@ PyObject *engine_peer(engine_object *self, PyObject *handle)
         Py_RETURN_NONE;
     mq_peer_text(connection, text);
     return Py_BuildValue("(is)", connection->listener, text);
+}
+
+PyObject *engine_accept(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    mq_session *session;
+    HELD_VIEW answer = {0};
+    unsigned long long version, idle_max_ms, window, send_max_bytes, alias_max;
+    if (take(count, 11) != 0 || view_of(args[2], &answer) != 0 ||
+        live_from(self, args[0], &connection) != 0 || session_from(self, args[1], &session) != 0 ||
+        unsigned_of(args[4], 5, &version) != 0 || unsigned_of(args[5], UINT64_MAX, &idle_max_ms) != 0 ||
+        unsigned_of(args[8], 65535, &window) != 0 || unsigned_of(args[9], UINT32_MAX, &send_max_bytes) != 0 ||
+        unsigned_of(args[10], 65535, &alias_max) != 0)
+        return NULL;
+    if (connection == NULL || session == NULL || session->connection != NULL || connection->version != 0)
+        Py_RETURN_FALSE;
+    if (args[3] == Py_True)
+        mq_output_barrier(self->engine, connection);
+    if (!mq_write_output(self->engine, connection, answer.bytes, (uint32_t)answer.length))
+        Py_RETURN_FALSE;
+    session->receives_all = args[7] == Py_True;
+    mq_connection_settings settings = {.idle_max_ms = idle_max_ms,
+                                       .window = window > 0 ? (uint32_t)window : 1,
+                                       .send_max_bytes = (uint32_t)send_max_bytes,
+                                       .alias_max = (uint32_t)alias_max,
+                                       .version = (uint8_t)version,
+                                       .trusted = args[6] == Py_True};
+    mq_connection_attach(self->engine, connection, session, &settings);
+    Py_RETURN_TRUE;
+}
+
+/* Open a session for the client of `connection`: one that ends with it.  NULL: an exception is set. */
+static mq_session *new_session(engine_object *self, mq_connection *connection, PyObject *facts)
+{
+    mq_session *session = mq_slab_take(&self->engine->sessions);
+    if (session == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    session->author = author_from(connection->owner, facts);
+    if (session->author == NULL && PyErr_Occurred()) {
+        mq_slab_give(&self->engine->sessions, &session->item);
+        return NULL;
+    }
+    mq_session_owned(self->engine, session, mq_owner_reference(connection->owner));
+    session->receives_all = true;
+    return session;
+}
+
+PyObject *engine_accept_new(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    mq_session *session;
+    HELD_VIEW answer = {0};
+    unsigned long long version, idle_max_ms, window, queue_max;
+    if (take(count, 8) != 0 || view_of(args[1], &answer) != 0 || unsigned_of(args[3], 5, &version) != 0 ||
+        unsigned_of(args[4], UINT64_MAX, &idle_max_ms) != 0 || unsigned_of(args[5], 65535, &window) != 0 ||
+        unsigned_of(args[6], 1u << 30, &queue_max) != 0 || live_from(self, args[0], &connection) != 0)
+        return NULL;
+    if (connection == NULL || connection->version != 0 ||
+        !mq_owner_has_place(self->engine, connection->owner))
+        return PyLong_FromLong(0);
+    if ((session = new_session(self, connection, args[2])) == NULL)
+        return NULL;
+    if (!mq_write_output(self->engine, connection, answer.bytes, (uint32_t)answer.length)) {
+        mq_session_clear(self->engine, session);
+        mq_slab_give(&self->engine->sessions, &session->item);
+        return PyLong_FromLong(0);
+    }
+    session->queue_max = (uint32_t)queue_max;
+    session->drop_newest = args[7] == Py_True;
+    mq_connection_settings settings = {.idle_max_ms = idle_max_ms,
+                                       .window = window > 0 ? (uint32_t)window : 1,
+                                       .version = (uint8_t)version,
+                                       .trusted = true};
+    mq_connection_attach(self->engine, connection, session, &settings);
+    return PyLong_FromUnsignedLongLong(mq_handle(&session->item));
 }
 
 PyObject *engine_publish_rules(engine_object *self, args_t args, Py_ssize_t count)

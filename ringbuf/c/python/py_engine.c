@@ -193,29 +193,6 @@ static PyObject *step(engine_object *self, args_t args, Py_ssize_t count)
     return PyLong_FromUnsignedLong(mq_events_waiting(self->engine));
 }
 
-static PyObject *attach(engine_object *self, args_t args, Py_ssize_t count)
-{
-    mq_connection *connection;
-    mq_session *session;
-    unsigned long long version, idle_max_ms, window, send_max_bytes, alias_max;
-    if (take(count, 8) != 0 || live_from(self, args[0], &connection) != 0 ||
-        session_from(self, args[1], &session) != 0 || unsigned_of(args[2], 5, &version) != 0 ||
-        unsigned_of(args[3], UINT64_MAX, &idle_max_ms) != 0 || unsigned_of(args[5], 65535, &window) != 0 ||
-        unsigned_of(args[6], UINT32_MAX, &send_max_bytes) != 0 ||
-        unsigned_of(args[7], 65535, &alias_max) != 0)
-        return NULL;
-    if (connection == NULL || session == NULL || session->connection != NULL || connection->version != 0)
-        Py_RETURN_FALSE;
-    mq_connection_settings settings = {.idle_max_ms = idle_max_ms,
-                                       .window = window > 0 ? (uint32_t)window : 1,
-                                       .send_max_bytes = (uint32_t)send_max_bytes,
-                                       .alias_max = (uint32_t)alias_max,
-                                       .version = (uint8_t)version,
-                                       .trusted = args[4] == Py_True};
-    mq_connection_attach(self->engine, connection, session, &settings);
-    Py_RETURN_TRUE;
-}
-
 static PyObject *send_bytes(engine_object *self, args_t args, Py_ssize_t count, bool after_journal)
 {
     mq_connection *connection;
@@ -448,28 +425,30 @@ static PyMethodDef engine_methods[] = {
     {"is_open", ONE(is_open), "(connection) -> bool"},
     {"step", FAST(step), "(now_ms, now_ns) -> number of events: a poll without sockets"},
     {"events", FAST(events), "(queued=32) -> [(kind, connection, detail, data)]"},
-    {"attach", FAST(attach),
-     "(connection, session, version, idle_max_ms, trusted, window, packet_max_bytes, alias_max) -> bool"},
+    {"accept", FAST(engine_accept),
+     "(connection, session, answer, after_journal, version, idle_max_ms, publishes_all, receives_all, "
+     "window, packet_max_bytes, alias_max) -> bool"},
+    {"accept_new", FAST(engine_accept_new),
+     "(connection, answer, author, version, idle_max_ms, window, queue_max, drop_newest) -> session, or 0"},
     {"send", FAST(send_at_once), "(connection, data) -> bool"},
     {"send_after_journal", FAST(send_after_journal), "(connection, data) -> bool: after a sync"},
     {"close", ONE(close_connection), "(connection) -> bool"},
     {"pause", ONE(pause_connection), "(connection) -> bool"},
     {"resume", ONE(resume_connection), "(connection) -> bool"},
-    {"converse", ONE(converse), "(connection) -> bool: hand over whatever comes before attach()"},
+    {"converse", ONE(converse), "(connection) -> bool: hand over whatever comes before accept()"},
     {"peer", ONE(engine_peer), "(connection) -> (listener, address) | None"},
     {"plain_connect", ONE(engine_plain_connect), "(packet) -> content | None"},
     {"authorize", FAST(authorize), "(connection, topic, allowed) -> bool"},
     {"publish_rules", FAST(engine_publish_rules), "(connection, rules | None) -> bool"},
     {"drop_publish", FAST(drop_publish), "(connection, reason) -> bool: of the TOPIC event"},
     {"clear_acl_cache", NONE(clear_acl_cache), "(): rules have changed"},
-    {"session_open", FAST(engine_session_open), "(queue_max, drop_newest, owner) -> session"},
-    {"session_owner", FAST(engine_session_owner), "(session, owner) -> bool: it counts for that owner"},
-    {"session_author", FAST(engine_session_author), "(session, author) -> bool: of retained messages"},
+    {"session_open", FAST(engine_session_open),
+     "(queue_max, drop_newest, owner, author, lasts) -> session"},
+    {"session_client", FAST(engine_session_client), "(session, owner, author, lasts) -> bool"},
     {"retained_authors", FAST(engine_retained_authors),
      "(first, topics_max) -> ([(topic, author)], place to continue from | None)"},
     {"retained_withhold", FAST(engine_retained_withhold),
      "(topic, author, withheld) -> bool: False for another author"},
-    {"session_lasts", FAST(engine_session_lasts), "(session, lasts) -> bool: it outlasts its connection"},
     {"session_filters", FAST(engine_session_filters), "(session, bytes) -> bool: of its subscriptions"},
     {"session_may", FAST(engine_session_may), "(session, table, more) -> bool: its owner may take more"},
     {"session_has_room", FAST(engine_session_has_room), "(session, table, more) -> bool"},

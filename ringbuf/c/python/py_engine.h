@@ -131,12 +131,11 @@ PyObject *engine_upstream_lost(engine_object *self, args_t args, Py_ssize_t coun
 /* Owner with an added reference.  NULL without an exception: the key is empty, or memory is short. */
 mq_owner *owner_from(engine_object *self, PyObject *key);
 mq_author *author_from(mq_owner *owner, PyObject *facts); /* likewise */
-PyObject *engine_session_author(engine_object *self, args_t args, Py_ssize_t count);
+/* Set the client of a session by its owner, author and `lasts`.  0, or -1 with an exception. */
+int session_client(engine_object *self, mq_session *session, args_t args);
+PyObject *engine_session_client(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_retained_authors(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_retained_withhold(engine_object *self, args_t args, Py_ssize_t count);
-int session_owned(engine_object *self, mq_session *session, PyObject *key); /* 0, or -1 with an exception */
-PyObject *engine_session_owner(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_session_lasts(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_filters(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_may(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_has_room(engine_object *self, args_t args, Py_ssize_t count);
@@ -153,6 +152,8 @@ PyObject *engine_topics_retaining(engine_object *self, PyObject *argument);
 
 /* py_connect.c */
 PyObject *engine_plain_connect(engine_object *self, PyObject *packet);
+PyObject *engine_accept(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_accept_new(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_peer(engine_object *self, PyObject *handle);
 PyObject *engine_publish_rules(engine_object *self, args_t args, Py_ssize_t count);
 

@@ -25,21 +25,30 @@ mq_author *author_from(mq_owner *owner, PyObject *facts)
     return mq_author_new(owner, bytes, (uint32_t)length);
 }
 
-PyObject *engine_session_author(engine_object *self, args_t args, Py_ssize_t count)
+int session_client(engine_object *self, mq_session *session, args_t args)
 {
-    mq_session *session;
-    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0)
-        return NULL;
-    mq_author *author = author_from(session != NULL ? session->owner : NULL, args[1]);
-    if (author == NULL && PyErr_Occurred())
-        return NULL;
-    if (session == NULL) {
-        mq_author_drop(self->engine, author);
-        Py_RETURN_FALSE;
+    mq_owner *owner = owner_from(self, args[0]);
+    if (owner == NULL && PyErr_Occurred())
+        return -1;
+    mq_author *author = author_from(owner, args[1]);
+    if (author == NULL && PyErr_Occurred()) {
+        mq_owner_drop(self->engine, owner);
+        return -1;
     }
+    mq_session_owned(self->engine, session, owner);
     mq_author_drop(self->engine, session->author);
     session->author = author;
-    Py_RETURN_TRUE;
+    mq_session_lasts(self->engine, session, args[2] == Py_True);
+    return 0;
+}
+
+PyObject *engine_session_client(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    if (take(count, 4) != 0 || session_from(self, args[0], &session) != 0 ||
+        (session != NULL && session_client(self, session, args + 1) != 0))
+        return NULL;
+    return PyBool_FromLong(session != NULL);
 }
 
 PyObject *engine_retained_authors(engine_object *self, args_t args, Py_ssize_t count)
@@ -83,34 +92,6 @@ PyObject *engine_retained_withhold(engine_object *self, args_t args, Py_ssize_t 
     if (same)
         topic->retained->withheld = args[2] == Py_True;
     return PyBool_FromLong(same);
-}
-
-int session_owned(engine_object *self, mq_session *session, PyObject *key)
-{
-    mq_owner *owner = owner_from(self, key);
-    if (owner == NULL && PyErr_Occurred())
-        return -1;
-    mq_session_owned(self->engine, session, owner);
-    return 0;
-}
-
-PyObject *engine_session_owner(engine_object *self, args_t args, Py_ssize_t count)
-{
-    mq_session *session;
-    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0 ||
-        (session != NULL && session_owned(self, session, args[1]) != 0))
-        return NULL;
-    return PyBool_FromLong(session != NULL);
-}
-
-PyObject *engine_session_lasts(engine_object *self, args_t args, Py_ssize_t count)
-{
-    mq_session *session;
-    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0)
-        return NULL;
-    if (session != NULL)
-        mq_session_lasts(self->engine, session, args[1] == Py_True);
-    return PyBool_FromLong(session != NULL);
 }
 
 PyObject *engine_session_filters(engine_object *self, args_t args, Py_ssize_t count)

@@ -12,12 +12,12 @@
 PyObject *engine_session_open(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long queue_max;
-    if (take(count, 3) != 0 || unsigned_of(args[0], 1u << 30, &queue_max) != 0)
+    if (take(count, 5) != 0 || unsigned_of(args[0], 1u << 30, &queue_max) != 0)
         return NULL;
     mq_session *session = mq_slab_take(&self->engine->sessions);
     if (session == NULL)
         return PyErr_NoMemory();
-    if (session_owned(self, session, args[2]) != 0) {
+    if (session_client(self, session, args + 2) != 0) {
         mq_slab_give(&self->engine->sessions, &session->item);
         return NULL;
     }

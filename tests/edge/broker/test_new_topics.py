@@ -97,7 +97,7 @@ def test_topics_beyond_the_quota_of_an_owner_are_refused_without_python() -> Non
         writer = bench.client5("w")
         session = bench.broker.sessions.get("w")
         assert session is not None
-        bench.engine.session_owner(session.handle, b"uann")
+        bench.engine.session_client(session.handle, b"uann", b"", False)
         publishes = [Publish(f"a/{n}", b"", 1, packet_id=n + 1) for n in range(5)]
         assert events_of(bench, writer, *publishes) == []
         reached = ReasonCode.QUOTA_EXCEEDED

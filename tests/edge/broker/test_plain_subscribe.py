@@ -166,7 +166,7 @@ def test_a_refused_filter_counts_once(filters: tuple[str, ...]) -> None:
         client = bench.client5("c")
         session = bench.broker.sessions.get("c")
         assert session is not None
-        bench.engine.session_owner(session.handle, b"uann")
+        bench.engine.session_client(session.handle, b"uann", b"", False)
         client.send(Subscribe(1, tuple(map(Subscription, filters))))
         ok, over = ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED
         (answer,) = client.received()

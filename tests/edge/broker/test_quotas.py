@@ -218,7 +218,7 @@ def test_a_session_counts_for_whom_has_it_now() -> None:
         bench.client("s", username="s").send(Publish("t/1", b"x", 1, packet_id=1))
         session = bench.broker.sessions.get("c-bob")
         assert session is not None
-        bench.engine.session_owner(session.handle, b"uann")
+        bench.engine.session_client(session.handle, b"uann", b"", True)
         for table in (Table.SESSIONS, Table.SUBSCRIPTION_BYTES, Table.QUEUE_BYTES):
             ((owner, has),) = bench.engine.owners_top(table, 9)
             assert owner == b"uann"

@@ -67,7 +67,7 @@ def routes_to(bench: Bench, match: Match, name: str) -> list[Route]:
 @contextmanager
 def sessions(count: int) -> Iterator[tuple[Bench, list[int]]]:
     with Bench() as bench:
-        yield bench, [bench.engine.session_open(10, False, b"") for _ in range(count)]
+        yield bench, [bench.engine.session_open(10, False, b"", b"", False) for _ in range(count)]
 
 
 @QUICK
