@@ -50,6 +50,8 @@ KNOWN = (
     "view", "payloads", "partition", "offsets", "since", "until", "topic", "pushDown",
     "parquet",
 )  # fmt: skip
+OF_TABLES = ("location", "owner", "provider")  # Spark adds these to the options in CREATE TABLE
+SQL_VIEW = "CREATE TEMPORARY VIEW name USING brim OPTIONS (path '/srv/lake')"
 MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 WHERE = ("partition", "offsets", "since", "until", "topic")
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -90,7 +92,7 @@ class SourceOptions:
             return tuple(part.strip() for part in text(name, "").split(",") if part.strip())
 
         if not text("path", ""):
-            raise SourceOptionError("path is not set", hint='write .load("/srv/lake")')
+            raise SourceOptionError("path is not set", hint=f'write .load("/srv/lake"), or in SQL {SQL_VIEW}')
         max_files, task_bytes = text("maxFilesPerTrigger", ""), text("taskBytes", "")
         return cls(
             path=text("path", ""),
@@ -116,6 +118,9 @@ class SourceOptions:
 def _refuse_unknown(lower: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in KNOWN}
     for key in lower:
+        if key in OF_TABLES:
+            # Spark stores the path as location of a table, and does not give it back to a Python source.
+            raise SourceOptionError("CREATE TABLE ... USING brim is not possible", hint=f"write {SQL_VIEW}")
         if key not in known and not key.startswith(("__", "spark.")):
             near = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(KNOWN)}"

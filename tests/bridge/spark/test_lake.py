@@ -1,5 +1,6 @@
 """lake() in a real Spark: native and Parquet files as one DataFrame, each record once."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
 
+from pyspark.errors import AnalysisException
+
 from bridge.errors import SourceOptionError
+from bridge.spark.jobs import gaps
 from bridge.spark.lake import lake
 from tests.support.drained_files import EPOCH, drained_file_of, store, store_parquet
 
@@ -57,6 +61,18 @@ def test_a_lake_of_parquet_files_is_read_without_python(spark: Any, tmp_path: Pa
     assert "PartitionFilters: [isnotnull(edge" in plan
     assert "EqualTo(topic,plant/1/temp)" in plan
     assert [bytes(row["payload"]) for row in frame.collect()] == [b"1"]
+
+
+def test_a_count_of_parquet_files_reads_no_column_and_gaps_counts_both_kinds(
+    spark: Any, mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "parquet"
+    store_parquet(root, drained_file_of(0, 9), drained_file_of(0, 4, edge="e2"))
+    counted = lake(spark, str(root)).groupBy().count()
+    assert "ReadSchema: struct<>" in plan_of(counted)
+    assert counted.collect()[0][0] == 15
+    gaps.main([str(mixed), "--json"])
+    assert json.loads(capsys.readouterr().out)["records"] == lake(spark, str(mixed)).count() == 45
 
 
 def test_conditions_of_the_source_hold_for_both_kinds(spark: Any, mixed: Path) -> None:
@@ -116,3 +132,20 @@ def test_the_log_line_names_what_each_reader_reads(
     lake(spark, str(mixed), offsets="0-12", edge="edge-1")
     [record] = caplog.records
     assert record.getMessage().endswith("2 of 4 files: 1 by Spark's Parquet reader, 1 by format(brim)")
+
+
+def test_sql_reads_a_view_and_a_statement_that_cannot_work_names_it(spark: Any, mixed: Path) -> None:
+    spark.sql(f"CREATE TEMPORARY VIEW of_sql USING brim OPTIONS (path '{mixed}', edge 'edge-1')")
+    assert spark.sql("SELECT count(*) FROM of_sql").collect()[0][0] == 40
+    spark.catalog.dropTempView("of_sql")
+    view = r"write CREATE TEMPORARY VIEW name USING brim OPTIONS \(path '/srv/lake'\)"
+    for place in (f"OPTIONS (path '{mixed}')", f"LOCATION '{mixed}'", ""):
+        with pytest.raises(
+            AnalysisException,
+            match=rf"SourceOptionError: CREATE TABLE \.\.\. USING brim is not possible\n{view}",
+        ):
+            spark.sql(f"CREATE TABLE of_sql USING brim {place}")
+    with pytest.raises(
+        AnalysisException, match="Unsupported data source type for direct query on files: brim"
+    ):
+        spark.sql(f"SELECT * FROM brim.`{mixed}`")

@@ -42,6 +42,7 @@ def test_names_are_taken_in_any_case_and_sizes_with_files() -> None:
     ("given", "said"),
     [
         ({}, "path is not set"),
+        ({"provider": "brim"}, "CREATE TABLE ... USING brim is not possible"),
         ({"edg": "x"}, "no option 'edg'"),
         ({"mode": "LENIENT"}, "mode is 'LENIENT'"),
         ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger is '0'"),
