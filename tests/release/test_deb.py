@@ -40,6 +40,8 @@ print("console", urlopen("http://127.0.0.1:8080/").status)'; do sleep 0.2; done
 brim doctor | grep -E 'service:|users_file'
 chmod 600 /etc/brim/web.users; brim check /etc/brim/brim.toml | grep -o 'the group brim, .* cannot read .*;'
 brim doctor | grep -o 'web.users_file: .* Permission denied'
+brim check /etc/brim/brim.toml | grep -oE 'service .*|in /run/brim$'
+brim doctor --config /etc/brim/brim.toml | grep -o 'runtime_dir: /run/brim'
 cat /root/plain.toml > /etc/brim/brim.toml
 systemctl restart brim && brim sub plant/1 -C 1
 before=$(ring); systemctl stop brim; systemctl start brim; [ "$before" = "$(ring)" ] && echo rings survive
@@ -64,6 +66,7 @@ brim service install --system --socket --print | sed '1,/brim.socket/d' > /etc/s
 systemctl daemon-reload && systemctl start brim.socket
 brim pub plant/2 activated -r && brim sub plant/2 -C 1
 sed s/1883/1899/ /etc/brim/brim.toml > /etc/brim/b.toml; chgrp brim /etc/brim/b.toml
+brim check /etc/brim/b.toml | grep -oE 'service .*|in /run/brim-b$'
 systemctl start brim@b && brim status --instance b --json | grep -o '"runtime_dir": "/run/brim-b"'
 journalctl -u brim --no-pager >&2
 apt-get purge -qq -y brim > /dev/null 2>&1
@@ -87,6 +90,9 @@ ok      service: brim.service, user brim
 ok      web.users_file: /etc/brim/web.users
 the group brim, which reads /etc/brim/brim.toml, cannot read /etc/brim/web.users;
 web.users_file: /etc/brim/web.users:1: cannot be read: Permission denied
+service   brim.service, user brim
+in /run/brim
+runtime_dir: /run/brim
 kept
 rings survive
 failed
@@ -98,6 +104,8 @@ kept
 complete -o bashdefault -o default -F _brim brim
 .Nd copy the state and the log of a broker
 activated
+service   brim@b.service, user brim
+in /run/brim-b
 "runtime_dir": "/run/brim-b"
 gone
 """
