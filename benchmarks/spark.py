@@ -18,7 +18,8 @@ figure.  Prints a table of medians and, as its last line, one JSON object.
     stream_over_parquet, .._cpu               one stream, available now, over one of the Parquet files
     native_QUERY, lane_QUERY                  time of Spark's Parquet over that of brim.lake(), on native
                                               files and on Parquet files of a bridge: count; two_columns,
-                                              one_topic and time_range (a fifth), into the noop sink
+                                              one_topic and time_range (a fifth), into the noop sink; each
+                                              from the path to the result, with its listing of files
     columns_over_all                          two columns by .schema() over all of them
     trigger_N_files_ms                        from a new file to its committed batch, in a stream that has
                                               read N files of DAYS days before; and trigger_most_over_fewest
@@ -122,16 +123,16 @@ class Reads:
 
     def lakes(self) -> dict[str, Run]:
         """Narrow queries on brim.lake(), and on Spark's own Parquet."""
-        own = self.spark.read.parquet(str(self.root / "parquet"))
-        first, last = own.selectExpr("min(timestamp)", "max(timestamp)").first()
+        own = functools.partial(self.spark.read.parquet, str(self.root / "parquet"))
+        first, last = own().selectExpr("min(timestamp)", "max(timestamp)").first()
         fifth = (last - first) / 5
         since, until = (time.astimezone(UTC) for time in (first + 2 * fifth, first + 3 * fifth))
         in_time = f"timestamp >= '{since}' AND timestamp < '{until}'"
         runs: dict[str, Run] = {
-            "own_count": own.count,
-            "own_two_columns": lambda: _noop(own.select("topic", "timestamp")),
-            "own_one_topic": lambda: _noop(own.where(f"topic = '{TOPIC}'")),
-            "own_time_range": lambda: _noop(own.where(in_time)),
+            "own_count": lambda: own().count(),
+            "own_two_columns": lambda: _noop(own().select("topic", "timestamp")),
+            "own_one_topic": lambda: _noop(own().where(f"topic = '{TOPIC}'")),
+            "own_time_range": lambda: _noop(own().where(in_time)),
         }
         for name, place in (("native", "json"), ("lane", "lane")):
             runs |= self._narrow(
