@@ -300,6 +300,7 @@ def test_streams_above_the_number_of_colours_are_summed_up_and_named(tmp_path: P
     store(tmp_path, *(drained_file_of(0, 9, edge=f"edge-{number}") for number in range(12)))
     bars = drawn(page_of(tmp_path))["volume"]["data"][:-1]
     assert bars[-1]["name"] == "4 others"
+    assert len({bar["marker"]["color"] for bar in bars}) == len(bars)
     assert sum(sum(filter(None, bar["y"])) for bar in bars) == pytest.approx(120)
 
 
