@@ -16,6 +16,9 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
+
+from edge.auth.tenant_names import prefix_in
 
 __all__ = [
     "AccessList",
@@ -41,7 +44,7 @@ class ClientInfo(msgspec.Struct, frozen=True, gc=False):
     A msgspec structure, because one is made for every CONNECT: a frozen dataclass takes ten times as long.
     """
 
-    client_id: str
+    client_id: str  # with the prefix of its tenant, once the client is accepted
     username: str | None
     address: str  # of the peer, or "" for a transport without addresses
     listener: int  # number of the listener that accepted the client
@@ -54,6 +57,17 @@ class ClientInfo(msgspec.Struct, frozen=True, gc=False):
 
     def __repr__(self) -> str:
         return f"ClientInfo({self.client_id!r}, {self.username!r}, {self.address!r})"
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of the full names of the client's tenant, which its identifier has, too; "": no tenant."""
+        return prefix_in(self.client_id)
+
+    @property
+    def visible(self) -> ClientInfo:
+        """The client as it sees itself: with the identifier of its CONNECT."""
+        prefix = self.prefix
+        return replace(self, client_id=self.client_id[len(prefix) :]) if prefix else self
 
     @property
     def owner(self) -> tuple[object, ...]:
@@ -177,6 +191,7 @@ class ListenerPolicy(Struct, frozen=True):
     # `host:port` of the server that clients are redirected to; None: clients are served here
     redirect_to: str | None = None
     has_certificates: bool = False  # clients may show a certificate, here or to a proxy
+    tenant: str = ""  # of all clients of the listener; "": user and certificate decide
 
 
 class ClientCertificate(Struct, frozen=True):

@@ -1,11 +1,16 @@
-"""Authorization: applies the authenticator, the access list and the policy of the listener.
+"""Authorization: applies the authenticator, the access list, the policy of the listener and the tenants.
 
 Owns none of their rules. $-topics belong to the server: clients never publish to them.
+
+Topics, filters and client identifiers are full names here (edge.auth.tenant_names); authenticator and access
+list get visible names. A name outside of the name space of a client is denied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from edge.auth.interfaces import (
     AccessList,
@@ -18,6 +23,8 @@ from edge.auth.interfaces import (
     ListenerPolicy,
     Surveyable,
 )
+from edge.auth.tenant_names import is_of_tenants, prefix_of, tenant_of
+from edge.auth.tenants import NO_TENANTS, Tenants
 from edge.broker.sessions import Session
 from edge.engine.engine import Engine
 from edge.mqtt import split_share
@@ -36,8 +43,10 @@ class Authorization:
         authenticator: Authenticator | None,
         enhanced: EnhancedAuthenticator | None,
         access: AccessList | None,
+        tenants: Tenants = NO_TENANTS,
     ) -> None:
         self.authenticator = authenticator
+        self.tenants = tenants
         self.enhanced = enhanced
         self.access = access
         self.policies: dict[int, ListenerPolicy] = {}  # by listener number
@@ -77,13 +86,14 @@ class Authorization:
 
     def plain_transport(self, listener: int) -> str | None:
         """Transport of a listener where each client without a user name is accepted without a request, counts
-        for its address, and may publish and receive every topic; None if that is not certain.
+        for its address, has no tenant, and may publish and receive every topic; None if that is not certain.
         """
         policy = self.policies.get(listener)
         is_plain = (
             policy is not None
             and policy.allow_anonymous
             and policy.redirect_to is None
+            and not policy.tenant
             and not policy.certificate_is_user
             and not policy.has_certificates
             and policy.transport != "unix"
@@ -120,46 +130,87 @@ class Authorization:
         """True if a connected client may stay: an authenticated one must still satisfy the authenticator."""
         if self.authenticator is None or not client_info.verified:
             return True
-        return self.authenticator.is_still_authorized(client_info)
+        return self.authenticator.is_still_authorized(client_info.visible)
+
+    def in_tenant(self, client_info: ClientInfo) -> ClientInfo | None:
+        """The accepted client with its full identifier; None: two tenants are named for it."""
+        policy = self.policies.get(client_info.listener)
+        tenant = self.tenants.of(client_info, policy.tenant if policy is not None else "")
+        if not tenant:
+            return None if tenant is None else client_info
+        return replace(client_info, client_id=prefix_of(tenant) + client_info.client_id)
+
+    def tenant_number(self, client_info: ClientInfo) -> int:
+        """Number of the tenant of an accepted client; 0: no tenant. Raises LookupError: not configured."""
+        prefix = client_info.prefix
+        number = self.tenants.number(tenant_of(prefix))
+        if prefix and not number:
+            raise LookupError(f"no tenant of {prefix}")
+        return number
 
     def may_publish(self, client_info: ClientInfo, topic: str) -> Answer:
         """True if messages of the client to `topic` are stored."""
-        return not topic.startswith("$") and (
-            self.access is None or self.access.may_publish(client_info, topic)
+        visible = _visible_name(client_info, topic)
+        return visible[:1] not in ("", "$") and (
+            self.access is None or self.access.may_publish(client_info.visible, visible)
         )
 
     def publishes_all(self, client_info: ClientInfo) -> bool:
         """True if every message of the client is allowed without a request to the access list."""
         if self._survey is not None:
-            return self._survey.publishes_all(client_info)
+            return self._survey.publishes_all(client_info.visible)
         return self._access is None
 
     def publish_rules(self, client_info: ClientInfo) -> bytes | None:
         """Rules by which the engine decides about messages of the client; None: the access list decides."""
-        return None if self._survey is None else self._survey.publish_rules(client_info)
+        return None if self._survey is None else self._survey.publish_rules(client_info.visible)
 
     def may_subscribe(self, client_info: ClientInfo, topic_filter: str) -> Answer:
-        """True if the client may have this subscription; for a shared one the inner filter counts."""
-        return self.access is None or self.access.may_subscribe(client_info, split_share(topic_filter)[1])
+        """True if the client may have this subscription; for a shared one the inner filter counts.
+
+        $SYS has no part for tenants: their clients have no filters that begin with $.
+        """
+        visible = _visible_name(client_info, split_share(topic_filter)[1])
+        if not visible or (client_info.prefix and visible[0] == "$"):
+            return False
+        return self.access is None or self.access.may_subscribe(client_info.visible, visible)
 
     def may_receive(self, session: Session, topic: str) -> bool:
         """True if the client of `session` may receive messages of `topic`."""
-        return self.access is None or self.access.may_receive(session.client_info, topic)
+        client_info = session.client_info
+        visible = _visible_name(client_info, topic)
+        return visible != "" and (
+            self.access is None or self.access.may_receive(client_info.visible, visible)
+        )
 
     def allowed_filters(self, session: Session, topic_filter: str) -> AllowedFilters | None:
         """Filters of `topic_filter` that `session` may receive; None: only may_receive() can decide."""
-        survey = self._survey
-        return None if survey is None else survey.allowed_filters(session.client_info, topic_filter)
+        survey, client_info = self._survey, session.client_info
+        if survey is None:
+            return None
+        prefix = client_info.prefix
+        if not prefix:
+            return survey.allowed_filters(client_info, topic_filter)
+        allowed = survey.allowed_filters(client_info.visible, _visible_name(client_info, topic_filter))
+        return allowed and AllowedFilters(tuple(prefix + one for one in allowed.filters), allowed.certain)
 
     def receives_all(self, session: Session) -> bool:
         """True if the client of `session` may receive every topic, except those that begin with $."""
         if self._survey is not None:
-            return self._survey.receives_all(session.client_info)
+            return self._survey.receives_all(session.client_info.visible)
         return self._access is None
 
     def peer(self, connection: int) -> str:
         """Peer address for logs and rules: `127.0.0.1:50123`."""
         return (self._engine.peer(connection) or NO_PEER)[1]
+
+
+def _visible_name(client_info: ClientInfo, full_name: str) -> str:
+    """A topic, or a filter without its group, as the client sees it; "": outside of its name space."""
+    prefix = client_info.prefix
+    if not prefix:
+        return "" if is_of_tenants(full_name) else full_name
+    return full_name[len(prefix) :] if full_name.startswith(prefix) else ""
 
 
 def _survey_of(access: AccessList | None) -> Surveyable | None:

@@ -7,9 +7,11 @@ its client. connections_max is decided before, in C: listener_full() in ringbuf/
 touches a session before its client is authenticated. Never sends Response Information: clients agree among
 themselves which topics carry responses.
 
-Invariants: a client never gets the session of another owner. An identifier stays with the client that holds
-it, with one exception: an authenticated client gets the identifier of one that is not authenticated, with a
-new session; the other session ends.
+After authentication, the client identifier and the topic of the will get the prefix of the client's tenant.
+
+Invariants: a client never gets the session of another owner or tenant. An identifier stays with the client
+that holds it, with one exception: an authenticated client gets the identifier of one that is not
+authenticated, with a new session; the other session ends.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
+from edge.auth.tenant_names import MARK
 from edge.broker.authorization import Authorization
 from edge.broker.connections import ConnectedClient, Connections, audit_facts, encode_within
 from edge.broker.deferred import DeferredDecisions
@@ -118,6 +121,9 @@ class ConnectHandler:
         if not packet.client_id and not self.limits.empty_client_ids:
             reason_string = "a client identifier is required here: limits.allow_empty_client_id = false"
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=reason_string)
+        if packet.client_id.startswith(MARK):
+            reason_string = f"client identifiers that begin with {MARK} are reserved; choose another one"
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=reason_string)
         max_bytes = self.limits.client_id_max_bytes
         if (length := len(client_info.client_id.encode())) > max_bytes:
             reason_string = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {max_bytes}"
@@ -164,6 +170,17 @@ class ConnectHandler:
         `client_info`: has the verified identity. `data`: the last Authentication Data of an enhanced
         authentication, for CONNACK.
         """
+        placed = self._permissions.in_tenant(client_info)
+        if placed is None:
+            reason_string = "this client belongs to another tenant than its listener or certificate"
+            refusal = Properties(reason_string=reason_string)
+            self.refuse(connection, packet, client_info, ReasonCode.NOT_AUTHORIZED, refusal)
+            return
+        if prefix := placed.prefix:
+            client_info, packet = placed, _with_full_will(packet, prefix)
+            if not self._sessions.fits_journal(client_info, packet.will):
+                self.refuse(connection, packet, client_info, ReasonCode.PACKET_TOO_LARGE)
+                return
         will = packet.will
         if will is None:
             self._accept_unless(connection, packet, client_info, data, allowed=True)
@@ -204,7 +221,7 @@ class ConnectHandler:
         if not (own_session and own_session.connection) and not self._engine.owner_may(
             owner, _CONNECTIONS, 1
         ):
-            return "too many connections of one user or address: see [quota]"
+            return "too many connections of one user, address or tenant: see [quota] and [tenant.quota]"
         lasts = self._sessions.allowed_s(_expiry_wanted_s(packet)) > 0
         if (
             lasts
@@ -212,7 +229,8 @@ class ConnectHandler:
             and not self._engine.owner_may(owner, _SESSIONS, 1)
         ):
             return (
-                "too many sessions, or too many of one user or address: see limits.sessions_max and [quota]"
+                "too many sessions, or too many of one user, address or tenant: see limits.sessions_max, "
+                "[quota] and [tenant.quota]"
             )
         if packet.will is not None and (reason_string := self._clients.refusal_of_will(packet.will)):
             return reason_string
@@ -330,6 +348,7 @@ class ConnectHandler:
             min(limits.sessions.in_flight_max, properties.receive_maximum or RECEIVE_MAXIMUM),
             properties.maximum_packet_size_bytes or 0,
             min(limits.topic_alias_max, properties.topic_alias_maximum or 0),
+            self._permissions.tenant_number(session.client_info),
         )
         if attached and not publishes_all:
             self._engine.publish_rules(connection, self._permissions.publish_rules(session.client_info))
@@ -355,7 +374,7 @@ class ConnectHandler:
         usual = _accepted(*answer)
         properties = replace(
             usual.properties,
-            assigned_client_identifier=None if packet.client_id else client_info.client_id,
+            assigned_client_identifier=None if packet.client_id else client_info.visible.client_id,
             authentication_method=method,
             authentication_data=data,
         )
@@ -420,6 +439,11 @@ def _accepted(
 def _accepted_bytes(*values: Any) -> bytes:
     """Encode CONNACK. Cached, because most clients of a fleet get the same one."""
     return encode(_accepted(*values), Version.V5)
+
+
+def _with_full_will(packet: Connect, prefix: str) -> Connect:
+    will = packet.will
+    return packet if will is None else replace(packet, will=replace(will, topic=prefix + will.topic))
 
 
 def _expiry_wanted_s(packet: Connect) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from edge.auth.tenant_names import tenant_of
 from edge.broker.sessions import Session
 from edge.engine.engine import CloseCause, DropCause, Engine, SessionStats, counters_of
 
@@ -39,6 +40,7 @@ class ClientRow(Struct, frozen=True):
     address: str  # of the latest connection
     transport: str
     username: str | None  # the user name of CONNECT, even if not verified
+    tenant: str | None
     subscriptions: int
     queued: int
     in_flight: int
@@ -106,6 +108,7 @@ class Counters:
                     session.client_info.address,
                     session.client_info.transport,
                     session.client_info.username,
+                    tenant_of(session.client_info.prefix) or None,
                     len(session.subscriptions),
                     queued,
                     in_flight,

@@ -6,6 +6,8 @@ Owns the form of the name. The broker stores such a message, and publishes it to
 
 from __future__ import annotations
 
+from edge.auth.tenant_names import prefix_in
+
 __all__ = ["DELAYED", "delayed_target"]
 
 DELAYED = "$delayed/"
@@ -16,12 +18,12 @@ def delayed_target(name: str, delay_max_s: int) -> tuple[int, str] | None:
     """SECONDS and TOPIC of the topic name of a delayed message; None if the name has another form.
 
     SECONDS has 1 to 10 digits, and is at most `delay_max_s`; 0: delayed messages are not enabled. TOPIC does
-    not begin with $.
+    not begin with $, after the prefix of its tenant.
     """
     if not delay_max_s or not name.startswith(DELAYED):
         return None
     digits, _, topic = name[len(DELAYED) :].partition("/")
-    if not topic or topic[0] == "$" or len(digits) > DIGITS_MAX:
+    if topic[len(prefix_in(topic)) :][:1] in ("", "$") or len(digits) > DIGITS_MAX:
         return None
     if not (digits.isascii() and digits.isdigit()) or int(digits) > delay_max_s:
         return None

@@ -38,6 +38,7 @@ from edge.auth.interfaces import (
     ListenerPolicy,
     Watcher,
 )
+from edge.auth.tenants import NO_TENANTS, Tenants
 from edge.broker.authorization import Authorization
 from edge.broker.connect import ConnectHandler
 from edge.broker.connections import ConnectedClient, Connections, audit_facts
@@ -56,6 +57,7 @@ from edge.broker.sessions import Sessions
 from edge.broker.sliced_work import Steps
 from edge.broker.subscribe import SubscribeHandler
 from edge.broker.sys_topics import SysTopics
+from edge.broker.tenant_usage import TenantUsage
 from edge.broker.wills import Wills, message_of
 from edge.engine.engine import CloseCause, Engine, Event, EventKind, limits_of
 from edge.logging_setup import AUDIT, pairs
@@ -111,6 +113,7 @@ class Broker:
         wall_ns: Callable[[], int] = time.time_ns,
         version: str = "",
         streams: StreamRules = (),
+        tenants: Tenants = NO_TENANTS,
     ) -> None:
         """Create the parts of the control plane.
 
@@ -133,12 +136,13 @@ class Broker:
         self.own_messages = InternalPublisher(engine, self.router)
         self.retained = Retained(engine, self.router, self.own_messages.topic_of, clock)
         self.owners = Owners(engine, clock)
+        self.tenants = TenantUsage(engine, tenants)
         self.wills = Wills(self._publish_will, self.journal, self.limits.wills, lambda: not self.own_messages)
         self.clients = Connections(engine, self.sessions, self.router, self.wills, self.journal, clock)
         self._engine = engine
         self._engine_limits = limits_of(engine)
         self._clock = clock
-        self._permissions = Authorization(engine, authenticator, enhanced, access)
+        self._permissions = Authorization(engine, authenticator, enhanced, access, tenants)
         self._pending = DeferredDecisions(engine, call, self._run_guarded)
         self.router.later = lambda steps: self._pending.work(0, object(), steps)
         self.retained.may_publish = self._may_publish

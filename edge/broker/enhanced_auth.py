@@ -124,7 +124,7 @@ class EnhancedAuth:
             return
         if exchange is not None:
             raise ProtocolError(Rule.AUTH_CODE, "AUTH that begins again before its end", Version.V5)
-        conversation = self._begin(client.client_info, client.method)
+        conversation = self._begin(client.client_info.visible, client.method)
         if conversation is None:
             self._clients.end(client.connection, will=True, reason=ReasonCode.BAD_AUTHENTICATION_METHOD)
             return

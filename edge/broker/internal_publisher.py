@@ -10,6 +10,9 @@ from collections import deque
 
 from msgspec import Struct
 
+from edge.auth.tenant_names import prefix_in
+from edge.broker.owners import owner_in
+from edge.broker.retained_authors import UNKNOWN_AUTHOR
 from edge.broker.router import Router
 from edge.engine.engine import FULL, OK, Engine
 from edge.mqtt import ProtocolError, check_name
@@ -106,9 +109,10 @@ class InternalPublisher:
         if topic is None:
             self.dropped += 1
             return None
-        return self._engine.publish(
-            topic, message.payload, message.flags, message.properties, message.owner, message.author
-        )
+        owner, author = message.owner, message.author
+        if message.flags & FLAG_RETAIN and not owner and (prefix := prefix_in(message.topic)):
+            owner, author = owner_in(prefix), UNKNOWN_AUTHOR  # such as a delayed message
+        return self._engine.publish(topic, message.payload, message.flags, message.properties, owner, author)
 
     def _wait(self, message: _InternalMessage) -> bool:
         if len(self._waiting) >= WAITING_MAX:

@@ -7,6 +7,7 @@ Owns the format of a key. The engine owns the accounts and the rule (ringbuf/c/m
     c     name            a client with a certificate and without a user name
     a     4 or 16 bytes   an address; of IPv6 its /64, the rest 0
     l                     the Unix sockets of this machine
+    t     NAME, 0, key    the same, of a client of the tenant NAME; the key may be empty
                           b"": no owner, and no quota
 """
 
@@ -19,15 +20,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from edge.auth.interfaces import ClientInfo
+from edge.auth.tenant_names import tenant_of
 from edge.engine.engine import Engine, Table, counters_of, limits_of
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from ringbuf.native import ffi
 
 if TYPE_CHECKING:
-    from edge.config.quota import Quota
+    from edge.config.quota import OwnerQuota, Quota
 
-__all__ = ["NO_OWNER", "Owners", "key_of", "owner_max", "owner_text"]
+__all__ = ["NO_OWNER", "Owners", "key_of", "limits_in", "owner_in", "owner_max", "owner_text"]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,15 @@ TOP = 3
 
 def key_of(client_info: ClientInfo) -> bytes:
     """Key of the owner that a client counts for."""
+    return owner_in(client_info.prefix, _key_of(client_info))
+
+
+def owner_in(prefix: str, key: bytes = NO_OWNER) -> bytes:
+    """Key of an owner in the tenant of a full name with this prefix; "": no tenant."""
+    return b"t%b\0%b" % (tenant_of(prefix).encode(), key) if prefix else key
+
+
+def _key_of(client_info: ClientInfo) -> bytes:
     if client_info.verified and client_info.identity is not None:
         return b"u" + client_info.identity.encode()
     if client_info.verified and client_info.certificate is not None:
@@ -62,8 +73,11 @@ def _key_of_address(host: str) -> bytes:
 
 
 def owner_text(key: bytes) -> str:
-    """Text for an owner: `user ann`, `address 10.0.0.7`."""
+    """Text for an owner: `user ann`, `address 10.0.0.7`, `tenant acme, user ann`."""
     kind, rest = key[:1], key[1:]
+    if kind == b"t":
+        tenant, _, inner = rest.partition(b"\0")
+        return f"tenant {tenant.decode()}" + (f", {owner_text(inner)}" if inner else "")
     if kind == b"a":
         network = f"/{NETWORK_BITS}" if len(rest) > 4 else ""
         return f"address {ipaddress.ip_address(rest)}{network}"
@@ -85,10 +99,12 @@ _SETTINGS = {
 
 def owner_max(quota: Quota) -> tuple[tuple[int, ...], ...]:
     """Quotas in the form of EngineLimits: of a user, of an address; 0: not set."""
-    return tuple(
-        tuple((table in _SETTINGS and getattr(owner, _SETTINGS[table])) or 0 for table in Table)
-        for owner in (quota.user, quota.address)
-    )
+    return limits_in(quota.user), limits_in(quota.address)
+
+
+def limits_in(quota: OwnerQuota) -> tuple[int, ...]:
+    """Limits of one owner, by table; 0: not set."""
+    return tuple((table in _SETTINGS and getattr(quota, _SETTINGS[table])) or 0 for table in Table)
 
 
 class Owners:
@@ -121,7 +137,8 @@ class Owners:
                 continue
             owner, has = self._engine.owner_refused(table) or (NO_OWNER, 0)
             log.warning(
-                "quota reached, more is refused; raise %s, or set [quota.user] or [quota.address] %s",
+                "quota reached, more is refused; raise %s, or set [quota.user], [quota.address] or "
+                "[tenant.quota] %s",
                 table.setting,
                 pairs(
                     table=table.words,

@@ -1,8 +1,8 @@
 """Plain CONNECT: accepts the usual client of a fleet in one step, with one call of the engine.
 
 Plain: a new session that ends with its connection, for a client without user name, will and properties, at a
-listener for anonymous clients, where it may publish and receive everything. ConnectHandler decides about all
-other clients, and about a plain one that a limit refuses.
+listener for anonymous clients without a tenant, where it may publish and receive everything. ConnectHandler
+decides about all other clients, and about a plain one that a limit refuses.
 
 Invariant: the answer and the state of the broker are those that ConnectHandler would give
 (tests/edge/broker/test_plain_connect.py compares both).
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edge.auth.interfaces import ClientInfo
+from edge.auth.tenant_names import MARK
 from edge.broker.authorization import NO_PEER, Authorization
 from edge.broker.connections import ConnectedClient, Connections
 from edge.broker.limits import BrokerLimits
@@ -58,6 +59,7 @@ class PlainConnects:
             or will is not None
             or properties is not None
             or not clean_start
+            or client_id.startswith(MARK)
             or not 0 < len(client_id) <= min(CLIENT_ID_MAX, limits.client_id_max_bytes // UTF8_MAX)
             or self._sessions.get(client_id) is not None
         ):

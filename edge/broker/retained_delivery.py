@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from edge.auth.interfaces import AllowedFilters, ClientInfo
-from edge.broker.owners import NO_OWNER, key_of
-from edge.broker.retained_authors import NO_AUTHOR, client_info_of_author
+from edge.auth.tenant_names import prefix_in
+from edge.broker.owners import NO_OWNER, key_of, owner_in
+from edge.broker.retained_authors import NO_AUTHOR, UNKNOWN_AUTHOR, client_info_of_author
 from edge.broker.router import Router
 from edge.broker.sessions import Session
 from edge.broker.sliced_work import Steps, at_once
@@ -176,13 +177,16 @@ class Retained:
         for record in records:
             if not record.flags & FLAG_RETAIN:
                 continue
-            topic = self._topic_of(record.key.decode("utf-8", "replace"))
+            name = record.key.decode("utf-8", "replace")
+            topic = self._topic_of(name)
             if topic is None:
                 continue
             flags = min(record.flags & FLAG_QOS, 2) | record.flags & FLAG_EXPIRY
             author = getattr(record, "author", NO_AUTHOR)
             client_info = client_info_of_author(author) if author else None
             owner = NO_OWNER if client_info is None else key_of(client_info)
+            if client_info is None and (prefix := prefix_in(name)):
+                owner, author = owner_in(prefix), UNKNOWN_AUTHOR
             parts = record.bytes(), flags, record.properties, record.timestamp_ns
             if self._engine.retain(topic, *parts, owner, author):
                 topics.add(topic)

@@ -1,7 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE: authorizes each filter, changes subscriptions, answers.
 
-Owns the answers; the router owns the subscriptions. A SUBSCRIBE is answered as a whole, after the access list
-has decided on each of its filters. Retained messages follow the SUBACK.
+Owns the answers; the router owns the subscriptions, whose filters have the full names of the client's tenant.
+A SUBSCRIBE is answered as a whole, after the access list has decided on each of its filters. Retained
+messages follow the SUBACK.
 
 A packet with only plain filters, the usual one, is one call of the engine. All others are handled as follows.
 A packet may have many filters, and a filter many topics. All work is therefore done in steps
@@ -14,12 +15,14 @@ even if its connection ends.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from operator import methodcaller
 
 from msgspec.structs import replace
 
 from edge.auth.interfaces import Answer
+from edge.auth.tenant_names import full_filter
 from edge.broker.authorization import Authorization
 from edge.broker.connections import ConnectedClient, Connections
 from edge.broker.deferred import DeferredDecisions
@@ -85,6 +88,8 @@ class SubscribeHandler:
         if first_byte == _SUBSCRIBE and len(body) <= PLAIN_BODY_MAX_BYTES:
             max_filters = min(packets.filters_max, PLAIN_FILTERS_MAX)
             plain = self._engine.plain_subscribe(body, client.version, max_filters)
+        if plain is not None and (prefix := client.client_info.prefix):
+            plain = plain[0], [prefix + topic_filter for topic_filter in plain[1]], plain[2]
         if plain is not None and self._may_add(client, plain[1]):
             yield from self._add_plain(client, *plain)
             return
@@ -97,6 +102,7 @@ class SubscribeHandler:
         more = plain_bytes(filters)
         return (
             self._is_plain(client)
+            and (not client.client_info.prefix or all(map(limits.topics.allow, filters)))
             and not self._clients.watchers
             and len(known) + len(filters) <= limits.subscriptions_max
             and session.filters_bytes + more <= limits.subscriptions_max_bytes
@@ -135,8 +141,16 @@ class SubscribeHandler:
             packet = yield from unsubscribe_steps(first_byte, body, client.version, packets)
             remove = self._router.unsubscribing
         if self._engine.is_open(client.connection):
+            packet = self._with_full_filters(client, packet)
             removed = yield from remove(client.session, packet.topic_filters)
             yield from self._answer_unsubscribe(client, packet, removed)
+
+    def _with_full_filters(self, client: ConnectedClient, packet: Unsubscribe) -> Unsubscribe:
+        prefix = client.client_info.prefix
+        if not prefix:
+            return packet
+        full = tuple(full_filter(prefix, topic_filter) for topic_filter in packet.topic_filters)
+        return replace(packet, topic_filters=full)
 
     def _is_plain(self, client: ConnectedClient) -> bool:
         """True if the routes of the client's session follow from its filters and their QoS only."""
@@ -149,7 +163,7 @@ class SubscribeHandler:
         if not self._engine.is_open(client.connection):
             return
         by_filter: dict[str, list[Subscription]] = {}
-        for subscription in map(self._granted, packet.subscriptions):
+        for subscription in self._granted(client, packet):
             by_filter.setdefault(subscription.topic_filter, []).append(subscription)
         answers: list[Answer] = []
         for topic_filter in by_filter:
@@ -159,10 +173,15 @@ class SubscribeHandler:
         then = partial(self._on_authorized, client, packet, by_filter)
         self._pending.then(client.connection, answers, False, then)
 
-    def _granted(self, subscription: Subscription) -> Subscription:
-        """The same subscription with its QoS limited to qos_max."""
+    def _granted(self, client: ConnectedClient, packet: Subscribe) -> Iterator[Subscription]:
+        """The subscriptions with their QoS limited to qos_max, and the full names of their filters."""
         max_qos: int = self._engine_limits.qos_max
-        return subscription if subscription.qos <= max_qos else replace(subscription, qos=max_qos)
+        prefix = client.client_info.prefix
+        for asked in packet.subscriptions:
+            granted = asked if asked.qos <= max_qos else replace(asked, qos=max_qos)
+            if prefix:
+                granted = replace(granted, topic_filter=full_filter(prefix, asked.topic_filter))
+            yield granted
 
     def _on_authorized(
         self,
@@ -197,7 +216,7 @@ class SubscribeHandler:
                 refused[topic_filter] = code
             why = why or reason_string
             yield
-        granted = map(self._granted, packet.subscriptions)
+        granted = tuple(self._granted(client, packet))
         codes = tuple(
             refused.get(subscription.topic_filter, ReasonCode(subscription.qos)) for subscription in granted
         )
@@ -208,7 +227,7 @@ class SubscribeHandler:
             yield from self._retained.send(client.session, topic_filter)
             yield
         if self._clients.watchers:
-            for subscription, code in zip(packet.subscriptions, codes, strict=True):
+            for subscription, code in zip(granted, codes, strict=True):
                 if not code.failed:
                     self._clients.notify_watchers(
                         methodcaller(

@@ -9,6 +9,8 @@ In a PATTERN `*` stands for any text, and the pattern must then match the whole 
 user and root may kick and forget. A client that was kicked may connect again: remove its user or its rights,
 and send SIGHUP, to keep it away. The former name of this verb, `sessions`, works too.
 
+A client of a tenant has the identifier $tenant/NAME/CLIENT_ID here.
+
 Exit status: 0 done, 2 wrong arguments, 3 no broker is reachable, 4 refused, with the reason.
 """
 
@@ -63,6 +65,7 @@ def _dropped(row: Row) -> str:
 
 COLUMNS = (
     text_column("client", "client_id"),
+    Column("tenant", lambda row: row["tenant"] or "-", lambda row: row["tenant"]),
     Column("user", lambda row: row["username"] or "-", lambda row: row["username"]),
     Column(
         "address",
@@ -98,6 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     state = parser.add_mutually_exclusive_group()
     state.add_argument("--connected", action="store_true", help="ls: only connected clients")
     state.add_argument("--away", action="store_true", help="ls: only sessions of absent clients")
+    parser.add_argument("--tenant", metavar="NAME", help="ls: only clients of this tenant")
     parser.add_argument("--dropping", action="store_true", help="ls: only clients that have lost messages")
     add_listing_arguments(parser, COLUMNS, "clients")
     add_runtime_argument(parser)
@@ -132,6 +136,8 @@ def _chosen(connection: Connection, arguments: argparse.Namespace) -> Iterator[R
     patterns = [name if "*" in name else f"*{name}*" for name in arguments.names]
     for row in all_clients(connection):
         texts = [row[name] or "" for name in _MATCHED]
+        if arguments.tenant is not None and row["tenant"] != arguments.tenant:
+            continue
         if patterns and not any(fnmatchcase(text, pattern) for text in texts for pattern in patterns):
             continue
         state = arguments.connected or arguments.away

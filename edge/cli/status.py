@@ -81,6 +81,7 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
         ago = seconds_in_words(dog["last_ago_s"])
         yield f"stalls   {count_in_words(dog['stalls'])}, the last {ago} ago: {dog['last']}"
     yield from _owner_lines(status["owners"])
+    yield from map(_tenant_line, status["tenants"])
     for ring_status in status["rings"]:
         yield from _ring_lines(ring_status, readers=readers)
     if status["zmq"]:
@@ -117,6 +118,18 @@ def _owner_lines(owners: dict[str, Any]) -> Iterator[str]:
                 f"{owner} {count_in_words(has)}" for owner, has in table_info["owners"].items()
             )
             yield f"most     {table} (room for {count_in_words(table_info['room'])}): {owner_texts}"
+
+
+def _tenant_line(tenant: dict[str, Any]) -> str:
+    refused = ", ".join(
+        f"{count_in_words(count)} {cause}" for cause, count in tenant["refused"].items() if count
+    )
+    return (
+        f"tenant   {tenant['name']}: {count_in_words(tenant['connections'])} connected, "
+        f"{count_in_words(tenant['sessions'])} sessions kept, {count_in_words(tenant['topics'])} topics, "
+        f"{count_in_words(tenant['retained'])} retained, {count_in_words(tenant['published'])} published, "
+        f"{count_in_words(tenant['rate_waits'])} waits for its rate, refused: {refused or 'nothing'}"
+    )
 
 
 def _ring_lines(ring: dict[str, Any], *, readers: bool) -> Iterator[str]:

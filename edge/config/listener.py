@@ -77,6 +77,9 @@ class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publish_rate_max: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
     """PUBLISH packets of one client per second, and in one burst. A faster client is read more slowly. Not
     set: no limit."""
+    tenant: str = ""
+    """Name of the [[tenant]] of all clients of this listener. Users and certificates of other tenants are
+    refused here. Empty: user and certificate decide."""
 
     @property
     def scheme(self) -> str:

@@ -16,7 +16,7 @@ Most = Annotated[int, Meta(ge=1, le=1 << 32)] | None
 
 
 class OwnerQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Quota of one user, in [quota.user], or of one address, in [quota.address]."""
+    """Quota of one user, in [quota.user], of one address, in [quota.address], or of one tenant."""
 
     connections_max: Most = None
     """Connections at once."""

@@ -25,6 +25,7 @@ from edge.config.directories import default_runtime_dir, default_state_dir, inst
 from edge.config.limits import Limits
 from edge.config.listener import Listener, Tls
 from edge.config.quota import OwnerQuota, Quota
+from edge.config.tenant import Tenant
 
 __all__ = [
     "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "AckGate", "Auth", "Bridge", "Config", "Consumers",
@@ -32,7 +33,7 @@ __all__ = [
     "Delayed",
     "Durability",
     "Limits", "Listener", "Local", "Log", "Metrics", "OwnerQuota", "Plugin", "Producer",
-    "Quota", "Sessions", "Stream", "Sys", "Tls", "Web", "Zmq",
+    "Quota", "Sessions", "Stream", "Sys", "Tenant", "Tls", "Web", "Zmq",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -490,6 +491,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Shares of one user or address in the tables of all clients."""
     auth: Auth = Auth()
     """Authentication and permissions."""
+    tenant: tuple[Tenant, ...] = ()
+    """Tenants: name spaces of clients that cannot reach each other."""
     sys: Sys = Sys()
     """Statistics on $SYS topics."""
     metrics: Metrics = Metrics()

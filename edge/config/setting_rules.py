@@ -15,6 +15,7 @@ from edge.config.listener import Listener, is_loopback
 from edge.config.listener_rules import listeners_are_safe, listeners_make_sense
 from edge.config.schema import RECORD_OVERHEAD_BYTES, RECORDS_PER_RING, RING_SHARE, Config, Durability
 from edge.config.setting_reader import Problems, shown
+from edge.config.tenant_rules import listeners_have_tenants, tenants_are_apart
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 
@@ -31,8 +32,8 @@ PORT_MAX = 65535
 
 
 def names_are_unique(config: Config, problems: Problems) -> None:
-    """Names of streams, producers and bridges, addresses of listeners and URLs of bridges are unique."""
-    for section in ("stream", "producer", "bridge"):
+    """Names of streams, producers, bridges, tenants, and addresses of listeners and bridges are unique."""
+    for section in ("stream", "producer", "bridge", "tenant"):
         names = [table.name for table in getattr(config, section)]
         for index, name, first in _repeated(names):
             path: Path = (section, index, "name")
@@ -310,6 +311,8 @@ RULES = (
     disk_steps_rise,
     caps_have_bytes,
     names_are_unique,
+    tenants_are_apart,
+    listeners_have_tenants,
     listeners_are_safe,
     listeners_make_sense,
     filters_are_valid,

@@ -44,6 +44,7 @@ class ConnectEngine(Protocol):
         window: int,
         packet_max_bytes: int,
         alias_max: int,
+        tenant: int,
         /,
     ) -> bool:
         """Send CONNACK, the `answer`, and deliver the records of a session to this connection from now on.
@@ -51,7 +52,8 @@ class ConnectEngine(Protocol):
 
         `after_journal`: as Engine.send_after_journal(). `publishes_all`, `receives_all`: the client has the
         right to every topic. `window`: QoS 1 and 2 messages in flight, at least 1. `packet_max_bytes`:
-        Maximum Packet Size, 0: none. `alias_max`: topic aliases that the broker may use.
+        Maximum Packet Size, 0: none. `alias_max`: topic aliases that the broker may use. `tenant`: number of
+        the client's tenant; 0: none.
         """
 
     def accept_new(
@@ -67,8 +69,9 @@ class ConnectEngine(Protocol):
         /,
     ) -> int:
         """As Engine.session_open() and accept(), for a client that counts for its address, has the right to
-        every topic, and has a session that ends with the connection. Returns the session. 0: the connection
-        has ended, or the address may have no further one; then nothing has happened, and nothing is counted.
+        every topic, no tenant, and a session that ends with the connection. Returns the session. 0: the
+        connection has ended, or the address may have no further one; then nothing has happened, and nothing
+        is counted.
         """
 
 

@@ -224,6 +224,12 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
     def owners_top(self, table: int, count: int, /) -> list[tuple[bytes, int]]:
         """Up to 64 owners and their parts of the table, largest first."""
 
+    def tenant_set(self, name: bytes, limits: tuple[int, ...], publish_rate_max: int, /) -> int:
+        """Add a tenant, or change its limits (by Table; 0: no limit). Returns its number, from 1 on."""
+
+    def tenant_stats(self, tenant: int, /) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
+        """Use and refusals by Table, PUBLISH packets handled, times a client waited for publish_rate_max."""
+
     def session_close(self, session: int, /) -> bool:
         """End a session, and close its connection."""
 

@@ -29,6 +29,7 @@ _READER = (*_RING, "reader")
 _LOG = ("log",)
 _BRIDGE = ("bridge",)
 _CONSUMER = ("consumer", "ring")
+_TENANT = ("tenant",)
 
 METRICS: Mapping[str, Metric] = {
     "brim_build_info": Metric("gauge", "Always 1; the labels name version and edge.", ("version", "edge_id")),
@@ -332,6 +333,43 @@ METRICS: Mapping[str, Metric] = {
     ),
     "brim_delayed_dropped_total": Metric(
         "counter", "Delayed messages dropped: invalid name, damaged, too large, lost.", ("cause",)
+    ),
+    # Consumers
+    # Tenants: all clients of one of them
+    "brim_tenant_connections": Metric(
+        "gauge", "Connections of the tenant.", _TENANT, "tenants[].connections"
+    ),
+    "brim_tenant_sessions": Metric(
+        "gauge", "Sessions of the tenant that outlast their connection.", _TENANT, "tenants[].sessions"
+    ),
+    "brim_tenant_subscription_bytes": Metric(
+        "gauge", "Memory for topic filters of the tenant.", _TENANT, "tenants[].subscription_bytes"
+    ),
+    "brim_tenant_topics": Metric(
+        "gauge", "Topics that messages of the tenant have created.", _TENANT, "tenants[].topics"
+    ),
+    "brim_tenant_retained": Metric(
+        "gauge", "Retained messages of the tenant.", _TENANT, "tenants[].retained"
+    ),
+    "brim_tenant_retained_bytes": Metric(
+        "gauge", "Memory for retained messages of the tenant.", _TENANT, "tenants[].retained_bytes"
+    ),
+    "brim_tenant_queue_bytes": Metric(
+        "gauge", "Memory for queued records of the tenant.", _TENANT, "tenants[].queue_bytes"
+    ),
+    "brim_tenant_messages_received_total": Metric(
+        "counter", "PUBLISH packets of the tenant.", _TENANT, "tenants[].published"
+    ),
+    "brim_tenant_rate_waits_total": Metric(
+        "counter",
+        "Times a client waited for publish_rate_max of its tenant.",
+        _TENANT,
+        "tenants[].rate_waits",
+    ),
+    "brim_tenant_refused_total": Metric(
+        "counter",
+        "Requests of the tenant's clients refused at a limit, by table, and clients of other tenants.",
+        (*_TENANT, "cause"),
     ),
     # Consumers
     "brim_consumer_lag_records": Metric("gauge", "Records that a consumer has not acknowledged.", _CONSUMER),

@@ -108,6 +108,10 @@ def page(status: Status) -> str:
             out.add("brim_delayed_dropped_total", delayed[cause], cause=cause)
     for bridge in status["bridges"]:
         _bridge(out, bridge)
+    for tenant in status.get("tenants", ()):
+        out.section("tenants[]", tenant, tenant=tenant["name"])
+        for cause, count in tenant["refused"].items():
+            out.add("brim_tenant_refused_total", count, tenant=tenant["name"], cause=cause)
     _consumers(out, status.get("consumers") or ())
     return out.text()
 

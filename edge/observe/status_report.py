@@ -131,8 +131,8 @@ class StatusReporter(Struct, eq=False):
 
     async def gathered(self, *, clients: bool = True) -> Status:
         """The whole report, or without the rows of clients, which take time in proportion to their number."""
-        nothing: tuple[dict[str, int], Status] = ({}, {})
-        counts, owners = await self._submit(self._of_broker, nothing)
+        nothing: tuple[dict[str, int], Status, list[Status]] = ({}, {}, [])
+        counts, owners, tenants = await self._submit(self._of_broker, nothing)
         rows, not_shown = await self._clients() if clients else ([], 0)
         mqtt = self._mqtt() | counts | {"refused": self.listener.broker.refused}
         # Topics of users: the $SYS topics are the broker's, and "retained" does not count them either.
@@ -148,6 +148,7 @@ class StatusReporter(Struct, eq=False):
             "mqtt": mqtt,
             "watchdog": self.watchdog(),
             "owners": owners,
+            "tenants": tenants,
             "clients": [shortened(asdict(row), TEXT_MAX) for row in rows],
             "clients_not_shown": not_shown,
             # Directories and files of the broker that were removed or replaced: key, path and remedy of each.
@@ -173,10 +174,10 @@ class StatusReporter(Struct, eq=False):
         await asyncio.wait([answer], timeout=ANSWER_S)
         return answer.result() if answer.done() else otherwise
 
-    def _of_broker(self) -> tuple[dict[str, int], Status]:
-        """Counters and owners. On the MQTT thread."""
+    def _of_broker(self) -> tuple[dict[str, int], Status, list[Status]]:
+        """Counters, owners and tenants. On the MQTT thread."""
         broker = self.listener.broker
-        return broker.counts(), broker.owners.top()
+        return broker.counts(), broker.owners.top(), broker.tenants.rows()
 
     async def _clients(self) -> tuple[list[ClientRow], int]:
         """Clients in trouble first, and the number of the others.
@@ -331,6 +332,7 @@ def _fitting(status: Status) -> Status:
         ("losses", lambda: [bridge.update(losses=[]) for bridge in status["bridges"]]),
         ("clients", lambda: status.update(clients=[])),
         ("places", lambda: [consumer.update(places=[]) for consumer in status["consumers"]]),
+        ("tenants", lambda: status.update(tenants=[])),
         ("rings", lambda: status.update(rings=[])),
         ("streams", lambda: status.update(streams=[])),
     ):

@@ -21,6 +21,7 @@ import msgspec
 
 from edge.auth.backend import AuthBackend, AuthFiles, scram_secret
 from edge.auth.rule_warnings import rule_warnings
+from edge.auth.tenants import Tenants
 from edge.broker.dispatcher import Broker
 from edge.broker.durability import Upstream, reason_code, refusal
 from edge.config.directories import DirectoryLock, make_directory
@@ -316,6 +317,7 @@ class MqttServer:
             authenticator=self.auth_backend.authenticator,
             enhanced=self.auth_backend.enhanced,
             access=self.auth_backend.access,
+            tenants=Tenants(self.config.tenant),
         )
         if self.delayed is not None:
             broker.router.delay_max_s = self.config.delayed.delay_max_s

@@ -115,6 +115,7 @@ class Listener:
             settings.packet_max_bytes,
             settings.redirect_to,
             certificates is not None or settings.proxy_protocol,
+            settings.tenant,
         )
         self.addresses.append(address)
         log.info("listening %s", pairs(at=address, anonymous=anonymous))

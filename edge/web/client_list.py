@@ -24,6 +24,7 @@ Row = dict[str, Any]
 SORTS = {
     "client": lambda row: row["client_id"],
     "user": lambda row: row["username"] or "\uffff",
+    "tenant": lambda row: row["tenant"] or "\uffff",
     "address": lambda row: row["address"] or "\uffff",
     "since": lambda row: -(row["since_s"] or 0),
     "subscriptions": lambda row: -row["subscriptions"],
@@ -49,7 +50,7 @@ class ClientList:
     ) -> tuple[list[Row], int, int]:
         """Rows from number `first` on, number of rows that match, and number of all clients.
 
-        `text`: part of the identifier, user or address. `state`: all, connected, away or dropping.
+        `text`: part of the identifier, user, address or tenant. `state`: all, connected, away or dropping.
         """
         rows = await self._all()
         chosen = [row for row in rows if _is_chosen(row, text.casefold(), state)]
@@ -86,5 +87,5 @@ def _is_chosen(row: Row, text: str, state: str) -> bool:
     if state == "dropping" and not row["dropped"]:
         return False
     return not text or any(
-        text in (row[name] or "").casefold() for name in ("client_id", "username", "address")
+        text in (row[name] or "").casefold() for name in ("client_id", "username", "address", "tenant")
     )

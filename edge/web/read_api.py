@@ -58,11 +58,20 @@ class ClientPage(Struct, frozen=True, forbid_unknown_fields=True):
     count: Count = 100
     """Rows of the page."""
     sort: Literal[
-        "client", "user", "address", "since", "subscriptions", "queued", "in_flight", "delivered", "dropped"
+        "client",
+        "user",
+        "tenant",
+        "address",
+        "since",
+        "subscriptions",
+        "queued",
+        "in_flight",
+        "delivered",
+        "dropped",
     ] = "client"
     """Column to sort by; numbers downwards."""
     text: Text = ""
-    """Part of the client identifier, user or address."""
+    """Part of the client identifier, user, address or tenant."""
     state: Literal["all", "connected", "away", "dropping"] = "all"
     """Only connected clients, only sessions of absent clients, or only clients that have lost messages."""
 

@@ -2,11 +2,13 @@
  *
  * Hostile client against the hot path: any bytes, in any pieces, in any version.  For libFuzzer.
  *
- *   input   byte 0: protocol level (3, 4, 5) and whether the client is trusted; byte 1: how long pieces are;
- *           the rest: what the client sends after its CONNECT was accepted
+ *   input   byte 0: protocol level (3, 4, 5), whether the client is trusted, and whether it and the second
+ *           client have tenants; byte 1: how long pieces are; the rest: what the client sends after its
+ *           CONNECT was accepted
  *
  * Python's part is played here: each unknown topic becomes known, or is denied or skipped, and
- * both the sender and a second client subscribe to it.  What is received is kept at the very end of memory
+ * both the sender and a second client subscribe to it, also if they are in different name spaces: nothing may
+ * be delivered then.  What is received is kept at the very end of memory
  * that may be read, so that AddressSanitizer sees one byte too many.
  */
 #include <sanitizer/asan_interface.h>
@@ -31,7 +33,7 @@ typedef struct play {
     uint32_t asked;
 } play;
 
-static mq_connection *client(play *play, uint8_t version, bool trusted, uint32_t window)
+static mq_connection *client(play *play, uint8_t version, bool trusted, uint32_t window, mq_tenant *tenant)
 {
     mq_connection *connection = mq_connection_open(play->engine, -1, 0);
     mq_session *session = mq_slab_take(&play->engine->sessions);
@@ -42,7 +44,8 @@ static mq_connection *client(play *play, uint8_t version, bool trusted, uint32_t
                                        .send_max_bytes = version == 5 ? 400 : 0,
                                        .alias_max = version == 5 ? 3 : 0,
                                        .version = version,
-                                       .trusted = trusted};
+                                       .trusted = trusted,
+                                       .tenant = tenant};
     mq_connection_attach(play->engine, connection, session, &settings);
     connection->known = true;
     return connection;
@@ -68,6 +71,8 @@ static void answer_topic(play *play, mq_connection *connection, const mq_event *
     if (event->detail != 0) { /* the name that an alias stands for */
         name = connection->aliases[event->detail - 1].name;
         length = connection->aliases[event->detail - 1].length;
+    } else if (connection->tenant != NULL) {
+        length = mq_tenant_full_name(play->engine, connection->tenant, name, length, &name);
     }
     if (asked % 11 == 0) {
         skip(connection, MQ_REASON_TOPIC_NAME_INVALID);
@@ -131,6 +136,19 @@ static void settle(play *play)
     }
 }
 
+/* Only topics of the sender's name space are stored, and only a client of the same one receives them. */
+static void check_tenants(const play *play, const mq_tenant *sender, const mq_tenant *other)
+{
+    for (uint32_t i = 0; i < play->engine->topics.created; i++) {
+        const mq_topic *topic = mq_slab_at(&play->engine->topics, i);
+        must(!(topic->item.generation & 1) || topic->retained == NULL ||
+                 topic->tenant == (sender == NULL ? 0 : sender->number),
+             "a retained message is in the name space of its publisher");
+    }
+    must(sender == other || play->other->session == NULL || play->other->session->delivered == 0,
+         "no message crosses");
+}
+
 /* Puts `count` bytes where they are wanted, with nothing readable behind them. */
 static void feed(play *play, const uint8_t *bytes, uint32_t count)
 {
@@ -180,8 +198,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     play.engine->now_ms = 1000;
     play.engine->now_ns = MADE_NS;
     play.ring = (uint16_t)mq_ring_add(play.engine, (mq_ring){.kind = MQ_RING_OWN, .writer = &writer});
-    play.sender = client(&play, versions[data[0] & 3], data[0] & 4, 4);
-    play.other = client(&play, data[0] & 8 ? 5 : 4, true, 65535);
+    static const uint64_t no_limits[MQ_OWNED];
+    mq_tenant *sender = data[0] & 16 ? mq_tenant_set(play.engine, "a", 1, no_limits, 0) : NULL;
+    const char *name = data[0] & 64 ? "a" : "b";
+    mq_tenant *other = data[0] & 32 ? mq_tenant_set(play.engine, name, 1, no_limits, 0) : NULL;
+    play.sender = client(&play, versions[data[0] & 3], data[0] & 4, 4, sender);
+    play.other = client(&play, data[0] & 8 ? 5 : 4, true, 65535, other);
     const uint8_t *at = data + 2, *end = data + size;
     uint32_t piece = data[1] ? data[1] : 65536;
     while (at < end && play.sender->stop == MQ_RUN) {
@@ -190,6 +212,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         at += count;
         settle(&play);
     }
+    check_tenants(&play, sender, other);
     mq_engine_free(play.engine);
     return 0;
 }

@@ -11,7 +11,7 @@ export function page() {
   const refreshSoon = later(() => refresh().catch(failed), 150);
   const pager = new Pager("client", refreshSoon);
   const again = () => { pager.reset(); refreshSoon(); };
-  const text = h("input", { type: "search", placeholder: "client, user or address", "aria-label": "Search clients", oninput: again });
+  const text = h("input", { type: "search", placeholder: "client, user, address or tenant", "aria-label": "Search clients", oninput: again });
   const state = h("select", { "aria-label": "State", onchange: again },
     [["all", "all"], ["connected", "connected"], ["away", "away"], ["dropping", "with losses"]].map(([value, name]) =>
       h("option", { value }, name)));
@@ -32,6 +32,7 @@ export function page() {
       onclick: () => details(row.client_id, refreshSoon) }, row.client_id || "(empty)") },
     { title: "State", text: (row) => h("span", { class: row.connected ? "pill good" : "pill" }, row.connected ? `MQTT ${row.protocol}` : "away") },
     { title: "User", sort: "user", text: (row) => row.username ?? "-", optional: true },
+    { title: "Tenant", sort: "tenant", text: (row) => row.tenant ?? "-", optional: true },
     { title: "Address", sort: "address", text: (row) => `${row.transport} ${row.address || "local"}`, optional: true, kind: "mono" },
     { title: "Since", sort: "since", text: (row) => ago(row.since_s), number: true, optional: true },
     { title: "Subscriptions", sort: "subscriptions", text: (row) => count(row.subscriptions), number: true, optional: true },

@@ -194,6 +194,7 @@ void mq_engine_free(mq_engine *engine)
     mq_slab_free(&engine->topics);
     mq_slab_free(&engine->subscription_ids);
     mq_owners_free(engine);
+    mq_tenants_free(engine);
     mq_subscriptions_free(engine);
     mq_streams_free(engine->streams, engine->stream_count);
     mq_trie_free(&engine->trie);
@@ -317,6 +318,7 @@ void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_sessi
     connection->idle_max_ms = settings->idle_max_ms;
     if (settings->idle_max_ms > 0 && engine->now_ms + settings->idle_max_ms < engine->next_deadline_ms)
         engine->next_deadline_ms = engine->now_ms + settings->idle_max_ms;
+    connection->tenant = settings->tenant;
     mq_rate_begin(engine, connection);
     connection->session = session;
     mq_connection_owned(engine, connection, mq_owner_reference(session->owner), MQ_OWNED_CONNECTIONS);

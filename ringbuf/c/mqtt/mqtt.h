@@ -37,6 +37,7 @@
  *   frame.c                 a position -> a PUBLISH frame in a connection's output
  *   topic_aliases.c         topic aliases of those frames (out/), and of a client's PUBLISHes (in/)
  *   owners.c                use of each shared table per user or address
+ *   tenants.c               name spaces of clients, and their use of each shared table
  *   slab.c                  items that never move, and their handles
  *   table.c                 hash tables that grow and shrink in small steps
  *   events.c                events for Python, and requests with retries
@@ -124,6 +125,7 @@ typedef struct mq_walk { /* iterator over a queue, oldest first; zeros to begin 
 
 typedef struct mq_owner mq_owner;
 typedef struct mq_author mq_author;
+typedef struct mq_tenant mq_tenant;
 
 /* A message kept outside any ring: a retained message, or a record that its ring has overwritten (spill.c,
  * log_backfill.c).  References are counted for the topic that retains it and for each entry that points to
@@ -228,6 +230,11 @@ struct mq_session {
 
 /* ---- connections ---- */
 
+typedef struct mq_rate { /* bucket of messages: rate_limit.c */
+    uint32_t rate_max;        /* messages per second; 0: any */
+    uint64_t credit, seen_ms; /* messages that may be sent at once, in thousandths, at that time */
+} mq_rate;
+
 typedef enum mq_stop { /* reason why parsing of a connection has stopped */
     MQ_RUN = 0,
     MQ_STOP_PYTHON, /* an event is with Python; continues at the next poll */
@@ -288,6 +295,7 @@ struct mq_connection {
     bool is_pending;     /* in loop->pending */
     bool last_allowed;
     bool pinged;    /* in this turn */
+    bool rate_limited; /* by its own bucket or, perhaps, that of its tenant */
     bool needs_barrier;     /* output after `barrier_bytes` depends on the journal: output_barrier.c */
     bool waits_for_sync;    /* in engine->sync_waiters */
     uint32_t barrier_bytes; /* bytes of `out` that wait until the journal is durable up to barrier_at */
@@ -320,8 +328,8 @@ struct mq_connection {
     uint32_t unfinished; /* unfinished QoS 1 and 2 exchanges that the client began */
     uint32_t alias_capacity;
     mq_alias *aliases;                  /* aliases set by the client: number n is at n - 1 */
-    uint32_t publish_rate_max;          /* messages per second; 0: any */
-    uint64_t rate_credit, rate_seen_ms; /* messages it may send at once, in thousandths, at that time */
+    mq_rate bucket;
+    mq_tenant *tenant;                  /* name space of the client; NULL: that of all clients without one */
     mq_owner *owner;                    /* charged for the connection in the table `owned_as`; NULL: none */
     uint8_t owned_as, listener;
     uint8_t address_family; /* AF_*; 0: none */
@@ -409,6 +417,9 @@ struct mq_engine {
     uint64_t appended_bytes; /* since outputs were last flushed */
     uint32_t policy;
     mq_slab topics, sessions, connections, subscription_ids, owners, subscriptions;
+    mq_tenant **tenants; /* by number - 1; NULL: none */
+    uint32_t tenant_count;
+    uint8_t *full_name; /* RB_KEY_MAX_BYTES: of the topic of one PUBLISH of a tenant's client */
     mq_table topic_table, ids_table, owner_table; /* by name, by value, by key */
     mq_table subscription_table;                  /* by filter and session */
     uint64_t quota_refused_to[MQ_OWNED]; /* handle of the last owner that was refused */
@@ -506,6 +517,7 @@ typedef struct mq_connection_settings {
     uint32_t alias_max;      /* topic aliases that may be used towards the client */
     uint8_t version;         /* protocol level: 3, 4, 5 */
     bool trusted;            /* may publish to any topic that is not reserved */
+    mq_tenant *tenant;       /* NULL: none */
 } mq_connection_settings;
 void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session,
                           const mq_connection_settings *settings);
@@ -562,6 +574,7 @@ void mq_authorize(mq_engine *engine, mq_connection *connection, const mq_topic *
 void mq_aliases_free(mq_connection *connection);
 
 /* rate_limit.c */
+void mq_rate_set(const mq_engine *engine, mq_rate *bucket, uint32_t rate_max); /* full, if changed */
 void mq_rate_begin(const mq_engine *engine, mq_connection *connection); /* CONNECT was accepted */
 
 /* acks.c */
@@ -569,6 +582,7 @@ void mq_acks_release(mq_engine *engine);
 void mq_acks_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to);
 
 #include "mqtt/owners.h"
+#include "mqtt/tenants.h"
 #include "mqtt/route/topics.h"
 
 /* queue.c */

@@ -58,7 +58,8 @@ enum {                        /* causes for a message not stored in a ring, or a
                                  queue timeout */
        MQ_DROP_DENIED = 4,    /* the client may not publish to that topic */
        MQ_DROP_TOPICS = 5,    /* the topic table was full of topics in use */
-       MQ_DROP_FORGED = 6,    /* a record of a producer ring that had changed since it was routed */
+       MQ_DROP_FORGED = 6,    /* a record of a producer ring that had changed since it was routed, or of
+                                 another tenant */
        MQ_DROP_TOO_LARGE = 7, /* longer than a packet may be */
        MQ_DROP_EXPIRED = 8,   /* its Message Expiry Interval had passed before it could be sent */
        MQ_DROP_TOPIC_NAME = 9,     /* longer or deeper than allowed */

@@ -4,6 +4,7 @@
  *
  * An owner is a logged-in user or an address (for IPv6 its /64), identified by its key
  * (edge/broker/owners.py).  It lives while a connection, session, topic or retained message references it.
+ * Its use counts for its tenant, too, which has limits of its own.
  *
  * The rule.  An owner may take more of a table if its use is then at most share_percent / (100 -
  * share_percent) times the free rest.  With 75, one owner gets at most three quarters of a table, the next
@@ -26,6 +27,13 @@ static uint32_t key_hash(const mq_engine *engine, const void *key, uint32_t leng
     return (uint32_t)(mq_hash(engine, key, length) >> 32);
 }
 
+/* True for the key of an address, also within a tenant. */
+static bool is_address(const uint8_t *key, uint32_t length)
+{
+    const uint8_t *end = *key == MQ_OWNER_OF_TENANT ? memchr(key, 0, length) : NULL;
+    return (end == NULL ? key : end + 1) < key + length && *(end == NULL ? key : end + 1) == MQ_OWNER_ADDRESS;
+}
+
 static mq_owner *owner_new(mq_engine *engine, const void *key, uint32_t length, uint32_t hash)
 {
     uint8_t *copy = malloc(length);
@@ -40,6 +48,8 @@ static mq_owner *owner_new(mq_engine *engine, const void *key, uint32_t length, 
     owner->key = copy;
     owner->length = length;
     owner->hash = hash;
+    owner->tenant = mq_tenant_of_owner(engine, copy, length);
+    owner->is_address = is_address(copy, length);
     return owner;
 }
 
@@ -171,6 +181,8 @@ static bool refused(mq_engine *engine, const mq_owner *owner, uint32_t table, bo
     if (full && (table == MQ_OWNED_RETAINED || table == MQ_OWNED_RETAINED_BYTES))
         return false;
     engine->counters.quota_refused[table]++;
+    if (owner != NULL && owner->tenant != NULL)
+        owner->tenant->refused[table]++;
     engine->quota_refused_to[table] = owner != NULL ? mq_handle(&owner->item) : 0;
     return false;
 }
@@ -186,9 +198,10 @@ static bool fits(const mq_engine *engine, const mq_owner *owner, uint32_t table,
 {
     if (is_full(engine, table, used) || owner == NULL)
         return !is_full(engine, table, used);
-    uint64_t own_max = engine->limits.owner_max[owner->key[0] == MQ_OWNER_ADDRESS][table];
+    uint64_t own_max = engine->limits.owner_max[owner->is_address][table];
     return (own_max == 0 || own <= own_max) &&
-           !exceeds_share(engine, table, own, room_of(engine, table) - used);
+           !exceeds_share(engine, table, own, room_of(engine, table) - used) &&
+           mq_tenant_has_quota(owner->tenant, table, own - owner->used[table]);
 }
 
 static bool within(mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t own, uint64_t used)
@@ -223,8 +236,11 @@ bool mq_owner_has_place(const mq_engine *engine, const mq_owner *owner)
 
 void mq_owner_use(mq_owner *owner, uint32_t table, int64_t more)
 {
-    if (owner != NULL)
-        owner->used[table] += (uint64_t)more;
+    if (owner == NULL)
+        return;
+    owner->used[table] += (uint64_t)more;
+    if (owner->tenant != NULL)
+        owner->tenant->used[table] += (uint64_t)more;
 }
 
 /* ---- owners of connections and sessions ---- */

@@ -7,13 +7,18 @@
 
 #include "mqtt/mqtt.h"
 
-enum { MQ_OWNER_ADDRESS = 'a' }; /* first byte of a key; any other is a user's */
+enum { /* first byte of a key; any other is a user's */
+    MQ_OWNER_ADDRESS = 'a',
+    MQ_OWNER_OF_TENANT = 't' /* NAME and 0 follow, and the key of the user or address */
+};
 
 struct mq_owner {
     mq_item item;
     uint32_t references;
     uint32_t length;
     uint32_t hash;
+    bool is_address;
+    mq_tenant *tenant; /* charged, too; NULL: none */
     uint8_t *key;
     uint64_t used[MQ_OWNED];
 };

@@ -79,12 +79,13 @@ PyObject *engine_accept(engine_object *self, args_t args, Py_ssize_t count)
     mq_connection *connection;
     mq_session *session;
     HELD_VIEW answer = {0};
-    unsigned long long version, idle_max_ms, window, send_max_bytes, alias_max;
-    if (take(count, 11) != 0 || view_of(args[2], &answer) != 0 ||
+    unsigned long long version, idle_max_ms, window, send_max_bytes, alias_max, tenant;
+    if (take(count, 12) != 0 || view_of(args[2], &answer) != 0 ||
         live_from(self, args[0], &connection) != 0 || session_from(self, args[1], &session) != 0 ||
         unsigned_of(args[4], 5, &version) != 0 || unsigned_of(args[5], UINT64_MAX, &idle_max_ms) != 0 ||
         unsigned_of(args[8], 65535, &window) != 0 || unsigned_of(args[9], UINT32_MAX, &send_max_bytes) != 0 ||
-        unsigned_of(args[10], 65535, &alias_max) != 0)
+        unsigned_of(args[10], 65535, &alias_max) != 0 ||
+        unsigned_of(args[11], self->engine->tenant_count, &tenant) != 0)
         return NULL;
     if (connection == NULL || session == NULL || session->connection != NULL || connection->version != 0)
         Py_RETURN_FALSE;
@@ -98,7 +99,8 @@ PyObject *engine_accept(engine_object *self, args_t args, Py_ssize_t count)
                                        .send_max_bytes = (uint32_t)send_max_bytes,
                                        .alias_max = (uint32_t)alias_max,
                                        .version = (uint8_t)version,
-                                       .trusted = args[6] == Py_True};
+                                       .trusted = args[6] == Py_True,
+                                       .tenant = mq_tenant_numbered(self->engine, (uint32_t)tenant)};
     mq_connection_attach(self->engine, connection, session, &settings);
     Py_RETURN_TRUE;
 }

@@ -315,8 +315,11 @@ static PyObject *event_data(const engine_object *self, const mq_event *event)
         const mq_alias *alias = &connection->aliases[event->detail - 1];
         return PyBytes_FromStringAndSize((const char *)alias->name, alias->length);
     }
-    return PyBytes_FromStringAndSize((const char *)connection->in.at + connection->in.start + event->at,
-                                     event->length);
+    const uint8_t *data = connection->in.at + connection->in.start + event->at;
+    uint32_t length = event->length;
+    if (event->kind == MQ_EVENT_TOPIC && connection->tenant != NULL)
+        length = mq_tenant_full_name(self->engine, connection->tenant, data, length, &data);
+    return PyBytes_FromStringAndSize((const char *)data, length);
 }
 
 static PyObject *events(engine_object *self, args_t args, Py_ssize_t count)
@@ -427,7 +430,7 @@ static PyMethodDef engine_methods[] = {
     {"events", FAST(events), "(queued=32) -> [(kind, connection, detail, data)]"},
     {"accept", FAST(engine_accept),
      "(connection, session, answer, after_journal, version, idle_max_ms, publishes_all, receives_all, "
-     "window, packet_max_bytes, alias_max) -> bool"},
+     "window, packet_max_bytes, alias_max, tenant) -> bool"},
     {"accept_new", FAST(engine_accept_new),
      "(connection, answer, author, version, idle_max_ms, window, queue_max, drop_newest) -> session, or 0"},
     {"send", FAST(send_at_once), "(connection, data) -> bool"},
@@ -455,6 +458,8 @@ static PyMethodDef engine_methods[] = {
     {"owner_may", FAST(engine_owner_may), "(owner, table, more) -> bool"},
     {"owner_refused", ONE(engine_owner_refused), "(table) -> (owner, it has) of the last refusal | None"},
     {"owners_top", FAST(engine_owners_top), "(table, count) -> [(owner, it has)], most first"},
+    {"tenant_set", FAST(engine_tenant_set), "(name, limits by table, publish_rate_max) -> number"},
+    {"tenant_stats", ONE(engine_tenant_stats), "(number) -> (used, refused, published, rate waits)"},
     {"session_close", ONE(engine_session_close), "(session) -> bool"},
     {"state", NONE(engine_state), "() -> {what: count or bool}: for a log line"},
     {"session_stats", ONE(engine_session_stats),

@@ -143,6 +143,10 @@ PyObject *engine_owner_may(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_owner_refused(engine_object *self, PyObject *argument);
 PyObject *engine_owners_top(engine_object *self, args_t args, Py_ssize_t count);
 
+/* py_tenants.c */
+PyObject *engine_tenant_set(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_tenant_stats(engine_object *self, PyObject *argument);
+
 /* py_queue.c */
 PyObject *engine_send_retained(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_stop_retained(engine_object *self, args_t args, Py_ssize_t count);

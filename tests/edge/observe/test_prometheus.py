@@ -20,7 +20,7 @@ from bridge.drain.status import BridgeState
 from edge.config.loader import parse
 from edge.errors import ConfigError
 from edge.observe.http_endpoint import AT_ONCE_MAX, Answer, HttpEndpoint
-from edge.observe.metric_families import METRICS
+from edge.observe.metric_families import METRICS, keys_of
 from edge.observe.prometheus import page
 from edge.observe.status_report import _ring_row
 from edge.transport.listen_sockets import bind_http
@@ -340,6 +340,7 @@ def everything() -> dict[str, Any]:
     found["mqtt"]["refused"] = {"not authorized": 1}
     return found | {
         "delayed": dict.fromkeys((*DELAYED, "refuses"), 1),
+        "tenants": [{"name": "acme", "refused": {"topics": 2}} | dict.fromkeys(keys_of("tenants[]"), 1)],
         "rings": [ring], "bridges": [bridge | {"losses": [loss]}], "watchdog": {"stalls": 1, "stalled_s": 0},
     }  # fmt: skip
 

@@ -66,7 +66,7 @@ static mq_topic *last_set(mq_connection *connection, mq_topic *topic, bool allow
 {
     connection->last_topic = topic;
     connection->last_generation = topic->item.generation;
-    connection->last_allowed = allowed && !topic->reserved;
+    connection->last_allowed = allowed && !topic->reserved && mq_tenant_has(connection, topic);
     return topic;
 }
 
@@ -113,7 +113,7 @@ bool mq_decides_permission(mq_engine *engine, mq_connection *connection)
 static mq_topic *decide(mq_engine *engine, mq_connection *connection, mq_topic *topic)
 {
     const mq_acl_rules *rules = connection->acl_rules;
-    uint32_t from = topic->delayed_from;
+    uint32_t from = topic->visible_from;
     bool allowed = mq_acl_rules_allow(rules, topic->name + from, topic->length - from);
     engine->turn_work += 1 + rules->count / RULES_PER_MESSAGE;
     cache(engine, connection, topic, allowed);

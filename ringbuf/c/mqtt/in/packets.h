@@ -9,7 +9,7 @@
  *   acl_rules.c      rules for that permission (acl_rules.h)
  *   topic_aliases.c  topic aliases of a client
  *   acks.c           acknowledgements of both directions
- *   rate_limit.c     publish rate limit of a client
+ *   rate_limit.c     publish rate limits of a client and of a tenant
  *   properties.c     MQTT 5 properties: check, and conversion for a record
  *   received_ids.c   identifiers received with QoS 2
  *

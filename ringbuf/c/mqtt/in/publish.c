@@ -68,6 +68,16 @@ static uint32_t read_version_5(mq_engine *engine, const uint8_t *at, const uint8
     return out->name_length == 0 && out->alias == 0 ? MQ_CLOSE_PROTOCOL : 0;
 }
 
+/* Give a topic of a tenant's client its full name.  0, or MQ_CLOSE_*. */
+static uint32_t complete_name(mq_engine *engine, const mq_connection *connection, publish *out)
+{
+    if (out->name_length == 0) /* an alias, which stands for a full name */
+        return 0;
+    const mq_tenant *tenant = connection->tenant;
+    out->name_length = mq_tenant_full_name(engine, tenant, out->name, out->name_length, &out->name);
+    return out->name_length == 0 ? MQ_CLOSE_TOO_LARGE : 0;
+}
+
 /* Read the packet.  0, or MQ_CLOSE_*. */
 static inline uint32_t read_publish(mq_engine *engine, const mq_connection *connection,
                                     const mq_packet *packet, publish *out)
@@ -93,9 +103,11 @@ static inline uint32_t read_publish(mq_engine *engine, const mq_connection *conn
     out->identifier = identifier;
     out->alias = 0;
     out->is_text = false;
-    if (connection->version == 5)
-        return read_version_5(engine, body + head, body + packet->length, out);
-    return name_length == 0 ? MQ_CLOSE_MALFORMED : 0; /* 4.7.3-1: no empty topic */
+    uint32_t cause = connection->version == 5
+                         ? read_version_5(engine, body + head, body + packet->length, out)
+                     : name_length == 0 ? MQ_CLOSE_MALFORMED /* 4.7.3-1: no empty topic */
+                                        : 0;
+    return cause == 0 && connection->tenant != NULL ? complete_name(engine, connection, out) : cause;
 }
 
 /* ---- acknowledgement ---- */
@@ -313,8 +325,8 @@ static mq_topic *find_or_request_topic(mq_engine *engine, mq_connection *connect
         mq_yield_to_python(engine, connection,
                            (mq_event){.kind = MQ_EVENT_TOPIC,
                                       .detail = publish->alias,
-                                      .at = (uint32_t)(publish->name - packet->start),
-                                      .length = publish->name_length},
+                                      .at = (uint32_t)(packet->body + 2 - packet->start),
+                                      .length = mq_uint16_at(packet->body)},
                            0);
     return topic;
 }
@@ -378,11 +390,10 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
 
 bool mq_on_publish(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
 {
-    bool limited = connection->publish_rate_max != 0;
-    if (limited && !mq_rate_admits(engine, connection))
+    if (connection->rate_limited && !mq_rate_admits(engine, connection))
         return false;
     bool consumed = serve_publish(engine, connection, packet);
-    if (limited && consumed)
+    if (connection->rate_limited && consumed)
         mq_rate_pay(connection);
     return consumed;
 }

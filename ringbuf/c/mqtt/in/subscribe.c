@@ -31,7 +31,7 @@ static bool filter_at(const mq_engine *engine, cursor *body, bool has_qos, mq_pl
     body->at += length;
     if (has_qos && (out->qos = *body->at++) > QOS_MAX)
         return false;
-    return mq_name_is_ordinary(engine, out->text, length);
+    return mq_name_is_ordinary(engine, out->text, length, 0);
 }
 
 /* Properties of MQTT 5 must be absent. */

@@ -90,14 +90,14 @@ static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_e
     return result;
 }
 
-/* Fast path for most deliveries: QoS 0, from an own ring, without properties, with room in the output.
- * False: not applicable, and nothing was done. */
+/* Fast path for most deliveries: QoS 0, from an own ring, without properties, with room in the output, and
+ * without tenants, whose names frame.c changes.  False: not applicable, and nothing was done. */
 static bool deliver_plain(mq_engine *engine, mq_connection *connection, const mq_entry *entry)
 {
     mq_bytes *out = &connection->out;
     bool is_v5 = connection->version == 5;
     if (entry->options & ~(uint32_t)MQ_OPTION_RETAIN || entry->where == MQ_NOWHERE ||
-        (is_v5 && (connection->alias_max | connection->send_max_bytes)))
+        engine->tenant_count > 0 || (is_v5 && (connection->alias_max | connection->send_max_bytes)))
         return false;
     const mq_ring *ring = engine->rings[mq_where_ring(entry->where)];
     uint64_t position = mq_where_position(entry->where);

@@ -164,16 +164,16 @@ mq_built mq_message_plan(mq_engine *engine, const mq_entry *entry, bool again, m
     return plan_in_memory(engine, rb_writer_record(ring->writer, position), again, out);
 }
 
-/* Check, after the copy, that the record is still valid and that `topic` is the one it was routed by.
- * `topic` is in this process's memory, unless it was omitted. */
+/* Check, after the copy, that the record is still valid and that `topic` is the one it was routed by, from
+ * byte `hidden` on.  `topic` is in this process's memory, unless it was omitted. */
 static mq_built check_producer_record(const mq_engine *engine, const mq_entry *entry, const mq_frame *frame,
-                                      const uint8_t *topic)
+                                      const uint8_t *topic, uint32_t hidden)
 {
     const mq_topic *routed = mq_slab_at(&engine->topics, entry->topic);
     if (!rb_reader_holds(frame->producer->reader, mq_where_position(entry->where)))
         return MQ_OVERRUN;
-    if (!(routed->item.generation & 1) || routed->length != frame->topic_length ||
-        memcmp(routed->name, topic, routed->length) != 0)
+    if (!(routed->item.generation & 1) || routed->length != hidden + frame->topic_length ||
+        memcmp(routed->name + hidden, topic, frame->topic_length) != 0)
         return MQ_FORGED;
     return MQ_BUILT;
 }
@@ -196,12 +196,28 @@ static void plan_properties(const mq_engine *engine, mq_connection *connection, 
         out->length -= out->topic_length;
 }
 
+/* Remove the prefix of the client's tenant from the topic.  False: the topic is in another name space, so the
+ * route to this client is wrong. */
+static bool hide_prefix(const mq_tenant *tenant, mq_frame *frame)
+{
+    if (tenant == NULL)
+        return !mq_is_of_tenants(frame->topic, frame->topic_length);
+    if (frame->topic_length <= tenant->prefix_length ||
+        memcmp(frame->topic, tenant->prefix, tenant->prefix_length) != 0)
+        return false;
+    frame->topic += tenant->prefix_length;
+    frame->topic_length -= tenant->prefix_length;
+    return true;
+}
+
 mq_built mq_frame_plan(mq_engine *engine, mq_connection *connection, const mq_entry *entry, bool again,
                        mq_frame *out)
 {
     mq_built found = mq_message_plan(engine, entry, again, out);
     if (found != MQ_BUILT)
         return found;
+    if (engine->tenant_count > 0 && !hide_prefix(connection->tenant, out))
+        return MQ_FORGED;
     out->length = 2 + out->topic_length + (entry->options & MQ_OPTION_QOS ? 2 : 0) + out->payload_length;
     if (connection->version == 5)
         plan_properties(engine, connection, entry, out);
@@ -269,7 +285,9 @@ mq_built mq_frame_put(mq_engine *engine, mq_connection *connection, const mq_ent
     const uint8_t *topic = is_named ? to : frame->topic;
     if (is_named)
         to = put_bytes(to, frame->topic, frame->topic_length);
-    mq_built still = frame->producer == NULL ? MQ_BUILT : check_producer_record(engine, entry, frame, topic);
+    mq_built still = frame->producer == NULL ? MQ_BUILT
+                                             : check_producer_record(engine, entry, frame, topic,
+                                                                     mq_hidden_bytes(connection));
     if (still != MQ_BUILT)
         return still;
     if (qos)

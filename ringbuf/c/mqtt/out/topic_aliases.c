@@ -19,12 +19,13 @@ static uint32_t alias_count(const mq_connection *connection)
     return connection->alias_max < MQ_ALIASES_OUT_MAX ? connection->alias_max : MQ_ALIASES_OUT_MAX;
 }
 
-/* Topic of `entry`, if the table's topic still has the name of the message. */
-static const mq_topic *topic_of(const mq_engine *engine, const mq_entry *entry, const mq_frame *frame)
+/* Topic of `entry`, if the table's topic still has the name of the message, from byte `hidden` on. */
+static const mq_topic *topic_of(const mq_engine *engine, const mq_entry *entry, const mq_frame *frame,
+                                uint32_t hidden)
 {
     const mq_topic *topic = mq_slab_at(&engine->topics, entry->topic);
-    return topic != NULL && topic->item.generation & 1 && topic->length == frame->topic_length &&
-                   memcmp(topic->name, frame->topic, topic->length) == 0
+    return topic != NULL && topic->item.generation & 1 && topic->length == hidden + frame->topic_length &&
+                   memcmp(topic->name + hidden, frame->topic, frame->topic_length) == 0
                ? topic
                : NULL;
 }
@@ -34,7 +35,7 @@ void mq_alias_choose(const mq_engine *engine, mq_connection *connection, const m
 {
     uint32_t count = alias_count(connection), sets = count < WAYS ? 1 : count / WAYS;
     uint32_t first = entry->topic % sets * WAYS, end = count - first < WAYS ? count : first + WAYS;
-    const mq_topic *topic = topic_of(engine, entry, frame);
+    const mq_topic *topic = topic_of(engine, entry, frame, mq_hidden_bytes(connection));
     if (topic == NULL)
         return;
     if (connection->aliases_out == NULL) {

@@ -17,10 +17,10 @@
 #define LEVEL_BYTES_MIN 4u
 
 /* See [MQTT-3.3.2-2] and [MQTT-4.7.3]. */
-bool mq_name_is_ordinary(const mq_engine *engine, const char *name, uint32_t length)
+bool mq_name_is_ordinary(const mq_engine *engine, const char *name, uint32_t length, uint32_t visible_from)
 {
     uint32_t levels = 1;
-    if (length == 0 || length > engine->topic_max_bytes || *name == '$')
+    if (length <= visible_from || length > engine->topic_max_bytes || name[visible_from] == '$')
         return false;
     for (uint32_t i = 0; i < length; i++) {
         if (name[i] == '+' || name[i] == '#' || name[i] == 0)
@@ -45,11 +45,20 @@ static bool receives(const mq_engine *engine, const mq_match *match)
     return true;
 }
 
+/* True if the name is ordinary for the client: the visible part, after the prefix of its tenant. */
+static bool is_ordinary_for(const mq_engine *engine, const mq_connection *client, const void *name,
+                            uint32_t length)
+{
+    uint32_t hidden = mq_hidden_bytes(client);
+    return length > hidden && (hidden == 0 || memcmp(name, client->tenant->prefix, hidden) == 0) &&
+           mq_name_is_ordinary(engine, name, length, hidden);
+}
+
 mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,
                        bool *exceeds_quota)
 {
-    uint16_t ring = mq_name_is_ordinary(engine, name, length) ? mq_ring_of_partition(engine, name, length)
-                                                              : 0;
+    bool ordinary = is_ordinary_for(engine, session->connection, name, length);
+    uint16_t ring = ordinary ? mq_ring_of_partition(engine, name, length) : 0;
     if (ring == 0 || mq_journal_is_short(engine))
         return NULL;
     *exceeds_quota = !mq_owner_may(engine, session->owner, MQ_OWNED_TOPICS, 1);

@@ -65,6 +65,8 @@ static bool grow(mq_engine *engine, mq_topic *topic)
 
 bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t options)
 {
+    if (topic->tenant != 0 && topic->delayed_from > 0) /* $delayed/SECONDS/$tenant/...: for no subscriber */
+        return true;
     if (topic->route_count == topic->route_capacity && !grow(engine, topic))
         return false;
     topic->routes[topic->route_count++] = (mq_route){

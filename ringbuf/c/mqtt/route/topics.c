@@ -44,12 +44,13 @@ static uint64_t name_bytes(const uint8_t *name, uint32_t length)
     return length + (levels > LEVELS_FREE ? (uint64_t)(levels - LEVELS_FREE) * LEVEL_BYTES : 0);
 }
 
-/* Start of the third level of a name; 0: the name has fewer levels. */
-static uint16_t third_level(const uint8_t *name, uint32_t length)
+/* Set the fields that depend on the form of the name. */
+static void classify(const mq_engine *engine, mq_topic *topic)
 {
-    const uint8_t *end = name + length, *slash = memchr(name, '/', length);
-    slash = slash == NULL ? NULL : memchr(slash + 1, '/', (size_t)(end - slash - 1));
-    return slash == NULL ? 0 : (uint16_t)(slash + 1 - name);
+    uint32_t hidden;
+    topic->tenant = mq_tenant_of_topic(engine, topic->name, topic->length, &hidden);
+    topic->delayed_from = topic->reserved ? 0 : (uint16_t)mq_topic_delayed_from(topic->name, topic->length);
+    topic->visible_from = hidden > 0 ? (uint16_t)hidden : topic->delayed_from;
 }
 
 mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t ring, bool reserved)
@@ -79,7 +80,7 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     topic->length = (uint16_t)length;
     topic->ring = ring;
     topic->reserved = reserved;
-    topic->delayed_from = !reserved && length > 0 && *copy == '$' ? third_level(copy, length) : 0;
+    classify(engine, topic);
     topic->used = true;
     topic->hash = hash;
     topic->key_hash = rb_crc32c(0, name, length);

@@ -49,10 +49,11 @@ mq_topics_result mq_topics_match(mq_engine *engine, const char *filter, uint32_t
                                  uint64_t branches_max, uint32_t **topics, uint32_t *count);
 
 /* new_topics.c */
-/* True for a valid name of a topic, not reserved and within the limits; also as a filter. */
-bool mq_name_is_ordinary(const mq_engine *engine, const char *name, uint32_t length);
-/* Make a topic that the client of `session` may publish to.  NULL: Python must decide, or its owner may have
- * no more topics. */
+/* True for a valid name of a topic, not reserved and within the limits; also as a filter.  Clients see the
+ * part from `visible_from` on. */
+bool mq_name_is_ordinary(const mq_engine *engine, const char *name, uint32_t length, uint32_t visible_from);
+/* Make a topic that the connected client of `session` may publish to.  NULL: Python must decide, or its owner
+ * may have no more topics. */
 mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,
                        bool *exceeds_quota);
 

@@ -1,0 +1,70 @@
+"""Tenants: the tenant of each client.
+
+Owns the rule. A listener, the user and the certificate of a client may each name a tenant. They must name the
+same one, otherwise the client is refused. A client that none of them names has no tenant, and never reaches
+one. Only verified users and certificates count. Tenants are fixed at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from edge.auth.interfaces import ClientInfo
+from edge.config.tenant import Tenant
+
+__all__ = ["NO_TENANTS", "Tenants"]
+
+
+class Tenants:
+    """All configured tenants. The number of a tenant is its place, from 1 on; 0: no tenant."""
+
+    def __init__(self, settings: Iterable[Tenant] = ()) -> None:
+        self.settings = tuple(settings)
+        self._numbers = {tenant.name: number for number, tenant in enumerate(self.settings, 1)}
+        self._by_user = _Names((tenant.name, tenant.users) for tenant in self.settings)
+        self._by_certificate = _Names((tenant.name, tenant.certificates) for tenant in self.settings)
+        # Clients refused because they belong to another tenant than their listener or certificate.
+        self.refused = dict.fromkeys(self._numbers, 0)
+
+    def __iter__(self) -> Iterator[Tenant]:
+        return iter(self.settings)
+
+    def __bool__(self) -> bool:
+        return bool(self.settings)
+
+    def number(self, name: str) -> int:
+        """Number of a tenant; 0: "", or not configured."""
+        return self._numbers.get(name, 0)
+
+    def of(self, client_info: ClientInfo, listener_tenant: str) -> str | None:
+        """Tenant of an accepted client; "": no tenant; None: it belongs to more than one."""
+        named = {listener_tenant} if listener_tenant else set()
+        if client_info.verified and client_info.identity is not None:
+            named |= self._by_user.tenants(client_info.identity)
+        if client_info.certificate is not None:
+            named |= self._by_certificate.tenants(client_info.certificate)
+        if len(named) > 1:
+            self.refused[min(named)] += 1
+            return None
+        return named.pop() if named else ""
+
+
+class _Names:
+    """Tenants by the names of users or certificates; NAME* stands for all names that begin with NAME."""
+
+    def __init__(self, by_tenant: Iterable[tuple[str, Iterable[str]]]) -> None:
+        self._exact: dict[str, str] = {}
+        self._beginnings: list[tuple[str, str]] = []
+        for tenant, patterns in by_tenant:
+            for pattern in patterns:
+                if pattern.endswith("*"):
+                    self._beginnings.append((pattern[:-1], tenant))
+                else:
+                    self._exact[pattern] = tenant
+
+    def tenants(self, name: str) -> set[str]:
+        found = {tenant for beginning, tenant in self._beginnings if name.startswith(beginning)}
+        return found | {self._exact[name]} if name in self._exact else found
+
+
+NO_TENANTS = Tenants()

@@ -1,0 +1,49 @@
+"""Tenant usage: the limits of each tenant in the engine, and what its clients use, for reports.
+
+Owns nothing: edge.auth.tenants has the tenants, the engine their accounts (ringbuf/c/mqtt/tenants.c). Figures
+are by configured tenant, so their number is bounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edge.auth.tenants import Tenants
+from edge.broker.owners import limits_in
+from edge.engine.engine import Engine, Table
+
+__all__ = ["TenantUsage"]
+
+# An accepted connection counts for CONNECTIONS; those before belong to no tenant.
+_TABLES = tuple(table for table in Table if table is not Table.OPENING)
+
+
+class TenantUsage:
+    """Usage of tenants. On the broker's thread."""
+
+    def __init__(self, engine: Engine, tenants: Tenants) -> None:
+        """Add the tenants to the engine, which must have none."""
+        self._engine = engine
+        self._tenants = tenants
+        for tenant in tenants:
+            number = engine.tenant_set(
+                tenant.name.encode(), limits_in(tenant.quota), tenant.publish_rate_max or 0
+            )
+            assert number == tenants.number(tenant.name)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each tenant: use and limit of each table, refusals, publications."""
+        return [self._row(tenant.name, limits_in(tenant.quota)) for tenant in self._tenants]
+
+    def _row(self, name: str, limits: tuple[int, ...]) -> dict[str, Any]:
+        used, refused, published, rate_waits = self._engine.tenant_stats(self._tenants.number(name))
+        return {
+            "name": name,
+            **{table.name.lower(): used[table] for table in _TABLES},
+            "published": published,
+            "rate_waits": rate_waits,
+            "limits": {table.name.lower(): limits[table] for table in _TABLES if limits[table]},
+            # by cause: at a limit of the tenant, its users or its addresses; clients of other tenants
+            "refused": {table.words: refused[table] for table in _TABLES}
+            | {"other tenant": self._tenants.refused[name]},
+        }

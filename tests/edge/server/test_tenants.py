@@ -1,0 +1,118 @@
+"""Tenants of a broker process: ports, delayed messages, kills, local readers, commands and metrics."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import brim as brim_api
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    Properties,
+    PubAck,
+    Publish,
+    ReasonCode,
+    Subscribe,
+    Subscription,
+    Version,
+)
+from tests.support.brim_process import BrimProcess
+from tests.support.mqtt_socket import RawClient, SocketClient
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+KEPT = Properties(session_expiry_interval_s=600)
+
+
+def broker_of(runtime: Path, directory: Path) -> tuple[BrimProcess, int, int, int]:
+    """A broker with the tenants a and b, and the ports of a, b and the metrics."""
+    a, b, metrics = free_port(), free_port(), free_port()
+    settings = f"""
+[delayed]
+enabled = true
+[metrics]
+listen = "127.0.0.1:{metrics}"
+[[tenant]]
+name = "a"
+[tenant.quota]
+connections_max = 2
+[[tenant]]
+name = "b"
+[[listener]]
+port = {a}
+tenant = "a"
+[[listener]]
+port = {b}
+tenant = "b"
+"""
+    return BrimProcess(runtime, directory, settings, bridge=False), a, b, metrics
+
+
+def brim(broker: BrimProcess, *words: str) -> str:
+    command = [sys.executable, "-m", "edge", *words, "--runtime-dir", str(broker.runtime_dir)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def rows(broker: BrimProcess, *words: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in brim(broker, *words, "--json").splitlines()]
+
+
+def test_delayed_messages_and_sessions_of_tenants_survive_a_kill(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    broker, a, b, _ = broker_of(runtime_directory, tmp_path)
+    with broker:
+        for port in (a, b, broker.port):
+            with SocketClient(port, "dev", properties=KEPT) as client:
+                client.send(Subscribe(1, (Subscription("#", 1),)))
+                client.packet()
+        with SocketClient(a, "p") as client:
+            client.send(
+                Publish("$delayed/1/x", b"late", 1, packet_id=1), Publish("x", b"now", 1, packet_id=2)
+            )
+            assert {type(client.packet()), type(client.packet())} == {PubAck}
+        broker.kill()
+    with broker:
+        with SocketClient(a, "dev", properties=KEPT, clean_start=False) as client:
+            assert client.session_present
+            found = [client.publish() for _ in range(2)]
+            assert [(it.topic, bytes(it.payload)) for it in found] == [("x", b"now"), ("x", b"late")]
+        for port in (b, broker.port):
+            with SocketClient(port, "dev", properties=KEPT, clean_start=False) as client:
+                assert client.session_present
+                client.send(Publish("end", b"", 1, packet_id=1))
+                assert {type(packet) for packet in (client.packet(), client.packet())} == {Publish, PubAck}
+
+
+def test_operators_and_local_programs_see_tenants(runtime_directory: Path, tmp_path: Path) -> None:
+    broker, a, b, metrics = broker_of(runtime_directory, tmp_path)
+    with broker, SocketClient(a, "one") as one, SocketClient(a, "two") as two, SocketClient(b, "one"):
+        with brim_api.subscribe("$tenant/a/#", runtime_dir=broker.runtime_dir) as local:
+            one.send(Publish("pump/1", b"on", 1, retain=True, packet_id=1))
+            one.packet()
+            found = [(bytes(record.key), record.bytes()) for record in next(iter(local))]
+            assert found == [(b"$tenant/a/pump/1", b"on")]
+        refused = RawClient(a, Version.V5)
+        refused.send(Connect("three", version=Version.V5))
+        answer = refused.packet()
+        assert isinstance(answer, ConnAck)
+        assert answer.reason_code == ReasonCode.QUOTA_EXCEEDED
+        refused.close()
+        listed = rows(broker, "clients", "ls", "--tenant", "a")
+        assert sorted(row["client_id"] for row in listed) == ["$tenant/a/one", "$tenant/a/two"]
+        assert brim(broker, "retained", "ls", "$tenant/a/#").count("pump/1") == 1
+        status = brim(broker, "status")
+        assert "tenant   a: 2 connected" in status
+        assert "refused: 1 connections" in status
+        page = urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics").read().decode()
+        assert 'brim_tenant_connections{tenant="a"} 2' in page
+        assert 'brim_tenant_refused_total{tenant="a",cause="connections"} 1' in page
+        assert 'brim_tenant_connections{tenant="b"} 1' in page
+        brim(broker, "clients", "kick", "$tenant/a/two")
+        two.packet()
+        wait_until(lambda: "tenant   a: 1 connected" in brim(broker, "status"))
