@@ -347,7 +347,7 @@ class AckTracker:
         if lowest < NEVER and self._rules.ordered:
             self._rewind(int(lowest))
         self.counts.returned += returned
-        self._settle()
+        self._join_spans()
         return returned
 
     def drop_member(self, member: str, now_s: float, cause: str, *, counts: bool) -> None:
@@ -359,7 +359,7 @@ class AckTracker:
                 self._fail(span, now_s, cause, counts=counts, delay_s=0.0)
         if lowest < NEVER and self._rules.ordered:
             self._rewind(int(lowest))
-        self._settle()
+        self._join_spans()
 
     def expire(self, now_s: float) -> int:
         """Take back records that were not acknowledged in time. Returns their number."""
@@ -374,7 +374,7 @@ class AckTracker:
         if lowest < NEVER and self._rules.ordered:
             self._rewind(int(lowest))
         self.counts.expired += expired
-        self._settle()
+        self._join_spans()
         return expired
 
     def extend(self, member: str, now_s: float) -> None:
@@ -478,7 +478,7 @@ class AckTracker:
         self._spans[index : index + 1] = [*before, middle, *behind]
         return middle
 
-    def _settle(self) -> None:
+    def _join_spans(self) -> None:
         """Merge neighbours with equal state, so that the number of spans stays small."""
         self._trim()
         joined: list[Span] = []

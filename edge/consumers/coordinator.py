@@ -103,7 +103,7 @@ class _WaitingAnswer:
 
 
 class Coordinator:
-    """State of the coordinator. One thread, except for the work of `cold` and `outlet`."""
+    """State of the coordinator. One thread, except for the work of `log_reads` and `outlet`."""
 
     def __init__(
         self,
@@ -126,16 +126,16 @@ class Coordinator:
         self.also: list[Callable[[], float]] = []
         self._clock = clock
         self._outlet = outlet
-        self._cold = LogReadThread(wake, self._faults)
-        self._fetch_reader = FetchReader(registry, self._cold, clock)
+        self._log_reads = LogReadThread(wake, self._faults)
+        self._fetch_reader = FetchReader(registry, self._log_reads, clock)
         self._dead_letters = DeadLetterPublisher(
-            registry, self._cold, outlet, clock, self.counts, self._faults
+            registry, self._log_reads, outlet, clock, self.counts, self._faults
         )
         self._admin = GroupAdmin(registry)
         self._fetches: dict[str, _WaitingRequest] = {}  # by member
         self._waiting_answers: list[_WaitingAnswer] = []
         self._groups: dict[str, tuple[GroupInfo, ...]] = {}  # answers of this turn, by requested group
-        self._reads = PartitionReads(self._admin, self._cold, self.outbox, clock, self._answer)
+        self._reads = PartitionReads(self._admin, self._log_reads, self.outbox, clock, self._answer)
         self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
         self._publishing_to: dict[str, Quota] = {}  # by stream with sinks to wait for
         self._sinks_of = sinks_of
@@ -183,7 +183,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Write all changes, and close the journal and the thread."""
-        self._cold.close()
+        self._log_reads.close()
         self.registry.collect()
         try:
             self.registry.store.flush(sync=True)
@@ -222,7 +222,7 @@ class Coordinator:
         now_s = self._clock()
         self._groups.clear()
         self._more = False
-        self._cold.run()
+        self._log_reads.run()
         also_s = min((look() for look in self.also), default=IDLE_S)
         if now_s >= self._next_expiry_s:
             self._expire_all(now_s)
@@ -246,7 +246,7 @@ class Coordinator:
             self._fetches.pop(member.id, None)
         for partition in group.partitions.values():
             partition.tracker.expire(now_s)
-        group.settle()
+        group.complete_moves()
 
     def _pause_s(self, now_s: float) -> float:
         if self._more and self._fetches:
@@ -432,7 +432,7 @@ class Coordinator:
             text = f"what is refused of this {type(request).__name__.lower()} is more than {RUNS_MAX} runs"
             raise NotDone(text, "refused", "send fewer offsets in one request") from None
         if group.ordered and partition.successor is not None:
-            group.settle()
+            group.complete_moves()
         return Acked(request.id, *verdict)
 
     def _verdict(

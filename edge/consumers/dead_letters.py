@@ -71,14 +71,14 @@ class DeadLetterPublisher:
     def __init__(
         self,
         registry: GroupRegistry,
-        cold: LogReadThread,
+        log_reads: LogReadThread,
         outlet: Outlet,
         clock: Callable[[], float],
         counts: Counter[str],
         faults: Faults,
     ) -> None:
         self._registry = registry
-        self._cold = cold
+        self._log_reads = log_reads
         self._outlet = outlet
         self._clock = clock
         self._counts = counts
@@ -116,7 +116,7 @@ class DeadLetterPublisher:
             if not isinstance(records, Overwritten):
                 publish(records)
                 return
-        self._cold.read(entry.source, partition.epoch, span.first, BATCH_BYTES, count, publish)
+        self._log_reads.read(entry.source, partition.epoch, span.first, BATCH_BYTES, count, publish)
 
     def _take(
         self,

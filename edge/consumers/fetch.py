@@ -66,10 +66,10 @@ class LogReadThread:
         count: int | None,
         take: Callable[[RingRecords | OSError | None], None],
     ) -> None:
-        """Read records of the log. run() calls `take` with the result of Source.read_cold()."""
+        """Read records of the log. run() calls `take` with the result of Source.read_log()."""
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-consumers-cold")
-        future = self._thread.submit(source.read_cold, epoch, offset, limit_bytes, count)
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-consumers-log")
+        future = self._thread.submit(source.read_log, epoch, offset, limit_bytes, count)
         future.add_done_callback(partial(self._answer, take))
 
     def run(self) -> None:
@@ -132,9 +132,9 @@ NOTHING: Final = _Over.NOTHING
 class FetchReader:
     """Selects records for members."""
 
-    def __init__(self, registry: GroupRegistry, cold: LogReadThread, clock: Callable[[], float]) -> None:
+    def __init__(self, registry: GroupRegistry, log_reads: LogReadThread, clock: Callable[[], float]) -> None:
         self._registry = registry
-        self._cold = cold
+        self._log_reads = log_reads
         self._clock = clock
         self._may_log = LogThrottle(clock)
         self._scratch = Scratch()
@@ -247,16 +247,16 @@ class FetchReader:
             partition.idle = offer.end is None
         if not isinstance(records, Overwritten):
             return records
-        cold = self._look_in_log(partition, source, offer, limit_bytes)
-        if cold is None or (cold is not NOTHING and cold.offset < records.nearest):
-            return cold
+        logged = self._look_in_log(partition, source, offer, limit_bytes)
+        if logged is None or (logged is not NOTHING and logged.offset < records.nearest):
+            return logged
         return records
 
     def _look_in_log(
         self, partition: GroupPartition, source: RingSource, offer: Offer, limit_bytes: int
     ) -> RingRecords | Literal[_Over.NOTHING] | None:
         """Records that the log has for the offer. None: the read is under way."""
-        if source.cold is None:
+        if source.log is None:
             return NOTHING
         answer = self._take_answer(partition)
         if answer is not None and (answer.epoch, answer.offset) == (partition.epoch, offer.first):
@@ -267,7 +267,7 @@ class FetchReader:
         partition.reading = True
         take = partial(self._read, partition, partition.epoch, offer.first)
         limit_bytes = min(limit_bytes, COLD_MAX_BYTES)
-        self._cold.read(source, partition.epoch, offer.first, limit_bytes, offer.limit, take)
+        self._log_reads.read(source, partition.epoch, offer.first, limit_bytes, offer.limit, take)
         return None
 
     def _read(
@@ -284,12 +284,12 @@ class FetchReader:
 
     def _keep_answer(self, partition: GroupPartition, answer: LogAnswer) -> None:
         """Keep an answer of the log for the next fetch; above LOG_ANSWERS_MAX the oldest is read again."""
-        partition.cold = answer
+        partition.log_answer = answer
         self._answered[partition] = None
         if len(self._answered) > LOG_ANSWERS_MAX:
             self._take_answer(next(iter(self._answered)))
 
     def _take_answer(self, partition: GroupPartition) -> LogAnswer | None:
         self._answered.pop(partition, None)
-        answer, partition.cold = partition.cold, None
+        answer, partition.log_answer = partition.log_answer, None
         return answer

@@ -31,6 +31,6 @@ class GroupPartition:
     successor: str | None = None
     idle: bool = False  # no new records were found, and the ring has reported none since
     reading: bool = False  # a read of the log is under way
-    cold: LogAnswer | None = None  # answer of the log
+    log_answer: LogAnswer | None = None  # answer of the log
     publishing_dead_letters: bool = False  # dead letters of it are being published
     retry_s: float = 0.0  # no new attempt before this time: there was no room, or the log was unreadable

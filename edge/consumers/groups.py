@@ -130,9 +130,9 @@ class ConsumerGroup:
             highest = max((member.priority for member in self.members.values()), default=0)
             chosen = [member.id for member in self.members.values() if member.priority == highest]
             plan_moves(self.partitions, self.members, chosen)
-            self.settle()
+            self.complete_moves()
 
-    def settle(self) -> None:
+    def complete_moves(self) -> None:
         """Complete the moves of partitions without records in flight at their owner."""
         self.generation = complete_moves(self.partitions.values(), self.generation)
 

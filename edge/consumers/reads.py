@@ -60,13 +60,13 @@ class PartitionReads:
     def __init__(
         self,
         admin: GroupAdmin,
-        cold: LogReadThread,
+        log_reads: LogReadThread,
         outbox: Outbox,
         clock: Callable[[], float],
         answer: Callable[[bytes, Answer, list[bytes]], None],
     ) -> None:
         self._admin = admin
-        self._cold = cold
+        self._log_reads = log_reads
         self._outbox = outbox
         self._clock = clock
         self._send = answer
@@ -119,10 +119,10 @@ class PartitionReads:
         records: RingRecords | Overwritten | None = None
         if read.epoch == source.epoch:
             records = source.read(read.offset, limit_bytes)
-        if source.cold is not None and (read.epoch != source.epoch or isinstance(records, Overwritten)):
+        if source.log is not None and (read.epoch != source.epoch or isinstance(records, Overwritten)):
             self._of_log.take(read.peer, limit_bytes)
             take = partial(self._take_log, read, limit_bytes, records)
-            self._cold.read(source, read.epoch, read.offset, limit_bytes, None, take)
+            self._log_reads.read(source, read.epoch, read.offset, limit_bytes, None, take)
             return
         if records is None and read.epoch == source.epoch and self._wait(read):
             return

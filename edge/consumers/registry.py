@@ -209,7 +209,7 @@ class GroupRegistry:
             return False
         partition.epoch = following.epoch
         partition.tracker = AckTracker(following.first_offset, group.rules)
-        partition.idle, partition.cold = False, None
+        partition.idle, partition.log_answer = False, None
         self.put(group.name, partition.ring, following.epoch, following.first_offset)
         return True
 

@@ -21,7 +21,7 @@ from ringbuf.errors import Corrupt, OffsetGone, Overrun
 if TYPE_CHECKING:
     from persistence.read.log_reader import Epoch
 
-__all__ = ["ColdLog", "Overwritten", "RingRecords", "RingSource", "first_records"]
+__all__ = ["Overwritten", "ReadableLog", "RingRecords", "RingSource", "first_records"]
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ GAP_TRIES = 5  # for records that the log lists but does not return
 ATTEMPTS = 3  # if the ring overruns the cursor each time
 
 
-class ColdLog(Protocol):
+class ReadableLog(Protocol):
     """The part of a log reader that is used; persistence.LogReader has it."""
 
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int, /) -> list[Range]:
@@ -65,13 +65,13 @@ class Overwritten:
 
 
 class RingSource:
-    """One ring. Call read() on one thread; read_cold() may be called on another."""
+    """One ring. Call read() on one thread; read_log() may be called on another."""
 
-    def __init__(self, ring: Ring, cold: ColdLog | None = None) -> None:
+    def __init__(self, ring: Ring, log: ReadableLog | None = None) -> None:
         self.name = ring.name
         self.epoch = ring.epoch
         self.ring = ring
-        self.cold = cold
+        self.log = log
         self._reader = ring.reader(with_slot=False, start="latest")
         # place that the log does not return, and the number of attempts
         self._gap: tuple[tuple[int, int], int] = ((0, 0), 0)
@@ -102,7 +102,7 @@ class RingSource:
             return None
         return RingRecords(self.epoch, offset, sum(part.count for part in ranges), data)
 
-    def read_cold(
+    def read_log(
         self, epoch: int, offset: int, limit_bytes: int, count: int | None = None
     ) -> RingRecords | None:
         """Records of `epoch` in the log, from `offset` on or from the next existing one; None: there are
@@ -112,7 +112,7 @@ class RingSource:
         """
         ranges: list[Range] = []
         for range_read in (
-            self.cold.read(self.name, epoch, offset, limit_bytes) if self.cold is not None else ()
+            self.log.read(self.name, epoch, offset, limit_bytes) if self.log is not None else ()
         ):
             if ranges and range_read.offset != ranges[-1].offset + ranges[-1].count:
                 break  # a hole: the next read returns the records behind it
@@ -130,7 +130,7 @@ class RingSource:
 
         Raises OSError if the log lists records there: only GAP_TRIES times, because damage is permanent.
         """
-        known = self.cold.epochs(self.name) if self.cold is not None else []
+        known = self.log.epochs(self.name) if self.log is not None else []
         end = max((epoch_info.end_offset for epoch_info in known if epoch_info.epoch == epoch), default=0)
         if end <= offset:
             return
@@ -149,7 +149,7 @@ class RingSource:
         """All readable epochs, ascending: those of the log, and the ring's own at the end."""
         records = [
             epoch_info
-            for epoch_info in (self.cold.epochs(self.name) if self.cold else [])
+            for epoch_info in (self.log.epochs(self.name) if self.log else [])
             if epoch_info.epoch < self.epoch
         ]
         ends = self.ring.extremes()
@@ -170,10 +170,10 @@ class RingSource:
         """(epoch, offset) of the first record at or after that time, in ring or log. May read files."""
         self._reader.seek_time(timestamp_ns)
         offset = self._reader.offset
-        if self.cold is None or offset > self.ring.extremes().oldest_offset:
+        if self.log is None or offset > self.ring.extremes().oldest_offset:
             return self.epoch, offset
-        for epoch_info in self.cold.epochs(self.name):
-            records = self.cold.seek_time(self.name, epoch_info.epoch, timestamp_ns)
+        for epoch_info in self.log.epochs(self.name):
+            records = self.log.seek_time(self.name, epoch_info.epoch, timestamp_ns)
             if records < epoch_info.end_offset:
                 return epoch_info.epoch, records
         return self.epoch, offset

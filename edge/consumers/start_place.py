@@ -53,7 +53,7 @@ def unix_ns(moment: dt.datetime) -> int:
 
 def oldest_in(source: RingSource) -> tuple[int, int]:
     """(epoch, offset) of the oldest record in ring or log."""
-    if source.cold is None:
+    if source.log is None:
         return source.epoch, source.ends()[0]
     first = source.epochs()[0]
     return first.epoch, first.first_offset

@@ -19,7 +19,7 @@ from edge.consumers.dead_letters import Fate, Outgoing
 from edge.consumers.offset_store import OffsetStore
 from edge.consumers.protocol import PROTOCOL, VERSION, Answer, Message, RequestMessage
 from edge.consumers.registry import GroupRegistry, GroupSettings, RingEntry
-from edge.consumers.ring_source import ColdLog, RingSource
+from edge.consumers.ring_source import ReadableLog, RingSource
 from edge.consumers.server import ConsumersEndpoint
 from edge.consumers.start_place import start_place
 from edge.local.zmq_listener import ZmqListener
@@ -41,7 +41,7 @@ class Desk:
         settings: GroupSettings | None = None,
         files: Files | None = None,
         journal: Path | None = None,
-        cold: ColdLog | None = None,
+        log: ReadableLog | None = None,
         durability: Durability = Durability.PROCESS,
     ) -> None:
         self.now_s = 1000.0
@@ -49,7 +49,7 @@ class Desk:
         self.fates: Callable[[Outgoing], Fate] = lambda _: "stored"
         self.directory = directory
         self.journal = journal or directory
-        self._arguments = (settings or GroupSettings(), files or OsFiles(), cold, durability)
+        self._arguments = (settings or GroupSettings(), files or OsFiles(), log, durability)
         self.rings = [
             Ring.create(directory / f"some-{index}", capacity_bytes=1 << 16, epoch=1)
             for index in range(rings)
@@ -66,12 +66,12 @@ class Desk:
 
     def start(self) -> None:
         """A new life: from the content of the journal."""
-        settings, files, cold, durability = self._arguments
+        settings, files, log, durability = self._arguments
         store = OffsetStore(Journal(files, str(self.journal), "offsets"))
         registry = GroupRegistry(store, settings, lambda: int(self.now_s * 1e9))
         self._coordinator = Coordinator(registry, self._publish, clock=lambda: self.now_s)
         for ring in self.rings:
-            self.coordinator.add_ring(RingEntry(RingSource(ring, cold), "some", ("a/#",), durability, 1_000))
+            self.coordinator.add_ring(RingEntry(RingSource(ring, log), "some", ("a/#",), durability, 1_000))
 
     def end(self) -> None:
         """kill -9: nothing is written that has not been."""

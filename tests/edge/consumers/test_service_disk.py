@@ -80,18 +80,18 @@ def test_a_disk_that_fails_is_asked_again_and_keeps_no_processor_busy(runtime_di
 def test_an_answer_of_the_log_is_not_lost_while_others_are_given_out(runtime_directory):
     """As when the endpoint's thread has its turn between two instructions of the thread that reads."""
     taken: list[object] = []
-    cold = LogReadThread(lambda: None, Faults(Counter(), time.monotonic))
+    reads = LogReadThread(lambda: None, Faults(Counter(), time.monotonic))
 
-    class Interrupted(type(cold._answers)):  # type: ignore[misc]
+    class Interrupted(type(reads._answers)):  # type: ignore[misc]
         def append(self, answer):
-            cold.run()
+            reads.run()
             super().append(answer)
 
-    cold._answers = Interrupted()
+    reads._answers = Interrupted()
     with Ring.create(runtime_directory / "some-0", capacity_bytes=1 << 16, epoch=1) as ring:
         source = RingSource(ring)
-        cold.read(source, 1, 0, 1 << 16, None, taken.append)
-        cold.close()
-        cold.run()
+        reads.read(source, 1, 0, 1 << 16, None, taken.append)
+        reads.close()
+        reads.run()
         source.close()
     assert taken == [None]
