@@ -30,6 +30,11 @@ from ringbuf import Batch, Ring
 M = TypeVar("M", bound=Message)
 
 
+def texts(*numbers: int) -> list[bytes]:
+    """The numbers as payloads."""
+    return [str(number).encode() for number in numbers]
+
+
 class Desk:
     """`rings` of 64 KiB in `directory`.  Published dead letters and messages are in `published`."""
 

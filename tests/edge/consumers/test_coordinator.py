@@ -39,26 +39,10 @@ from edge.mqtt.errors import Version
 from edge.mqtt.primitives import Body
 from edge.mqtt.properties import In, Properties, decode_properties, record_properties
 from edge.rpc.protocol import encode
-from tests.support.consumer_desk import Desk
+from tests.support.consumer_desk import Desk, texts
 from tests.support.waiting import wait_until
 
 LEASE_S = 30.0
-
-
-@pytest.fixture
-def desk(runtime_directory):
-    with Desk(runtime_directory) as desk:
-        yield desk
-
-
-@pytest.fixture
-def wide(runtime_directory):
-    with Desk(runtime_directory, rings=4) as desk:
-        yield desk
-
-
-def texts(*numbers: int) -> list[bytes]:
-    return [str(number).encode() for number in numbers]
 
 
 # ---- one consumer ----

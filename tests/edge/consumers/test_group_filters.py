@@ -27,12 +27,6 @@ from tests.support.consumer_desk import Desk
 LEASE_S = 30.0
 
 
-@pytest.fixture
-def desk(runtime_directory):
-    with Desk(runtime_directory) as desk:
-        yield desk
-
-
 def records_of(desk: Desk, answer: Fetched) -> list[tuple[int, bytes]]:
     """(offset, topic) of every record in the frames, meant or not."""
     return [

@@ -14,12 +14,6 @@ from tests.support.consumer_desk import Desk, Talker
 LONG = DeliverySettings(lease_ms=120_000, tries_max=2, backoff_ms=1_000, backoff_max_ms=5_000)
 
 
-@pytest.fixture
-def desk(runtime_directory):
-    with Desk(runtime_directory) as desk:
-        yield desk
-
-
 def settings_of(desk: Desk, group: str = "g") -> dict[str, tuple[int, str]]:
     (info,) = desk.ask(Groups, GroupList, group).groups
     return {name: (setting.value, setting.source) for name, setting in info.settings.items()}

@@ -44,12 +44,6 @@ from tests.support.examples import examples
 U64_MAX = (1 << 63) - 1
 
 
-@pytest.fixture
-def desk(runtime_directory):
-    with Desk(runtime_directory) as desk:
-        yield desk
-
-
 def works(desk: Desk, group: str = "honest") -> None:
     """A consumer gets a record and acknowledges it."""
     ann = desk.member(group)

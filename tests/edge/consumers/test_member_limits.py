@@ -10,17 +10,13 @@ from brim import consumer
 from edge.consumers.protocol import Ack, Acked, Failed, Fetch, Fetched, GroupList, Groups, Join, Joined
 from edge.errors import InvalidArgument
 from edge.rpc.protocol import encode
-from tests.support.consumer_desk import Desk
+from tests.support.consumer_desk import Desk, texts
 
 
 @pytest.fixture
 def desk(runtime_directory):
     with Desk(runtime_directory, rings=2) as desk:
         yield desk
-
-
-def texts(*numbers: int) -> list[bytes]:
-    return [str(number).encode() for number in numbers]
 
 
 def joined(desk: Desk, filters: tuple[str, ...] = ("#",), **how: Any) -> str:

@@ -27,6 +27,7 @@ from edge.errors import BrokerUnreachable, InvalidArgument, Refused
 from edge.local.shm_subscription import Place
 from ringbuf import Ring
 from tests.support.brim_process import BrimProcess
+from tests.support.consumer_desk import texts
 from tests.support.waiting import PATIENCE_S, wait_until
 
 
@@ -48,10 +49,6 @@ def taken(reader: brim.PartitionReader, count: int) -> list[bytes]:
         assert batch is not None
         payloads += map(bytes, batch)
     return payloads
-
-
-def texts(*numbers: int) -> list[bytes]:
-    return [str(number).encode() for number in numbers]
 
 
 def test_a_reader_continues_at_the_place_that_the_program_kept(broker: BrimProcess) -> None:

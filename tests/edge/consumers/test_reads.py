@@ -12,12 +12,6 @@ from ringbuf import Batch
 from tests.support.consumer_desk import Desk
 
 
-@pytest.fixture
-def desk(runtime_directory):
-    with Desk(runtime_directory) as desk:
-        yield desk
-
-
 def offsets(desk: Desk, answer: Records) -> list[int]:
     if answer.batch is None:
         return []

@@ -11,24 +11,8 @@ from brim import consumer
 from edge.consumers.protocol import Failed, GroupList, Groups, Join
 from edge.consumers.start_place import unix_ns
 from edge.errors import InvalidArgument
-from tests.support.consumer_desk import Desk
+from tests.support.consumer_desk import texts
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def desk(runtime_directory):
-    with Desk(runtime_directory) as desk:
-        yield desk
-
-
-@pytest.fixture
-def wide(runtime_directory):
-    with Desk(runtime_directory, rings=4) as desk:
-        yield desk
-
-
-def texts(*numbers: int) -> list[bytes]:
-    return [str(number).encode() for number in numbers]
 
 
 def now_between() -> dt.datetime:
