@@ -55,7 +55,11 @@ def first_delivery(broker: Broker, count: int) -> Figure:
 
 
 def connects(broker: Broker, count: int) -> Figure:
-    """Connections made, per second; they stay until all are made."""
+    """Connections made, per second; they stay until all are made.
+
+    A connection costs the generator as much as it costs Mosquitto, so on two cores the generator bounds the
+    rate; the processor time is of the broker only.
+    """
     count = count // CONNECTS_SHARE // (SLOW_SHARE if broker.slow else 1)
     cpu_s = broker.cpu_s()
     with Generator(LoadTarget(port=broker.port), dataclasses.replace(CONNECTS, publishers=count)) as crowd:

@@ -159,25 +159,11 @@ static void pause_accepting(mq_loop *loop, int number, uint32_t ms, bool waits_f
     mq_loop_set_interest(loop->epoll, EPOLL_CTL_DEL, loop->listeners[number], 0, 0);
 }
 
-/* Number of connections to accept now.  accept4() makes a socket before it looks into the queue, so a call
- * that finds none costs as much as one that does.  The number therefore begins with 1, and doubles while the
- * listener is ready in round after round. */
-static uint32_t accepts_of(mq_loop *loop, int number)
-{
-    uint64_t round = loop->engine->counters.wakeups;
-    uint32_t accepts_max = mq_events_waiting(loop->engine) > 0 ? ACCEPT_FEW : ACCEPT_BATCH;
-    uint32_t before = loop->accept_round[number] + 1 == round ? loop->accepts[number] : 0;
-    uint32_t accepts = before > 0 ? 2 * before : 1;
-    loop->accept_round[number] = round;
-    loop->accepts[number] = accepts < accepts_max ? accepts : accepts_max;
-    return loop->accepts[number];
-}
-
 void mq_accept_some(mq_loop *loop, int number, bool refuses)
 {
     mq_engine *engine = loop->engine;
-    uint32_t accepts = accepts_of(loop, number);
-    for (uint32_t i = 0; i < accepts; i++) {
+    int accepts_max = mq_events_waiting(engine) > 0 ? ACCEPT_FEW : ACCEPT_BATCH;
+    for (int i = 0; i < accepts_max; i++) {
         struct sockaddr_storage address = {0};
         socklen_t length = sizeof address;
         if (!refuses && listener_full(engine, number)) {

@@ -16,8 +16,6 @@ struct mq_loop {
     int listeners[MQ_LISTENERS_MAX];          /* -1: none */
     uint64_t rest_until_ms[MQ_LISTENERS_MAX]; /* 0: accepting */
     bool waits_for_place[MQ_LISTENERS_MAX];   /* paused because it is full */
-    uint64_t accept_round[MQ_LISTENERS_MAX];  /* counters.wakeups when it was last ready */
-    uint32_t accepts[MQ_LISTENERS_MAX];       /* connections that were to be accepted then */
     bool called;
     mq_list read_paused; /* connections removed from epoll's readable events */
     uint32_t unread; /* number of them that only the broker can resume */
