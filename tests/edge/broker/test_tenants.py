@@ -345,6 +345,16 @@ def test_access_rules_decide_about_visible_names() -> None:
         assert other.publishes() == []
 
 
+def test_the_rules_of_the_engine_decide_about_visible_names() -> None:
+    """Without a subscriber the engine makes the topics, without a request to Python."""
+    rules = AccessRules([AccessRule(Access.WRITE, "in/%c/#", is_pattern=True)])
+    with bench_of(access=rules) as bench:
+        client = bench.client5("dev", listener=A)
+        names = ("in/dev/1", "in/dev/2", "in/other/1")
+        client.send(*(Publish(name, b"", 1, packet_id=1) for name in names))
+        assert codes(client) == [ReasonCode.NO_MATCHING_SUBSCRIBERS] * 2 + [DENIED]
+
+
 class Recorder(Anybody):
     """An access list that allows all and records each request."""
 
