@@ -120,7 +120,7 @@ class OffsetStore:
     def __init__(self, journal: Journal) -> None:
         self.groups: dict[str, GroupState] = {}
         self.unreadable = 0  # bodies in an unknown format
-        self.moved: set[str] = set()  # rings with a place that flush() must write
+        self.moved: set[str] = set()  # rings of groups with a change that flush() must write
         self._journal = journal
         self._waiting: list[Body] = []
         for data in journal.recover():
@@ -214,8 +214,9 @@ class OffsetStore:
     def _note(self, body: Body) -> None:
         if isinstance(body, PlaceBody):
             self.moved.add(body.ring)
-        elif isinstance(body, GoneBody) and body.group in self.groups:
-            self.moved.update(self.groups[body.group].places)
+        else:
+            group = self.groups.get(body.name if isinstance(body, GroupBody) else body.group)
+            self.moved.update(group.places if group is not None else ())
         self._apply(body)
         if not self._journal.broken:  # otherwise the next file holds the whole state
             self._waiting.append(body)

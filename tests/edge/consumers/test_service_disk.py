@@ -12,10 +12,11 @@ import pytest
 
 from edge.config.schema import Durability
 from edge.consumers.append_log import Journal
+from edge.consumers.delivery_settings import DeliverySettings
 from edge.consumers.faults import Faults
 from edge.consumers.fetch import LogReadThread
 from edge.consumers.offset_store import OffsetStore
-from edge.consumers.protocol import Done, Forget, Reset
+from edge.consumers.protocol import Done, Forget, Reset, SetGroup
 from edge.consumers.ring_source import RingSource
 from ringbuf import Ring
 from tests.support.consumer_desk import Desk
@@ -45,6 +46,24 @@ def test_where_a_group_is_put_outlives_a_power_cut_like_the_records(runtime_dire
         assert {store.groups["g"].places["some-0"].floor for store in after_power_cuts(disk)} == {0}
         desk.ask(Forget, Done, "g")
         assert not any(store.groups for store in after_power_cuts(disk))
+
+
+def test_settings_of_an_operator_outlive_a_power_cut_like_the_records(runtime_directory, disk):
+    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability=Durability.DISK) as desk:
+        desk.member("g")
+        desk.ask(SetGroup, Done, "g", DeliverySettings(lease_ms=7))
+        assert {store.groups["g"].operator.lease_ms for store in after_power_cuts(disk)} == {7}
+
+
+def test_settings_of_an_operator_are_synced_in_time_at_interval(runtime_directory, disk):
+    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability=Durability.INTERVAL) as desk:
+        desk.member("g")
+        desk.turn(2.0)
+        desk.turn(2.0)
+        desk.ask(SetGroup, Done, "g", DeliverySettings(lease_ms=7))
+        assert desk.coordinator.turn() <= 1.0
+        desk.turn(1.0)
+        assert {store.groups["g"].operator.lease_ms for store in after_power_cuts(disk)} == {7}
 
 
 def test_where_a_group_is_put_is_synced_in_time_at_interval(runtime_directory, disk):
