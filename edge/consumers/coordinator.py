@@ -337,17 +337,15 @@ class Coordinator:
                 self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
 
     def _join(self, request: Join) -> Answer:
-        settings = self.registry.settings
-        group = self.registry.open(request)
-        for earlier in [
-            member
-            for member in group.members.values()
-            if request.instance and member.instance == request.instance
-        ]:
-            self._end(group, earlier)
-        if len(group.members) >= settings.members_max:
-            text = f"group {group.name} has {len(group.members)} members, as many as members_max allows"
+        known = self.registry.groups.get(request.group)
+        members = list(known.members.values()) if known is not None else []
+        replaced = [member for member in members if request.instance and member.instance == request.instance]
+        if len(members) - len(replaced) >= self.registry.settings.members_max:
+            text = f"group {request.group} has {len(members)} members, as many as members_max allows"
             raise NotDone(text, "full", "stop some, or raise consumers.members_max")
+        group = self.registry.open(request)  # changes settings of the group, so it follows all refusals
+        for earlier in replaced:
+            self._end(group, earlier)
         now_s, session_s = self._clock(), request.session_ms / 1000
         member = Member(
             os.urandom(8).hex(),

@@ -8,6 +8,7 @@ import pytest
 from edge.config.schema import Consumers
 from edge.consumers.delivery_settings import LIMITS, DeliverySettings
 from edge.consumers.protocol import Done, Failed, GroupList, Groups, Join, Joined, Leave, SetGroup
+from edge.consumers.registry import GroupSettings
 from edge.rpc.protocol import encode
 from tests.support.consumer_desk import Desk, Talker
 
@@ -79,6 +80,15 @@ def test_a_member_with_other_settings_is_refused_and_learns_both_values(desk):
     assert desk.ask(Join, Joined, "g", ("a/#",), settings=DeliverySettings(tries_max=7)).lease_ms == 60_000
     assert settings_of(desk)["tries_max"] == (7, "members")
     assert first.member
+
+
+def test_a_member_for_whom_there_is_no_room_changes_no_settings(runtime_directory):
+    with Desk(runtime_directory, settings=GroupSettings(members_max=1)) as desk:
+        desk.ask(Join, Joined, "g", ("a/#",), instance="first")
+        assert "members_max" in refusal(desk, LONG)
+        assert settings_of(desk)["lease_ms"] == (30_000, "broker")
+        again = desk.ask(Join, Joined, "g", ("a/#",), instance="first", settings=LONG)
+        assert again.lease_ms == 120_000
 
 
 def test_the_next_member_of_an_empty_group_sets_its_settings(desk):
