@@ -5,6 +5,7 @@ Owns the reading of `systemctl show`. Changes only the environment and the user 
 
 from __future__ import annotations
 
+import argparse
 import grp
 import os
 import pwd
@@ -13,7 +14,6 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from edge.config.directories import INSTANCE, instance
@@ -112,20 +112,36 @@ def parse_properties(text: str) -> SystemdService | None:
     None: it is not installed, does not run Brim, or has a user or group that does not exist.
     """
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    words = shlex.split(values.get("ExecStart", "").partition("argv[]=")[2].partition(" ; ")[0])
+    words = _words(values.get("ExecStart", "").partition("argv[]=")[2].partition(" ; ")[0])
     if values.get("LoadState") != "loaded" or "run" not in words or not values.get("RuntimeDirectory"):
         return None
     user = values.get("User") or "root"
     directory = values["RuntimeDirectory"].split()[0]
     state = (values.get("StateDirectory") or directory).split()[0]
-    configs = [Path(word) for flag, word in pairwise(words) if flag in {"-c", "--config"}]
     with suppress(KeyError):
         pwd.getpwnam(user)
-        config = configs[-1] if configs else None
         group, more = values.get("Group", ""), tuple(values.get("SupplementaryGroups", "").split())
         _group_ids([*([group] if group else []), *more])
         places = Path("/run", directory), Path("/var/lib", state)
-        return SystemdService(values["Id"], user, config, *places, group, more)
+        return SystemdService(values["Id"], user, _config_in(words), *places, group, more)
+    return None
+
+
+def _words(command: str) -> list[str]:
+    """Words of a command line. systemd does not quote what it shows, so a quote may have no partner."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
+
+
+def _config_in(words: Sequence[str]) -> Path | None:
+    """The configuration file that a command line names, in each form that `brim run` accepts."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("-c", "--config", type=Path)
+    with suppress(argparse.ArgumentError):
+        config: Path | None = parser.parse_known_args(words)[0].config
+        return config
     return None
 
 

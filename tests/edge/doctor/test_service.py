@@ -34,6 +34,14 @@ def test_a_service_names_its_user_its_configuration_and_its_directories() -> Non
     assert (service.runtime_dir, service.state_dir) == (Path("/run/brim"), Path("/var/lib/brim"))
 
 
+@pytest.mark.parametrize("option", ["-c ", "-c", "--config=", "--config "])
+@pytest.mark.parametrize("file", ["/etc/brim/press.toml", "/etc/brim/joe's.toml"])
+def test_a_service_names_its_configuration_in_each_form_of_the_option(option: str, file: str) -> None:
+    service = parse_properties(SHOWN.replace("--config /etc/brim/brim.toml", option + file))
+    assert service is not None
+    assert service.config == Path(file)
+
+
 def test_an_absent_service_and_one_of_another_program_are_none() -> None:
     assert parse_properties("Id=brim.service\nLoadState=not-found\n") is None
     assert parse_properties(SHOWN.replace("argv[]=/usr/bin/brim run", "argv[]=/usr/bin/brim web")) is None
