@@ -69,6 +69,10 @@ class Paho:
         self.client.publish(topic, payload, qos, retain, **more).wait_for_publish(PATIENCE_S)
 
     def stop(self) -> None:
-        """Say goodbye, and end the thread."""
+        """Say goodbye, end the thread, and let the client be freed by its reference count.
+
+        As part of a cycle its sockets could be collected before it closes them: a ResourceWarning.
+        """
         self.client.disconnect()
         self.client.loop_stop()
+        self.client.on_message = self.client.on_connect = self.client.on_subscribe = None
