@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -11,7 +12,7 @@ import pytest
 
 from edge.broker.deferred import SLICE_S, DeferredDecisions
 from edge.broker.sliced_work import Steps, at_once
-from edge.engine.engine import counters_of
+from edge.engine.engine import CloseCause, counters_of, limits_of
 from edge.engine.loop import Loop
 from edge.mqtt import (
     Connect,
@@ -32,6 +33,7 @@ from tests.support.mqtt_bench import Bench
 
 MIB = 1 << 20
 SUBSCRIBERS = 128
+SURPLUS = 20
 MESSAGES = 150
 TURNS = 1_000  # a client without its bytes by then has been refused
 ROUND_BYTES = 6 * MIB  # poll() flushes up to three times, 2 MiB each, about
@@ -52,6 +54,7 @@ class Rounds:
         self._bench, self._down = bench, down
         self.loop = Loop(bench.engine)
         self.counters = counters_of(bench.engine)
+        self.limits = limits_of(bench.engine)
         server = socket.socket(socket.AF_UNIX)
         server.bind("")  # a free name without a file
         server.listen(SUBSCRIBERS)
@@ -69,10 +72,15 @@ class Rounds:
         self._bench.broker.tick()
         return int(self.counters.bytes_out) - before
 
+    def knock(self) -> socket.socket:
+        """A socket that is connected, and waits to be accepted."""
+        here = socket.socket(socket.AF_UNIX)
+        here.connect(self._address)
+        return here
+
     def client(self, name: str, *filters: str) -> socket.socket:
         """A connected client, of which the answers are read."""
-        here = self._down.enter_context(socket.socket(socket.AF_UNIX))
-        here.connect(self._address)
+        here = self._down.enter_context(self.knock())
         here.sendall(encode(Connect(name, keep_alive_s=0)))
         expected = 4
         if filters:
@@ -209,3 +217,16 @@ def test_a_mistake_in_a_late_filter_ends_the_connection_and_adds_no_subscription
         assert isinstance(client.answer(), Disconnect)
         assert not client.is_open
         assert bench.broker.router.subscription_count == 0
+
+
+def test_clients_beyond_connections_max_are_refused_in_one_round() -> None:
+    with rounds() as there, ExitStack() as down:
+        there.client("c")
+        there.limits.connections_max = 1
+        waiting = [down.enter_context(there.knock()) for _ in range(SURPLUS)]
+        refused_before = there.counters.closed[CloseCause.LIMIT]
+        while (refused := there.counters.closed[CloseCause.LIMIT] - refused_before) == 0:
+            there.turn()
+            there.turn()  # with other work, the loop is awake more often than it refuses
+            time.sleep(0.001)
+        assert refused == len(waiting)
