@@ -398,13 +398,14 @@ void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 
 /* ---- time ---- */
 
-/* Continue the connections of `list`; those added meanwhile wait for the next call. */
-static void continue_connections(mq_engine *engine, mq_list *list)
+/* Continue the connections of `list`, from number `first` on, then those before it; those added meanwhile
+ * wait for the next call. */
+static void continue_connections(mq_engine *engine, mq_list *list, uint32_t first)
 {
     mq_list walked = *list;
     *list = engine->spare_list;
     for (uint32_t i = 0; i < walked.count; i++) {
-        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
+        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[(first + i) % walked.count]);
         if (connection == NULL)
             continue;
         connection->is_ready = false;
@@ -445,12 +446,13 @@ void mq_engine_step(mq_engine *engine)
         mq_acks_release(engine);
     mq_reap_barrier(engine);
     if (engine->ready.count > 0)
-        continue_connections(engine, &engine->ready);
+        continue_connections(engine, &engine->ready, 0);
     if (engine->blocked.count > 0)
-        continue_connections(engine, &engine->blocked);
+        continue_connections(engine, &engine->blocked, 0);
     if (engine->now_ms >= engine->limited_due_ms) {
         engine->limited_due_ms = MQ_NEVER;
-        continue_connections(engine, &engine->limited);
+        /* The first one goes to the end: otherwise it would get all that a shared bucket has, each time. */
+        continue_connections(engine, &engine->limited, 1);
     }
     if (engine->input_read_ms >= engine->next_deadline_ms)
         mq_keep_alive_expire(engine);

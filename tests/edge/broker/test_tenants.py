@@ -467,6 +467,19 @@ def test_clients_of_a_tenant_share_its_rate_and_lose_nothing() -> None:
         assert row_of(bench, "b")["rate_waits"] == 0
 
 
+def test_a_client_that_floods_its_tenant_does_not_keep_the_others_from_publishing() -> None:
+    with bench_of(Tenant("a", publish_rate_max=100)) as bench:
+        flood, quiet = bench.client("f", listener=A), bench.client("q", listener=A)
+        flood.send(*(Publish("flood", b"x") for _ in range(1_000)))
+        for number in range(3):
+            quiet.send(Publish("quiet", b"x"))
+            bench.settle(100)
+            bench.settle(100)
+            topics = [topic for topic, _ in bench.records()]
+            assert topics.count("$tenant/a/quiet") == number + 1
+            assert topics.count("$tenant/a/flood") < 200
+
+
 def test_nothing_is_counted_any_more_when_all_clients_have_left() -> None:
     with bench_of(engine=EngineLimits(topics_max=100)) as bench:
         wire = bench.client5("c", listener=A, expiry_s=5)
