@@ -144,6 +144,10 @@ class GroupAdmin:
             names = ", ".join(self._registry.rings)
             raise NotDone(f"there is no ring {request.ring}", "unknown", f"the rings are {names}")
         source = entry.source
+        if request.epoch is not None and request.epoch > source.epoch:
+            text = f"ring {source.name} is in epoch {source.epoch}, not yet in {request.epoch}"
+            hint = "the state of the broker was removed since that place was read; start at the oldest record"
+            raise NotDone(text, "refused", hint)
         if request.offset is not None:
             return entry, source.epoch if request.epoch is None else request.epoch, request.offset
         if request.time_ns is not None:

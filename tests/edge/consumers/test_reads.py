@@ -37,6 +37,12 @@ def test_a_read_with_filters_has_only_records_that_match_and_goes_past_the_other
     assert (answer.batch, answer.next_offset, desk.frames) == (None, 6, [])
 
 
+def test_a_place_of_an_earlier_state_of_the_broker_is_refused_with_both_epochs(desk):
+    answer = desk.ask(Read, Failed, "some-0", epoch=5, offset=100)
+    assert (answer.code, answer.error) == ("refused", "ring some-0 is in epoch 1, not yet in 5")
+    assert "oldest" in answer.hint
+
+
 def test_a_read_at_the_end_waits_for_a_record_and_no_longer_than_it_says(desk):
     begin(desk, 700, epoch=1, offset=0)
     assert desk.answer_to(700) is None
