@@ -48,7 +48,9 @@ log = logging.getLogger(__name__)
 
 ReaderStart = Literal["oldest", "latest"] | dt.datetime | Mapping[str, Place | tuple[int, int]]
 
-PATIENCE_S = 2.0  # in addition to the time of a read; after that the broker counts as dead
+PATIENCE_S = 2.0  # for the rings; after that the broker counts as dead
+# in addition to the time of a read: a read of the log may wait for those of other readers, on a slow disk
+READ_PATIENCE_S = 30.0
 MAX_WAIT_MS = 500
 RINGS_S = 2.0  # between two requests for the rings
 RETRY_S = 0.2  # after an answer without progress
@@ -140,7 +142,8 @@ class ReaderCore:
             if not partition.request and partition.waiting is None and now_s >= partition.retry_s
         ]
         for request in requests:
-            patience_s = PATIENCE_S + (MAX_WAIT_MS / 1000 if isinstance(request, Read) else 0)
+            is_read = isinstance(request, Read)
+            patience_s = READ_PATIENCE_S + MAX_WAIT_MS / 1000 if is_read else PATIENCE_S
             self._under_way[request.id] = now_s + patience_s
         return requests
 
@@ -176,11 +179,12 @@ class ReaderCore:
         partition = self._reads.pop(answer.id)
         partition.request = 0
         if isinstance(answer, Records):
-            if not self._take_records(partition, answer, frames) and now_s < deadline_s - PATIENCE_S:
+            if not self._take_records(partition, answer, frames) and now_s < deadline_s - READ_PATIENCE_S:
                 partition.retry_s = now_s + RETRY_S  # the broker has no room for another read that waits
         elif isinstance(answer, Failed):
             partition.retry_s, partition.answered = now_s + RETRY_S, True
             if answer.code != "full":
+                partition.retry_s = now_s + RINGS_S
                 log.warning("reader refused %s", pairs(ring=partition.ring, reason=answer.error))
 
     def leave(self) -> None:

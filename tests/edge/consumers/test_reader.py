@@ -14,6 +14,7 @@ import brim
 import brim.asyncio
 from edge.consumers.protocol import (
     BatchInfo,
+    Code,
     Failed,
     Read,
     Records,
@@ -219,11 +220,13 @@ def test_an_answer_without_progress_that_comes_at_once_is_not_repeated_at_once(c
 
 def test_a_full_broker_is_given_time_and_an_unknown_ring_too(conversation: Any) -> None:
     talk = conversation()
-    for code in ("full", "unknown", "refused"):
+    pauses: dict[Code, float] = {"full": 0.3, "unknown": 2.1, "refused": 2.1}
+    for code, pause_s in pauses.items():
         read = talk.reads()["r-0"]
         talk.core.take(Failed(read.id, "no", code), [], talk.now_s)
+        talk.now_s += pause_s - 0.2
         assert talk.reads() == {}
-        talk.now_s += 0.3
+        talk.now_s += 0.2
 
 
 def test_a_broker_that_does_not_answer_is_requested_again_at_the_same_place(conversation: Any) -> None:
@@ -234,9 +237,24 @@ def test_a_broker_that_does_not_answer_is_requested_again_at_the_same_place(conv
     assert talk.core.next_batch(talk.now_s).next == Place(1, 1)
     assert talk.reads()["r-0"].offset == 1
     talk.now_s += 3.0
+    assert [type(it) for it in talk.requests()] == [Rings]
+    talk.now_s += 3.0
     again = talk.requests()
     assert {type(it) for it in again} == {Rings, Read}
     assert [it.offset for it in again if isinstance(it, Read)] == [1]
+
+
+def test_a_read_of_a_slow_log_is_neither_repeated_nor_dropped_while_the_broker_answers(
+    conversation: Any,
+) -> None:
+    talk = conversation()
+    read, rings = talk.reads()["r-0"], (RingInfo("r-0", "some", 1, 0, 0),)
+    for _ in range(10):
+        talk.now_s += 2.1
+        (request,) = talk.requests()
+        talk.core.take(RingList(request.id, rings), [], talk.now_s)
+    talk.core.take(Records(read.id, 1, 7), [], talk.now_s)
+    assert talk.core.places() == {"r-0": Place(1, 7)}
 
 
 def test_damaged_records_are_lost_and_the_reader_continues_behind_them(conversation: Any) -> None:
