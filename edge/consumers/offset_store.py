@@ -214,7 +214,7 @@ class OffsetStore:
     def _note(self, body: Body) -> None:
         if isinstance(body, PlaceBody):
             self.moved.add(body.ring)
-        else:
+        elif isinstance(body, GroupBody | GoneBody):
             group = self.groups.get(body.name if isinstance(body, GroupBody) else body.group)
             self.moved.update(group.places if group is not None else ())
         self._apply(body)
