@@ -79,7 +79,7 @@ SHOWN = {  # a regular expression in the output of the commands that begin so; t
     "brim bridge backfill": "plant",
     "brim bridge pause": "paused",
     "brim bridge resume": "resumed",
-    "brim bridge skip": "plant",
+    "brim bridge skip": "plant|nothing waits",  # the bridge may have drained everything
     "brim bridge status": "0 lost",
     "brim check": "no mistakes",
     "brim clients": "sensor-1",

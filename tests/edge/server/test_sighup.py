@@ -93,7 +93,7 @@ def test_a_hangup_does_not_start_a_broker_with_a_broken_configuration(
 ) -> None:
     with ModuleChild("edge", *arguments(runtime_directory, tmp_path, "broken = = 1\n")) as broker:
         status, _, log = broker.wait()
-    assert (status, "not TOML" in log) == (2, True)
+    assert (status, "not TOML" in log) == (78, True)
 
 
 SLOW_END = """
