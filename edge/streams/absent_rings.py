@@ -49,5 +49,8 @@ def absent_rings(
                 log.warning("ring of a removed stream not usable %s", pairs(file=file, reason=error))
                 continue
             opened.callback(ring.close)
+            if ring.name != file.stem:
+                log.warning("ring of a removed stream ignored: a copy of %s %s", ring.name, pairs(file=file))
+                continue
             rings.append(ring)
         yield rings
