@@ -216,18 +216,10 @@ class ConnectHandler:
 
         A client keeps what it already has: a connection that it takes over, a session that continues.
         """
-        owner = key_of(client_info)
-        own_session = known if known is not None and key_of(known.client_info) == owner else None
-        if not (own_session and own_session.connection) and not self._engine.owner_may(
-            owner, _CONNECTIONS, 1
-        ):
+        if not self._may_have(_CONNECTIONS, client_info, known, held=bool(known and known.connection)):
             return "too many connections of one user, address or tenant: see [quota] and [tenant.quota]"
         lasts = self._sessions.allowed_s(_expiry_wanted_s(packet)) > 0
-        if (
-            lasts
-            and not (own_session and own_session.expiry_s)
-            and not self._engine.owner_may(owner, _SESSIONS, 1)
-        ):
+        if lasts and not self._may_have(_SESSIONS, client_info, known, held=bool(known and known.expiry_s)):
             return (
                 "too many sessions, or too many of one user, address or tenant: see limits.sessions_max, "
                 "[quota] and [tenant.quota]"
@@ -235,6 +227,15 @@ class ConnectHandler:
         if packet.will is not None and (reason_string := self._clients.refusal_of_will(packet.will)):
             return reason_string
         return None
+
+    def _may_have(self, table: int, client_info: ClientInfo, known: Session | None, *, held: bool) -> bool:
+        """True if the owner of a client may have one of a table. `held`: the client has it already, perhaps
+        as another owner, for instance from another address.
+        """
+        owner = key_of(client_info)
+        if not held or known is None:
+            return self._engine.owner_may(owner, table, 1)
+        return key_of(known.client_info) == owner or self._engine.owner_may_inherit(owner, table)
 
     def _refuse_identifier(
         self, connection: int, packet: Connect, client_info: ClientInfo, holder: ClientInfo

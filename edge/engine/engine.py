@@ -218,6 +218,11 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
     def owner_may(self, owner: bytes, table: int, more: int, /) -> bool:
         """As session_may(), by owner. Of Table.CONNECTIONS: for one that counts for its address so far."""
 
+    def owner_may_inherit(self, owner: bytes, table: int, /) -> bool:
+        """True if the owner may have one more that another owner of its tenant gives up: the table and the
+        tenant have no more afterwards. A refusal is counted.
+        """
+
     def owner_refused(self, table: int, /) -> tuple[bytes, int] | None:
         """The owner that was refused last, and its part of the table; None: none, or it has gone."""
 

@@ -193,14 +193,21 @@ static bool is_full(const mq_engine *engine, uint32_t table, uint64_t used)
     return used > room_of(engine, table) && table != MQ_OWNED_TOPICS;
 }
 
+/* True if `own` of a table is within the quota of `owner` and its share of the room that `used` leaves. */
+static bool fits_owner(const mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t own,
+                       uint64_t used)
+{
+    uint64_t own_max = engine->limits.owner_max[owner->is_address][table];
+    return (own_max == 0 || own <= own_max) &&
+           !exceeds_share(engine, table, own, room_of(engine, table) - used);
+}
+
 /* True if `owner` may have `own` of a table with `used` in use. */
 static bool fits(const mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t own, uint64_t used)
 {
     if (is_full(engine, table, used) || owner == NULL)
         return !is_full(engine, table, used);
-    uint64_t own_max = engine->limits.owner_max[owner->is_address][table];
-    return (own_max == 0 || own <= own_max) &&
-           !exceeds_share(engine, table, own, room_of(engine, table) - used) &&
+    return fits_owner(engine, owner, table, own, used) &&
            mq_tenant_has_quota(owner->tenant, table, own - owner->used[table]);
 }
 
@@ -226,6 +233,15 @@ bool mq_owner_may_attach(mq_engine *engine, const mq_owner *owner, uint32_t tabl
 {
     uint64_t own = owner == NULL ? 0 : owner->used[table];
     return within(engine, owner, table, own + 1, used_of(engine, table));
+}
+
+bool mq_owner_may_inherit(mq_engine *engine, const mq_owner *owner, uint32_t table)
+{
+    uint64_t used = used_of(engine, table), room = room_of(engine, table);
+    uint64_t others = used > 0 ? used - 1 : 0; /* without the one that the other owner gives up */
+    return owner == NULL ||
+           fits_owner(engine, owner, table, owner->used[table] + 1, others < room ? others : room) ||
+           refused(engine, owner, table, false);
 }
 
 bool mq_owner_has_place(const mq_engine *engine, const mq_owner *owner)

@@ -54,7 +54,10 @@ bool mq_owner_may(mq_engine *engine, const mq_owner *owner, uint32_t table, uint
 bool mq_owner_has_quota(const mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t more);
 /* True if an existing connection may be charged to the owner, in the table OPENING or CONNECTIONS. */
 bool mq_owner_may_attach(mq_engine *engine, const mq_owner *owner, uint32_t table);
-/* The same for CONNECTIONS; a refusal is not counted. */
+/* True if `owner` may have one more that another owner of its tenant gives up: the table and the tenant have
+ * no more afterwards.  A refusal is counted. */
+bool mq_owner_may_inherit(mq_engine *engine, const mq_owner *owner, uint32_t table);
+/* As mq_owner_may_attach() for CONNECTIONS; a refusal is not counted. */
 bool mq_owner_has_place(const mq_engine *engine, const mq_owner *owner);
 void mq_owner_use(mq_owner *owner, uint32_t table, int64_t more);
 

@@ -456,6 +456,8 @@ static PyMethodDef engine_methods[] = {
     {"session_may", FAST(engine_session_may), "(session, table, more) -> bool: its owner may take more"},
     {"session_has_room", FAST(engine_session_has_room), "(session, table, more) -> bool"},
     {"owner_may", FAST(engine_owner_may), "(owner, table, more) -> bool"},
+    {"owner_may_inherit", FAST(engine_owner_may_inherit),
+     "(owner, table) -> bool: one that another owner gives up"},
     {"owner_refused", ONE(engine_owner_refused), "(table) -> (owner, it has) of the last refusal | None"},
     {"owners_top", FAST(engine_owners_top), "(table, count) -> [(owner, it has)], most first"},
     {"tenant_set", FAST(engine_tenant_set), "(name, limits by table, publish_rate_max) -> number"},

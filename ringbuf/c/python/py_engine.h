@@ -140,6 +140,7 @@ PyObject *engine_session_filters(engine_object *self, args_t args, Py_ssize_t co
 PyObject *engine_session_may(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_has_room(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_owner_may(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_owner_may_inherit(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_owner_refused(engine_object *self, PyObject *argument);
 PyObject *engine_owners_top(engine_object *self, args_t args, Py_ssize_t count);
 

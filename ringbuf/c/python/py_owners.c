@@ -151,6 +151,18 @@ PyObject *engine_owner_may(engine_object *self, args_t args, Py_ssize_t count)
     return PyBool_FromLong(may);
 }
 
+PyObject *engine_owner_may_inherit(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long table;
+    mq_owner *owner = NULL;
+    if (take(count, 2) != 0 || unsigned_of(args[1], MQ_OWNED - 1, &table) != 0 ||
+        ((owner = owner_from(self, args[0])) == NULL && PyErr_Occurred()))
+        return NULL;
+    bool may = mq_owner_may_inherit(self->engine, owner, (uint32_t)table);
+    mq_owner_drop(self->engine, owner);
+    return PyBool_FromLong(may);
+}
+
 static PyObject *key_of(const mq_owner *owner)
 {
     return PyBytes_FromStringAndSize((const char *)owner->key, (Py_ssize_t)owner->length);

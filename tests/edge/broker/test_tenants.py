@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from edge.auth.access_rule import Access, AccessRule
 from edge.auth.acl import AccessRules
@@ -531,3 +532,18 @@ def test_full_names_have_one_form() -> None:
     known = ClientInfo("$tenant/a/c", None, "10.0.0.7:5", 0)
     assert owner_text(key_of(known)) == "tenant a, address 10.0.0.7"
     assert known.visible.client_id == "c"
+
+
+@pytest.mark.parametrize("table", ["sessions_max", "connections_max"])
+def test_a_client_takes_its_session_along_to_another_address_at_the_quota(table: str) -> None:
+    with bench_of(Tenant("a", quota=OwnerQuota(**{table: 1}))) as bench:
+        addresses = iter(["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"])
+        connecting = bench.broker._connecting
+        client_info_of = connecting.client_info_of
+        connecting.client_info_of = lambda *given: replace(  # type: ignore[method-assign]
+            client_info_of(*given), address=next(addresses)
+        )
+        kept: dict[str, Any] = {"clean_start": False, "properties": Properties(session_expiry_interval_s=99)}
+        assert code_of(bench, A, "dev", **kept) == ReasonCode.SUCCESS
+        assert code_of(bench, A, "dev", **kept) == ReasonCode.SUCCESS
+        assert code_of(bench, A, "other", **kept) == QUOTA
