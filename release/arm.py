@@ -110,10 +110,11 @@ def unpack() -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     [archive] = DIST.glob("*.tar.gz")
     with tarfile.open(archive) as members:
+        members.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
         for member in members:
             member.name = member.name.partition("/")[2]
             if member.name:
-                members.extract(member, TREE, filter="data")
+                members.extract(member, TREE)
     [wheel] = DIST.glob(f"*-{TAG}.whl")
     with zipfile.ZipFile(wheel) as files:
         files.extract("ringbuf/_ringbuf.abi3.so", TREE)

@@ -38,7 +38,8 @@ def main(targets: list[str]) -> int:
     print(archive.relative_to(ROOT), flush=True)
     with tempfile.TemporaryDirectory(prefix="brim-wheels-") as scratch:
         with tarfile.open(archive) as members:
-            members.extractall(scratch, filter="data")
+            members.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+            members.extractall(scratch)  # noqa: S202 - the archive was built here
         [project] = Path(scratch).iterdir()
         for tag in targets or TARGETS:
             wheel = build(project, tag)

@@ -39,7 +39,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = hatch("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
     unpacked = tmp_path_factory.mktemp("sources")
     with tarfile.open(archive) as members:
-        members.extractall(unpacked, filter="data")
+        members.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+        members.extractall(unpacked)
     [project] = unpacked.iterdir()
     return project
 

@@ -190,7 +190,8 @@ def test_with_a_packed_environment_both_jobs_run_on_workers_without_brim(
     with tarfile.open(tmp_path / "brim.tar.gz", "w:gz", compresslevel=1) as archive:
         archive.add(packed, ".")
     with tarfile.open(tmp_path / "brim.tar.gz") as archive:
-        archive.extractall(tmp_path / "environment", filter="fully_trusted")
+        archive.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # from 3.11.4 on
+        archive.extractall(tmp_path / "environment")
     options = f"--archives {tmp_path / 'brim.tar.gz'}#environment"
     check_batch_and_stream(cluster, lake, tmp_path, "./environment/bin/python", options)
 
