@@ -1,4 +1,4 @@
-"""Administration of groups: lists, resets, and reads without a group."""
+"""Administration of groups: lists, delivery settings, resets, and removal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from edge.consumers.protocol import (
     MemberInfo,
     NotDone,
     PlaceInfo,
-    Read,
     Reset,
     RingInfo,
     SetGroup,
 )
-from edge.consumers.registry import GroupRegistry, RingEntry, check_filters
-from edge.consumers.start_place import StartPlace, oldest_in, place_in
+from edge.consumers.registry import GroupRegistry, check_filters
+from edge.consumers.start_place import StartPlace, place_in
 
 __all__ = ["GroupAdmin"]
 
@@ -134,23 +133,3 @@ class GroupAdmin:
             names = ", ".join(member.name or member.id[:ID_SHOWN] for member in group.members.values())
             raise NotDone(f"group {name} is in use: {names}", "refused", "stop its consumers first")
         return state
-
-    # ---- reading without a group ----
-
-    def place_to_read(self, request: Read) -> tuple[RingEntry, int, int]:
-        """(ring, epoch, offset) at which a Read begins. Raises NotDone."""
-        entry = self._registry.rings.get(request.ring)
-        if entry is None:
-            names = ", ".join(self._registry.rings)
-            raise NotDone(f"there is no ring {request.ring}", "unknown", f"the rings are {names}")
-        source = entry.source
-        if request.epoch is not None and request.epoch > source.epoch:
-            text = f"ring {source.name} is in epoch {source.epoch}, not yet in {request.epoch}"
-            hint = "the state of the broker was removed since that place was read; start at the oldest record"
-            raise NotDone(text, "refused", hint)
-        if request.offset is not None:
-            return entry, source.epoch if request.epoch is None else request.epoch, request.offset
-        if request.time_ns is not None:
-            epoch, offset = source.seek_time(request.time_ns)
-            return entry, epoch, offset
-        return entry, *oldest_in(source)

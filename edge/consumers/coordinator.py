@@ -135,7 +135,7 @@ class Coordinator:
         self._fetches: dict[str, _WaitingRequest] = {}  # by member
         self._waiting_answers: list[_WaitingAnswer] = []
         self._groups: dict[str, tuple[GroupInfo, ...]] = {}  # answers of this turn, by requested group
-        self._reads = PartitionReads(self._admin, self._log_reads, self.outbox, clock, self._answer)
+        self._reads = PartitionReads(registry, self._log_reads, self.outbox, clock, self._answer)
         self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
         self._publishing_to: dict[str, Quota] = {}  # by stream with sinks to wait for
         self._sinks_of = sinks_of

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from edge.consumers.admin import GroupAdmin
 from edge.consumers.fetch import FILTERS_EACH, LOOK_MAX_BYTES, LogReadThread
 from edge.consumers.outbox import Outbox
 from edge.consumers.protocol import Answer, BatchInfo, Failed, NotDone, Read, Records
 from edge.consumers.quota import Quota
-from edge.consumers.registry import RingEntry, check_filters
-from edge.consumers.ring_source import Overwritten, RingRecords
+from edge.consumers.registry import GroupRegistry, check_filters
+from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
 from edge.consumers.selection import Scratch, Selection
+from edge.consumers.start_place import oldest_in
 
 __all__ = ["PartitionReads"]
 
@@ -39,15 +39,11 @@ class _PartitionRead:
 
     peer: bytes
     request: Read
-    entry: RingEntry
+    source: RingSource
     epoch: int
     offset: int
     selection: Selection
     until_s: float
-
-    @property
-    def ring(self) -> str:
-        return self.entry.source.name
 
     @property
     def filter_bytes(self) -> int:
@@ -59,13 +55,13 @@ class PartitionReads:
 
     def __init__(
         self,
-        admin: GroupAdmin,
+        registry: GroupRegistry,
         log_reads: LogReadThread,
         outbox: Outbox,
         clock: Callable[[], float],
         answer: Callable[[bytes, Answer, list[bytes]], None],
     ) -> None:
-        self._admin = admin
+        self._registry = registry
         self._log_reads = log_reads
         self._outbox = outbox
         self._clock = clock
@@ -87,15 +83,16 @@ class PartitionReads:
     def read(self, peer: bytes, request: Read) -> None:
         """Answer a read, or let it wait. Raises NotDone."""
         check_filters(request.filters)
-        entry, epoch, offset = self._admin.place_to_read(request)
+        source = self._source(request.ring)
+        epoch, offset = _begin(source, request)
         selection = Selection(request.filters) if request.filters else EVERYTHING
         until_s = self._clock() + request.max_wait_ms / 1000
-        self._try(_PartitionRead(peer, request, entry, epoch, offset, selection, until_s))
+        self._try(_PartitionRead(peer, request, source, epoch, offset, selection, until_s))
 
     def run(self, now_s: float) -> None:
         """Answer waiting reads that have new records, or whose time is over."""
         for waiting in list(self._waiting):
-            if waiting.ring in self._rang or waiting.until_s <= now_s:
+            if waiting.source.name in self._rang or waiting.until_s <= now_s:
                 del self._waiting[waiting]
                 self._at_end.give(waiting.peer, waiting.filter_bytes)
                 self._retry(waiting)
@@ -109,13 +106,13 @@ class PartitionReads:
         try:
             self._try(read)
         except NotDone as error:
-            self._send(read.peer, Failed(read.request.id, str(error), error.code, error.hint), [])
+            self._fail(read, error)
 
     def _try(self, read: _PartitionRead) -> None:
         room = self._outbox.require_room(read.peer)
         look_bytes = LOOK_MAX_BYTES // (1 + read.selection.count // FILTERS_EACH)
         limit_bytes = min(read.request.max_bytes, room, look_bytes)
-        source = read.entry.source
+        source = read.source
         records: RingRecords | Overwritten | None = None
         if read.epoch == source.epoch:
             records = source.read(read.offset, limit_bytes)
@@ -150,25 +147,25 @@ class PartitionReads:
         self._of_log.give(read.peer, limit_bytes)
         if isinstance(records, OSError):
             text = f"the log cannot be read: {records.strerror}"
-            self._send(
-                read.peer, Failed(read.request.id, text, "full", "see the broker's log; ask again"), []
-            )
+            self._fail(read, NotDone(text, "full", "see the broker's log; ask again"))
         elif isinstance(hot, Overwritten) and (records is None or records.offset >= hot.nearest):
             self._give(read, hot)
         else:
             self._give(read, records)
 
     def _give(self, read: _PartitionRead, records: RingRecords | Overwritten | None) -> None:
-        number, source = read.request.id, read.entry.source
+        number = read.request.id
         if isinstance(records, RingRecords):
             self._give_selected(read, records)
-        elif isinstance(records, Overwritten):
+            return
+        if isinstance(records, Overwritten):
             lost = max(records.nearest - read.offset, 0)
-            self._send(read.peer, Records(number, read.epoch, records.nearest, None, lost), [])
-        elif (following := source.next_epoch(read.epoch)) is not None:
-            self._send(read.peer, Records(number, following.epoch, following.first_offset), [])
+            answer = Records(number, read.epoch, records.nearest, None, lost)
+        elif (following := read.source.next_epoch(read.epoch)) is not None:
+            answer = Records(number, following.epoch, following.first_offset)
         else:
-            self._send(read.peer, Records(number, read.epoch, read.offset), [])
+            answer = Records(number, read.epoch, read.offset)
+        self._send(read.peer, answer, [])
 
     def _give_selected(self, read: _PartitionRead, records: RingRecords) -> None:
         lost, data, end = max(records.offset - read.offset, 0), records.data, records.end
@@ -177,6 +174,30 @@ class PartitionReads:
             data, end = selected.data, selected.end
             if end == records.offset:  # an invalid record
                 end, lost = end + 1, lost + 1
-        batch = BatchInfo(read.ring, records.epoch, records.offset, end - records.offset) if data else None
+        place = (read.source.name, records.epoch, records.offset)
+        batch = BatchInfo(*place, end - records.offset) if data else None
         answer = Records(read.request.id, records.epoch, end, batch, lost)
         self._send(read.peer, answer, [data] if data else [])
+
+    def _fail(self, read: _PartitionRead, error: NotDone) -> None:
+        self._send(read.peer, Failed(read.request.id, str(error), error.code, error.hint), [])
+
+    def _source(self, ring: str) -> RingSource:
+        entry = self._registry.rings.get(ring)
+        if entry is None:
+            names = ", ".join(self._registry.rings)
+            raise NotDone(f"there is no ring {ring}", "unknown", f"the rings are {names}")
+        return entry.source
+
+
+def _begin(source: RingSource, request: Read) -> tuple[int, int]:
+    """(epoch, offset) at which a read begins. Raises NotDone: the ring is in an earlier epoch."""
+    if request.epoch is not None and request.epoch > source.epoch:
+        text = f"ring {source.name} is in epoch {source.epoch}, not yet in {request.epoch}"
+        hint = "the state of the broker was removed since that place was read; start at the oldest record"
+        raise NotDone(text, "refused", hint)
+    if request.offset is not None:
+        return source.epoch if request.epoch is None else request.epoch, request.offset
+    if request.time_ns is not None:
+        return source.seek_time(request.time_ns)
+    return oldest_in(source)
