@@ -28,11 +28,11 @@ from edge.consumers.groups import ConsumerGroup, Member
 from edge.consumers.protocol import BatchInfo
 from edge.consumers.registry import GroupRegistry
 from edge.consumers.ring_source import Overwritten, RingRecords, RingSource, first_records
-from edge.consumers.selection import Scratch
+from edge.consumers.selection import Scratch, Selection
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 
-__all__ = ["FetchReader", "FetchedBatches", "LogReadThread"]
+__all__ = ["FetchReader", "FetchedBatches", "LogReadThread", "look_max_bytes"]
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +42,9 @@ BATCHES_MAX = 64  # in one answer
 LOG_ANSWERS_MAX = 64  # log answers that wait for a fetch, of all groups
 COLD_MAX_BYTES = 4 << 20
 LOOK_MAX_BYTES = 4 << 20  # examined for one fetch before other requests are served
+FILTERS_EACH = 16  # each such number of further filters divides that limit
 COUNTED_MAX_BYTES = 256 << 10  # read at once for a fetch by count: most of it may be read again
 UNLIMITED: Final = 1 << 62  # records
-# each such number of further filters divides that limit: every filter is matched with every record
-FILTERS_EACH = 16
 
 
 class LogReadThread:
@@ -66,7 +65,7 @@ class LogReadThread:
         count: int | None,
         take: Callable[[RingRecords | OSError | None], None],
     ) -> None:
-        """Read records of the log. run() calls `take` with the result of Source.read_log()."""
+        """Read records of the log. run() calls `take` with the result of RingSource.read_log()."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-consumers-log")
         future = self._thread.submit(source.read_log, epoch, offset, limit_bytes, count)
@@ -146,10 +145,9 @@ class FetchReader:
         """Give about `max_bytes` to `member`, and at most `max_records` unless that is 0. Empty if there are
         no records yet, or the member has its most records in flight.
         """
-        look_bytes = LOOK_MAX_BYTES // (1 + group.selection.count // FILTERS_EACH)
         records = min(max_records or UNLIMITED, group.room_of(member, UNLIMITED))
         at_once = max_bytes if records == UNLIMITED else COUNTED_MAX_BYTES
-        taken = FetchedBatches([], [], max_bytes, look_bytes, records, at_once)
+        taken = FetchedBatches([], [], max_bytes, look_max_bytes(group.selection), records, at_once)
         for partition in group.open_to(member.id) if records else ():
             if partition.reading or partition.retry_s > now_s:
                 continue
@@ -293,3 +291,8 @@ class FetchReader:
         self._answered.pop(partition, None)
         answer, partition.log_answer = partition.log_answer, None
         return answer
+
+
+def look_max_bytes(selection: Selection) -> int:
+    """Bytes to examine for one fetch, or one read: every filter is matched with every record."""
+    return LOOK_MAX_BYTES // (1 + selection.count // FILTERS_EACH)

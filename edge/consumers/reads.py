@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from edge.consumers.fetch import FILTERS_EACH, LOOK_MAX_BYTES, LogReadThread
+from edge.consumers.fetch import LogReadThread, look_max_bytes
 from edge.consumers.outbox import Outbox
 from edge.consumers.protocol import Answer, BatchInfo, Failed, NotDone, Read, Records
 from edge.consumers.quota import Quota
@@ -110,8 +110,7 @@ class PartitionReads:
 
     def _try(self, read: _PartitionRead) -> None:
         room = self._outbox.require_room(read.peer)
-        look_bytes = LOOK_MAX_BYTES // (1 + read.selection.count // FILTERS_EACH)
-        limit_bytes = min(read.request.max_bytes, room, look_bytes)
+        limit_bytes = min(read.request.max_bytes, room, look_max_bytes(read.selection))
         source = read.source
         records: RingRecords | Overwritten | None = None
         if read.epoch == source.epoch:
