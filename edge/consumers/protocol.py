@@ -59,7 +59,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from edge.consumers.delivery_settings import DeliverySettings, SettingInfo, SettingName
+from edge.consumers.delivery_settings import NO_SETTINGS, DeliverySettings, SettingInfo, SettingName
 from edge.consumers.groups import Mode
 from edge.rpc import protocol as rpc
 
@@ -68,8 +68,7 @@ __all__ = [
     "Acknowledgement", "Alive", "Answer", "BatchInfo", "Code", "Commit", "Done", "Failed", "Fetch",
     "Fetched", "Forget", "GroupInfo", "GroupList", "Groups", "Heartbeat", "Join", "Joined", "Leave",
     "Letter", "MemberInfo", "Nack", "NotDone", "PlaceInfo", "Publish", "Published", "Read", "Records",
-    "Request", "Reset", "RingInfo", "RingList", "Rings", "SetGroup",
-    "StartWord",
+    "Request", "Reset", "RingInfo", "RingList", "Rings", "SetGroup", "StartWord",
 ]  # fmt: skip
 
 VERSION: Final = 2
@@ -77,6 +76,7 @@ REQUEST_MAX_BYTES: Final = 1 << 20  # of frame 0
 FILTERS_MAX: Final = 256
 FILTERS_MAX_BYTES: Final = 64 << 10  # of one group or request, together
 RINGS_MAX: Final = 256  # of one reset
+BATCH_MAX_BYTES: Final = 64 << 20  # of one fetch or read
 RUNS_MAX: Final = 65_536  # of one ack
 IN_FLIGHT_MAX: Final = 100_000_000  # as consumers.records_max
 PRIORITY_MAX: Final = 1_000
@@ -124,7 +124,7 @@ class Join(RequestMessage, frozen=True):
     session_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 10_000
     name: Annotated[str, Meta(max_length=256)] = ""
     instance: Annotated[str, Meta(max_length=64)] = ""
-    settings: DeliverySettings = DeliverySettings()
+    settings: DeliverySettings = NO_SETTINGS
     start_value: U64 = 0
     in_flight_max: Annotated[int, Meta(ge=0, le=IN_FLIGHT_MAX)] = 0
     priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
@@ -154,7 +154,7 @@ class Fetch(OfMember, frozen=True):
     unless that is 0.
     """
 
-    max_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 1 << 20
+    max_bytes: Annotated[int, Meta(ge=1, le=BATCH_MAX_BYTES)] = 1 << 20
     max_wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 500
     max_records: Annotated[int, Meta(ge=0, le=IN_FLIGHT_MAX)] = 0
 
@@ -203,7 +203,7 @@ class Read(RequestMessage, frozen=True):
     epoch: U32 | None = None
     offset: U64 | None = None
     time_ns: U64 | None = None
-    max_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 1 << 20
+    max_bytes: Annotated[int, Meta(ge=1, le=BATCH_MAX_BYTES)] = 1 << 20
     max_wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
     filters: Annotated[tuple[str, ...], Meta(max_length=FILTERS_MAX)] = ()
 
@@ -234,7 +234,7 @@ class SetGroup(RequestMessage, frozen=True, tag="set"):
     """Request to set an operator's delivery settings. `clear`: settings that lose the operator's value."""
 
     group: GroupName
-    settings: DeliverySettings = DeliverySettings()
+    settings: DeliverySettings = NO_SETTINGS
     clear: tuple[SettingName, ...] = ()
 
 

@@ -17,14 +17,13 @@ from collections.abc import Iterable
 from edge.config.directories import StrPath
 from edge.consumers.client_socket import Curve, endpoint_of
 from edge.consumers.core_connection import BlockingConnection, CoreConnection
+from edge.consumers.protocol import BATCH_MAX_BYTES
 from edge.consumers.reader_state import PartitionBatch, ReaderCore, ReaderStart
 from edge.errors import InvalidArgument
 from edge.local.filters import checked_filters
 from edge.local.shm_subscription import Place
 
 __all__ = ["PartitionReader", "ReaderConnection"]
-
-BATCH_MAX_BYTES = 64 << 20
 
 
 class ReaderConnection(CoreConnection[PartitionBatch]):

@@ -21,6 +21,7 @@ from pyroaring import BitMap64
 from edge.config.schema import Durability
 from edge.consumers.ack_tracker import AckTracker, Rules, Tried
 from edge.consumers.delivery_settings import (
+    NO_SETTINGS,
     DeliverySettings,
     SettingInfo,
     SettingName,
@@ -140,7 +141,7 @@ class GroupRegistry:
         if group is not None and group.members:
             _check_agreement(group, join, self.store.groups[name].members, same=same)
         members = first_of(join.settings, known.members) if known is not None else join.settings
-        operator = known.operator if known is not None else DeliverySettings()
+        operator = known.operator if known is not None else NO_SETTINGS
         starts = {} if same else self._starts(join)
         if known is None or not same or members != known.members:
             self.store.note_group(name, join.mode, join.filters, self._wall_ns(), members, operator)
