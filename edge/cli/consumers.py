@@ -9,8 +9,9 @@
     brim consumers forget GROUP                         remove a group
 
 reset and forget need a group without running consumers. A value of `set` precedes those of the consumers and
-of the configuration file. Exit status: 0 done, 2 wrong arguments, 3 no broker
-is reachable, 4 refused, with the reason.
+of the configuration file.
+
+Exit status: 0 done, 2 wrong arguments, 3 no broker is reachable, 4 refused, with the reason.
 """
 
 from __future__ import annotations
@@ -200,8 +201,8 @@ def _place_line(place: PlaceInfo, names: dict[str, str]) -> str:
     above = f" and {count_in_words(place.done_above)} above" if place.done_above else ""
     under_way = f", {count_in_words(place.in_flight)} handed out" if place.in_flight else ""
     owner = f", owned by {names.get(place.owner, place.owner)}" if place.owner else ""
-    seconds = max(time.time() - place.committed_ns / 1e9, 0)
-    when = f", committed {seconds_in_words(seconds)} ago" if place.committed_ns else ""
+    age_s = max(time.time() - place.committed_ns / 1e9, 0)
+    when = f", committed {seconds_in_words(age_s)} ago" if place.committed_ns else ""
     return (
         f"  {place.ring}: done below {place.floor}{above}, ends at {place.end_offset}, "
         f"{count_in_words(place.lag)} behind{under_way}{owner}{when}"

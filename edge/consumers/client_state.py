@@ -202,7 +202,7 @@ class ConsumerCore:
     # ---- requests of the application ----
 
     def ack(self, batch: ConsumerBatch, offsets: Offsets | None) -> Ack:
-        """RequestMessage: acknowledge these records of the batch, or all."""
+        """Return a request: acknowledge these records of the batch, or all."""
         runs = self._whole(batch) if offsets is None else runs_of(offsets)
         return Ack(*self._head(batch), tuple(runs))
 
@@ -215,17 +215,17 @@ class ConsumerCore:
         *,
         counts: bool = True,
     ) -> Nack:
-        """RequestMessage: give these records of the batch back, or all, to get them again."""
+        """Return a request: give these records of the batch back, or all, to get them again."""
         runs = self._whole(batch) if offsets is None else runs_of(offsets)
         delay_ms = None if delay_s is None else min(max(int(delay_s * 1000), 0), DELAY_MAX_MS)
         return Nack(*self._head(batch), tuple(runs), delay_ms, cause[:1024], counts)
 
     def commit(self, batch: ConsumerBatch, offset: int) -> Commit:
-        """RequestMessage: acknowledge all records of the ring below `offset`."""
+        """Return a request: acknowledge all records of the ring below `offset`."""
         return Commit(*self._head(batch), offset)
 
     def working(self) -> Heartbeat | None:
-        """RequestMessage: extend the leases of all records; None if not joined."""
+        """Return a request: extend the leases of all records; None if not joined."""
         if self._joined is None:
             return None
         group, member = self.settings.group, self._joined.member
@@ -342,19 +342,19 @@ class ConsumerCore:
     def _put_off(self, batch: ConsumerBatch) -> None:
         """Give back records that must not be delivered yet; in ordered groups also all behind them."""
         now_ns = time.time_ns()
-        postponed: list[Record] = []
+        ready: list[Record] = []
         for record in batch.records:
             wait_ns = _not_before(record) - now_ns
             if wait_ns <= 0:
-                postponed.append(record)
+                ready.append(record)
                 continue
             back = self.nack(batch, [record], wait_ns / 1e9 + 0.001, "not yet", counts=False)
             self._outgoing.append(back)
             if self.settings.mode == "ordered":
                 batch.rest_is_delayed = True
                 break
-        if len(postponed) < len(batch.records):
-            batch.records = postponed
+        if len(ready) < len(batch.records):
+            batch.records = ready
 
     def _head(self, batch: ConsumerBatch) -> tuple[int, int, str, str, int, str, int]:
         number = next(self._numbers)

@@ -64,9 +64,9 @@ class ConsumerConnection(CoreConnection[ConsumerBatch], ABC, Generic[Result]):
         if ahead < 1:
             hint = "a consumer that fetches nothing ahead receives nothing"
             raise InvalidArgument(f"invalid ahead {ahead} (allowed: 1 or more)", hint=hint)
-        for number, value in (("batch_records", batch_records), ("in_flight_max", in_flight_max)):
+        for limit, value in (("batch_records", batch_records), ("in_flight_max", in_flight_max)):
             if not 0 <= value <= IN_FLIGHT_MAX:
-                text = f"invalid {number} {value} (allowed: 0 to {IN_FLIGHT_MAX})"
+                text = f"invalid {limit} {value} (allowed: 0 to {IN_FLIGHT_MAX})"
                 raise InvalidArgument(text, hint="0 is no limit")
         if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
             text = f"invalid priority {priority} (allowed: {-PRIORITY_MAX} to {PRIORITY_MAX})"

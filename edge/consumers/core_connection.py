@@ -66,9 +66,12 @@ class CoreConnection(Generic[B]):
 
     def _opened(self) -> ClientSocket:
         if self._client_socket is None:
-            noun = type(self).__name__.lower()
-            raise NotOpen(f"the {noun} is not open", hint="use it inside `with` or `async with`")
+            raise self._not_open()
         return self._client_socket
+
+    def _not_open(self) -> NotOpen:
+        noun = type(self).__name__.lower()
+        return NotOpen(f"the {noun} is not open", hint="use it inside `with` or `async with`")
 
     def _exchange(self) -> float:
         """Send what is to be sent and take what has come; seconds until that is worth doing again."""

@@ -13,7 +13,6 @@ from typing import Self, TypeVar
 
 from edge.consumers.client_socket import unreachable
 from edge.consumers.core_connection import LEAVE_MS, CoreConnection
-from edge.errors import NotOpen
 from edge.waiting import within
 
 __all__ = ["AsyncioConnection"]
@@ -99,7 +98,7 @@ class AsyncioConnection(CoreConnection[B]):
         """Wait until something may be different."""
         task = self._task
         if task is None:
-            raise NotOpen(f"the {type(self).__name__.lower()} is not open", hint="use it inside `async with`")
+            raise self._not_open()
         self._changed.clear()
         await self._changed.wait()
         if task.done():

@@ -163,8 +163,10 @@ class ReaderCore:
         for partition in self._partitions.values():
             if partition.waiting is None:
                 due_s = min(due_s, now_s + RINGS_S if partition.request else partition.retry_s)
-            elif self._speed is not None and (next_s := self._due_s(partition, now_s)) > now_s:
-                due_s = min(due_s, next_s)  # a batch that is due waits for the program, not for time
+            elif self._speed is not None:
+                next_s = self._replay_s(partition, self._speed, now_s)
+                if next_s > now_s:  # otherwise the batch waits for the program, not for time
+                    due_s = min(due_s, next_s)
         return due_s
 
     def take(self, answer: Answer, frames: list[bytes], now_s: float) -> None:
@@ -200,7 +202,7 @@ class ReaderCore:
             partition = waiting[self._turn % len(waiting)]
             return self._part(partition, None)
         partition = min(waiting, key=_first_ns)
-        if self._due_s(partition, now_s) > now_s:
+        if self._replay_s(partition, self._speed, now_s) > now_s:
             return None
         assert self._begun is not None
         begun_s, first_ns = self._begun
@@ -285,17 +287,17 @@ class ReaderCore:
         self.lost += lost
         return answer.batch is not None or begin not in {None, place}
 
-    def _due_s(self, partition: _Partition, now_s: float) -> float:
-        """Time at which the next record of a partition is due."""
-        if self._speed is None:
-            return now_s
+    def _replay_s(self, partition: _Partition, speed: float, now_s: float) -> float:
+        """Time at which the next record of a partition is due. The first call after the answers of all
+        partitions begins the replay.
+        """
         if self._begun is None:
             if not all(it.answered for it in self._partitions.values()):
                 return now_s + MAX_WAIT_MS / 1000
             waiting = [it for it in self._partitions.values() if it.waiting is not None]
             self._begun = now_s, min(map(_first_ns, waiting))
         begun_s, first_ns = self._begun
-        return begun_s + (_first_ns(partition) - first_ns) / 1e9 / self._speed
+        return begun_s + (_first_ns(partition) - first_ns) / 1e9 / speed
 
     def _part(self, partition: _Partition, until_ns: int | None) -> PartitionBatch:
         """Take the records of a partition up to a time; None: all."""
