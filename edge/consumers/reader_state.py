@@ -8,8 +8,8 @@ repeated.
 A ring that appears later is read from its oldest record on.
 
 Replay: with `speed` a record is returned when the time between it and the first record, divided by `speed`,
-has passed. Records of several partitions come in the order of their times. The first record is the oldest of
-the first answers of all partitions.
+has passed. Of records that are due together, those of one partition come in one batch, the partition with the
+oldest one first. The first record is the oldest of the first answers of all partitions.
 
 Invariant: at most one read and one batch of each ring.
 """
