@@ -216,10 +216,12 @@ class ConnectHandler:
 
         A client keeps what it already has: a connection that it takes over, a session that continues.
         """
-        if not self._may_have(_CONNECTIONS, client_info, known, held=bool(known and known.connection)):
+        connected = known if known is not None and known.connection else None
+        if not self._may_have(_CONNECTIONS, client_info, connected):
             return "too many connections of one user, address or tenant: see [quota] and [tenant.quota]"
         lasts = self._sessions.allowed_s(_expiry_wanted_s(packet)) > 0
-        if lasts and not self._may_have(_SESSIONS, client_info, known, held=bool(known and known.expiry_s)):
+        kept = known if known is not None and known.expiry_s else None
+        if lasts and not self._may_have(_SESSIONS, client_info, kept):
             return (
                 "too many sessions, or too many of one user, address or tenant: see limits.sessions_max, "
                 "[quota] and [tenant.quota]"
@@ -228,14 +230,14 @@ class ConnectHandler:
             return reason_string
         return None
 
-    def _may_have(self, table: int, client_info: ClientInfo, known: Session | None, *, held: bool) -> bool:
-        """True if the owner of a client may have one of a table. `held`: the client has it already, perhaps
-        as another owner, for instance from another address.
+    def _may_have(self, table: int, client_info: ClientInfo, held: Session | None) -> bool:
+        """True if the owner of a client may have one of a table. `held`: the session by which the client has
+        it already, perhaps under another owner: the client connected from another address, for instance.
         """
         owner = key_of(client_info)
-        if not held or known is None:
+        if held is None:
             return self._engine.owner_may(owner, table, 1)
-        return key_of(known.client_info) == owner or self._engine.owner_may_inherit(owner, table)
+        return key_of(held.client_info) == owner or self._engine.owner_may_inherit(owner, table)
 
     def _refuse_identifier(
         self, connection: int, packet: Connect, client_info: ClientInfo, holder: ClientInfo
