@@ -122,9 +122,9 @@ def page() -> str:
             prose(change) + "\n",
             _STATES,
             "## Requests\n",
-            *map(_message, _members(protocol.Request)),
+            *map(_message, get_args(protocol.Request)),
             "## Answers\n",
-            *map(_message, _members(protocol.Answer)),
+            *map(_message, get_args(protocol.Answer)),
             "## Parts of messages\n",
             *map(_message, _PARTS),
             _FRAMES,
@@ -142,11 +142,6 @@ _PARTS = (
     protocol.MemberInfo,
     protocol.PlaceInfo,
 )
-
-
-def _members(union: Any) -> tuple[Any, ...]:
-    """Classes of a union."""
-    return get_args(union)
 
 
 def _message(cls: Any) -> str:
@@ -179,8 +174,8 @@ def _kind(kind: inspect.Type) -> tuple[str, str]:
     match kind:
         case inspect.Metadata(type=inner):
             return _kind(inner)
-        case inspect.IntType(ge=low, gt=_, le=high, lt=below):
-            limit = high if high is not None else None if below is None else below - 1
+        case inspect.IntType(ge=low, le=high, lt=below):
+            limit = high if below is None else below - 1
             return "integer", "" if low is None else f"{low:,} to {limit:,}"
         case inspect.StrType(min_length=low, max_length=high, pattern=pattern):
             if pattern:
