@@ -12,7 +12,9 @@ import pytest
 
 import brim
 import brim.asyncio
+from edge.consumers.client_socket import RequestClient
 from edge.consumers.protocol import (
+    VERSION,
     BatchInfo,
     Code,
     Failed,
@@ -121,9 +123,6 @@ def test_a_reader_reports_what_the_ring_no_longer_has(runtime_directory: Path, t
 
 
 def _rings(broker: BrimProcess) -> tuple[RingInfo, ...]:
-    from edge.consumers.client_socket import RequestClient
-    from edge.consumers.protocol import VERSION
-
     with RequestClient(broker.runtime_dir) as client:
         return client.request(Rings(client.number(), VERSION, ("a/#",)), RingList)[0].rings
 
