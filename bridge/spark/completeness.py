@@ -20,7 +20,7 @@ from bridge.format.drained_file import FileFooter
 from bridge.rangeset import Ranges, count, overlap, subtract, union
 from bridge.spark.landing_zone import StoredFile
 
-__all__ = ["Account", "EdgeAccount", "EpochAccount", "EpochKey", "FileInfo", "account"]
+__all__ = ["Account", "EdgeAccount", "EpochAccount", "EpochKey", "FileInfo", "RecordCounts", "account"]
 
 
 class EpochKey(NamedTuple):
@@ -70,6 +70,16 @@ class EdgeAccount:
     doubled: list[int]
 
 
+class RecordCounts(NamedTuple):
+    """Numbers of records of all epochs; `records` are different offsets that are present."""
+
+    records: int
+    missing: int
+    lost: int
+    skipped: int
+    doubled: int
+
+
 @dataclass
 class Account:
     """Account of all files."""
@@ -85,6 +95,17 @@ class Account:
         """
         files_missing = any(edge.missing or edge.doubled for edge in self.edges)
         return files_missing or any(epoch.missing for epoch in self.epochs) or bool(self.unreadable)
+
+    @property
+    def totals(self) -> RecordCounts:
+        """Sums over the epochs."""
+        return RecordCounts(
+            records=sum(epoch.records for epoch in self.epochs),
+            missing=sum(count(epoch.missing) for epoch in self.epochs),
+            lost=sum(count(epoch.lost) for epoch in self.epochs),
+            skipped=sum(count(epoch.skipped) for epoch in self.epochs),
+            doubled=sum(count(epoch.doubled) for epoch in self.epochs),
+        )
 
 
 def account(files: Sequence[FileInfo], *, retained: bool = False) -> Account:

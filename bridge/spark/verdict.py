@@ -7,15 +7,13 @@
                two files of an edge have the same number                                  exit status 1
 
 The verdict is the worst that applies: missing, then lost, then skipped. Exit status 2 is a mistake in the
-arguments. 3 is reserved for commands that need a broker.
+arguments. 3 is reserved for commands that need a broker. 6: a limit of `brim spark report` is exceeded.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import TYPE_CHECKING
-
-from bridge.rangeset import count
 
 if TYPE_CHECKING:
     from bridge.spark.completeness import Account
@@ -51,10 +49,7 @@ def verdict_of(files: Account, *, table_is_wrong: bool = False) -> LakeVerdict:
 
 def sentence(files: Account, verdict: LakeVerdict) -> str:
     """The verdict as a sentence, with the numbers of records."""
-    lost, skipped = (
-        sum(count(epoch.lost) for epoch in files.epochs),
-        sum(count(epoch.skipped) for epoch in files.epochs),
-    )
+    lost, skipped = files.totals.lost, files.totals.skipped
     sentences = {
         LakeVerdict.COMPLETE: "complete: nothing is missing, lost or skipped",
         LakeVerdict.SKIPPED: f"SKIPPED: {skipped:,} records were passed over on purpose, and never drained",

@@ -69,9 +69,7 @@ def by_spark(root: Path, out: Path) -> Lake:
             sum(account.doubled for account in accounts),
         )
         missing = sum(count(account.missing) + account.quarantined for account in accounts)
-        missing += sum(
-            count(epoch.missing) + count(epoch.lost) + count(epoch.skipped) for epoch in files.epochs
-        )
+        missing += files.totals.missing + files.totals.lost + files.totals.skipped
         missing += sum(count(edge.missing) for edge in files.edges) + len(files.unreadable)
         words.append(f"{missing} missing, {twice} doubled in {len(accounts)} partitions")
     with steps.step("ledger") as words:

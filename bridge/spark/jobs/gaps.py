@@ -160,12 +160,13 @@ def _table_lines(row: TableAccount) -> Iterator[str]:
 
 
 def _as_json(files: Account, table: Sequence[TableAccount] | None, verdict: LakeVerdict) -> dict[str, Any]:
+    totals = files.totals
     return {
         "verdict": verdict.value,
-        "records": sum(epoch.records for epoch in files.epochs),
-        "lost": sum(count(epoch.lost) for epoch in files.epochs),
-        "skipped": sum(count(epoch.skipped) for epoch in files.epochs),
-        "missing": sum(count(epoch.missing) for epoch in files.epochs),
+        "records": totals.records,
+        "lost": totals.lost,
+        "skipped": totals.skipped,
+        "missing": totals.missing,
         "epochs": [
             {
                 **epoch.epoch._asdict(),

@@ -88,13 +88,13 @@ def report(
 
 
 def _totals(files: Sequence[FileInfo], checked: Account) -> list[tuple[str, int]]:
-    epochs = checked.epochs
+    totals = checked.totals
     return [
-        ("records", sum(epoch.records for epoch in epochs)),
-        ("missing", sum(count(epoch.missing) for epoch in epochs)),
-        ("lost", sum(count(epoch.lost) for epoch in epochs)),
-        ("skipped", sum(count(epoch.skipped) for epoch in epochs)),
-        ("in two files, read once", sum(count(epoch.doubled) for epoch in epochs)),
+        ("records", totals.records),
+        ("missing", totals.missing),
+        ("lost", totals.lost),
+        ("skipped", totals.skipped),
+        ("in two files, read once", totals.doubled),
         ("edges", len(checked.edges)),
         ("files", len(files)),
         ("bytes", sum(info.file.length for info in files)),
@@ -114,13 +114,14 @@ def _latest(files: Sequence[FileInfo]) -> list[tuple[FileInfo, float]]:
 def _sentence(checked: Account, verdict: LakeVerdict) -> str:
     if verdict is not LakeVerdict.MISSING:
         return sentence(checked, verdict)
+    totals = checked.totals
     faults = (
-        (sum(count(epoch.missing) for epoch in checked.epochs), "records missing"),
+        (totals.missing, "records missing"),
         (sum(count(edge.missing) for edge in checked.edges), "files missing"),
         (len(checked.unreadable), "files unreadable"),
         (sum(len(edge.doubled) for edge in checked.edges), "numbers of files used twice"),
-        (sum(count(epoch.lost) for epoch in checked.epochs), "records lost"),
-        (sum(count(epoch.skipped) for epoch in checked.epochs), "records skipped"),
+        (totals.lost, "records lost"),
+        (totals.skipped, "records skipped"),
     )
     return "MISSING: " + ", ".join(f"{number:,} {text}" for number, text in faults if number)
 

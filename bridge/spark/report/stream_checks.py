@@ -76,14 +76,19 @@ class StreamRow:
     checks: list[StreamCheck] = field(default_factory=list)
 
     @property
+    def account(self) -> Account:
+        """The account of this stream only; numbers of files are those of the edge."""
+        return Account(self.epochs, [], [info for info in self.files if info.footer is None])
+
+    @property
     def verdict(self) -> LakeVerdict:
         """The verdict over this stream only."""
-        return verdict_of(Account(self.epochs, [], [file for file in self.files if file.footer is None]))
+        return verdict_of(self.account)
 
     @property
     def records(self) -> int:
         """Number of different offsets that are present."""
-        return sum(epoch.records for epoch in self.epochs)
+        return self.account.totals.records
 
     @property
     def length(self) -> int:
@@ -145,11 +150,9 @@ def stream_rows(
 
 
 def _record_checks(row: StreamRow) -> list[StreamCheck]:
-    unreadable = sum(info.footer is None for info in row.files)
-    missing = sum(count(epoch.missing) for epoch in row.epochs)
+    totals, unreadable = row.account.totals, len(row.account.unreadable)
+    missing, lost, skipped = totals.missing, totals.lost, totals.skipped
     text = f"{missing:,}" + (f", {unreadable:,} files unreadable" if unreadable else "")
-    lost = sum(count(epoch.lost) for epoch in row.epochs)
-    skipped = sum(count(epoch.skipped) for epoch in row.epochs)
     return [
         StreamCheck("missing", CheckState.MISSING if missing or unreadable else CheckState.PASS, text, "0"),
         StreamCheck("lost", CheckState.LOST if lost else CheckState.PASS, f"{lost:,}", "0"),
