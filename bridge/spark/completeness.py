@@ -39,6 +39,17 @@ class FileInfo(NamedTuple):
     footer: FileFooter | None
     error: str = ""
 
+    @property
+    def epoch(self) -> EpochKey:
+        """The epoch of its records, by its name."""
+        name = self.file.name
+        return EpochKey(name.edge, name.stream, name.partition, name.epoch)
+
+    @property
+    def records(self) -> int:
+        """Number of its records, by its name."""
+        return self.file.name.last_offset - self.file.name.first_offset + 1
+
 
 @dataclass
 class EpochAccount:
@@ -117,8 +128,7 @@ def account(files: Sequence[FileInfo], *, retained: bool = False) -> Account:
     drained_to = _drained_ends(file.footer for file in files)
     epochs: dict[EpochKey, list[FileInfo]] = defaultdict(list)
     for info in files:
-        name = info.file.name
-        epochs[EpochKey(name.edge, name.stream, name.partition, name.epoch)].append(info)
+        epochs[info.epoch].append(info)
     later = _declared_later(file.footer for file in files)
     for epoch in (*drained_to, *later):
         epochs.setdefault(epoch, [])

@@ -52,8 +52,7 @@ def absent_ranges(files: Sequence[FileInfo], checked: Account, ranges_max: int) 
     )
     by_epoch: dict[EpochKey, list[FileInfo]] = defaultdict(list)
     for info in files:
-        name = info.file.name
-        by_epoch[EpochKey(name.edge, name.stream, name.partition, name.epoch)].append(info)
+        by_epoch[info.epoch].append(info)
     for neighbours in by_epoch.values():
         neighbours.sort(key=lambda info: info.file.name.first_offset)
     return [

@@ -24,7 +24,7 @@ from bridge.spark.report.figure_style import (
     plain,
     rows_axis,
 )
-from bridge.spark.report.stream_checks import lag_of, records_in
+from bridge.spark.report.stream_checks import lag_of
 from bridge.spark.report.time_buckets import TimeBuckets
 from bridge.spark.report.wording import seconds_in_words, shortened
 
@@ -57,7 +57,7 @@ def volume_bars(files: Sequence[FileInfo]) -> go.Figure | None:
     records: dict[str, list[float | None]] = defaultdict(buckets.empty)
     sizes = buckets.empty()
     for info, first, last in timed:
-        buckets.spread(records[_called(info)], first, last, records_in(info) / buckets.step_s)
+        buckets.spread(records[_called(info)], first, last, info.records / buckets.step_s)
         buckets.spread(sizes, first, last, info.file.length / buckets.step_s)
     right = {"overlaying": "y", "side": "right", "showgrid": False, "tickmode": "auto", "tickformat": ".3~s"}
     figure = go.Figure(
@@ -157,7 +157,7 @@ def late_bars(files: Sequence[FileInfo]) -> go.Figure:
             continue
         newest = info.file.modified_s - info.footer.last_timestamp_ns / 1e9
         name = next((name for limit_s, name in LATE_S if newest < limit_s), None)
-        late[f"within {name}" if name else f"later than {LATE_S[-1][1]}"] += records_in(info)
+        late[f"within {name}" if name else f"later than {LATE_S[-1][1]}"] += info.records
     total = sum(late.values()) or 1
     return go.Figure(
         go.Bar(

@@ -24,7 +24,6 @@ __all__ = [
     "StreamRow",
     "edge_rows",
     "lag_of",
-    "records_in",
     "stream_rows",
 ]
 
@@ -112,11 +111,6 @@ class EdgeRow:
     epochs: int
     newest_file_s: float  # 0 if the store does not report it
     files: StreamCheck
-
-
-def records_in(info: FileInfo) -> int:
-    """Number of records in a file, by its name."""
-    return info.file.name.last_offset - info.file.name.first_offset + 1
 
 
 def lag_of(info: FileInfo) -> float | None:
