@@ -36,7 +36,7 @@ __all__ = [
     "pack",
     "partition_key",
     "tasks_of",
-]  # fmt: skip
+]
 
 Progress = dict[str, int]  # of a stream: edge, and the drain_seq of its last file that was read
 PartitionKey = tuple[str, str, int, int]  # edge, stream, partition, epoch: the range of validity of offsets
