@@ -1,7 +1,6 @@
 """Released files without the checkout: the source archive builds a wheel, and the wheel runs."""
 
 import email
-import os
 import subprocess
 import sys
 import tarfile
@@ -15,22 +14,13 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.support.children import Child
+from tests.support.hatch import hatch
 from tests.support.project import PACKAGES, ROOT
 
 BASE_PACKAGES_MAX = 13  # installed with Brim, without an extra: 14 with Brim
 COMMANDS = {"brim", "cffi-gen-src", "markdown-it", "pygmentize", "websockets"}  # on PATH after an install
 BRIM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from brim._command import main; sys.exit(main())"
 PLUGIN = '[[auth.plugin]]\nclass = "amqtt.contrib.jwt.UserAuthJwtPlugin"\noptions = { secret_key = "k" }\n'
-
-
-def hatch(kind: str, project: Path, into: Path) -> Path:
-    """The archive that hatchling builds of a project; the compiler does not optimise, which takes longest."""
-    command = [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(into)]
-    plain = {**os.environ, "CFLAGS": "-O0"}
-    run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, env=plain)
-    assert run.returncode == 0, run.stdout + run.stderr
-    [made] = into.iterdir()
-    return made
 
 
 @pytest.fixture(scope="module")

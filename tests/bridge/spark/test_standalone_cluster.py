@@ -6,7 +6,6 @@ The worker has nothing of Brim. Each way runs a batch job and a streaming job, w
 import os
 import re
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[
 from pyarrow import parquet
 
 from tests.support.drained_files import drained_file_of, store, store_parquet
+from tests.support.hatch import hatch
 from tests.support.project import ROOT
 from tests.support.standalone_cluster import (
     bare_environment,
@@ -72,11 +72,7 @@ class Cluster(NamedTuple):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    into = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(into)]
-    subprocess.run(build, cwd=ROOT, env={**os.environ, "CFLAGS": "-O0"}, check=True, capture_output=True)
-    (made,) = into.iterdir()
-    return made
+    return hatch("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
