@@ -23,8 +23,9 @@ def mirror() -> str:
 def need(*programs: str) -> None:
     """Skip the test without root, or without one of these programs."""
     missing = [PACKAGES.get(name, name) for name in programs if shutil.which(name) is None]
+    fix = f": apt-get install {' '.join(missing)}" if missing else ""
     if missing or os.geteuid() != 0:
-        pytest.skip(f"needs root, and {', '.join(programs)}: apt-get install {' '.join(missing)}")
+        pytest.skip(f"needs root, and {', '.join(programs)}{fix}")
 
 
 def debootstrap(root: Path, *options: str) -> None:
