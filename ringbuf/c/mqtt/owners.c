@@ -31,7 +31,8 @@ static uint32_t key_hash(const mq_engine *engine, const void *key, uint32_t leng
 static bool is_address(const uint8_t *key, uint32_t length)
 {
     const uint8_t *end = *key == MQ_OWNER_OF_TENANT ? memchr(key, 0, length) : NULL;
-    return (end == NULL ? key : end + 1) < key + length && *(end == NULL ? key : end + 1) == MQ_OWNER_ADDRESS;
+    const uint8_t *inner = end == NULL ? key : end + 1;
+    return inner < key + length && *inner == MQ_OWNER_ADDRESS;
 }
 
 static mq_owner *owner_new(mq_engine *engine, const void *key, uint32_t length, uint32_t hash)

@@ -110,9 +110,9 @@ bool mq_is_of_tenants(const uint8_t *name, uint32_t length)
            memcmp(name + from, MQ_TENANT_MARK, MQ_TENANT_MARK_BYTES) == 0;
 }
 
-uint8_t mq_tenant_of_topic(const mq_engine *engine, const uint8_t *name, uint32_t length, uint32_t *hidden)
+uint8_t mq_tenant_of_topic(const mq_engine *engine, const uint8_t *name, uint32_t length, uint32_t *rest)
 {
-    *hidden = 0;
+    *rest = 0;
     if (!mq_is_of_tenants(name, length))
         return 0;
     const uint8_t *own = name + mq_topic_delayed_from(name, length) + MQ_TENANT_MARK_BYTES;
@@ -120,7 +120,7 @@ uint8_t mq_tenant_of_topic(const mq_engine *engine, const uint8_t *name, uint32_
     const mq_tenant *tenant = end == NULL ? NULL : find(engine, own, (uint32_t)(end - own));
     if (tenant == NULL)
         return MQ_TENANT_UNKNOWN;
-    *hidden = (uint32_t)(end + 1 - name);
+    *rest = (uint32_t)(end + 1 - name);
     return tenant->number;
 }
 

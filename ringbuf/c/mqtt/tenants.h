@@ -39,9 +39,9 @@ void mq_tenants_free(mq_engine *engine);
 uint32_t mq_topic_delayed_from(const uint8_t *name, uint32_t length);
 /* True for the full name of a topic of some tenant. */
 bool mq_is_of_tenants(const uint8_t *name, uint32_t length);
-/* Number of the tenant of a full topic name, and the length of the part that its clients do not see.  0 for a
- * topic without a tenant. */
-uint8_t mq_tenant_of_topic(const mq_engine *engine, const uint8_t *name, uint32_t length, uint32_t *hidden);
+/* Number of the tenant of a full topic name; 0 for a topic without a tenant.  `rest`: start of the name after
+ * the prefix; 0 without a configured tenant. */
+uint8_t mq_tenant_of_topic(const mq_engine *engine, const uint8_t *name, uint32_t length, uint32_t *rest);
 
 /* Full name of a topic that a client of `tenant` publishes to, valid until the next call.  0: it would be
  * longer than a topic may be. */

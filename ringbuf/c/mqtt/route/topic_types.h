@@ -30,9 +30,9 @@ struct mq_topic {
     mq_item item;
     uint16_t length;
     uint16_t ring; /* ring to which its records are written */
-    uint16_t delayed_from; /* of $delayed/SECONDS/TOPIC: start of TOPIC, which access rules decide about;
-                            * otherwise 0 */
-    uint16_t visible_from; /* start of the name that access rules decide about */
+    uint16_t delayed_from; /* start of TOPIC in $delayed/SECONDS/TOPIC; 0: not a delayed message */
+    uint16_t visible_from; /* start of the name that access rules decide about: after `delayed_from` and the
+                            * prefix of the tenant */
     uint8_t tenant;        /* number of the tenant whose clients use it (tenants.c); 0: those without one */
     bool reserved;   /* clients may not publish to it */
     bool used;       /* used since the clock hand last passed */

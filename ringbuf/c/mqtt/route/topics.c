@@ -47,10 +47,10 @@ static uint64_t name_bytes(const uint8_t *name, uint32_t length)
 /* Set the fields that depend on the form of the name. */
 static void classify(const mq_engine *engine, mq_topic *topic)
 {
-    uint32_t hidden;
-    topic->tenant = mq_tenant_of_topic(engine, topic->name, topic->length, &hidden);
+    uint32_t rest;
+    topic->tenant = mq_tenant_of_topic(engine, topic->name, topic->length, &rest);
     topic->delayed_from = topic->reserved ? 0 : (uint16_t)mq_topic_delayed_from(topic->name, topic->length);
-    topic->visible_from = hidden > 0 ? (uint16_t)hidden : topic->delayed_from;
+    topic->visible_from = rest > 0 ? (uint16_t)rest : topic->delayed_from;
 }
 
 mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t ring, bool reserved)
