@@ -30,7 +30,7 @@ from edge.broker.connections import ConnectedClient, Connections, audit_facts, e
 from edge.broker.deferred import DeferredDecisions
 from edge.broker.limits import BrokerLimits
 from edge.broker.owners import key_of
-from edge.broker.plain_connect import PlainConnects, keep_alive_of
+from edge.broker.plain_connect import PlainConnects
 from edge.broker.sessions import NEVER_S, Session, Sessions
 from edge.engine.connect_calls import PlainConnect, connect_of
 from edge.engine.engine import Engine, Table, limits_of
@@ -345,7 +345,7 @@ class ConnectHandler:
             answer,
             after_journal,
             packet.version,
-            self._keep_alive_s(packet) * 1500 or limits.keep_alive_max_s * 1000,  # [MQTT-3.1.2-22]
+            limits.idle_max_ms(self._keep_alive_s(packet)),
             publishes_all,
             self._permissions.receives_all(session),
             min(limits.sessions.in_flight_max, properties.receive_maximum or RECEIVE_MAXIMUM),
@@ -410,7 +410,7 @@ class ConnectHandler:
         return min(max_bytes, self._engine_limits.payload_max_bytes or max_bytes)
 
     def _keep_alive_s(self, packet: Connect) -> int:
-        return keep_alive_of(packet.version, packet.keep_alive_s, self.limits.keep_alive_max_s)
+        return self.limits.keep_alive_s(packet.version, packet.keep_alive_s)
 
 
 _ACCEPTED = tuple(encode(ConnAck(present)) for present in (False, True))  # for versions before MQTT 5

@@ -7,11 +7,13 @@ from msgspec import Struct, field
 from edge.broker.router import TopicLimits
 from edge.broker.sessions import SessionLimits
 from edge.broker.wills import WillLimits
+from edge.mqtt import Version
 from edge.mqtt.primitives import PacketLimits
 
 __all__ = ["BrokerLimits", "PacketLimits"]
 
 DEFAULT_PACKETS = PacketLimits(user_properties_max=256, filters_max=1_024)
+_V5 = Version.V5  # reading a member of an enumeration takes a function call
 
 
 class BrokerLimits(Struct, frozen=True):
@@ -29,3 +31,12 @@ class BrokerLimits(Struct, frozen=True):
     sessions: SessionLimits = field(default_factory=SessionLimits)
     wills: WillLimits = field(default_factory=WillLimits)
     topics: TopicLimits = field(default_factory=TopicLimits)
+
+    def keep_alive_s(self, version: Version, wanted_s: int) -> int:
+        """Keep Alive in effect: MQTT 5 clients can get a shorter one [MQTT-3.1.2-21], others keep theirs."""
+        max_s = self.keep_alive_max_s
+        return max_s if version == _V5 and max_s and not 0 < wanted_s <= max_s else wanted_s
+
+    def idle_max_ms(self, keep_alive_s: int) -> int:
+        """Longest silence of a client with this Keep Alive in effect [MQTT-3.1.2-22]; 0: no limit."""
+        return keep_alive_s * 1500 or self.keep_alive_max_s * 1000

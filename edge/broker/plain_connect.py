@@ -23,12 +23,11 @@ from edge.engine.connect_calls import VERSIONS, PlainConnect
 from edge.engine.engine import Engine
 from edge.mqtt import Version
 
-__all__ = ["PlainConnects", "keep_alive_of"]
+__all__ = ["PlainConnects"]
 
 # A longer identifier is measured by ConnectHandler: in bytes, for client_id_max_bytes and the journal.
 CLIENT_ID_MAX = 64
 UTF8_MAX = 4  # bytes of a character
-_V5 = Version.V5
 
 # version, listener, requested Keep Alive, granted Keep Alive -> CONNACK
 Answer = Callable[[Version, int, int, int], bytes]
@@ -70,13 +69,13 @@ class PlainConnects:
             return False
         client_info = ClientInfo(client_id, None, address, listener, None, None, transport)
         version, queues = VERSIONS[level], limits.sessions
-        keep_alive_s = keep_alive_of(version, wanted_s, limits.keep_alive_max_s)
+        keep_alive_s = limits.keep_alive_s(version, wanted_s)
         handle = self._engine.accept_new(
             connection,
             self._answer(version, listener, wanted_s, keep_alive_s),
             author_of(client_info),
             level,
-            keep_alive_s * 1500 or limits.keep_alive_max_s * 1000,  # [MQTT-3.1.2-22]
+            limits.idle_max_ms(keep_alive_s),
             queues.in_flight_max,
             queues.queued_records_max,
             queues.drop_newest,
@@ -88,8 +87,3 @@ class PlainConnects:
             )
             self._clients.register(client)
         return handle != 0
-
-
-def keep_alive_of(version: Version, wanted_s: int, max_s: int) -> int:
-    """Keep Alive in effect: MQTT 5 clients can get a shorter one [MQTT-3.1.2-21], others keep theirs."""
-    return max_s if version == _V5 and max_s and not 0 < wanted_s <= max_s else wanted_s
