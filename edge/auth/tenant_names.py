@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from edge.mqtt import split_share
 
-__all__ = ["MARK", "full_filter", "is_of_tenants", "prefix_in", "prefix_of", "tenant_of"]
+__all__ = ["MARK", "full_filter", "is_of_tenants", "is_reserved", "prefix_in", "prefix_of", "tenant_of"]
 
 MARK = "$tenant/"
 
@@ -25,6 +25,11 @@ def prefix_in(full_name: str) -> str:
         return ""
     end = full_name.find("/", len(MARK))
     return "" if end <= len(MARK) else full_name[: end + 1]
+
+
+def is_reserved(full_name: str) -> bool:
+    """True if a topic is not for clients: it begins with $ after the prefix of its tenant, or ends there."""
+    return full_name[len(prefix_in(full_name)) :][:1] in ("", "$")
 
 
 def tenant_of(prefix: str) -> str:

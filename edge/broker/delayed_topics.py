@@ -6,7 +6,7 @@ Owns the form of the name. The broker stores such a message, and publishes it to
 
 from __future__ import annotations
 
-from edge.auth.tenant_names import prefix_in
+from edge.auth.tenant_names import is_reserved
 
 __all__ = ["DELAYED", "delayed_target"]
 
@@ -23,7 +23,7 @@ def delayed_target(name: str, delay_max_s: int) -> tuple[int, str] | None:
     if not delay_max_s or not name.startswith(DELAYED):
         return None
     digits, _, topic = name[len(DELAYED) :].partition("/")
-    if topic[len(prefix_in(topic)) :][:1] in ("", "$") or len(digits) > DIGITS_MAX:
+    if is_reserved(topic) or len(digits) > DIGITS_MAX:
         return None
     if not (digits.isascii() and digits.isdigit()) or int(digits) > delay_max_s:
         return None

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from edge.auth.interfaces import AllowedFilters
-from edge.auth.tenant_names import prefix_in
+from edge.auth.tenant_names import is_reserved
 from edge.broker.delayed_topics import delayed_target
 from edge.broker.durability import RingDurability
 from edge.broker.engine_rings import EngineRings, PartitionLike, StreamRules
@@ -152,8 +152,7 @@ class Router:
         data = name.encode()
         ring_number = self.rings.number_of(self._partition_of(name))
         # reserved for the server [MQTT-4.7.2-1]
-        visible = name[len(prefix_in(name)) :]
-        reserved = visible[:1] in ("", "$") and delayed_target(name, self.delay_max_s) is None
+        reserved = is_reserved(name) and delayed_target(name, self.delay_max_s) is None
         topic = self._engine.topic_add(data, ring_number, reserved, session)
         if topic == NO_TOPIC and self._recycle():
             topic = self._engine.topic_add(data, ring_number, reserved, session)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from edge.auth.access_rule import Access, AccessRule
 from edge.auth.acl import AccessRules
 from edge.auth.interfaces import ClientCertificate, ClientInfo, ListenerPolicy
-from edge.auth.tenant_names import MARK, full_filter, prefix_in, prefix_of
+from edge.auth.tenant_names import MARK, full_filter, is_reserved, prefix_in, prefix_of
 from edge.auth.tenants import Tenants
 from edge.broker.dispatcher import BrokerLimits
 from edge.broker.owners import key_of, owner_text
@@ -528,6 +528,10 @@ def test_full_names_have_one_form() -> None:
     assert prefix_of("") == ""
     assert prefix_in(prefix_of("a") + "x/y") == "$tenant/a/"
     assert [prefix_in(name) for name in ("x", "$tenant", "$tenant/", "$tenant/a", "$tenant//x")] == [""] * 5
+    assert not any(map(is_reserved, ("x", "$tenant/a/x")))
+    assert all(
+        map(is_reserved, ("", "$x", "$tenant/x", "$tenant/a/", "$tenant/a/$x", "$tenant/a/$tenant/b/x"))
+    )
     assert full_filter("$tenant/a/", "$share/g/x/#") == "$share/g/$tenant/a/x/#"
     known = ClientInfo("$tenant/a/c", None, "10.0.0.7:5", 0)
     assert owner_text(key_of(known)) == "tenant a, address 10.0.0.7"
