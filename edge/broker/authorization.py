@@ -89,17 +89,18 @@ class Authorization:
         for its address, has no tenant, and may publish and receive every topic; None if that is not certain.
         """
         policy = self.policies.get(listener)
-        is_plain = (
-            policy is not None
-            and policy.allow_anonymous
-            and policy.redirect_to is None
-            and not policy.tenant
-            and not policy.certificate_is_user
-            and not policy.has_certificates
-            and policy.transport != "unix"
-            and self.anonymous_may_all
-        )
-        return policy.transport if is_plain and policy is not None else None
+        if (
+            policy is None
+            or not policy.allow_anonymous
+            or policy.redirect_to is not None
+            or policy.tenant
+            or policy.certificate_is_user
+            or policy.has_certificates
+            or policy.transport == "unix"
+            or not self.anonymous_may_all
+        ):
+            return None
+        return policy.transport
 
     def is_verified(self, client_info: ClientInfo) -> bool:
         """True if an accepted client had to prove its identity; otherwise its user name is only a claim."""
