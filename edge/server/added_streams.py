@@ -107,9 +107,8 @@ def prepare(core: MqttServer, live: Config) -> PreparedStreams:
     known = {stream.name: stream for stream in core.config.stream}  # in the sizes that fitted at their start
     config = fitted(replace(live, stream=tuple(known.get(stream.name, stream) for stream in live.stream)))
     new = tuple(stream for stream in config.stream if stream.name not in known)
-    ends = core.logs.ends() if core.logs is not None else {}
     try:
-        streams = Streams.open(replace(config, stream=new), core.epochs, ends, core.past)
+        streams = Streams.open(replace(config, stream=new), core.epochs, core.log_ends, core.past)
     except OSError as error:
         raise EdgeError(f"epochs of new rings not written: {error}", hint="check state_dir") from error
     prepared = PreparedStreams(config, streams)

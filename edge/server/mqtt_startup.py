@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from socket import socket
@@ -208,8 +208,7 @@ class MqttServer:
     def _open_streams(self, epochs: Epochs) -> Streams:
         self._open_logs()
         self._open_installation()
-        ends = self.logs.ends() if self.logs else {}
-        streams = Streams.open(self.config, epochs, ends, self.past)
+        streams = Streams.open(self.config, epochs, self.log_ends, self.past)
         self.down.callback(streams.close)
         return streams
 
@@ -217,6 +216,11 @@ class MqttServer:
     def past(self) -> SurvivingLog | None:
         """The records that the log has."""
         return SurvivingLog(self.logs.reader) if self.logs else None
+
+    @property
+    def log_ends(self) -> Mapping[str, tuple[int, int]]:
+        """Epoch and next offset of each ring that the log has."""
+        return self.logs.ends() if self.logs else {}
 
     def _open_installation(self) -> None:
         """Keep a copy of the installation's identity next to its records."""
@@ -249,24 +253,24 @@ class MqttServer:
         return max(epoch, self._installation.newest_first_epoch)
 
     def _log_epochs(self) -> list[int]:
-        ends = self.logs.ends() if self.logs else {}
-        return [end.epoch for end in ends.values()]
+        return [epoch for epoch, _ in self.log_ends.values()]
 
     def _open_state(self, epochs: Epochs) -> None:
         if not self.config.sessions.keep:
             forget_state(self.config)
             return
-        self._state = StateFiles(self.config, epochs, self.logs.ends() if self.logs else {}, self.past)
+        self._state = StateFiles(self.config, epochs, self.log_ends, self.past)
         self.down.callback(self._state.close)
         self._state.find(self.past)
 
     def _restore_retained(self, streams: Streams) -> None:
         rings = [partition.ring for partition in streams.all()]
-        ends = self.logs.ends() if self.logs else {}
         with absent_rings(self.config.runtime_dir, {ring.name for ring in rings}, self.past) as absent:
             rings += absent
             if self._state is not None:
-                logged = {name: end.epoch for name, end in ends.items() if is_ring_of_stream(name)}
+                logged = {
+                    name: epoch for name, (epoch, _) in self.log_ends.items() if is_ring_of_stream(name)
+                }
                 restored = self._state.retained.restore(self.listener.broker, rings, self.past, logged)
             else:
                 records = in_order(retained_in(ring) for ring in rings)
@@ -382,7 +386,7 @@ class MqttServer:
 
     def _open_producers(self, epochs: Epochs) -> Producers:
         """Open producer rings. They are closed after their last reader, the log."""
-        producers = Producers(self.config, epochs, self.logs.ends() if self.logs else {}, self.past)
+        producers = Producers(self.config, epochs, self.log_ends, self.past)
         self.down.callback(producers.close)
         if self.logs is not None:
             self.stop_on_thread(self.logs.stop)
