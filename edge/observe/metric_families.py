@@ -334,7 +334,6 @@ METRICS: Mapping[str, Metric] = {
     "brim_delayed_dropped_total": Metric(
         "counter", "Delayed messages dropped: invalid name, damaged, too large, lost.", ("cause",)
     ),
-    # Consumers
     # Tenants: all clients of one of them
     "brim_tenant_connections": Metric(
         "gauge", "Connections of the tenant.", _TENANT, "tenants[].connections"
