@@ -29,9 +29,6 @@ class Tenants:
     def __iter__(self) -> Iterator[Tenant]:
         return iter(self.settings)
 
-    def __bool__(self) -> bool:
-        return bool(self.settings)
-
     def number(self, name: str) -> int:
         """Number of a tenant; 0: "", or not configured."""
         return self._numbers.get(name, 0)
