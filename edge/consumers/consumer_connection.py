@@ -11,12 +11,15 @@ from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult, Offsets, offset_of, result_of
 from edge.consumers.client_socket import Curve, endpoint_of
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSettings
-from edge.consumers.core_connection import CoreConnection
+from edge.consumers.core_connection import CoreConnection, check_argument
 from edge.consumers.delivery_settings import DeliverySettings, invalid_value
 from edge.consumers.groups import Mode
 from edge.consumers.protocol import (
+    BATCH_MAX_BYTES,
     IN_FLIGHT_MAX,
     PRIORITY_MAX,
+    SESSION_MAX_S,
+    SESSION_MIN_S,
     Acked,
     Acknowledgement,
     Answer,
@@ -64,13 +67,12 @@ class ConsumerConnection(CoreConnection[ConsumerBatch], ABC, Generic[Result]):
         if ahead < 1:
             hint = "a consumer that fetches nothing ahead receives nothing"
             raise InvalidArgument(f"invalid ahead {ahead} (allowed: 1 or more)", hint=hint)
+        check_argument("batch_bytes", batch_bytes, 1, BATCH_MAX_BYTES)
+        check_argument("session_s", session_s, SESSION_MIN_S, SESSION_MAX_S, "choose more than a batch takes")
         for limit, value in (("batch_records", batch_records), ("in_flight_max", in_flight_max)):
-            if not 0 <= value <= IN_FLIGHT_MAX:
-                text = f"invalid {limit} {value} (allowed: 0 to {IN_FLIGHT_MAX})"
-                raise InvalidArgument(text, hint="0 is no limit")
-        if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
-            text = f"invalid priority {priority} (allowed: {-PRIORITY_MAX} to {PRIORITY_MAX})"
-            raise InvalidArgument(text, hint="members with a higher priority come first")
+            check_argument(limit, value, 0, IN_FLIGHT_MAX, "0 is no limit")
+        hint = "members with a higher priority come first"
+        check_argument("priority", priority, -PRIORITY_MAX, PRIORITY_MAX, hint)
         core = ConsumerCore(
             ConsumerSettings(
                 group,

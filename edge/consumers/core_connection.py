@@ -14,15 +14,23 @@ import zmq
 
 from edge.consumers.client_socket import ClientSocket, Curve, unreachable
 from edge.consumers.protocol import Answer, RequestMessage
-from edge.errors import NotOpen, Refused
+from edge.errors import InvalidArgument, NotOpen, Refused
 
-__all__ = ["LEAVE_MS", "SLICE_S", "BlockingConnection", "Core", "CoreConnection"]
+__all__ = ["LEAVE_MS", "SLICE_S", "BlockingConnection", "Core", "CoreConnection", "check_argument"]
 
 SLICE_S = 0.1  # the longest sleep: then the connection is looked at
 LEAVE_MS = 500
 
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
+
+
+def check_argument(
+    name: str, value: float, least: float, most: float, hint: str = "choose a value within the limits"
+) -> None:
+    """Raise InvalidArgument unless least <= value <= most."""
+    if not least <= value <= most:
+        raise InvalidArgument(f"invalid {name} {value} (allowed: {least} to {most})", hint=hint)
 
 
 class Core(Protocol[B_co]):
@@ -56,6 +64,8 @@ class Core(Protocol[B_co]):
 class CoreConnection(Generic[B]):
     """Socket and core. Opens the socket and never waits."""
 
+    _noun = "consumer"
+
     def __init__(self, core: Core[B], endpoint: str, curve: Curve | None, connect_timeout_s: float) -> None:
         self._core = core
         self._endpoint = endpoint
@@ -70,8 +80,7 @@ class CoreConnection(Generic[B]):
         return self._client_socket
 
     def _not_open(self) -> NotOpen:
-        noun = type(self).__name__.lower()
-        return NotOpen(f"the {noun} is not open", hint="use it inside `with` or `async with`")
+        return NotOpen(f"the {self._noun} is not open", hint="use it inside `with` or `async with`")
 
     def _exchange(self) -> float:
         """Send what is to be sent and take what has come; seconds until that is worth doing again."""

@@ -78,6 +78,8 @@ FILTERS_MAX_BYTES: Final = 64 << 10  # of one group or request, together
 RINGS_MAX: Final = 256  # of one reset
 BATCH_MAX_BYTES: Final = 64 << 20  # of one fetch or read
 RUNS_MAX: Final = 65_536  # of one ack
+SESSION_MIN_S: Final = 1
+SESSION_MAX_S: Final = 3_600
 IN_FLIGHT_MAX: Final = 100_000_000  # as consumers.records_max
 PRIORITY_MAX: Final = 1_000
 NACK_RUNS_MAX: Final = 4_096
@@ -121,7 +123,7 @@ class Join(RequestMessage, frozen=True):
     filters: Annotated[tuple[str, ...], Meta(min_length=1, max_length=FILTERS_MAX)]
     mode: Mode = "ordered"
     start: StartWord = "latest"
-    session_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 10_000
+    session_ms: Annotated[int, Meta(ge=SESSION_MIN_S * 1000, le=SESSION_MAX_S * 1000)] = 10_000
     name: Annotated[str, Meta(max_length=256)] = ""
     instance: Annotated[str, Meta(max_length=64)] = ""
     settings: DeliverySettings = NO_SETTINGS

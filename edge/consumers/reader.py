@@ -11,12 +11,13 @@ reader_asyncio.py has the form for asyncio, with the same methods.
 
 from __future__ import annotations
 
+import datetime as dt
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from edge.config.directories import StrPath
 from edge.consumers.client_socket import Curve, endpoint_of
-from edge.consumers.core_connection import BlockingConnection, CoreConnection
+from edge.consumers.core_connection import BlockingConnection, CoreConnection, check_argument
 from edge.consumers.protocol import BATCH_MAX_BYTES
 from edge.consumers.reader_state import PartitionBatch, ReaderCore, ReaderStart
 from edge.errors import InvalidArgument
@@ -30,6 +31,7 @@ class ReaderConnection(CoreConnection[PartitionBatch]):
     """State and arguments that both forms share.  Arguments: see PartitionReader."""
 
     _core: ReaderCore
+    _noun = "reader"
 
     def __init__(
         self,
@@ -45,9 +47,10 @@ class ReaderConnection(CoreConnection[PartitionBatch]):
     ) -> None:
         if speed is not None and not 0 < speed < math.inf:
             raise InvalidArgument(f"invalid speed {speed} (allowed: above 0)", hint="1 is the original speed")
-        if not 1 <= batch_bytes <= BATCH_MAX_BYTES:
-            text = f"invalid batch_bytes {batch_bytes} (allowed: 1 to {BATCH_MAX_BYTES})"
-            raise InvalidArgument(text, hint="choose a value within the limits")
+        if not isinstance(start, Mapping | dt.datetime) and start not in {"oldest", "latest"}:
+            text = f"invalid start {start!r} (allowed: 'oldest', 'latest', a datetime, places by ring)"
+            raise InvalidArgument(text, hint="choose one of them; places() returns places by ring")
+        check_argument("batch_bytes", batch_bytes, 1, BATCH_MAX_BYTES)
         core = ReaderCore(checked_filters(filters), start, speed, batch_bytes)
         super().__init__(core, endpoint_of(runtime_dir, endpoint), curve, connect_timeout_s)
 

@@ -126,3 +126,19 @@ def test_a_limit_outside_of_its_limits_is_refused_on_both_sides(desk, name):
             consumer("g", "a/#", **options)
     assert desk.ask(Join, Failed, "g", ("#",), in_flight_max=100_000_001).code == "malformed"
     assert desk.ask(Fetch, Failed, "g", joined(desk), max_records=-1).code == "malformed"
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("batch_bytes", 1, 64 << 20), ("session_s", 1, 3_600), ("priority", -1_000, 1_000)],
+)
+def test_an_argument_that_the_broker_would_refuse_is_refused_at_once(
+    name: str, least: int, most: int
+) -> None:
+    for value in (least, most):
+        options: dict[str, Any] = {name: value}
+        consumer("g", "a/#", **options)
+    for value in (least - 1, most + 1):
+        options = {name: value}
+        with pytest.raises(InvalidArgument, match=rf"invalid {name} {value} \(allowed: {least} to {most}\)"):
+            consumer("g", "a/#", **options)

@@ -26,7 +26,7 @@ from edge.consumers.protocol import (
     Rings,
 )
 from edge.consumers.reader_state import ReaderCore
-from edge.errors import BrokerUnreachable, InvalidArgument, Refused
+from edge.errors import BrokerUnreachable, InvalidArgument, NotOpen, Refused
 from edge.local.shm_subscription import Place
 from ringbuf import Ring
 from tests.support.brim_process import BrimProcess
@@ -130,6 +130,8 @@ def _rings(broker: BrimProcess) -> tuple[RingInfo, ...]:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"start": "newest"}, r"invalid start 'newest' \(allowed: 'oldest', 'latest'"),
+        ({"start": 5}, "invalid start 5"),
         ({"speed": 0}, r"invalid speed 0 \(allowed: above 0\)"),
         ({"speed": float("nan")}, "invalid speed nan"),
         ({"speed": float("inf")}, "invalid speed inf"),
@@ -319,3 +321,8 @@ def test_filters_that_the_broker_refuses_are_an_error_on_entering() -> None:
     (request,) = core.requests(0.0, connected=True)
     core.take(Failed(request.id, "no"), [], 0.0)
     assert isinstance(core.refusal, Refused)
+
+
+def test_a_reader_that_is_not_open_names_itself() -> None:
+    with pytest.raises(NotOpen, match="the reader is not open"):
+        next(iter(brim.reader("a/#")))
