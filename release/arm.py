@@ -14,7 +14,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -108,13 +107,10 @@ def unpack() -> None:
     for path in TREE.glob("*"):
         if path.name != "build":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    TREE.mkdir(exist_ok=True)
     [archive] = DIST.glob("*.tar.gz")
-    with tarfile.open(archive) as members:
-        members.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
-        for member in members:
-            member.name = member.name.partition("/")[2]
-            if member.name:
-                members.extract(member, TREE)
+    command = ["tar", "-xzf", str(archive), "--strip-components=1", "--no-same-owner", "-C", str(TREE)]
+    subprocess.run(command, check=True)
     [wheel] = DIST.glob(f"*-{TAG}.whl")
     with zipfile.ZipFile(wheel) as files:
         files.extract("ringbuf/_ringbuf.abi3.so", TREE)

@@ -6,7 +6,6 @@ The worker has nothing of Brim. Each way runs a batch job and a streaming job, w
 import os
 import re
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -183,12 +182,11 @@ def test_with_a_packed_environment_both_jobs_run_on_workers_without_brim(
     cluster: Cluster, lake: Path, wheel: Path, tmp_path: Path
 ) -> None:
     packed = packed_environment(tmp_path / "env", wheel, documented_libraries())
-    with tarfile.open(tmp_path / "brim.tar.gz", "w:gz", compresslevel=1) as archive:
-        archive.add(packed, ".")
-    with tarfile.open(tmp_path / "brim.tar.gz") as archive:
-        archive.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # from 3.11.4 on
-        archive.extractall(tmp_path / "environment")
-    options = f"--archives {tmp_path / 'brim.tar.gz'}#environment"
+    archive, environment = tmp_path / "brim.tar.gz", tmp_path / "environment"
+    environment.mkdir()
+    subprocess.run(["tar", "-I", "gzip -1", "-cf", archive, "-C", packed, "."], check=True)
+    subprocess.run(["tar", "-xzf", archive, "-C", environment], check=True)
+    options = f"--archives {archive}#environment"
     check_batch_and_stream(cluster, lake, tmp_path, "./environment/bin/python", options)
 
 
