@@ -2,8 +2,8 @@
 
 Works with and without a running broker, and changes nothing. Without options it checks the broker of this
 user. If this user has none, it checks the service of the system, with the configuration, the directories and
-the rights of its user; only root may do that. So it does with --config and the file of the service. In all
-other cases run it as the broker's user.
+the rights of its user; only root may do that. It checks the same service if --config names the file of that
+service. In all other cases run it as the broker's user.
 
 Exit status: 0 all is well, 1 warnings, 2 errors.
 """

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from edge.cli.argument_types import at_least_one
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import count_in_words
+from edge.cli.humanize import bytes_in_words, count_in_words
 from edge.cli.log_options import NEGATIVE_PLACE, add_log_arguments, log_directory
 from edge.cli.mqtt_options import UsageError
 from edge.errors import EdgeError
@@ -95,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _report_left_out(sample: Sample, inference: Inference) -> None:
     from bridge.payloads.infer import ENTRIES_MAX
+    from bridge.payloads.samples import PAYLOAD_MAX_BYTES, SAMPLE_MAX_BYTES
 
     for topic, records in inference.unknown.items():
         text = f"no entry for {topic}: {count_in_words(records)} records"
@@ -104,7 +105,11 @@ def _report_left_out(sample: Sample, inference: Inference) -> None:
         print(f"brim schema: {text}", file=sys.stderr)
     if sample.too_long:
         count = count_in_words(sample.too_long)
-        text = f"payloads left out: {count}, above 1 MiB, or above 128 MiB together; lower --sample"
+        one, together = bytes_in_words(PAYLOAD_MAX_BYTES), bytes_in_words(SAMPLE_MAX_BYTES)
+        text = (
+            f"payloads left out: {count} (allowed: {one} each, {together} in the sample); "
+            "lower --sample if the sample is too large"
+        )
         print(f"brim schema: {text}", file=sys.stderr)
     if sample.unreadable:
         count = count_in_words(len(sample.unreadable))
