@@ -75,4 +75,10 @@ def _ruled(config: Config, problems: Problems) -> Config:
         rule(config, problems)
     if messages := problems.messages():
         raise ConfigError(messages)
-    return config
+    return _default_stream_last(config)
+
+
+def _default_stream_last(config: Config) -> Config:
+    """Move the stream "default" behind all others: "#" takes every topic.  Rules name places of the file."""
+    streams = sorted(config.stream, key=lambda stream: stream.name == DEFAULT_STREAM)
+    return msgspec.structs.replace(config, stream=tuple(streams))

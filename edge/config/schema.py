@@ -502,8 +502,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sessions: Sessions = Sessions()
     """Sessions beyond the life of the broker."""
     stream: tuple[Stream, ...] = (Stream(name=DEFAULT_STREAM, topics=("#",)),)
-    """Streams, in the order in which their filters are tried; "default", for all other topics, is added at
-    the end."""
+    """Streams, in the order in which their filters are tried; "default", for all other topics, is always the
+    last, wherever the file has it."""
     log: Log = Log()
     """Segment log."""
     zmq: Zmq = Zmq()

@@ -177,6 +177,15 @@ def test_what_no_stream_takes_goes_to_the_default_stream():
     assert config.stream[-1] == Stream(name="default", topics=("#",))
 
 
+def test_the_default_stream_is_tried_last_wherever_the_file_has_it():
+    default = '[[stream]]\nname = "default"\ntopics = ["#"]\nring_bytes = "1 MiB"\n'
+    config = parse(
+        f'limits.packet_max_bytes = "64 KiB"\n{default}[[stream]]\nname = "cam"\ntopics = ["camera/#"]'
+    )
+    assert [stream.name for stream in config.stream] == ["cam", "default"]
+    assert config.stream[-1].ring_bytes == 1 << 20
+
+
 def test_the_default_stream_may_be_tuned_under_its_own_name():
     config = parse('[[stream]]\nname = "default"\ntopics = ["#"]\npartitions = 4')
     assert [(stream.name, stream.partitions) for stream in config.stream] == [("default", 4)]
