@@ -14,7 +14,7 @@ from edge.cli.progress import progress
 from edge.errors import EdgeError
 from edge.log.offline_reader import LogView
 from persistence import DamagedRange, Files, LogReader
-from persistence.archive import ARCHIVE_SUFFIX, archive_name, earlier_name
+from persistence.archive import ARCHIVE_SUFFIX, archive_name
 from persistence.errors import ArchiveUnavailable, FormatError
 from persistence.files import FreshFiles
 from persistence.maintenance.scrub import scrub_archive, scrub_segment
@@ -182,8 +182,7 @@ def _headless(files: Files, directory: Path, damage: DamagedRange) -> str:
 
 def _look_at_archive(files: Files, name: str, directory: Path, base: int, findings: Findings) -> None:
     scrubbed = scrub_archive(files, str(directory), base)
-    names = archive_name(base), earlier_name(base)
-    file = next((name for name in names if (directory / name).exists()), names[0])
+    file = archive_name(base)
     findings.files, findings.bytes = findings.files + 1, findings.bytes + (directory / file).stat().st_size
     findings.flaws += [
         Flaw(name, file, 0, 0, "", 0, reason=f"{part}: {why}") for part, why in scrubbed.parts.items()

@@ -13,7 +13,7 @@ when an archive is removed (retention_rules.py).  pyarrow is loaded when a recor
 from persistence.archive.archive_file import ArchiveFile
 from persistence.archive.archive_reader import Archive
 from persistence.archive.archive_writer import Archived, archive_segment
-from persistence.archive.layout import ARCHIVE_SUFFIX, archive_name, base_of_archive, earlier_name
+from persistence.archive.layout import ARCHIVE_SUFFIX, archive_name, base_of_archive
 from persistence.archive.library import check_available, load
 
 __all__ = [
@@ -25,6 +25,5 @@ __all__ = [
     "archive_segment",
     "base_of_archive",
     "check_available",
-    "earlier_name",
     "load",
 ]

@@ -22,8 +22,6 @@ from persistence.archive.layout import (
     Catalogue,
     RowGroup,
     archive_name,
-    earlier_error,
-    earlier_name,
     footer_length,
     footer_text,
     may_have_topic,
@@ -63,11 +61,7 @@ class ArchiveFile:
     def open(cls, files: Files, directory: str, base: int) -> ArchiveFile:
         """Read the footer.  Raises FormatError, ArchiveUnavailable, FileNotFoundError, OSError."""
         check_available()
-        try:
-            archive = cls.at(files, os.path.join(directory, archive_name(base)))
-        except FileNotFoundError:
-            _refuse_earlier(files, directory, base)
-            raise
+        archive = cls.at(files, os.path.join(directory, archive_name(base)))
         if archive.base != base:
             raise FormatError(f"the archive is of the segment at {archive.base}, not {base}")
         return archive
@@ -221,9 +215,3 @@ def _verify(footer: bytes) -> None:
     """Raises FormatError if the footer does not match its checksum."""
     if sealed_footer(footer) != footer:
         raise FormatError("the footer of the archive does not match its checksum")
-
-
-def _refuse_earlier(files: Files, directory: str, base: int) -> None:
-    """Raises FormatError if an archive of the earlier format is there."""
-    if earlier_name(base) in files.listdir(directory):
-        raise FormatError(earlier_error(base))

@@ -13,21 +13,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from persistence.archive.archive_file import ArchiveFile
 from persistence.archive.cache import Cache
-from persistence.archive.layout import (
-    ARCHIVE_SUFFIX,
-    EARLIER_SUFFIX,
-    GROUP_BYTES,
-    RowGroup,
-    archive_name,
-    base_of_archive,
-    earlier_error,
-)
+from persistence.archive.layout import GROUP_BYTES, RowGroup, archive_name, base_of_archive
 from persistence.archive.library import release_unused
 from persistence.errors import ArchiveUnavailable, FormatError
 from persistence.files import Files
@@ -54,7 +46,6 @@ class Archive:
 
     def __init__(self, files: Files, directory: str, cache_bytes: int = CACHE_BYTES) -> None:
         self.unreadable: dict[int, str] = {}  # by base, with the cause
-        self.earlier: set[int] = set()  # those of the format before Parquet: reported, never removed
         self.reads = 0  # calls that found something here
         self.changes = 0  # raised whenever an archive comes or goes
         self._files = files
@@ -231,11 +222,8 @@ class Archive:
     def _listed(self) -> set[int]:
         """Bases of the archives, by their names."""
         if self._bases is None:
-            names = self._files.listdir(self._directory)
-            readable = _bases(names, ARCHIVE_SUFFIX)
-            self.earlier = _bases(names, EARLIER_SUFFIX) - readable
-            self.unreadable |= {base: earlier_error(base) for base in self.earlier}
-            self._bases = readable | self.earlier
+            bases = map(base_of_archive, self._files.listdir(self._directory))
+            self._bases = {base for base in bases if base is not None}
         return self._bases
 
     def _known(self) -> dict[int, ArchiveFile]:
@@ -292,11 +280,6 @@ class Archive:
                     self.reads += 1
                 return ranges
         return []
-
-
-def _bases(names: Iterable[str], suffix: str) -> set[int]:
-    bases = (base_of_archive(name, suffix) for name in names)
-    return {base for base in bases if base is not None}
 
 
 def _segment_info(file: ArchiveFile) -> SegmentInfo:

@@ -53,7 +53,6 @@ __all__ = [
     "ARCHIVE_SUFFIX",
     "ARCHIVE_VERSION",
     "CRC_TEXT",
-    "EARLIER_SUFFIX",
     "GROUP_BYTES",
     "JSON_TEXT",
     "MAGIC",
@@ -64,8 +63,6 @@ __all__ = [
     "RowGroup",
     "archive_name",
     "base_of_archive",
-    "earlier_error",
-    "earlier_name",
     "footer_length",
     "footer_text",
     "may_have_topic",
@@ -75,7 +72,6 @@ __all__ = [
 
 ARCHIVE_VERSION = 2  # 1 was a format of its own, in files named ".archive"
 ARCHIVE_SUFFIX = ".parquet"
-EARLIER_SUFFIX = ".archive"
 GROUP_BYTES = 4 << 20  # of records: reading one record decodes as much
 MAGIC = b"PAR1"
 TAIL_BYTES = 8  # of the file: length of the footer, magic
@@ -95,22 +91,9 @@ def archive_name(base: int) -> str:
     return f"{base:0{_NAME_DIGITS}d}{ARCHIVE_SUFFIX}"
 
 
-def earlier_name(base: int) -> str:
-    """The file name of an archive of version 1, which this program neither reads nor removes."""
-    return f"{base:0{_NAME_DIGITS}d}{EARLIER_SUFFIX}"
-
-
-def earlier_error(base: int) -> str:
-    """The reason why an archive of version 1 is unreadable."""
-    return (
-        f"{earlier_name(base)} is an archive of the format before Parquet, which this program does not read; "
-        "read it with the program that wrote it, or remove it"
-    )
-
-
-def base_of_archive(name: str, suffix: str = ARCHIVE_SUFFIX) -> int | None:
+def base_of_archive(name: str) -> int | None:
     """The base position in the name of an archive; None: the file is no archive."""
-    digits = name.removesuffix(suffix)
+    digits = name.removesuffix(ARCHIVE_SUFFIX)
     if digits == name or len(digits) != _NAME_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
     return int(digits)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from persistence.archive import Archived, earlier_name
+from persistence.archive import Archived
 from persistence.archive import load as load_archives
 from persistence.errors import ArchiveUnavailable, LogError, NoDiskRoom
 from persistence.free_disk_space import DiskRules, DiskStep, disk_step, floors
@@ -157,14 +157,7 @@ class Maintenance:
         self._bytes: dict[str, int] = {}
         self._pass_ended_ns: int | None = None  # wall-clock time
         self._archives = rules.archive
-        archives = ring_log.reader.archive.bases()
-        if earlier := ring_log.reader.archive.earlier:
-            log.warning(
-                "archives of the format before Parquet kept unread directory=%s files=%d first=%s; read them "
-                "with the program that wrote them, or remove them",
-                ring_log.directory, len(earlier), earlier_name(min(earlier)),
-            )  # fmt: skip
-        if rules.archive or archives:
+        if rules.archive or ring_log.reader.archive.bases():
             try:
                 load_archives()  # now: later it would hold up the threads of a broker under load
             except ArchiveUnavailable as error:
@@ -201,7 +194,7 @@ class Maintenance:
         while not self._indexed.empty():
             self._infos.pop(self._indexed.get(), None)
         segments: list[SegmentInfo] = []
-        for base in sorted({*bases, *archive.bases()} - (archive.earlier - {*bases})):
+        for base in sorted({*bases, *archive.bases()}):
             known = self._infos.get(base)
             if known is None or (known.state == "archived") != (base not in bases):
                 known = self.log.reader.segment(base) if base in bases else archive.info(base)

@@ -202,18 +202,6 @@ def test_a_segment_of_which_nothing_can_be_read_is_left_and_told(directory, caps
     assert first.read_bytes() == before
 
 
-def test_an_archive_of_the_earlier_format_is_named_and_kept(directory, capsys):
-    assert brim(capsys, "archive", "--log", directory)[0] == 0
-    archive = min(directory.glob("*.parquet"))
-    earlier = archive.rename(archive.with_suffix(".archive"))
-    status, found = told(capsys, "verify", "--log", directory)
-    assert status == 1
-    assert {it["file"] for it in found["damage"]} == {earlier.name}
-    assert "format before Parquet" in brim(capsys, "ls", "--log", directory)[1]
-    brim(capsys, "repair", "--log", directory)
-    assert earlier.exists()
-
-
 def test_a_segment_that_stays_between_archives_is_whole(directory, capsys):
     """It ends where the archive behind it begins, not where the next segment does."""
     damage(segments(directory)[0])

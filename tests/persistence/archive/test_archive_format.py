@@ -8,9 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from persistence.archive import Archive, ArchiveFile
-from persistence.archive.layout import Catalogue, earlier_name, footer_length, footer_text
+from persistence.archive.layout import Catalogue, footer_length, footer_text
 from persistence.errors import FormatError, FutureFormat
-from persistence.maintenance.scrub import scrub_archive
 from tests.support.archives import archive_all, archived_records, path_of
 from tests.support.logs import DIRECTORY, typical
 from tests.support.simfiles import SimFiles
@@ -51,19 +50,6 @@ def test_the_catalogue_and_the_rows_are_written_as_they_always_were() -> None:
     ]
     assert tables[0].schema == tables[1].schema
     assert tables[0] == tables[1]
-
-
-def test_an_archive_of_the_earlier_format_is_named_and_stays() -> None:
-    written = typical()
-    archive_all(written)
-    files = written.files
-    files.rename(path_of(0), f"{DIRECTORY}/{earlier_name(0)}")
-    archive = Archive(files, DIRECTORY)
-    assert archive.first_offset("a-0", 7, 0) != 0
-    assert archive.unreadable[0].startswith("00000000000000000000.archive is an archive of the format before")
-    assert scrub_archive(files, DIRECTORY, 0).parts["footer"] == archive.unreadable[0]
-    archive.remove(0)
-    assert earlier_name(0) in files.listdir(DIRECTORY)
 
 
 def test_an_archive_of_a_later_version_is_refused() -> None:

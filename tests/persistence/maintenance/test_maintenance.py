@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from persistence import Log, LoggedRing, LogThread, OsFiles
-from persistence.archive import archive_name, earlier_name
+from persistence.archive import archive_name
 from persistence.maintenance.background_process import BackgroundProcess, Job, TaskFailed
 from persistence.maintenance.maintenance import LET_GO_BYTES, Maintenance, MaintenanceRules, MaintenanceThread
 from persistence.maintenance.retention_rules import Floor
@@ -78,26 +78,6 @@ def test_archives_go_like_segments() -> None:
     assert first > 0
     its = kept.written.records["a-0", 7]
     assert read_all(kept.written.log, "a-0", 7) == {offset: its[offset] for offset in range(first, len(its))}
-
-
-def test_archives_of_the_earlier_format_are_reported_and_never_deleted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    kept = Kept(filled(), NO_SCRUB)
-    kept.steps(30)
-    files, bases = kept.written.files, kept.written.log.reader.archive.bases()
-    assert len(bases) > 4
-    for base in bases[1:3]:
-        files.rename(path_of(base), f"{DIRECTORY}/{earlier_name(base)}")
-    kept.written.log.reader.archive.refresh()
-    deleting = Kept(kept.written, MaintenanceRules(retain_bytes=1, archive=True, scrub_bytes_per_s=0))
-    deleting.steps(30)
-    names = files.listdir(DIRECTORY)
-    assert {earlier_name(base) for base in bases[1:3]} <= set(names)
-    assert not any(name.endswith(".parquet") for name in names)
-    assert deleting.maintenance.stats.deleted == len(bases) - 2
-    assert deleting.maintenance.status()["archive"]["damaged"] == 2  # type: ignore[index]
-    assert f"kept unread directory={DIRECTORY} files=2 first={earlier_name(bases[1])}" in caplog.text
 
 
 def test_what_was_archived_when_the_process_died_is_found_and_its_segment_goes() -> None:
