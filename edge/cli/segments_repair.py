@@ -17,7 +17,7 @@ from edge.cli.segments_verify import FAILING_DISK, CommandResult, Findings, file
 from edge.errors import EdgeError
 from edge.log.offline_reader import LogView
 from persistence import Log, LogLocked, RecoveryReport
-from persistence.archive import archive_segment
+from persistence.archive import Archived, archive_segment
 from persistence.errors import ArchiveUnavailable, FormatError, NotArchived
 from persistence.files import FreshFiles
 from persistence.segment.format import segment_name
@@ -140,28 +140,17 @@ def archive(view: LogView) -> CommandResult:
     done: list[dict[str, Any]] = []
     refused: list[str] = []
     for directory in view.readers:
+        name = view.short(directory)
         with _opened(directory) as (log, _):
             bases = log.reader.bases()[:-1]  # the last segment marks the end of the log
             ends = {base: end for base in bases if (end := log.reader.end_of(base)) is not None}
-            with progress(f"archiving {view.short(directory)}", sum(ends.values())) as advance:
+            with progress(f"archiving {name}", sum(ends.values())) as advance:
                 for base, ends_at in ends.items():
                     try:
-                        archived = archive_segment(FreshFiles(), str(directory), base, ends_at)
+                        archived = _archive(log, f"{name}/{segment_name(base)}", base, ends_at)
                     except (NotArchived, FormatError) as error:
-                        refused.append(
-                            f"{view.short(directory)}/{segment_name(base)} is left as it is: {error}"
-                        )
-                    except ArchiveUnavailable as error:
-                        raise EdgeError(str(error), hint="pip install 'brim[archive]'") from error
-                    except OSError as error:
-                        where = f"{view.short(directory)}/{segment_name(base)}"
-                        raise EdgeError(
-                            f"{where} cannot be archived: {error.strerror}",
-                            hint="free space on the disk, then repeat; finished archives are complete",
-                        ) from error
+                        refused.append(f"{name}/{segment_name(base)} is left as it is: {error}")
                     else:
-                        log.reader.archive.add(base)
-                        log.remove(base)
                         done.append({"log": str(directory), **archived._asdict()})
                     advance(ends_at)
     before, after = (sum(result[key] for result in done) for key in ("segment_bytes", "archive_bytes"))
@@ -170,3 +159,19 @@ def archive(view: LogView) -> CommandResult:
     summary = f"{count_in_words(len(done))} segments archived: {sizes}"
     report = {"archived": done, "refused": refused}
     return CommandResult(report, [*refused, summary], well=not refused)
+
+
+def _archive(log: Log, file: str, base: int, ends_at: int) -> Archived:
+    """Replace one segment by its archive. Raises NotArchived and FormatError; EdgeError: nothing can be."""
+    try:
+        archived = archive_segment(FreshFiles(), log.directory, base, ends_at)
+    except ArchiveUnavailable as error:
+        raise EdgeError(str(error), hint="pip install 'brim[archive]'") from error
+    except OSError as error:
+        raise EdgeError(
+            f"{file} cannot be archived: {error.strerror}",
+            hint="free space on the disk, then repeat; finished archives are complete",
+        ) from error
+    log.reader.archive.add(base)
+    log.remove(base)
+    return archived

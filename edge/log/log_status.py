@@ -39,21 +39,26 @@ def together(each: Sequence[Status]) -> Status:
     total["one_by_one"] = ""
     total |= {"unsynced_bytes": 0, "records": 0, "broken_rings": {}}
     for status in each:
-        for name, value in status.items():
-            if isinstance(value, bool):
-                total[name] = total.get(name, False) or value
-            elif isinstance(value, int):
-                total[name] = total.get(name, 0) + value
-            elif name == "broken_rings":
-                total[name] = {**total[name], **value}
-            elif name in {"reason", "one_by_one"} and value:
-                total[name] = value
+        _add(total, status)
     for name in _TIMES:
         total[name] = _merged([status[name] for status in each if name in status])
     records = total.get("record_bytes", 0)
     total["bytes_per_sync"] = total.get("synced_bytes", 0) // max(total.get("syncs", 0), 1)
     total["written_per_record_byte"] = round(total.get("written_bytes", 0) / records, 4) if records else 0.0
     return {**total, "logs": list(each)}
+
+
+def _add(total: Status, status: Status) -> None:
+    """Add the status of one log to `total`; of the reasons the last one stays."""
+    for name, value in status.items():
+        if isinstance(value, bool):
+            total[name] = total.get(name, False) or value
+        elif isinstance(value, int):
+            total[name] = total.get(name, 0) + value
+        elif name == "broken_rings":
+            total[name] |= value
+        elif name in {"reason", "one_by_one"} and value:
+            total[name] = value
 
 
 def sys_numbers(each: Sequence[Status]) -> dict[str, int]:

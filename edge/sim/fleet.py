@@ -44,12 +44,7 @@ async def simulate(
     running.append(starting)
     try:
         async with asyncio.timeout(duration_s):
-            while True:
-                await asyncio.sleep(TICK_S)
-                tick(counts)
-                for task in running:
-                    if task.done():
-                        task.result()  # a defect of a device ends the run
+            await _watch(running, lambda: tick(counts))
     except (TimeoutError, asyncio.CancelledError):  # Ctrl-C: the counts are still wanted
         starting.cancel()
         ending.set()
@@ -69,6 +64,16 @@ async def _start(
     for number, device in enumerate(devices):
         await asyncio.sleep(max(0.0, began + number / connect_rate - loop.time()))
         running.append(asyncio.create_task(device.run(), name=device.name))
+
+
+async def _watch(running: list[asyncio.Task[None]], tick: Callable[[], object]) -> None:
+    """Call `tick` each second. Ends with the exception of the first device that has a defect."""
+    while True:
+        await asyncio.sleep(TICK_S)
+        tick()
+        for task in running:
+            if task.done():
+                task.result()
 
 
 def _allow_descriptors(count: int) -> None:

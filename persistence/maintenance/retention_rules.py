@@ -29,13 +29,7 @@ from typing import Literal, NamedTuple
 
 from persistence.segment.segment_info import SEGMENT_COSTS_BYTES, RingInfo, SegmentInfo
 
-__all__ = [
-    "Floor",
-    "Loss",
-    "Removal",
-    "Retention",
-    "StreamRules",
-]
+__all__ = ["Floor", "Loss", "Removal", "Retention", "StreamRules"]
 
 ARCHIVE_COSTS_BYTES = 4 << 10
 HOLD_BYTES = 1 << 30
@@ -126,7 +120,7 @@ class Retention:
                 continue
             allowed = False
             if rules.has_rules and not asks:
-                removal.forced_records[rules.name] = _records(self, rules, oldest)
+                removal.forced_records[rules.name] = sum(ring.records for ring in self._rings(rules, oldest))
         removal.losses = _losses(oldest, floors)
         return removal if allowed or cap or forced else None
 
@@ -170,21 +164,12 @@ class Retention:
         if not rules.retain_bytes:
             return False
         if rules.discard == "new":
-            mine = [ring for ring in oldest.rings if self.stream_of(ring.name).name == rules.name]
-            ring_floors = [floor for ring in mine for floor in floors[ring.name]]
-            read = not any(floor.needed_records(ring) for ring in mine for floor in floors[ring.name])
-            return bool(ring_floors) and read and self._bytes(rules, segments) >= rules.retain_bytes
+            needed = self._needed(rules, oldest, floors)
+            return bool(needed) and not any(needed) and self._bytes(rules, segments) >= rules.retain_bytes
         return self._bytes(rules, segments) - self._bytes(rules, [oldest]) >= rules.retain_bytes
 
     def _expired(self, rules: StreamRules, segment: SegmentInfo, retain_s: int, now_ns: int) -> bool:
-        last_ns = max(
-            (
-                ring.last_timestamp_ns
-                for ring in segment.rings
-                if self.stream_of(ring.name).name == rules.name
-            ),
-            default=0,
-        )
+        last_ns = max((ring.last_timestamp_ns for ring in self._rings(rules, segment)), default=0)
         return bool(retain_s) and last_ns < now_ns - retain_s * 1_000_000_000
 
     def _held(
@@ -196,10 +181,15 @@ class Retention:
         now_ns: int,
     ) -> bool:
         """True if a consumer keeps records that the rules would remove, within hold_bytes."""
-        mine = [ring for ring in oldest.rings if self.stream_of(ring.name).name == rules.name]
-        if not any(floor.needed_records(ring) for ring in mine for floor in floors[ring.name]):
-            return False
-        return self._beyond(rules, segments, now_ns) <= rules.hold_bytes
+        needed = any(self._needed(rules, oldest, floors))
+        return needed and self._beyond(rules, segments, now_ns) <= rules.hold_bytes
+
+    def _needed(
+        self, rules: StreamRules, segment: SegmentInfo, floors: Mapping[str, list[Floor]]
+    ) -> list[int]:
+        """Records of a stream in a segment that each of its consumers still needs."""
+        rings = self._rings(rules, segment)
+        return [floor.needed_records(ring) for ring in rings for floor in floors[ring.name]]
 
     def _beyond(self, rules: StreamRules, segments: Sequence[SegmentInfo], now_ns: int) -> int:
         """Bytes of a stream that its rules would remove without consumers: from the oldest on."""
@@ -215,11 +205,15 @@ class Retention:
             left -= stream_bytes
         return total
 
+    def _rings(self, rules: StreamRules, segment: SegmentInfo) -> list[RingInfo]:
+        """Rings of a stream in a segment."""
+        return [ring for ring in segment.rings if self.stream_of(ring.name).name == rules.name]
+
     def _bytes(self, rules: StreamRules, segments: Sequence[SegmentInfo]) -> int:
         """Disk space of a stream in these files: its share of compressed ones."""
         total = 0
         for segment in segments:
-            mine = sum(ring.bytes for ring in segment.rings if self.stream_of(ring.name).name == rules.name)
+            mine = sum(ring.bytes for ring in self._rings(rules, segment))
             if segment.state == "archived" and mine:
                 mine = mine * segment.file_bytes // sum(ring.bytes for ring in segment.rings)
             total += mine
@@ -229,11 +223,6 @@ class Retention:
 def _cost(segment: SegmentInfo) -> int:
     least = ARCHIVE_COSTS_BYTES if segment.state == "archived" else SEGMENT_COSTS_BYTES
     return max(segment.file_bytes, least)
-
-
-def _records(retention: Retention, rules: StreamRules, segment: SegmentInfo) -> int:
-    rings = (ring for ring in segment.rings if retention.stream_of(ring.name).name == rules.name)
-    return sum(ring.records for ring in rings)
 
 
 def _losses(segment: SegmentInfo, floors: Mapping[str, list[Floor]]) -> list[Loss]:
