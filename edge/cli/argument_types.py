@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edge.config.directories import INSTANCE
 from edge.config.units import InvalidUnit, milliseconds_of, size_of
+from edge.consumers.replay_clock import SPEED_MAX, SPEED_MIN
 
 __all__ = [
     "at_least_one",
@@ -21,6 +22,7 @@ __all__ = [
     "positive_seconds",
     "seconds",
     "size",
+    "speed",
     "whole_seconds",
 ]
 
@@ -55,6 +57,15 @@ def positive(text: str) -> float:
     number = _number(text)
     if number is None or not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a number above 0")
+    return number
+
+
+def speed(text: str) -> float:
+    """A factor of the original speed of records."""
+    number = _number(text)
+    if number is None or not SPEED_MIN <= number <= SPEED_MAX:
+        limits = f"{SPEED_MIN:g} to {SPEED_MAX:,.0f}"
+        raise argparse.ArgumentTypeError(f"invalid speed {text[:20]!r} (allowed: {limits})")
     return number
 
 

@@ -147,10 +147,11 @@ def place_in_words(text: str) -> tuple[StartWord, int]:
     if text.isascii() and text.isdigit() and int(text) < 1 << 63:
         return "offset", int(text)
     try:
-        return "time", unix_ns(dt.datetime.fromisoformat(text))
-    except (ValueError, OverflowError) as error:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError as error:
         hint = "write oldest, latest, an offset, or a time such as 2026-11-21T06:00"
         raise EdgeError(f"invalid --to {text}", hint=hint) from error
+    return "time", unix_ns(moment)
 
 
 def _lines(group: GroupInfo, *, places: bool) -> Iterator[str]:

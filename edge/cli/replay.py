@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from edge.cli.argument_types import at_least_one, positive
+from edge.cli.argument_types import at_least_one, positive, speed
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words
 from edge.cli.log_options import (
@@ -64,7 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rate", type=positive, metavar="N", help="highest rate in records per second (default: no limit)"
     )
     pace.add_argument(
-        "--speed", type=positive, metavar="X", help="X times the original rate; 1: the original rate"
+        "--speed",
+        type=speed,
+        metavar="X",
+        help="X times the original rate, 0.001 to 1,000,000; 1: the original rate",
     )
     parser.add_argument(
         "--format", choices=("json", "raw"), default="json", help="form of lines (default: %(default)s)"

@@ -56,6 +56,7 @@ class Consumer(ConsumerConnection[AckResult], BlockingConnection[ConsumerBatch])
 
     def working(self) -> None:
         """Extend the lease of all records that this member has: to consumers.lease_ms from now."""
+        self._opened()
         request = self._core.working()
         if request is not None:
             self._core.queue(request, wait=False)
@@ -64,6 +65,7 @@ class Consumer(ConsumerConnection[AckResult], BlockingConnection[ConsumerBatch])
     def _request(
         self, request: Acknowledgement, batch: ConsumerBatch, selection: list[Record | int] | None
     ) -> AckResult:
+        self._opened()
         number = self._core.queue(request, wait=True)
         try:
             while (answer := self._core.answers[number]) is None:

@@ -33,6 +33,7 @@ class Consumer(ConsumerConnection[Coroutine[Any, Any, AckResult]], AsyncioConnec
 
     async def working(self) -> None:
         """Extend the lease of all records that this member has: to consumers.lease_ms from now."""
+        self._opened()
         request = self._core.working()
         if request is not None:
             self._core.queue(request, wait=False)
@@ -41,6 +42,7 @@ class Consumer(ConsumerConnection[Coroutine[Any, Any, AckResult]], AsyncioConnec
     async def _request(
         self, request: Acknowledgement, batch: ConsumerBatch, selection: list[Record | int] | None
     ) -> AckResult:
+        self._opened()
         number = self._core.queue(request, wait=True)
         self._to_send.set()
         try:

@@ -7,6 +7,7 @@ batches. client.py and reader.py use the blocking form, client_asyncio.py and re
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -19,7 +20,7 @@ from edge.errors import InvalidArgument, NotOpen, Refused
 __all__ = ["LEAVE_MS", "SLICE_S", "BlockingConnection", "Core", "CoreConnection", "check_argument"]
 
 SLICE_S = 0.1  # the longest sleep: then the connection is looked at
-LEAVE_MS = 500
+LEAVE_MS = 500  # for the answer to the last request
 
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
@@ -73,14 +74,16 @@ class CoreConnection(Generic[B]):
         self._connect_timeout_s = connect_timeout_s
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._client_socket: ClientSocket | None = None
+        self._is_closed = False
 
     def _opened(self) -> ClientSocket:
-        if self._client_socket is None:
+        if self._client_socket is None or self._is_closed:
             raise self._not_open()
         return self._client_socket
 
     def _not_open(self) -> NotOpen:
-        return NotOpen(f"the {self._noun} is not open", hint="use it inside `with` or `async with`")
+        state = "closed" if self._is_closed else "not open"
+        return NotOpen(f"the {self._noun} is {state}", hint="use it inside `with` or `async with`")
 
     def _exchange(self) -> float:
         """Send what is to be sent and take what has come; seconds until that is worth doing again."""
@@ -94,6 +97,7 @@ class CoreConnection(Generic[B]):
         return min(max(core.due_s(now_s) - now_s, 0.0), SLICE_S)
 
     def _open(self) -> None:
+        self._is_closed = False
         self._context = zmq.Context()
         self._client_socket = ClientSocket(self._context, self._endpoint, self._curve)
 
@@ -113,9 +117,12 @@ class CoreConnection(Generic[B]):
 
 
 class BlockingConnection(CoreConnection[B]):
-    """Form without asyncio: one thread, no event loop."""
+    """Form without asyncio: one thread, no event loop. Another thread may call close(), and nothing else."""
+
+    _using: threading.RLock  # held while the socket is used
 
     def __enter__(self) -> Self:
+        self._using = threading.RLock()
         self._open()
         deadline = time.monotonic() + self._connect_timeout_s
         try:
@@ -125,7 +132,8 @@ class BlockingConnection(CoreConnection[B]):
                     raise unreachable(self._endpoint)
                 self._step(SLICE_S)
         except BaseException:
-            self._close()
+            with self._using:
+                self._close()
             raise
         return self
 
@@ -133,10 +141,17 @@ class BlockingConnection(CoreConnection[B]):
         self.close()
 
     def close(self) -> None:
-        """Leave the broker. Records in hand come to other members of a group. May be called twice."""
-        if self._send_leave() and self._client_socket is not None:
-            self._client_socket.socket.poll(LEAVE_MS)
-        self._close()
+        """Leave the broker. Records in hand come to other members of a group. May be called twice.
+
+        From any thread: a method that waits in another one raises NotOpen.
+        """
+        if self._client_socket is None:
+            return
+        self._is_closed = True
+        with self._using:
+            if self._send_leave() and self._client_socket is not None:
+                self._client_socket.socket.poll(LEAVE_MS)
+            self._close()
 
     def __iter__(self) -> Self:
         return self
@@ -160,6 +175,16 @@ class BlockingConnection(CoreConnection[B]):
 
     def _step(self, timeout_s: float) -> None:
         """Send, wait at most so long for an answer, and take what has come."""
-        pause_s = self._exchange()
-        if timeout_s > 0 and self._opened().socket.poll(int(min(pause_s, timeout_s) * 1000) + 1):
-            self._exchange()
+        self._opened()
+        with self._using:
+            pause_s = self._exchange()
+            if timeout_s > 0 and self._poll(min(pause_s, timeout_s)):
+                self._exchange()
+
+    def _poll(self, timeout_s: float) -> bool:
+        """True if an answer comes. Raises NotOpen, also if a signal handler closes the connection."""
+        try:
+            return bool(self._opened().socket.poll(int(timeout_s * 1000) + 1))
+        except zmq.ZMQError:
+            self._opened()
+            raise

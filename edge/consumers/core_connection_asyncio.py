@@ -17,6 +17,8 @@ from edge.waiting import within
 
 __all__ = ["AsyncioConnection"]
 
+LEAVE_STEP_MS = 5
+
 B = TypeVar("B")
 
 
@@ -48,20 +50,36 @@ class AsyncioConnection(CoreConnection[B]):
         await self.close()
 
     async def close(self) -> None:
-        """Leave the broker. Records in hand come to other members of a group. May be called twice."""
+        """Leave the broker. Records in hand come to other members of a group. May be called twice.
+
+        A method that waits in another task raises NotOpen.
+        """
         task, self._task = self._task, None
-        if task is not None:
+        if task is None:
+            return
+        self._is_closed = True
+        self._changed.set()
+        try:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        if self._send_leave() and self._client_socket is not None:
-            await asyncio.to_thread(self._client_socket.socket.poll, LEAVE_MS)
-        self._close()
+            if self._send_leave():
+                await self._await_answer()
+        finally:
+            self._close()
+
+    async def _await_answer(self) -> None:
+        """Wait until the last request is answered, at most LEAVE_MS."""
+        for _ in range(LEAVE_MS // LEAVE_STEP_MS):
+            if self._client_socket is None or self._client_socket.readable:
+                return
+            await asyncio.sleep(LEAVE_STEP_MS / 1000)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> B:
+        self._opened()
         while (batch := self._core.next_batch(time.monotonic())) is None:
             await self._change()
         self._to_send.set()  # the next request
@@ -69,6 +87,7 @@ class AsyncioConnection(CoreConnection[B]):
 
     async def read(self, timeout_s: float = 0.0) -> B | None:
         """The next batch; None if there is none within `timeout_s`."""
+        self._opened()
         if (batch := self._core.next_batch(time.monotonic())) is None:
             return await within(timeout_s, self.__anext__())
         self._to_send.set()
@@ -101,5 +120,7 @@ class AsyncioConnection(CoreConnection[B]):
             raise self._not_open()
         self._changed.clear()
         await self._changed.wait()
+        if self._task is not task:
+            raise self._not_open()
         if task.done():
             task.result()  # raises what ended it

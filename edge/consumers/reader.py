@@ -12,7 +12,7 @@ reader_asyncio.py has the form for asyncio, with the same methods.
 from __future__ import annotations
 
 import datetime as dt
-import math
+import time
 from collections.abc import Iterable, Mapping
 
 from edge.config.directories import StrPath
@@ -20,11 +20,15 @@ from edge.consumers.client_socket import Curve, endpoint_of
 from edge.consumers.core_connection import BlockingConnection, CoreConnection, check_argument
 from edge.consumers.protocol import BATCH_MAX_BYTES
 from edge.consumers.reader_state import PartitionBatch, ReaderCore, ReaderStart
+from edge.consumers.replay_clock import SPEED_MAX, SPEED_MIN
+from edge.consumers.start_place import OFFSET_MAX, time_words, unix_ns
 from edge.errors import InvalidArgument
 from edge.local.filters import checked_filters
 from edge.local.shm_subscription import Place
 
 __all__ = ["PartitionReader", "ReaderConnection"]
+
+EPOCH_MAX = (1 << 32) - 1
 
 
 class ReaderConnection(CoreConnection[PartitionBatch]):
@@ -45,11 +49,9 @@ class ReaderConnection(CoreConnection[PartitionBatch]):
         endpoint: str = "",
         curve: Curve | None = None,
     ) -> None:
-        if speed is not None and not 0 < speed < math.inf:
-            raise InvalidArgument(f"invalid speed {speed} (allowed: above 0)", hint="1 is the original speed")
-        if not isinstance(start, Mapping | dt.datetime) and start not in {"oldest", "latest"}:
-            text = f"invalid start {start!r} (allowed: 'oldest', 'latest', a datetime, places by ring)"
-            raise InvalidArgument(text, hint="choose one of them; places() returns places by ring")
+        if speed is not None:
+            check_argument("speed", speed, SPEED_MIN, SPEED_MAX, "1 is the original speed")
+        _check_start(start)
         check_argument("batch_bytes", batch_bytes, 1, BATCH_MAX_BYTES)
         core = ReaderCore(checked_filters(filters), start, speed, batch_bytes)
         super().__init__(core, endpoint_of(runtime_dir, endpoint), curve, connect_timeout_s)
@@ -75,8 +77,25 @@ class PartitionReader(ReaderConnection, BlockingConnection[PartitionBatch]):
     as `start` later. So each record has its effect once, also if the program or the broker is killed.
 
     `start`: a mapping from ring to place (partitions that are not in it begin at their oldest record),
-    "oldest", "latest", or a datetime (local, if it has no time zone). `speed`: replay at the original speed
-    times this; None: as fast as possible. `batch_bytes`: about as much comes at once of a partition.
+    "oldest", "latest", or a datetime that is not in the future (local, if it has no time zone). `speed`:
+    replay at the original speed times this, 0.001 to 1,000,000; None: as fast as possible. `batch_bytes`:
+    about as much comes at once of a partition.
 
     Raises InvalidArgument. Entering raises BrokerUnreachable, or Refused.
     """
+
+
+def _check_start(start: ReaderStart) -> None:
+    """Raise InvalidArgument for a start that the broker would refuse."""
+    if isinstance(start, dt.datetime):
+        now_ns = time.time_ns()
+        if unix_ns(start) > now_ns:
+            text = f"start {start.isoformat()} is in the future (allowed: up to {time_words(now_ns)})"
+            raise InvalidArgument(text, hint="choose an earlier time, or 'latest'")
+    elif isinstance(start, Mapping):
+        for ring, (epoch, offset) in start.items():
+            check_argument(f"epoch of {ring}", epoch, 0, EPOCH_MAX)
+            check_argument(f"offset in {ring}", offset, 0, OFFSET_MAX)
+    elif start not in {"oldest", "latest"}:
+        text = f"invalid start {start!r} (allowed: 'oldest', 'latest', a datetime, places by ring)"
+        raise InvalidArgument(text, hint="choose one of them; places() returns places by ring")

@@ -7,9 +7,9 @@ repeated.
 
 A ring that appears later is read from its oldest record on.
 
-Replay: with `speed` a record is returned when the time between it and the first record, divided by `speed`,
-has passed. Of records that are due together, those of one partition come in one batch, the partition with the
-oldest one first. The first record is the oldest of the first answers of all partitions.
+Replay: with `speed` a record is returned when it is due (replay_clock.py). Of records that are due together,
+those of one partition come in one batch, the partition with the oldest one first. The clock begins at the
+oldest record of the first answers of all partitions.
 
 Invariant: at most one read and one batch of each ring.
 """
@@ -35,6 +35,7 @@ from edge.consumers.protocol import (
     RingList,
     Rings,
 )
+from edge.consumers.replay_clock import ReplayClock
 from edge.consumers.start_place import unix_ns
 from edge.errors import Refused
 from edge.local.shm_subscription import Place
@@ -106,7 +107,7 @@ class ReaderCore:
         self.lost = 0
         self._filters = filters
         self._start = start
-        self._speed = speed
+        self._clock = None if speed is None else ReplayClock(speed)
         self._batch_bytes = batch_bytes
         self._numbers = itertools.count(1)
         self._partitions: dict[str, _Partition] = {}
@@ -116,7 +117,6 @@ class ReaderCore:
         self._reads: dict[int, _Partition] = {}  # by request
         self._rings_id = 0
         self._rings_s = 0.0
-        self._begun: tuple[float, int] | None = None  # replay: monotonic time, and ns, of the first record
 
     # ---- for the connection ----
 
@@ -163,8 +163,8 @@ class ReaderCore:
         for partition in self._partitions.values():
             if partition.waiting is None:
                 due_s = min(due_s, now_s + RINGS_S if partition.request else partition.retry_s)
-            elif self._speed is not None:
-                next_s = self._replay_s(partition, self._speed, now_s)
+            elif self._clock is not None:
+                next_s = self._replay_s(partition, self._clock, now_s)
                 if next_s > now_s:  # otherwise the batch waits for the program, not for time
                     due_s = min(due_s, next_s)
         return due_s
@@ -197,16 +197,14 @@ class ReaderCore:
         waiting = [partition for partition in self._partitions.values() if partition.waiting is not None]
         if not waiting:
             return None
-        if self._speed is None:
+        if self._clock is None:
             self._turn += 1
             partition = waiting[self._turn % len(waiting)]
             return self._part(partition, None)
         partition = min(waiting, key=_first_ns)
-        if self._replay_s(partition, self._speed, now_s) > now_s:
+        if self._replay_s(partition, self._clock, now_s) > now_s:
             return None
-        assert self._begun is not None
-        begun_s, first_ns = self._begun
-        return self._part(partition, first_ns + int((now_s - begun_s) * 1e9 * self._speed))
+        return self._part(partition, self._clock.until_ns(now_s))
 
     def places(self) -> dict[str, Place]:
         """Place in each partition behind the records that next_batch() has returned."""
@@ -287,17 +285,16 @@ class ReaderCore:
         self.lost += lost
         return answer.batch is not None or begin not in {None, place}
 
-    def _replay_s(self, partition: _Partition, speed: float, now_s: float) -> float:
+    def _replay_s(self, partition: _Partition, clock: ReplayClock, now_s: float) -> float:
         """Time at which the next record of a partition is due. The first call after the answers of all
         partitions begins the replay.
         """
-        if self._begun is None:
+        if not clock.has_begun:
             if not all(it.answered for it in self._partitions.values()):
                 return now_s + MAX_WAIT_MS / 1000
             waiting = [it for it in self._partitions.values() if it.waiting is not None]
-            self._begun = now_s, min(map(_first_ns, waiting))
-        begun_s, first_ns = self._begun
-        return begun_s + (_first_ns(partition) - first_ns) / 1e9 / speed
+            clock.begin(now_s, min(map(_first_ns, waiting)))
+        return clock.due_s(now_s, _first_ns(partition))
 
     def _part(self, partition: _Partition, until_ns: int | None) -> PartitionBatch:
         """Take the records of a partition up to a time; None: all."""

@@ -22,7 +22,7 @@ from edge.consumers.quota import Quota
 from edge.consumers.registry import GroupRegistry, check_filters
 from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
 from edge.consumers.selection import Scratch, Selection
-from edge.consumers.start_place import oldest_in
+from edge.consumers.start_place import check_time, oldest_in
 
 __all__ = ["PartitionReads"]
 
@@ -190,7 +190,9 @@ class PartitionReads:
 
 
 def _begin(source: RingSource, request: Read) -> tuple[int, int]:
-    """(epoch, offset) at which a read begins. Raises NotDone: the ring is in an earlier epoch."""
+    """(epoch, offset) at which a read begins. Raises NotDone: the ring is in an earlier epoch, or the time is
+    in the future.
+    """
     if request.epoch is not None and request.epoch > source.epoch:
         text = f"ring {source.name} is in epoch {source.epoch}, not yet in {request.epoch}"
         hint = "the state of the broker was removed since that place was read; start at the oldest record"
@@ -198,5 +200,6 @@ def _begin(source: RingSource, request: Read) -> tuple[int, int]:
     if request.offset is not None:
         return source.epoch if request.epoch is None else request.epoch, request.offset
     if request.time_ns is not None:
+        check_time(request.time_ns)
         return source.seek_time(request.time_ns)
     return oldest_in(source)

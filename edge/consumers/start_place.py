@@ -1,23 +1,29 @@
 """First record in a ring for a group, or for a reader without a group: oldest, latest, an offset, or a time.
 
 Owns that choice for joins and resets, and its form in Python: "oldest", "latest", an offset, or a datetime.
+A time is that of the first record of then or later. A time in the future is refused: there is no such record.
 No state; a time may read files of the log.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import time
 from typing import Final, Literal, NamedTuple
 
 from edge.consumers.protocol import NotDone, StartWord
 from edge.consumers.ring_source import RingSource
 from edge.errors import InvalidArgument
 
-__all__ = ["LATEST", "GroupStart", "StartPlace", "oldest_in", "place_in", "start_place", "unix_ns"]
+__all__ = [
+    "LATEST", "GroupStart", "StartPlace", "check_time", "oldest_in", "place_in", "start_place", "time_words",
+    "unix_ns",
+]  # fmt: skip
 
 GroupStart = Literal["oldest", "latest"] | int | dt.datetime
 
-OFFSET_MAX = (1 << 63) - 1
+OFFSET_MAX = TIME_MAX_NS = (1 << 63) - 1
+UNIX_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class StartPlace(NamedTuple):
@@ -45,10 +51,29 @@ def start_place(start: GroupStart) -> StartPlace:
 
 
 def unix_ns(moment: dt.datetime) -> int:
-    """Nanoseconds since 1970, from 0 to OFFSET_MAX. A time without a zone is local. Raises OverflowError."""
-    since = moment.astimezone() - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    ns = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
-    return min(max(ns, 0), OFFSET_MAX)
+    """Nanoseconds since 1970. A time without a zone is local. Raises InvalidArgument."""
+    try:
+        since = moment.astimezone(dt.UTC) - UNIX_EPOCH
+        ns = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+    except (OverflowError, ValueError, OSError):  # there is no such time in UTC
+        ns = -1
+    if 0 <= ns <= TIME_MAX_NS:
+        return ns
+    text = f"invalid time {moment.isoformat()} (allowed: {time_words(0)} to {time_words(TIME_MAX_NS)})"
+    raise InvalidArgument(text, hint="'oldest' is the first record, and 'latest' the next one")
+
+
+def time_words(ns: int) -> str:
+    """A time in ns since 1970, such as 2026-11-21T06:00:00Z."""
+    return (UNIX_EPOCH + dt.timedelta(microseconds=ns // 1000)).isoformat().replace("+00:00", "Z")
+
+
+def check_time(ns: int) -> None:
+    """Raise NotDone for a time in the future."""
+    now_ns = time.time_ns()
+    if ns > now_ns:
+        text = f"start time {time_words(ns)} is in the future: the broker's clock has {time_words(now_ns)}"
+        raise NotDone(text, "refused", "choose an earlier time, or latest")
 
 
 def oldest_in(source: RingSource) -> tuple[int, int]:
@@ -60,13 +85,16 @@ def oldest_in(source: RingSource) -> tuple[int, int]:
 
 
 def place_in(source: RingSource, start: StartPlace) -> tuple[int, int]:
-    """(epoch, offset) of the chosen record. Raises NotDone: the ring ends before the offset."""
+    """(epoch, offset) of the chosen record. Raises NotDone: the ring ends before the offset, or the time is
+    in the future.
+    """
     end = source.ends()[1]
     if start.to == "oldest":
         return oldest_in(source)
     if start.to == "latest":
         return source.epoch, end
     if start.to == "time":
+        check_time(start.value)
         return source.seek_time(start.value)
     if start.value > end:
         text = f"ring {source.name} ends at offset {end}, before {start.value}"

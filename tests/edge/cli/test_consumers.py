@@ -117,7 +117,7 @@ def test_without_a_broker_it_says_so(runtime_directory, capsys, monkeypatch):
         ("17", ("offset", 17)),
         ("1970-01-01T00:00:01Z", ("time", 10**9)),
         ("1970-01-01T01:00:00.5+01:00", ("time", 5 * 10**8)),
-        ("1960-01-01T00:00Z", ("time", 0)),
+        ("1970-01-01T00:00Z", ("time", 0)),
     ],
 )
 def test_a_place_can_be_said_in_these_ways(text, place):
@@ -127,6 +127,14 @@ def test_a_place_can_be_said_in_these_ways(text, place):
 @pytest.mark.parametrize("text", ["", "-1", "soon", "2026-13-01", "9" * 30])
 def test_what_is_no_place_is_refused(text):
     with pytest.raises(EdgeError, match="invalid --to"):
+        place_in_words(text)
+
+
+@pytest.mark.parametrize("text", ["1960-01-01T00:00:00Z", "9999-12-31T23:59", "0001-01-01"])
+def test_a_time_that_the_broker_cannot_have_is_refused_with_the_limits(text):
+    with pytest.raises(
+        EdgeError, match=rf"invalid time {text[:16]}.* \(allowed: 1970-01-01T00:00:00Z to 2262-"
+    ):
         place_in_words(text)
 
 

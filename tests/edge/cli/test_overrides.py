@@ -56,6 +56,8 @@ def test_an_empty_directory_is_not_the_working_directory(
         ["bench", "mqtt", "-p", "80000"],
         ["replay", "--to", "-", "--rate", "-1"],
         ["replay", "--to", "-", "--speed", "0"],
+        ["replay", "--to", "-", "--speed", "inf"],
+        ["replay", "--to", "-", "--speed", "1e9"],
         ["replay", "--to", "-", "-C", "0"],
         ["replay", "--to", "-", "--window", "0"],
     ],

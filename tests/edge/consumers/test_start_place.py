@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import time
 
 import pytest
 
 from brim import consumer
-from edge.consumers.protocol import Failed, GroupList, Groups, Join
-from edge.consumers.start_place import unix_ns
+from edge.consumers.protocol import Failed, GroupList, Groups, Join, Joined, Read, Reset
+from edge.consumers.start_place import time_words, unix_ns
 from edge.errors import InvalidArgument
 from tests.support.consumer_desk import texts
 from tests.support.waiting import wait_until
@@ -45,9 +46,37 @@ def test_a_join_beyond_the_end_of_a_ring_is_refused_and_creates_no_group(wide):
 
 def test_a_time_after_the_last_record_is_the_end(desk):
     desk.publish("x")
-    ann = desk.member(start=dt.datetime.max.replace(tzinfo=dt.UTC))
+    ann = desk.member(start=now_between())
     desk.publish("y")
     assert ann.all() == [b"y"]
+
+
+def test_a_time_in_the_future_is_refused_with_both_times_and_changes_nothing(desk):
+    future_ns = time.time_ns() + 3_600_000_000_000
+    text = f"start time {time_words(future_ns)} is in the future: the broker's clock has 2"
+    where = {"start": "time", "start_value": future_ns}
+    answer = desk.ask(Join, Failed, "g", ("a/#",), **where)
+    assert (answer.code, answer.error[: len(text)]) == ("refused", text)
+    assert answer.hint
+    assert desk.ask(Groups, GroupList).groups == ()
+    ann = desk.member("g")
+    assert isinstance(desk.ask(Join, Joined, "g", ("a/#",), **where), Joined), "a known group needs no start"
+    desk.publish("x")
+    assert ann.all() == [b"x"]
+    ann.leave()
+    desk.turn(60.0)
+    assert desk.ask(Reset, Failed, "g", "time", future_ns).error.startswith(text)
+    assert desk.ask(Read, Failed, "some-0", time_ns=future_ns).error.startswith(text)
+    assert desk.member("g").all() == [], "the group is where it was"
+
+
+@pytest.mark.parametrize("zone", [None, dt.UTC, dt.timezone(dt.timedelta(hours=-23))])
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59.999999", "0001-01-01T00:00:00", "1969-01-01T00:00:00"])
+def test_a_time_that_the_protocol_does_not_have_is_an_invalid_argument(text, zone):
+    moment = dt.datetime.fromisoformat(text).replace(tzinfo=zone)
+    limits = r"\(allowed: 1970-01-01T00:00:00Z to 2262-04-11T23:47:16.854775Z\)"
+    with pytest.raises(InvalidArgument, match=f"invalid time {re.escape(moment.isoformat())} {limits}"):
+        consumer("g", "a/#", start=moment)
 
 
 @pytest.mark.parametrize("start", [-1, 1 << 63, True, "newest", None, 1.5])
