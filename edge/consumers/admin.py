@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from edge.consumers.groups import ConsumerGroup
@@ -18,7 +18,7 @@ from edge.consumers.protocol import (
     SetGroup,
 )
 from edge.consumers.registry import GroupRegistry, check_filters
-from edge.consumers.start_place import StartPlace, place_in
+from edge.consumers.ring_source import RingSource
 
 __all__ = ["GroupAdmin"]
 
@@ -96,8 +96,8 @@ class GroupAdmin:
         self._known(request.group)
         self._registry.set_operator(request)
 
-    def reset(self, request: Reset) -> None:
-        """Set the offsets of a group. Raises NotDone."""
+    def rings_to_reset(self, request: Reset) -> list[RingSource]:
+        """Rings that a reset sets. Raises NotDone."""
         state = self._idle(request.group)
         entries = self._registry.entries_for(state.filters) if state.filters else []
         names = tuple(dict.fromkeys(request.rings)) or tuple(
@@ -106,12 +106,14 @@ class GroupAdmin:
         unknown = [ring for ring in request.rings if ring not in self._registry.rings]
         if unknown:
             raise NotDone(f"there is no ring {unknown[0]}", "unknown", "`brim consumers lag` names them")
-        sources = [self._registry.rings[name].source for name in names if name in self._registry.rings]
-        start = StartPlace(request.to, request.value)
-        targets = [(source.name, *place_in(source, start)) for source in sources]
-        self._registry.unload(request.group)
-        for target in targets:
-            self._registry.put(request.group, *target)
+        return [self._registry.rings[name].source for name in names if name in self._registry.rings]
+
+    def reset(self, name: str, places: Mapping[str, tuple[int, int]]) -> None:
+        """Set the offsets of a group. Raises NotDone."""
+        self._idle(name)
+        self._registry.unload(name)
+        for ring, place in places.items():
+            self._registry.put(name, ring, *place)
 
     def forget(self, name: str) -> None:
         """Remove a group. Raises NotDone."""

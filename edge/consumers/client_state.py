@@ -57,6 +57,7 @@ __all__ = ["ConsumerBatch", "ConsumerCore", "ConsumerSettings"]
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 2.0  # in addition to the time of a fetch; after that the broker counts as dead
+JOIN_PATIENCE_S = 30.0  # the first join of a group at a time searches the log
 MAX_WAIT_MS = 500
 REJOIN_S = 0.2
 DELAY_MAX_MS = 7 * 86_400_000
@@ -154,8 +155,7 @@ class ConsumerCore:
         requests = list(self._outgoing)
         self._outgoing.clear()
         for request in requests:
-            patience_s = PATIENCE_S + (request.max_wait_ms / 1000 if isinstance(request, Fetch) else 0)
-            self._under_way[request.id] = now_s + patience_s
+            self._under_way[request.id] = now_s + _patience_s(request)
         return requests
 
     def unsent(self, request: RequestMessage) -> None:
@@ -368,6 +368,13 @@ class ConsumerCore:
         if known and not batch.again and not isinstance(batch.records, list):
             return [(batch.offset, batch.count)]
         return runs_of(batch.records)
+
+
+def _patience_s(request: RequestMessage) -> float:
+    """Time after which the broker counts as dead if it does not answer."""
+    if isinstance(request, Join):
+        return JOIN_PATIENCE_S
+    return PATIENCE_S + (request.max_wait_ms / 1000 if isinstance(request, Fetch) else 0)
 
 
 def _not_before(record: Record) -> int:

@@ -8,7 +8,8 @@ append, and synced once if a ring's durability requires that before an answer.
     receive() ... receive() -> turn() -> outbox
 
 Bounds: one fetch waits for each member. Reads of the log and publishes under way are limited in number and
-bytes, of each peer and of all (quota.py). Records wait until a peer has read its earlier answers (outbox.py).
+bytes, searches of a first record in number, of each peer and of all (quota.py). Records wait until a peer has
+read its earlier answers (outbox.py).
 Everything else is answered in its turn. An error of one request, fetch or partition affects only that one.
 """
 
@@ -27,9 +28,10 @@ from edge.consumers.ack_tracker import TooManyRuns, Verdict
 from edge.consumers.admin import GroupAdmin
 from edge.consumers.dead_letters import DeadLetterPublisher, Fate, Outgoing, Outlet
 from edge.consumers.faults import Faults
-from edge.consumers.fetch import FetchReader, LogReadThread
+from edge.consumers.fetch import FetchReader
 from edge.consumers.group_partition import GroupPartition
 from edge.consumers.groups import ConsumerGroup, Member
+from edge.consumers.log_read_thread import LogReadThread
 from edge.consumers.outbox import Outbox
 from edge.consumers.protocol import (
     PROTOCOL,
@@ -66,6 +68,8 @@ from edge.consumers.protocol import (
 from edge.consumers.quota import Quota
 from edge.consumers.reads import PartitionReads
 from edge.consumers.registry import GroupRegistry, RingEntry
+from edge.consumers.searches import FoundPlaces, Searches
+from edge.consumers.start_place import StartPlace
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.properties import Properties, record_properties
 from edge.rpc.protocol import MalformedRequest, encode
@@ -126,7 +130,9 @@ class Coordinator:
         self.also: list[Callable[[], float]] = []
         self._clock = clock
         self._outlet = outlet
-        self._log_reads = LogReadThread(wake, self._faults)
+        self._log_reads = LogReadThread("brim-consumers-log", wake, self._faults)
+        self._search_thread = LogReadThread("brim-consumers-search", wake, self._faults)
+        self._searches = Searches(self._search_thread)
         self._fetch_reader = FetchReader(registry, self._log_reads, clock)
         self._dead_letters = DeadLetterPublisher(
             registry, self._log_reads, outlet, clock, self.counts, self._faults
@@ -135,7 +141,15 @@ class Coordinator:
         self._fetches: dict[str, _WaitingRequest] = {}  # by member
         self._waiting_answers: list[_WaitingAnswer] = []
         self._groups: dict[str, tuple[GroupInfo, ...]] = {}  # answers of this turn, by requested group
-        self._reads = PartitionReads(registry, self._log_reads, self.outbox, clock, self._answer)
+        self._reads = PartitionReads(
+            registry,
+            self._log_reads,
+            self._searches,
+            self.outbox,
+            clock,
+            self._answer,
+            self._refuse,
+        )
         self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
         self._publishing_to: dict[str, Quota] = {}  # by stream with sinks to wait for
         self._sinks_of = sinks_of
@@ -184,6 +198,7 @@ class Coordinator:
     def close(self) -> None:
         """Write all changes, and close the journal and the thread."""
         self._log_reads.close()
+        self._search_thread.close()
         self.registry.collect()
         try:
             self.registry.store.flush(sync=True)
@@ -205,8 +220,7 @@ class Coordinator:
             try:
                 self._do(peer, request, frames)
             except NotDone as error:
-                self.counts[error.code] += 1
-                self._answer(peer, Failed(request.id, str(error), error.code, error.hint))
+                self._refuse(peer, request.id, error)
 
     def _contained(self, peer: bytes, number: int, action: str) -> AbstractContextManager[None]:
         """Answer a request with an error if it raises: a defect of the broker or a fault of the machine."""
@@ -223,6 +237,7 @@ class Coordinator:
         self._groups.clear()
         self._more = False
         self._log_reads.run()
+        self._search_thread.run()
         also_s = min((look() for look in self.also), default=IDLE_S)
         if now_s >= self._next_expiry_s:
             self._expire_all(now_s)
@@ -309,7 +324,9 @@ class Coordinator:
             case Ack() | Nack() | Commit():
                 self._waiting_answers.append(_WaitingAnswer(peer, self._acked(request)))
             case Join():
-                self._waiting_answers.append(_WaitingAnswer(peer, self._join(request)))
+                sources = self.registry.without_progress(request)
+                start = StartPlace(request.start, request.start_value)
+                self._searches.find(peer, sources, start, partial(self._found, peer, request))
             case Heartbeat():
                 self._answer(peer, self._heartbeat(request))
             case Leave():
@@ -327,8 +344,9 @@ class Coordinator:
                 self._groups = {request.group: groups}
                 self._answer(peer, GroupList(request.id, groups, dict(self.counts)))
             case Reset():
-                self._admin.reset(request)
-                self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
+                sources = self._admin.rings_to_reset(request)
+                start = StartPlace(request.to, request.value)
+                self._searches.find(peer, sources, start, partial(self._found, peer, request))
             case SetGroup():
                 self._admin.set(request)
                 self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
@@ -336,14 +354,37 @@ class Coordinator:
                 self._admin.forget(request.group)
                 self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
 
-    def _join(self, request: Join) -> Answer:
+    def _found(self, peer: bytes, request: Join | Reset, found: FoundPlaces | NotDone) -> None:
+        """Continue a join or a reset with the first records that were searched."""
+        with self._contained(peer, request.id, type(request).__name__.lower()):
+            try:
+                if isinstance(found, NotDone):
+                    raise found
+                answer = (
+                    self._join(request, found) if isinstance(request, Join) else self._reset(request, found)
+                )
+                self._waiting_answers.append(_WaitingAnswer(peer, answer))
+            except NotDone as error:
+                self._refuse(peer, request.id, error)
+
+    def _refuse(self, peer: bytes, number: int, error: NotDone) -> None:
+        self.counts[error.code] += 1
+        self._answer(peer, Failed(number, str(error), error.code, error.hint))
+
+    def _reset(self, request: Reset, places: FoundPlaces) -> Answer:
+        self._admin.reset(request.group, places)
+        return Done(request.id)
+
+    def _join(self, request: Join, starts: FoundPlaces) -> Answer:
         known = self.registry.groups.get(request.group)
         members = list(known.members.values()) if known is not None else []
         replaced = [member for member in members if request.instance and member.instance == request.instance]
         if len(members) - len(replaced) >= self.registry.settings.members_max:
             text = f"group {request.group} has {len(members)} members, as many as members_max allows"
             raise NotDone(text, "full", "stop some, or raise consumers.members_max")
-        group = self.registry.open(request)  # changes settings of the group, so it follows all refusals
+        group = self.registry.open(
+            request, starts
+        )  # changes settings of the group, so it follows all refusals
         for earlier in replaced:
             self._end(group, earlier)
         now_s, session_s = self._clock(), request.session_ms / 1000

@@ -24,9 +24,10 @@ from msgspec.structs import replace
 
 from edge.consumers.ack_tracker import Span
 from edge.consumers.faults import Faults
-from edge.consumers.fetch import RETRY_S, LogReadThread
+from edge.consumers.fetch import RETRY_S
 from edge.consumers.group_partition import GroupPartition
 from edge.consumers.groups import ConsumerGroup
+from edge.consumers.log_read_thread import LogReadThread
 from edge.consumers.registry import GroupRegistry
 from edge.consumers.ring_source import Overwritten, RingRecords
 from edge.logging_setup import pairs
@@ -116,7 +117,8 @@ class DeadLetterPublisher:
             if not isinstance(records, Overwritten):
                 publish(records)
                 return
-        self._log_reads.read(entry.source, partition.epoch, span.first, BATCH_BYTES, count, publish)
+        read = partial(entry.source.read_log, partition.epoch, span.first, BATCH_BYTES, count)
+        self._log_reads.submit(read, publish)
 
     def _take(
         self,

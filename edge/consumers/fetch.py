@@ -11,20 +11,17 @@ a group.
 
 from __future__ import annotations
 
-import errno
 import logging
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Final, Literal
 
 from edge.consumers.ack_tracker import Offer
-from edge.consumers.faults import Faults
 from edge.consumers.group_partition import GroupPartition, LogAnswer
 from edge.consumers.groups import ConsumerGroup, Member
+from edge.consumers.log_read_thread import LogReadThread
 from edge.consumers.protocol import BatchInfo
 from edge.consumers.registry import GroupRegistry
 from edge.consumers.ring_source import Overwritten, RingRecords, RingSource, first_records
@@ -32,7 +29,7 @@ from edge.consumers.selection import Scratch, Selection
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 
-__all__ = ["FetchReader", "FetchedBatches", "LogReadThread", "look_max_bytes"]
+__all__ = ["FetchReader", "FetchedBatches", "look_max_bytes"]
 
 log = logging.getLogger(__name__)
 
@@ -45,58 +42,6 @@ LOOK_MAX_BYTES = 4 << 20  # examined for one fetch before other requests are ser
 FILTERS_EACH = 16  # each such number of further filters divides that limit
 COUNTED_MAX_BYTES = 256 << 10  # read at once for a fetch by count: most of it may be read again
 UNLIMITED: Final = 1 << 62  # records
-
-
-class LogReadThread:
-    """One thread that reads the log, started on demand. It calls `wake` when an answer is ready."""
-
-    def __init__(self, wake: Callable[[], object], faults: Faults) -> None:
-        self._wake = wake
-        self._faults = faults
-        self._thread: ThreadPoolExecutor | None = None
-        self._answers: deque[Callable[[], None]] = deque()
-
-    def read(
-        self,
-        source: RingSource,
-        epoch: int,
-        offset: int,
-        limit_bytes: int,
-        count: int | None,
-        take: Callable[[RingRecords | OSError | None], None],
-    ) -> None:
-        """Read records of the log. run() calls `take` with the result of RingSource.read_log()."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-consumers-log")
-        future = self._thread.submit(source.read_log, epoch, offset, limit_bytes, count)
-        future.add_done_callback(partial(self._answer, take))
-
-    def run(self) -> None:
-        """Deliver the answers that are ready."""
-        while self._answers:
-            with self._faults.contained("records of the log", lambda _: None):
-                self._answers.popleft()()
-
-    def close(self) -> None:
-        """Wait for the read that is under way, and end the thread."""
-        if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
-            self._thread = None
-
-    def _answer(
-        self, take: Callable[[RingRecords | OSError | None], None], future: Future[RingRecords | None]
-    ) -> None:
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is None:
-            self._answers.append(partial(take, future.result()))
-        elif isinstance(error, OSError):
-            self._answers.append(partial(take, error))
-        else:  # a defect, which must not count as "no records": nothing is skipped because of it
-            log.error("log records not delivered to consumers", exc_info=error)
-            self._answers.append(partial(take, OSError(errno.EIO, repr(error))))
-        self._wake()
 
 
 @dataclass(slots=True)
@@ -265,7 +210,8 @@ class FetchReader:
         partition.reading = True
         take = partial(self._read, partition, partition.epoch, offer.first)
         limit_bytes = min(limit_bytes, COLD_MAX_BYTES)
-        self._log_reads.read(source, partition.epoch, offer.first, limit_bytes, offer.limit, take)
+        read = partial(source.read_log, partition.epoch, offer.first, limit_bytes, offer.limit)
+        self._log_reads.submit(read, take)
         return None
 
     def _read(

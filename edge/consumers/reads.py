@@ -3,9 +3,9 @@
 Owns the reads that wait: for the log, and, at the end of a ring, for new records. The broker keeps nothing of
 a client between two reads. A frame has only records that match the filters of the read.
 
-Bounds: reads of the log are limited in number and bytes, of each peer and of all (quota.py). Waiting reads
-are limited in number; a further one is answered at once, without records. Bytes examined for one read are
-limited as for a fetch.
+Bounds: reads of the log are limited in number and bytes, of each peer and of all (quota.py), and searches of
+a first record in number (searches.py). Waiting reads are limited in number; a further one is answered at
+once, without records. Bytes examined for one read are limited as for a fetch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from edge.consumers.fetch import LogReadThread, look_max_bytes
+from edge.consumers.fetch import look_max_bytes
+from edge.consumers.log_read_thread import LogReadThread
 from edge.consumers.outbox import Outbox
-from edge.consumers.protocol import Answer, BatchInfo, Failed, NotDone, Read, Records
+from edge.consumers.protocol import Answer, BatchInfo, NotDone, Read, Records
 from edge.consumers.quota import Quota
 from edge.consumers.registry import GroupRegistry, check_filters
 from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
+from edge.consumers.searches import FoundPlaces, Searches
 from edge.consumers.selection import Scratch, Selection
-from edge.consumers.start_place import check_time, oldest_in
+from edge.consumers.start_place import StartPlace
 
 __all__ = ["PartitionReads"]
 
@@ -51,21 +53,25 @@ class _PartitionRead:
 
 
 class PartitionReads:
-    """Answers reads. One thread; `answer` sends an answer with its frames."""
+    """Answers reads. One thread; `answer` sends an answer with its frames, `refuse` an error."""
 
     def __init__(
         self,
         registry: GroupRegistry,
         log_reads: LogReadThread,
+        searches: Searches,
         outbox: Outbox,
         clock: Callable[[], float],
         answer: Callable[[bytes, Answer, list[bytes]], None],
+        refuse: Callable[[bytes, int, NotDone], None],
     ) -> None:
         self._registry = registry
         self._log_reads = log_reads
+        self._searches = searches
         self._outbox = outbox
         self._clock = clock
         self._send = answer
+        self._refuse = refuse
         self._of_log = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
         self._at_end = Quota("reads at the end of a ring", WAITING_MAX, WAITING_EACH, WAITING_MAX_BYTES)
         self._waiting: dict[_PartitionRead, None] = {}  # at the end of a ring, oldest first
@@ -84,7 +90,24 @@ class PartitionReads:
         """Answer a read, or let it wait. Raises NotDone."""
         check_filters(request.filters)
         source = self._source(request.ring)
-        epoch, offset = _begin(source, request)
+        _check_epoch(source, request)
+        if request.offset is not None:
+            epoch = source.epoch if request.epoch is None else request.epoch
+            self._begin(peer, request, source, epoch, request.offset)
+            return
+        start = StartPlace("oldest") if request.time_ns is None else StartPlace("time", request.time_ns)
+        self._searches.find(peer, [source], start, partial(self._found, peer, request, source))
+
+    def _found(self, peer: bytes, request: Read, source: RingSource, found: FoundPlaces | NotDone) -> None:
+        """Begin a read at the place that was searched."""
+        try:
+            if isinstance(found, NotDone):
+                raise found
+            self._begin(peer, request, source, *found[source.name])
+        except NotDone as error:
+            self._refuse(peer, request.id, error)
+
+    def _begin(self, peer: bytes, request: Read, source: RingSource, epoch: int, offset: int) -> None:
         selection = Selection(request.filters) if request.filters else EVERYTHING
         until_s = self._clock() + request.max_wait_ms / 1000
         self._try(_PartitionRead(peer, request, source, epoch, offset, selection, until_s))
@@ -106,7 +129,7 @@ class PartitionReads:
         try:
             self._try(read)
         except NotDone as error:
-            self._fail(read, error)
+            self._refuse(read.peer, read.request.id, error)
 
     def _try(self, read: _PartitionRead) -> None:
         room = self._outbox.require_room(read.peer)
@@ -118,7 +141,8 @@ class PartitionReads:
         if source.log is not None and (read.epoch != source.epoch or isinstance(records, Overwritten)):
             self._of_log.take(read.peer, limit_bytes)
             take = partial(self._take_log, read, limit_bytes, records)
-            self._log_reads.read(source, read.epoch, read.offset, limit_bytes, None, take)
+            read_log = partial(source.read_log, read.epoch, read.offset, limit_bytes, None)
+            self._log_reads.submit(read_log, take)
             return
         if records is None and read.epoch == source.epoch and self._wait(read):
             return
@@ -146,7 +170,7 @@ class PartitionReads:
         self._of_log.give(read.peer, limit_bytes)
         if isinstance(records, OSError):
             text = f"the log cannot be read: {records.strerror}"
-            self._fail(read, NotDone(text, "full", "see the broker's log; ask again"))
+            self._refuse(read.peer, read.request.id, NotDone(text, "full", "see the broker's log; ask again"))
         elif isinstance(hot, Overwritten) and (records is None or records.offset >= hot.nearest):
             self._give(read, hot)
         else:
@@ -178,9 +202,6 @@ class PartitionReads:
         answer = Records(read.request.id, records.epoch, end, batch, lost)
         self._send(read.peer, answer, [data] if data else [])
 
-    def _fail(self, read: _PartitionRead, error: NotDone) -> None:
-        self._send(read.peer, Failed(read.request.id, str(error), error.code, error.hint), [])
-
     def _source(self, ring: str) -> RingSource:
         entry = self._registry.rings.get(ring)
         if entry is None:
@@ -189,17 +210,9 @@ class PartitionReads:
         return entry.source
 
 
-def _begin(source: RingSource, request: Read) -> tuple[int, int]:
-    """(epoch, offset) at which a read begins. Raises NotDone: the ring is in an earlier epoch, or the time is
-    in the future.
-    """
+def _check_epoch(source: RingSource, request: Read) -> None:
+    """Raise NotDone if the ring is in an earlier epoch."""
     if request.epoch is not None and request.epoch > source.epoch:
         text = f"ring {source.name} is in epoch {source.epoch}, not yet in {request.epoch}"
         hint = "the state of the broker was removed since that place was read; start at the oldest record"
         raise NotDone(text, "refused", hint)
-    if request.offset is not None:
-        return source.epoch if request.epoch is None else request.epoch, request.offset
-    if request.time_ns is not None:
-        check_time(request.time_ns)
-        return source.seek_time(request.time_ns)
-    return oldest_in(source)

@@ -36,7 +36,7 @@ from edge.consumers.offset_store import GroupState, OffsetPlace, OffsetStore
 from edge.consumers.protocol import FILTERS_MAX_BYTES, Join, NotDone, SetGroup
 from edge.consumers.ring_source import RingSource
 from edge.consumers.selection import Selection
-from edge.consumers.start_place import StartPlace, oldest_in, place_in
+from edge.consumers.start_place import oldest_in
 from edge.local.filters import filters_meet
 from edge.logging_setup import pairs
 from edge.mqtt.errors import ProtocolError
@@ -125,9 +125,22 @@ class GroupRegistry:
 
     # ---- groups ----
 
-    def open(self, join: Join) -> ConsumerGroup:
-        """Put a group in use, and create it if necessary. Raises NotDone: it exists with other settings."""
+    def without_progress(self, join: Join) -> list[RingSource]:
+        """Rings in which the group of a join has no progress. Raises NotDone: a filter is invalid."""
         check_filters(join.filters)
+        if _is_same(self.store.groups.get(join.group), join):
+            return []
+        return [
+            entry.source
+            for entry in self.entries_for(join.filters)
+            if self.place_of(join.group, entry.source.name) is None
+        ]
+
+    def open(self, join: Join, starts: Mapping[str, tuple[int, int]]) -> ConsumerGroup:
+        """Put a group in use, and create it if necessary. Raises NotDone: it exists with other settings.
+
+        It begins at `starts` in the rings without progress.
+        """
         _check_values(join.settings)
         name, known = join.group, self.store.groups.get(join.group)
         if known is None and len(self.store.groups) >= self.settings.groups_max:
@@ -137,12 +150,11 @@ class GroupRegistry:
                 "remove one with `brim consumers forget`, or raise consumers.groups_max",
             )
         group = self.groups.get(name)
-        same = known is not None and known.mode == join.mode and set(known.filters) == set(join.filters)
+        same = _is_same(known, join)
         if group is not None and group.members:
             _check_agreement(group, join, self.store.groups[name].members, same=same)
         members = first_of(join.settings, known.members) if known is not None else join.settings
         operator = known.operator if known is not None else NO_SETTINGS
-        starts = {} if same else self._starts(join)
         if known is None or not same or members != known.members:
             self.store.note_group(name, join.mode, join.filters, self._wall_ns(), members, operator)
         if group is None or not same:
@@ -216,15 +228,6 @@ class GroupRegistry:
 
     # ---- inside ----
 
-    def _starts(self, join: Join) -> dict[str, tuple[int, int]]:
-        """(epoch, offset) by ring, of the rings in which the group has no progress. Raises NotDone."""
-        start = StartPlace(join.start, join.start_value)
-        return {
-            entry.source.name: place_in(entry.source, start)
-            for entry in self.entries_for(join.filters)
-            if self.place_of(join.group, entry.source.name) is None
-        }
-
     def _load(self, name: str, starts: Mapping[str, tuple[int, int]]) -> ConsumerGroup:
         """Load a group. It begins at `starts` in rings without progress, or at their oldest record."""
         self.unload(name)
@@ -250,6 +253,11 @@ class GroupRegistry:
         partition = GroupPartition(ring, place.epoch, tracker)
         self._by_ring.setdefault(ring, []).append(partition)
         group.add(partition)
+
+
+def _is_same(known: GroupState | None, join: Join) -> bool:
+    """True if the group exists with the mode and the filters of the join."""
+    return known is not None and known.mode == join.mode and set(known.filters) == set(join.filters)
 
 
 def _believable(place: OffsetPlace | None, source: RingSource) -> OffsetPlace | None:

@@ -65,7 +65,7 @@ class Overwritten:
 
 
 class RingSource:
-    """One ring. Call read() on one thread; read_log() may be called on another."""
+    """One ring. Call read() on one thread. The methods that read the log may be called on another one."""
 
     def __init__(self, ring: Ring, log: ReadableLog | None = None) -> None:
         self.name = ring.name
@@ -167,9 +167,13 @@ class RingSource:
         return records.oldest_offset, records.end_offset
 
     def seek_time(self, timestamp_ns: int) -> tuple[int, int]:
-        """(epoch, offset) of the first record at or after that time, in ring or log. May read files."""
-        self._reader.seek_time(timestamp_ns)
-        offset = self._reader.offset
+        """(epoch, offset) of the first record at or after that time, in ring or log. Reads files of the log.
+
+        Any thread. Raises OSError.
+        """
+        with self.ring.reader(with_slot=False) as reader:
+            reader.seek_time(timestamp_ns)
+            offset = reader.offset
         if self.log is None or offset > self.ring.extremes().oldest_offset:
             return self.epoch, offset
         for epoch_info in self.log.epochs(self.name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,7 @@ from edge.config.schema import Durability
 from edge.consumers.append_log import Journal
 from edge.consumers.delivery_settings import DeliverySettings
 from edge.consumers.faults import Faults
-from edge.consumers.fetch import LogReadThread
+from edge.consumers.log_read_thread import LogReadThread
 from edge.consumers.offset_store import OffsetStore
 from edge.consumers.protocol import Done, Forget, Reset, SetGroup
 from edge.consumers.ring_source import RingSource
@@ -99,17 +100,17 @@ def test_a_disk_that_fails_is_asked_again_and_keeps_no_processor_busy(runtime_di
 def test_an_answer_of_the_log_is_not_lost_while_others_are_given_out(runtime_directory):
     """As when the endpoint's thread has its turn between two instructions of the thread that reads."""
     taken: list[object] = []
-    reads = LogReadThread(lambda: None, Faults(Counter(), time.monotonic))
+    reads = LogReadThread("log", lambda: None, Faults(Counter(), time.monotonic))
 
-    class Interrupted(type(reads._answers)):  # type: ignore[misc]
+    class Interrupted(type(reads._results)):  # type: ignore[misc]
         def append(self, answer):
             reads.run()
             super().append(answer)
 
-    reads._answers = Interrupted()
+    reads._results = Interrupted()
     with Ring.create(runtime_directory / "some-0", capacity_bytes=1 << 16, epoch=1) as ring:
         source = RingSource(ring)
-        reads.read(source, 1, 0, 1 << 16, None, taken.append)
+        reads.submit(partial(source.read_log, 1, 0, 1 << 16), taken.append)
         reads.close()
         reads.run()
         source.close()
