@@ -6,6 +6,7 @@
     brim consumers reset GROUP --to 2026-11-21T06:00Z --ring press-0
     brim consumers set GROUP --lease 60s --tries 3      change delivery settings, also while consumers run
     brim consumers set GROUP --lease default            remove the value that `set` gave
+    brim consumers set GROUP --speed 10                 replay at ten times the original speed
     brim consumers forget GROUP                         remove a group
 
 reset and forget need a group without running consumers. A value of `set` precedes those of the consumers and
@@ -24,7 +25,7 @@ from functools import partial
 
 import msgspec
 
-from edge.cli.argument_types import seconds
+from edge.cli.argument_types import seconds, speed
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.humanize import count_in_words, seconds_in_words
 from edge.consumers.client_socket import RequestClient
@@ -54,6 +55,7 @@ OPTIONS: dict[str, tuple[SettingName, str]] = {
     "--tries": ("tries_max", "deliveries after which a record becomes a dead letter; 0: no limit"),
     "--backoff": ("backoff_ms", "wait before the second delivery, such as 500ms; doubled each time"),
     "--backoff-max": ("backoff_max_ms", "longest wait between two deliveries"),
+    "--speed": ("speed_permille", "replay at X times the original speed, from 0.001; 0: as fast as possible"),
 }
 
 
@@ -121,13 +123,20 @@ def _setting(name: SettingName, text: str) -> int | str:
     if text == DEFAULT:
         return text
     try:
-        value = round(seconds(text) * 1000) if name.endswith("_ms") else int(text)
+        value = int(text) if name == "tries_max" else round(_number(name, text) * 1000)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number") from error
     low, high = LIMITS[name]
     if not low <= value <= high:
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is {value} (allowed for {name}: {low} to {high})")
     return value
+
+
+def _number(name: SettingName, text: str) -> float:
+    """Seconds, or a speed."""
+    if name != "speed_permille":
+        return seconds(text)
+    return speed(text) if text != "0" else 0.0
 
 
 def _change(arguments: argparse.Namespace, number: int) -> SetGroup:
@@ -186,15 +195,19 @@ def _settings_line(group: GroupInfo) -> str:
     for name, info in group.settings.items():
         value = _amount(name, info.value)
         words[name] = value if info.source == "broker" else f"{value} (set by {info.source})"
+    replay = group.settings.get("speed_permille")
     return (
         f"  lease {words['lease_ms']}, tries {words['tries_max']}, "
         f"back-off {words['backoff_ms']} to {words['backoff_max_ms']}"
+        + (f", replay at {words['speed_permille']}" if replay is not None and replay.value else "")
     )
 
 
 def _amount(name: SettingName, value: int) -> str:
     if name == "tries_max":
         return str(value or "without limit")
+    if name == "speed_permille":
+        return f"{value / 1000:g} times the original speed"
     return f"{value} ms" if value < 10_000 else seconds_in_words(value / 1000)
 
 

@@ -47,8 +47,9 @@ class Consumer(ConsumerConnection[AckResult], BlockingConnection[ConsumerBatch])
     share the partitions, and the others stand by; in queues a waiting member with a higher one is first.
 
     `lease_s`, `tries_max` (0: no limit), `backoff_s`, `backoff_max_s`: settings of the group, instead of
-    those of [consumers] in the configuration file. None: those of the group. Members that name a value name
-    the same one.
+    those of [consumers] in the configuration file. `speed`: the group replays records at the original speed
+    times this, 0.001 to 1,000,000; all members together, so each record comes when it is due; 0: as fast as
+    possible. None: the setting of the group. Members that name a value name the same one.
 
     Raises InvalidArgument. Entering raises BrokerUnreachable, or Refused: the group has other filters or
     settings, or is full.

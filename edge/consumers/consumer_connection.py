@@ -26,6 +26,7 @@ from edge.consumers.protocol import (
     Commit,
     RequestMessage,
 )
+from edge.consumers.replay_clock import SPEED_MAX, SPEED_MIN
 from edge.consumers.start_place import GroupStart, start_place
 from edge.errors import InvalidArgument
 from edge.local.filters import checked_filters
@@ -59,6 +60,7 @@ class ConsumerConnection(CoreConnection[ConsumerBatch], ABC, Generic[Result]):
         tries_max: int | None = None,
         backoff_s: float | None = None,
         backoff_max_s: float | None = None,
+        speed: float | None = None,
         connect_timeout_s: float = 5.0,
         runtime_dir: StrPath | None = None,
         endpoint: str = "",
@@ -83,7 +85,7 @@ class ConsumerConnection(CoreConnection[ConsumerBatch], ABC, Generic[Result]):
                 session_s,
                 batch_bytes,
                 ahead,
-                _delivery(lease_s, tries_max, backoff_s, backoff_max_s),
+                _delivery(lease_s, tries_max, backoff_s, backoff_max_s, speed),
                 in_flight_max,
                 batch_records,
                 priority,
@@ -160,17 +162,26 @@ class ConsumerConnection(CoreConnection[ConsumerBatch], ABC, Generic[Result]):
 
 
 def _delivery(
-    lease_s: float | None, tries_max: int | None, backoff_s: float | None, backoff_max_s: float | None
+    lease_s: float | None,
+    tries_max: int | None,
+    backoff_s: float | None,
+    backoff_max_s: float | None,
+    speed: float | None,
 ) -> DeliverySettings:
     """Delivery settings from the arguments of a consumer. Raises InvalidArgument."""
-    lease_ms, backoff_ms, backoff_max_ms = map(_milliseconds, (lease_s, backoff_s, backoff_max_s))
-    settings = DeliverySettings(lease_ms, tries_max, backoff_ms, backoff_max_ms)
+    if speed:
+        hint = "1 is the original speed, 0 as fast as possible"
+        check_argument("speed", speed, SPEED_MIN, SPEED_MAX, hint)
+    lease_ms, backoff_ms, backoff_max_ms, speed_permille = map(
+        _thousandths, (lease_s, backoff_s, backoff_max_s, speed)
+    )
+    settings = DeliverySettings(lease_ms, tries_max, backoff_ms, backoff_max_ms, speed_permille)
     if text := invalid_value(settings):
         raise InvalidArgument(text, hint="choose a value within the limits, or leave it out")
     return settings
 
 
-def _milliseconds(value_s: float | None) -> int | None:
-    if value_s is None:
+def _thousandths(value: float | None) -> int | None:
+    if value is None:
         return None
-    return round(value_s * 1000) if math.isfinite(value_s) else -1  # which no setting allows
+    return round(value * 1000) if math.isfinite(value) else -1  # which no setting allows

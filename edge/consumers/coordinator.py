@@ -15,6 +15,7 @@ Everything else is answered in its turn. An error of one request, fetch or parti
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -154,8 +155,9 @@ class Coordinator:
         self._publishing_to: dict[str, Quota] = {}  # by stream with sinks to wait for
         self._sinks_of = sinks_of
         self._more = False  # records wait to be examined
+        self._due_s = math.inf  # time at which a record of a replay becomes due
         self._next_expiry_s = 0.0
-        self._sync_s = float("inf")  # time of the next sync
+        self._sync_s = math.inf  # time of the next sync
         self._flush_retry_s = 0.0
 
     def add_ring(self, entry: RingEntry) -> None:
@@ -235,7 +237,7 @@ class Coordinator:
         """Do the work that is due. Returns the seconds until more may be due."""
         now_s = self._clock()
         self._groups.clear()
-        self._more = False
+        self._more, self._due_s = False, math.inf
         self._log_reads.run()
         self._search_thread.run()
         also_s = min((look() for look in self.also), default=IDLE_S)
@@ -267,7 +269,7 @@ class Coordinator:
         if self._more and self._fetches:
             return 0.0
         until_s = min((fetch.until_s for fetch in self._fetches.values()), default=now_s + IDLE_S)
-        until_s = min(until_s, self._reads.until_s())
+        until_s = min(until_s, self._reads.until_s(), self._due_s)
         if any(group.members for group in self.registry.groups.values()) or self._publishing:
             until_s = min(until_s, self._next_expiry_s)
         sync_s = max(self._sync_s, self._flush_retry_s) if self.registry.store.broken else self._sync_s
@@ -293,7 +295,7 @@ class Coordinator:
             self._refuse_waiting(f"its journal cannot be written: {error.strerror}")
             return
         if not store.unsynced:
-            self._sync_s = float("inf")
+            self._sync_s = math.inf
         else:
             soonest_ms = min(
                 (entry.sync_interval_ms for entry in entries if entry.durability.is_logged), default=0
@@ -349,6 +351,8 @@ class Coordinator:
                 self._searches.find(peer, sources, start, partial(self._found, peer, request))
             case SetGroup():
                 self._admin.set(request)
+                if (group := self.registry.groups.get(request.group)) is not None:
+                    group.replay.until_ns(group.partitions.values(), self._clock())  # a new speed counts now
                 self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
             case Forget():
                 self._admin.forget(request.group)
@@ -449,6 +453,7 @@ class Coordinator:
         room = min(request.max_bytes, self.outbox.room(waiting.peer))
         taken = self._fetch_reader.take(group, waiting.member, room, request.max_records, now_s)
         self._more |= taken.more
+        self._due_s = min(self._due_s, taken.due_s)
         if taken.batches or now_s >= waiting.until_s:
             fetched = Fetched(request.id, group.generation, tuple(taken.batches))
             self._answer(waiting.peer, fetched, taken.frames)

@@ -1,8 +1,8 @@
-"""Delivery settings of a group: lease, tries, back-off. Each value is of the first source that has it:
+"""Delivery settings of a group: lease, tries, back-off, speed. Each value is of the first source that has it:
 
     operator    `brim consumers set`
     members     the join of a member
-    broker      [consumers] of the configuration file
+    broker      [consumers] of the configuration file; the speed is 0 there
 
 A member that names no value accepts the group's. While a group has members, a member that names another value
 than an earlier member is refused. In a group without members the values of the next member replace the
@@ -16,30 +16,37 @@ from typing import Final, Literal
 
 import msgspec
 
+from edge.consumers.replay_clock import SPEED_MAX
+
 __all__ = [
     "LIMITS", "NO_SETTINGS", "DeliverySettings", "SettingInfo", "SettingName", "conflict", "first_of",
     "invalid_value", "origins",
 ]  # fmt: skip
 
-SettingName = Literal["lease_ms", "tries_max", "backoff_ms", "backoff_max_ms"]
+SettingName = Literal["lease_ms", "tries_max", "backoff_ms", "backoff_max_ms", "speed_permille"]
 Source = Literal["operator", "members", "broker"]
 
-# As in edge.config.schema.Consumers.
+# Except for the speed as in edge.config.schema.Consumers.
 LIMITS: Final[dict[SettingName, tuple[int, int]]] = {
     "lease_ms": (1, 3_600_000),
     "tries_max": (0, 1_000),
     "backoff_ms": (1, 3_600_000),
     "backoff_max_ms": (1, 3_600_000),
+    "speed_permille": (0, 1000 * SPEED_MAX),
 }
 
 
 class DeliverySettings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Values of one source; None: it has none. Names and meaning as in [consumers]."""
+    """Values of one source; None: it has none. Names and meaning as in [consumers].
+
+    `speed_permille`: thousandths of the original speed at which new records come; 0: as fast as possible.
+    """
 
     lease_ms: int | None = None
     tries_max: int | None = None
     backoff_ms: int | None = None
     backoff_max_ms: int | None = None
+    speed_permille: int | None = None
 
     def named(self) -> Iterator[tuple[SettingName, int]]:
         """Name and value of each setting that has a value."""

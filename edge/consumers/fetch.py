@@ -2,7 +2,8 @@
 
 Owns the way from offers of an ack tracker to records: from the ring while it has them, otherwise from the
 log, which another thread reads while the member waits. Records that neither has are skipped and counted as
-lost. When an ended epoch is done, the next one follows.
+lost. When an ended epoch is done, the next one follows. In a replay new records come when they are due
+(group_replay.py).
 
 A frame has exactly the records that a filter of the group matches and that are not done: see selection.py.
 Records that no filter matches are passed over: done as soon as they were examined, so that they do not delay
@@ -12,6 +13,7 @@ a group.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -19,12 +21,20 @@ from functools import partial
 from typing import Final, Literal
 
 from edge.consumers.ack_tracker import Offer
-from edge.consumers.group_partition import GroupPartition, LogAnswer
+from edge.consumers.group_partition import GroupPartition, LogAnswer, NextRecord
+from edge.consumers.group_replay import NOTHING_NS
 from edge.consumers.groups import ConsumerGroup, Member
 from edge.consumers.log_read_thread import LogReadThread
 from edge.consumers.protocol import BatchInfo
 from edge.consumers.registry import GroupRegistry
-from edge.consumers.ring_source import Overwritten, RingRecords, RingSource, first_records
+from edge.consumers.replay_clock import EVERYTHING_NS
+from edge.consumers.ring_source import (
+    Overwritten,
+    RingRecords,
+    RingSource,
+    first_records,
+    records_behind,
+)
 from edge.consumers.selection import Scratch, Selection
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
@@ -40,7 +50,7 @@ LOG_ANSWERS_MAX = 64  # log answers that wait for a fetch, of all groups
 COLD_MAX_BYTES = 4 << 20
 LOOK_MAX_BYTES = 4 << 20  # examined for one fetch before other requests are served
 FILTERS_EACH = 16  # each such number of further filters divides that limit
-COUNTED_MAX_BYTES = 256 << 10  # read at once for a fetch by count: most of it may be read again
+COUNTED_MAX_BYTES = 256 << 10  # read at once for a fetch by count, or a replay: most of it may be read again
 UNLIMITED: Final = 1 << 62  # records
 
 
@@ -54,7 +64,9 @@ class FetchedBatches:
     look_left: int  # bytes
     records_left: int
     read_max_bytes: int  # at once
+    until_ns: int  # new records with a later time are not due
     more: bool = False  # True if there may be records that were not examined yet
+    due_s: float = math.inf  # time at which a record becomes due
 
     def add(self, info: BatchInfo, data: bytes, records: int) -> None:
         """Add a batch."""
@@ -91,8 +103,9 @@ class FetchReader:
         no records yet, or the member has its most records in flight.
         """
         records = min(max_records or UNLIMITED, group.room_of(member, UNLIMITED))
-        at_once = max_bytes if records == UNLIMITED else COUNTED_MAX_BYTES
-        taken = FetchedBatches([], [], max_bytes, look_max_bytes(group.selection), records, at_once)
+        until_ns = group.replay.until_ns(group.partitions.values(), now_s)
+        at_once = max_bytes if (records, until_ns) == (UNLIMITED, EVERYTHING_NS) else COUNTED_MAX_BYTES
+        taken = FetchedBatches([], [], max_bytes, look_max_bytes(group.selection), records, at_once, until_ns)
         for partition in group.open_to(member.id) if records else ():
             if partition.reading or partition.retry_s > now_s:
                 continue
@@ -106,6 +119,8 @@ class FetchReader:
                     break
             else:
                 taken.more = True
+        if until_ns == NOTHING_NS:
+            taken.more |= group.replay.until_ns(group.partitions.values(), now_s) != NOTHING_NS
         return taken
 
     def _step(
@@ -119,7 +134,7 @@ class FetchReader:
         """Handle one batch, or one gap, of a partition. False: no more for now."""
         tracker = partition.tracker
         offer = tracker.offer(now_s)
-        if offer is None or (partition.idle and offer.end is None):
+        if offer is None or (offer.end is None and not self._is_due(group, partition, taken, now_s)):
             return False
         records = self._look(partition, offer, min(taken.bytes_left, taken.read_max_bytes))
         if records is None:
@@ -134,14 +149,24 @@ class FetchReader:
             tracker.skip(offer.first, min(records.offset, offer.end or records.offset))
             return True
         taken.look_left -= len(records.data)
-        if group.selection.everything and offer.end is None:
+        group.replay.found(now_s)
+        if group.selection.everything and offer.end is None and taken.until_ns == EVERYTHING_NS:
             records = first_records(records, taken.records_left)
             delivered = tracker.deliver(records.offset, records.end, member, now_s)
             batch = BatchInfo(partition.ring, records.epoch, records.offset, records.count)
-            taken.add(batch, records.data, delivered)
+            taken.add(batch, bytes(records.data), delivered)
         else:
             self._give_selected(group, partition, member, taken, offer, records)
         return True
+
+    @staticmethod
+    def _is_due(group: ConsumerGroup, partition: GroupPartition, taken: FetchedBatches, now_s: float) -> bool:
+        """False: there are no new records now, or the next one is not due."""
+        next_ns = partition.next_ns
+        if next_ns is None or next_ns <= taken.until_ns:
+            return not partition.idle
+        taken.due_s = min(taken.due_s, group.replay.due_s(next_ns, now_s))
+        return False
 
     def _give_selected(
         self,
@@ -155,8 +180,16 @@ class FetchReader:
         """Deliver those of `records` that match and are not done; pass over the others."""
         tracker, again = partition.tracker, offer.end is not None
         done = tracker.done_of(records.offset, records.end) if again else None
-        selected = group.selection.of(records, done, self._scratch, taken.records_left)
+        until_ns = EVERYTHING_NS if again else max(taken.until_ns, 0)
+        selected = group.selection.of(records, done, self._scratch, taken.records_left, until_ns)
+        if selected.next_ns is not None:
+            partition.next_record = NextRecord(records.epoch, selected.end, selected.next_ns)
+        rest = records_behind(records, selected.end) if records.of_log and not again else None
+        if rest is not None:
+            self._keep_answer(partition, LogAnswer(rest.epoch, rest.offset, rest))
         if selected.end == records.offset:
+            if selected.next_ns is not None:
+                return
             if self._may_log():
                 where = pairs(
                     group=group.name, ring=partition.ring, epoch=records.epoch, offset=records.offset

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from edge.consumers.ack_tracker import AckTracker
 from edge.consumers.ring_source import RingRecords
 
-__all__ = ["GroupPartition", "LogAnswer"]
+__all__ = ["GroupPartition", "LogAnswer", "NextRecord"]
 
 
 class LogAnswer(NamedTuple):
@@ -17,6 +17,14 @@ class LogAnswer(NamedTuple):
     epoch: int
     offset: int
     records: RingRecords | None
+
+
+class NextRecord(NamedTuple):
+    """The next new record for the group, if it is not due yet."""
+
+    epoch: int
+    offset: int
+    timestamp_ns: int
 
 
 @dataclass(slots=True, eq=False)
@@ -32,5 +40,14 @@ class GroupPartition:
     idle: bool = False  # no new records were found, and the ring has reported none since
     reading: bool = False  # a read of the log is under way
     log_answer: LogAnswer | None = None  # answer of the log
+    next_record: NextRecord | None = None  # of a replay
     publishing_dead_letters: bool = False  # dead letters of it are being published
     retry_s: float = 0.0  # no new attempt before this time: there was no room, or the log was unreadable
+
+    @property
+    def next_ns(self) -> int | None:
+        """Time of the next new record of a replay; None if it is not known."""
+        known = self.next_record
+        if known is None or (known.epoch, known.offset) != (self.epoch, self.tracker.next):
+            return None
+        return known.timestamp_ns

@@ -17,6 +17,7 @@ from typing import Literal
 from edge.consumers.ack_tracker import Rules
 from edge.consumers.assignment import complete_moves, plan_moves
 from edge.consumers.group_partition import GroupPartition
+from edge.consumers.group_replay import GroupReplay
 from edge.consumers.selection import Selection
 
 __all__ = ["ConsumerGroup", "Member", "Mode"]
@@ -50,6 +51,7 @@ class ConsumerGroup:
     members: dict[str, Member] = field(default_factory=dict)
     partitions: dict[str, GroupPartition] = field(default_factory=dict)
     turn: int = 0  # number of the partition that is checked first
+    replay: GroupReplay = field(default_factory=GroupReplay)
 
     @property
     def ordered(self) -> bool:
@@ -60,6 +62,8 @@ class ConsumerGroup:
 
     def join(self, member: Member) -> None:
         """Add a member."""
+        if not self.members:
+            self.replay.stop()
         self.members[member.id] = member
         self.rebalance()
 
@@ -83,9 +87,10 @@ class ConsumerGroup:
 
     # ---- partitions ----
 
-    def change_rules(self, rules: Rules) -> None:
-        """Deliver by these rules from now on."""
+    def change_rules(self, rules: Rules, speed: float) -> None:
+        """Deliver by these rules from now on, new records at `speed` (GroupReplay)."""
         self.rules = rules
+        self.replay.speed = speed
         for partition in self.partitions.values():
             partition.tracker.change_rules(rules)
 

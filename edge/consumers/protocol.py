@@ -29,7 +29,7 @@ no filter as done. A filter "#" matches every record.
     publish      published   store messages, as if a client had published them; answered as PUBACK is: at
                              "disk" when the log has synced them, at "upstream" when the sinks have them
     groups       group_list  every group, or one: members, rings, lag
-    set          done        set the lease, the tries or the back-off of a group, also while it has members
+    set          done        set the lease, tries, back-off or speed of a group, also while it has members
     reset        done        set the offsets of a group that has no members
     forget       done        remove a group that has no members
 
@@ -45,6 +45,11 @@ Any request may be answered by `failed`, with a `code` for programs:
 counts for records that the member has, that wait to come again, or that it did before (same `instance`). It
 does not count for records that another member has or did meanwhile, for dead letters, and for records that
 were never delivered. Records that match no filter are in neither number.
+
+A group with a speed replays: `fetched` has new records when they are due. The broker has one clock for the
+group, whatever its members are. It begins at the oldest record that was not delivered, and adds the speed in
+seconds each second. A record is due when the clock has reached its time, or the present. Records that come
+again are due.
 
 `acked` is sent when the acknowledgement is as durable as the records: it survives the death of the broker.
 It survives a power cut at durability "disk", and at "interval" and "upstream" after the next sync.

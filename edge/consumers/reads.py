@@ -191,7 +191,7 @@ class PartitionReads:
         self._send(read.peer, answer, [])
 
     def _give_selected(self, read: _PartitionRead, records: RingRecords) -> None:
-        lost, data, end = max(records.offset - read.offset, 0), records.data, records.end
+        lost, data, end = max(records.offset - read.offset, 0), bytes(records.data), records.end
         if not read.selection.everything:
             selected = read.selection.of(records, None, self._scratch, records.count)
             data, end = selected.data, selected.end

@@ -63,12 +63,12 @@ class GroupSettings:
     @property
     def delivery(self) -> DeliverySettings:
         """Delivery settings of groups without their own."""
-        return DeliverySettings(self.lease_ms, self.tries_max, self.backoff_ms, self.backoff_max_ms)
+        return DeliverySettings(self.lease_ms, self.tries_max, self.backoff_ms, self.backoff_max_ms, 0)
 
-    def rules_of(self, group: GroupState) -> Rules:
-        """Rules of the ack trackers of a group."""
+    def rules_of(self, group: GroupState) -> tuple[Rules, float]:
+        """Rules of the ack trackers of a group, and its speed."""
         values = dict(first_of(group.operator, group.members, self.delivery).named())
-        return Rules(
+        rules = Rules(
             group.mode == "ordered",
             values["lease_ms"] / 1000,
             values["tries_max"],
@@ -76,6 +76,7 @@ class GroupSettings:
             values["backoff_max_ms"] / 1000,
             self.records_max,
         )
+        return rules, values["speed_permille"] / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class GroupRegistry:
             self.store.note_group(name, join.mode, join.filters, self._wall_ns(), members, operator)
         if group is None or not same:
             return self._load(name, starts)
-        group.change_rules(self.settings.rules_of(self.store.groups[name]))
+        group.change_rules(*self.settings.rules_of(self.store.groups[name]))
         return group
 
     def set_operator(self, request: SetGroup) -> None:
@@ -172,7 +173,7 @@ class GroupRegistry:
             request.group, state.mode, state.filters, self._wall_ns(), state.members, operator
         )
         if (group := self.groups.get(request.group)) is not None:
-            group.change_rules(self.settings.rules_of(self.store.groups[request.group]))
+            group.change_rules(*self.settings.rules_of(self.store.groups[request.group]))
 
     def settings_of(self, group: GroupState) -> dict[SettingName, SettingInfo]:
         """Delivery settings of a group, with their sources."""
@@ -232,8 +233,9 @@ class GroupRegistry:
         """Load a group. It begins at `starts` in rings without progress, or at their oldest record."""
         self.unload(name)
         state = self.store.groups[name]
-        rules = self.settings.rules_of(state)
+        rules, speed = self.settings.rules_of(state)
         group = ConsumerGroup(name, state.mode, state.filters, Selection(state.filters), rules)
+        group.replay.speed = speed
         self.groups[name] = group
         for entry in self.entries_for(state.filters):
             self._add_partition(group, entry, starts.get(entry.source.name))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from edge.logging_setup import pairs
@@ -21,7 +21,9 @@ from ringbuf.errors import Corrupt, OffsetGone, Overrun
 if TYPE_CHECKING:
     from persistence.read.log_reader import Epoch
 
-__all__ = ["Overwritten", "ReadableLog", "RingRecords", "RingSource", "first_records"]
+__all__ = [
+    "Overwritten", "ReadableLog", "RingRecords", "RingSource", "first_records", "records_behind",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +46,15 @@ class ReadableLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RingRecords:
-    """`count` records of one epoch from `offset` on, without a gap."""
+    """`count` records of one epoch from `offset` on, without a gap. `of_log`: reading them again takes a
+    read of the log.
+    """
 
     epoch: int
     offset: int
     count: int
-    data: bytes
+    data: bytes | memoryview
+    of_log: bool = False
 
     @property
     def end(self) -> int:
@@ -122,7 +127,7 @@ class RingSource:
             return None
         data = b"".join([part.view for part in ranges])
         return first_records(
-            RingRecords(epoch, ranges[0].offset, sum(part.count for part in ranges), data), count
+            RingRecords(epoch, ranges[0].offset, sum(part.count for part in ranges), data, of_log=True), count
         )
 
     def _missing(self, epoch: int, offset: int) -> None:
@@ -194,7 +199,25 @@ def first_records(records: RingRecords, count: int | None) -> RingRecords:
     if count is None or records.count <= count:
         return records
     try:
-        length = bytes_of_records(records.data, records.epoch, records.offset, count)
+        length = _bytes_of(records, count)
     except Corrupt:  # the decoder reports it
         return records
-    return RingRecords(records.epoch, records.offset, count, records.data[:length])
+    return replace(records, count=count, data=records.data[:length])
+
+
+def records_behind(records: RingRecords, offset: int) -> RingRecords | None:
+    """The records from `offset` on, in the same memory; None if there are none, or one does not verify."""
+    count = offset - records.offset
+    if count >= records.count:
+        return None
+    try:
+        length = _bytes_of(records, count)
+    except Corrupt:
+        return None
+    return replace(
+        records, offset=offset, count=records.count - count, data=memoryview(records.data)[length:]
+    )
+
+
+def _bytes_of(records: RingRecords, count: int) -> int:
+    return bytes_of_records(records.data, records.epoch, records.offset, count)

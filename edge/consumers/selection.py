@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pyroaring import BitMap64
 
 from edge.consumers.offset_sets import range_set
+from edge.consumers.replay_clock import EVERYTHING_NS
 from edge.consumers.ring_source import RingRecords
 from ringbuf.native import ffi, lib
 
@@ -28,12 +29,14 @@ class Selected:
     """Selected records of a run, in order: all below `end`, except `passed`.
 
     Records in `passed` match no filter or are done (None: there are none). If `end` is before that of the
-    run, the limit was reached, or the record at `end` is invalid.
+    run, the limit was reached, or the record at `end` is too late and has the time `next_ns`, or it is
+    invalid.
     """
 
     data: bytes
     passed: BitMap64 | None
     end: int
+    next_ns: int | None = None
 
 
 class Scratch:
@@ -62,8 +65,17 @@ class Selection:
         self._filters = ffi.new("char[]", b"".join(parts))
         self._lengths = ffi.new("uint32_t[]", [len(data) for data in parts])
 
-    def of(self, records: RingRecords, done: BitMap64 | None, scratch: Scratch, limit: int) -> Selected:
-        """The first `limit` records of `records` that match and are not in `done`. Releases the GIL."""
+    def of(
+        self,
+        records: RingRecords,
+        done: BitMap64 | None,
+        scratch: Scratch,
+        limit: int,
+        until_ns: int = EVERYTHING_NS,
+    ) -> Selected:
+        """The first `limit` records of `records` that match and are not in `done`, up to the first of them
+        with a time after `until_ns`. Releases the GIL.
+        """
         scratch.fit(len(records.data))
         left_out = array("Q", done if done is not None else ())
         selection = ffi.new(
@@ -75,6 +87,7 @@ class Selection:
                 "done": ffi.from_buffer("uint64_t[]", left_out),
                 "done_count": len(left_out),
                 "limit": limit,
+                "until_ns": until_ns,
                 "bytes": scratch.data,
                 "offsets": scratch.offsets,
             },
@@ -82,9 +95,9 @@ class Selection:
         lib.rb_records_select(
             ffi.from_buffer(records.data), len(records.data), records.epoch, records.offset, selection
         )
-        end = int(selection.end_offset)
+        end, next_ns = int(selection.end_offset), int(selection.next_ns) or None
         if selection.count == records.count:
-            return Selected(records.data, None, end)
+            return Selected(bytes(records.data), None, end)
         offsets = array("Q", bytes(ffi.buffer(scratch.offsets, 8 * selection.count)))
         passed = range_set(records.offset, end) - BitMap64(offsets)
-        return Selected(bytes(ffi.buffer(scratch.data, selection.length)), passed, end)
+        return Selected(bytes(ffi.buffer(scratch.data, selection.length)), passed, end, next_ns)

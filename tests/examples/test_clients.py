@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 import brim
+from edge.consumers.client_socket import RequestClient
+from edge.consumers.delivery_settings import SettingInfo
+from edge.consumers.protocol import VERSION, GroupList, Groups
 from tests.support.brim_process import BrimProcess
 from tests.support.consumer_vectors import VECTORS, vectors
 from tests.support.project import ROOT
@@ -100,6 +103,16 @@ def test_a_client_gets_records_and_the_next_one_continues_in_any_language(
         assert records.ack(batch)
     done = run(*client, socket, "billing", "plant/#", 1)
     assert done.stdout == f"4 plant/1 {'x' * 100_000}\n"
+
+
+def test_a_client_sets_the_speed_of_its_group(broker: BrimProcess, client: list[object]) -> None:
+    publish(broker, "0", "1", "2")
+    done = run(*client, broker.runtime_dir / "consumers.sock", "again", "plant/#", 3, 1000.5)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "0 plant/1 0\n1 plant/1 1\n2 plant/1 2\n"
+    with RequestClient(broker.runtime_dir) as requests:
+        (info,) = requests.request(Groups(1, VERSION, "again"), GroupList)[0].groups
+    assert info.settings["speed_permille"] == SettingInfo(1_000_500, "members")
 
 
 def test_a_client_reports_a_refusal_with_its_code(broker: BrimProcess, client: list[object]) -> None:

@@ -1,10 +1,11 @@
 // Consumer of a group in Go, with the standard library only.
 //
-//	go run . SOCKET GROUP FILTER COUNT   print COUNT records, acknowledge them, and leave
-//	go test                              check codec and record decoder against the test vectors
+//	go run . SOCKET GROUP FILTER COUNT [SPEED]   print COUNT records, acknowledge them, and leave
+//	go test                                      check codec and record decoder against the test vectors
 //
 // docs/reference/consumer-protocol.md describes the protocol; SOCKET is consumers.sock in the runtime
-// directory. A request is sent each 500 ms or more often, so the member needs no heartbeats of its own.
+// directory. A request is sent each 500 ms or more often, so the member needs no heartbeats of its own. With
+// SPEED the members of the group together replay at the original speed times SPEED.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"strconv"
@@ -123,7 +125,7 @@ func (c *connection) request(op string, keys ...pair) (fields, [][]byte, error) 
 
 // ---- the command ----
 
-func consume(path, group, filter string, count int64) error {
+func consume(path, group, filter string, count int64, settings fields) error {
 	socket, err := net.Dial("unix", path)
 	if err != nil {
 		return err
@@ -134,6 +136,7 @@ func consume(path, group, filter string, count int64) error {
 		return err
 	}
 	joining := fields{{"group", group}, {"filters", []any{filter}}, {"start", "oldest"}, {"name", "go"}}
+	joining = append(joining, pair{"settings", settings})
 	joined, _, err := c.request("join", joining...)
 	if err != nil {
 		return err
@@ -179,13 +182,19 @@ func (c *connection) process(member fields, generation int64, batch fields, fram
 }
 
 func main() {
-	if len(os.Args) != 5 {
-		fmt.Fprintln(os.Stderr, "usage: consumer SOCKET GROUP FILTER COUNT")
+	if len(os.Args) != 5 && len(os.Args) != 6 {
+		fmt.Fprintln(os.Stderr, "usage: consumer SOCKET GROUP FILTER COUNT [SPEED]")
 		os.Exit(2)
 	}
 	count, err := strconv.ParseInt(os.Args[4], 10, 64)
+	settings := fields{}
+	if err == nil && len(os.Args) == 6 {
+		var speed float64
+		speed, err = strconv.ParseFloat(os.Args[5], 64)
+		settings = fields{{"speed_permille", int64(math.Round(speed * 1000))}}
+	}
 	if err == nil {
-		err = consume(os.Args[1], os.Args[2], os.Args[3], count)
+		err = consume(os.Args[1], os.Args[2], os.Args[3], count, settings)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

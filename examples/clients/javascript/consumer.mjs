@@ -1,9 +1,10 @@
 // Consumer of a group in JavaScript, with the standard library of Node only.
 //
-//     node consumer.mjs SOCKET GROUP FILTER COUNT   print COUNT records, acknowledge them, and leave
+//     node consumer.mjs SOCKET GROUP FILTER COUNT [SPEED]   print COUNT records, acknowledge them, and leave
 //
 // docs/reference/consumer-protocol.md describes the protocol; SOCKET is consumers.sock in the runtime
-// directory. A request is sent each 500 ms or more often, so the member needs no heartbeats of its own.
+// directory. A request is sent each 500 ms or more often, so the member needs no heartbeats of its own. With
+// SPEED the members of the group together replay at the original speed times SPEED.
 
 import net from "node:net";
 import { fileURLToPath } from "node:url";
@@ -214,10 +215,10 @@ class Connection {
 
 // ---- the command ----
 
-async function consume(path, group, filter, count) {
+async function consume(path, group, filter, count, settings) {
   const connection = new Connection(path);
   await connection.open();
-  const joining = { group, filters: [filter], start: "oldest", name: "node" };
+  const joining = { group, filters: [filter], start: "oldest", name: "node", settings };
   const [{ member }] = await connection.request("join", joining);
   for (let seen = 0; seen < count;) {
     const fetch = { group, member, max_wait_ms: 500, max_records: count - seen };
@@ -237,10 +238,11 @@ async function consume(path, group, filter, count) {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const [path, group, filter, count] = process.argv.slice(2);
-  if (count !== undefined) await consume(path, group, filter, Number(count));
+  const [path, group, filter, count, speed] = process.argv.slice(2);
+  const settings = speed === undefined ? {} : { speed_permille: Math.round(speed * 1000) };
+  if (count !== undefined) await consume(path, group, filter, Number(count), settings);
   else {
-    console.error("usage: node consumer.mjs SOCKET GROUP FILTER COUNT");
+    console.error("usage: node consumer.mjs SOCKET GROUP FILTER COUNT [SPEED]");
     process.exitCode = 2;
   }
 }

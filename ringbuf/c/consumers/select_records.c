@@ -35,7 +35,7 @@ int rb_records_select(const uint8_t *bytes, uint64_t length, uint32_t epoch, uin
     rb_record header;
     rb_parts parts;
     uint64_t unused, span, done = 0;
-    selection->length = selection->count = 0;
+    selection->length = selection->count = selection->next_ns = 0;
     selection->end_offset = first_offset;
     for (uint64_t at = 0; at < length && selection->count < selection->limit;
          at += span, selection->end_offset++) {
@@ -46,8 +46,13 @@ int rb_records_select(const uint8_t *bytes, uint64_t length, uint32_t epoch, uin
         while (done < selection->done_count && selection->done[done] < offset)
             done++;
         if ((done == selection->done_count || selection->done[done] != offset) &&
-            matches(selection, bytes + at + RB_RECORD_HEADER_BYTES, header.key_length))
+            matches(selection, bytes + at + RB_RECORD_HEADER_BYTES, header.key_length)) {
+            if (header.timestamp_ns > selection->until_ns) {
+                selection->next_ns = header.timestamp_ns;
+                break;
+            }
             take(selection, bytes + at, span, offset);
+        }
     }
     return RB_OK;
 }

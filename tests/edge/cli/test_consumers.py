@@ -69,6 +69,10 @@ def test_settings_of_a_group_are_changed_and_shown_with_their_source(broker, cap
     (facts,) = json.loads(said)
     assert (status, facts["settings"]["lease_ms"]) == (0, {"value": 45_000, "source": "members"})
     assert facts["settings"]["backoff_ms"] == {"value": 500, "source": "operator"}
+    assert "replay" not in brim(capsys, "lag", "billing", *where)[1]
+    _, said, _ = brim(capsys, "set", "billing", "--speed", "0.5", *where)
+    assert ", replay at 0.5 times the original speed (set by operator)\n" in said
+    assert "replay" not in brim(capsys, "set", "billing", "--speed", "0", *where)[1]
     status, _, error = brim(capsys, "set", "billing", *where)
     assert (status, "name a setting: --lease, --tries" in error) == (2, True)
     status, _, error = brim(capsys, "set", "none", "--tries", "0", *where)
@@ -83,6 +87,8 @@ def test_settings_of_a_group_are_changed_and_shown_with_their_source(broker, cap
         (("--tries", "1001"), "'1001' is 1001 (allowed for tries_max: 0 to 1000)"),
         (("--tries", "many"), "'many' is not a whole number"),
         (("--backoff", "soon"), "invalid duration"),
+        (("--speed", "nan"), "invalid speed 'nan' (allowed: 0.001 to 1,000,000)"),
+        (("--speed", "1e7"), "invalid speed '1e7'"),
     ],
 )
 def test_a_setting_outside_of_its_limits_is_refused(words, error, capsys):
@@ -98,6 +104,7 @@ def test_a_consumer_checks_its_settings_before_it_connects():
         ({"tries_max": -1}, r"invalid tries_max -1 \(allowed: 0 to 1000\)"),
         ({"backoff_s": float("nan")}, "invalid backoff_ms"),
         ({"backoff_max_s": float("inf")}, "invalid backoff_max_ms"),
+        ({"speed": float("nan")}, "invalid speed nan"),
     ):
         with pytest.raises(InvalidArgument, match=text):
             consumer("billing", "a/#", **options)

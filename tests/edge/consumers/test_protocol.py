@@ -71,6 +71,15 @@ REQUESTS: dict[str, Request] = {
         settings=DeliverySettings(60_000, 3, 1_000, 30_000),
     ),
     "join, at a time": Join(1, V, "billing", ("a/#",), start="time", start_value=1_700_000_000_000_000_000),
+    "join, of a replay": Join(
+        1,
+        V,
+        "billing",
+        ("a/#",),
+        start="time",
+        settings=DeliverySettings(speed_permille=10_000),
+        start_value=1_700_000_000_000_000_000,
+    ),
     "join, with a limit": Join(1, V, "billing", ("a/#",), in_flight_max=100),
     "join, with a priority": Join(1, V, "billing", ("a/#",), priority=-5),
     "heartbeat": Heartbeat(2, V, "billing", "m", working=True),
@@ -86,6 +95,7 @@ REQUESTS: dict[str, Request] = {
     "publish": Publish(10, V, (Letter("a/1", 1, True, (("k", "v"),), 5), Letter("b"))),
     "groups": Groups(11, V, "billing"),
     "set": SetGroup(14, V, "billing", DeliverySettings(lease_ms=60_000), ("tries_max",)),
+    "set, of a speed": SetGroup(14, V, "billing", DeliverySettings(speed_permille=500)),
     "reset": Reset(12, V, "billing", "time", 1_700_000_000_000_000_000, ("press-0",)),
     "forget": Forget(13, V, "billing"),
 }
