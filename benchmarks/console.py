@@ -174,19 +174,17 @@ def ingest(site: Site, pages: list[str], rounds: int, seconds: float) -> Figures
     for name in pages:
         ratios: dict[str, list[float]] = {load: [] for load in loads}
         rates: dict[str, list[float]] = {load: [] for load in loads}
-        costs: list[float] = []
+        costs: dict[str, list[float]] = {load: [] for load in loads}
         for number in range(rounds):
             for load, of in loads.items():
-                watched = Watched(site, name, of, seconds)
                 plain = partial(rate, site, of, seconds)
-                without, with_page = in_turn(plain, watched.rate, number % 2)
-                ratios[load].append(with_page / without)
+                with_page = partial(watched_rate, site, name, of, seconds, costs[load])
+                without, watched = in_turn(plain, with_page, number % 2)
+                ratios[load].append(watched / without)
                 rates[load].append(without)
-                if load == "ingest":
-                    costs.append(watched.web_percent)
         figures |= {f"{load}_{name}": statistics.median(each) for load, each in ratios.items()}
         figures |= {f"{load}_rate_{name}": statistics.median(each) for load, each in rates.items()}
-        figures[f"web_{name}"] = statistics.median(costs)
+        figures[f"web_{name}"] = statistics.median(costs["ingest"])
     return figures
 
 
@@ -198,22 +196,15 @@ def in_turn(first: Callable[[], float], second: Callable[[], float], swapped: in
     return first(), second()
 
 
-class Watched:
-    """A rate with a page in view. `web_percent`: processor time of `brim web`, once it is measured."""
-
-    def __init__(self, site: Site, name: str, of: Scenario, seconds: float) -> None:
-        self.web_percent = 0.0
-        self._site, self._name, self._of, self._seconds = site, name, of, seconds
-
-    def rate(self) -> float:
-        """Messages a second."""
-        with console(self._site.broker.runtime_dir) as (url, child):
-            page = shown(self._site, url, self._name)
-            before, begun = cpu_s(child.pid), time.monotonic()
-            found = rate(self._site, self._of, self._seconds)
-            self.web_percent = 100 * (cpu_s(child.pid) - before) / (time.monotonic() - begun)
-            page.close()
-        return found
+def watched_rate(site: Site, name: str, of: Scenario, seconds: float, costs: list[float]) -> float:
+    """Messages a second with a page in view. Appends the percent of a processor of `brim web` to `costs`."""
+    with console(site.broker.runtime_dir) as (url, child):
+        page = shown(site, url, name)
+        before, begun = cpu_s(child.pid), time.monotonic()
+        found = rate(site, of, seconds)
+        costs.append(100 * (cpu_s(child.pid) - before) / (time.monotonic() - begun))
+        page.close()
+    return found
 
 
 def rate(site: Site, of: Scenario, seconds: float) -> float:

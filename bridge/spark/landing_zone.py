@@ -68,10 +68,10 @@ class Landing:
     def _open(self) -> _Opened:
         try:
             return _Opened(*fs.FileSystem.from_uri(self.root))
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowInvalid, UnicodeEncodeError, OSError) as error:
             raise SourceOptionError(
                 f"path {self.root!r} cannot be opened: {error}",
-                hint="write a path, or a URL that pyarrow knows",
+                hint="write a path in UTF-8, or a URL that pyarrow knows",
             ) from error
 
     def files(self, edges: Sequence[str] = ()) -> list[StoredFile]:

@@ -28,7 +28,8 @@ from edge.config.quota import OwnerQuota, Quota
 from edge.config.tenant import Tenant
 
 __all__ = [
-    "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "AckGate", "Auth", "Bridge", "Config", "Consumers",
+    "DEFAULT_STREAM", "DELAY_LIMIT_S",
+    "NAME_PATTERN", "NAME_RULE", "AckGate", "Auth", "Bridge", "Config", "Consumers",
     "DefaultBytes",
     "Delayed",
     "Durability",
@@ -40,6 +41,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 RECORD_OVERHEAD_BYTES = 64  # header, padding to 8 and to 32
 RING_SHARE = 4  # no more than this part of a ring waits for an interval's sync
+DELAY_LIMIT_S = 10 * 365 * 86_400  # highest delay_max_s
 RECORDS_PER_RING = 4  # a record is at most a quarter of its ring
 PACKET_USUAL_BYTES = 16 << 20  # default maximum: each connection may buffer one such packet
 
@@ -304,7 +306,7 @@ class Delayed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Failure that waiting messages survive. process: the death of the broker; the file is in runtime_dir.
     interval: also a power cut, except for the messages of the last second; the file is in state_dir. disk:
     also a power cut; PUBACK waits for the sync of the file."""
-    delay_max_s: Annotated[int, Meta(ge=1, le=10 * 365 * 86_400)] = 30 * 86_400
+    delay_max_s: Annotated[int, Meta(ge=1, le=DELAY_LIMIT_S)] = 30 * 86_400
     """Longest delay. A message with a longer delay is refused (0x90, Topic Name Invalid)."""
     messages_max: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
     """Highest number of waiting messages. At the limit publishers wait, and are refused after 200 ms (0x97,

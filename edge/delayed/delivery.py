@@ -27,6 +27,7 @@ from typing import Any
 from msgspec import Struct
 
 from edge.broker.delayed_topics import delayed_target
+from edge.config.schema import DELAY_LIMIT_S
 from edge.delayed.clock import StoreClock
 from edge.delayed.publisher import DelayedPublisher
 from edge.delayed.ring import DelayedPartition
@@ -50,7 +51,6 @@ RETRY_S = 1.0  # after a failed transaction
 SYNC_S = 1.0  # longest time without a sync of commits for which no publisher waits
 JUMP_CHECK_S = 10.0  # between two checks of the wall clock for a jump
 FLAGS = FLAG_QOS | FLAG_RETAIN | FLAG_EXPIRY
-SECONDS_MAX = 10 * 365 * 86_400  # highest delay_max_s; the ring may hold messages from before it was lowered
 NS = 1_000_000_000
 INTEGER_MAX = (1 << 63) - 1  # of SQLite
 
@@ -274,7 +274,8 @@ class DelayedMessages:
         """The messages of records whose names are valid."""
         messages, arrived_ns = [], self._clock.arrived_ns()
         for record in batch:
-            target = delayed_target(record.key.decode("utf-8", "replace"), SECONDS_MAX)
+            # the ring may hold messages from before delay_max_s was lowered
+            target = delayed_target(record.key.decode("utf-8", "replace"), DELAY_LIMIT_S)
             if target is None:
                 continue
             seconds, topic = target

@@ -119,11 +119,11 @@ def parse_properties(text: str) -> SystemdService | None:
     directory = values["RuntimeDirectory"].split()[0]
     state = (values.get("StateDirectory") or directory).split()[0]
     with suppress(KeyError):
-        pwd.getpwnam(user)
+        entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
         group, more = values.get("Group", ""), tuple(values.get("SupplementaryGroups", "").split())
         _group_ids([*([group] if group else []), *more])
         places = Path("/run", directory), Path("/var/lib", state)
-        return SystemdService(values["Id"], user, _config_in(words), *places, group, more)
+        return SystemdService(values["Id"], entry.pw_name, _config_in(words), *places, group, more)
     return None
 
 

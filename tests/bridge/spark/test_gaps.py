@@ -264,5 +264,6 @@ def test_a_root_is_a_path_or_a_url(lake: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(lake.parent)
     for root in (str(lake), lake.as_uri(), "lake"):
         assert len(Landing(root).files()) == 6
-    with pytest.raises(SourceOptionError, match="cannot be opened"):
-        Landing("nonsense://x").files()
+    for root in ("nonsense://x", "/\udcff"):  # a path that is not UTF-8
+        with pytest.raises(SourceOptionError, match="cannot be opened"):
+            Landing(root).files()

@@ -42,10 +42,17 @@ def test_a_service_names_its_configuration_in_each_form_of_the_option(option: st
     assert service.config == Path(file)
 
 
+def test_a_user_given_by_number_is_named() -> None:
+    service = parse_properties(SHOWN.replace("User=root", "User=0"))
+    assert service is not None
+    assert service.user == "root"
+
+
 def test_an_absent_service_and_one_of_another_program_are_none() -> None:
     assert parse_properties("Id=brim.service\nLoadState=not-found\n") is None
     assert parse_properties(SHOWN.replace("argv[]=/usr/bin/brim run", "argv[]=/usr/bin/brim web")) is None
     assert parse_properties(SHOWN.replace("User=root", "User=removed-user")) is None
+    assert parse_properties(SHOWN.replace("User=root", "User=4200000000")) is None
     assert parse_properties("") is None
     assert parse_properties(SHOWN + "Group=removed-group\n") is None
 
