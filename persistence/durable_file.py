@@ -185,8 +185,12 @@ class NewFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write the parts that wait in memory. Raises OSError."""
-        self._written = write_all(self._files, self.handle, self._waiting, self._written)
+        """Write the parts that wait in memory. Raises OSError, which names the file."""
+        try:
+            self._written = write_all(self._files, self.handle, self._waiting, self._written)
+        except OSError as error:
+            error.filename = error.filename or self.path
+            raise
         self._waiting.clear()
 
     def publish(self, *, sync: bool = True, sync_name: bool = True) -> None:

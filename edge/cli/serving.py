@@ -59,7 +59,9 @@ def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> i
         if error.filename is None:
             raise
         text = f"{os.fsdecode(error.filename)}: {error.strerror}"
-        raise EdgeError(text, hint="mend, move or remove it, then start the broker again") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "free space on that disk" if full else "mend, move or remove it"
+        raise EdgeError(text, hint=f"{remedy}, then start the broker again") from error
     if not (
         config.auth.plugin or any(bridge.in_broker for bridge in config.bridge)
     ):  # these may use TLS of asyncio

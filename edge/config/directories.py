@@ -141,12 +141,17 @@ def _sync_name(path: Path) -> None:
 class DirectoryLock:
     """Lock of a broker on `directory`, held from construction to close().
 
-    Raises DirectoryBusy, with the process of the other broker; EdgeError: a restore was interrupted.
+    Raises DirectoryBusy, with the process of the other broker; EdgeError: a restore was interrupted, or the
+    lock is no regular file.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        file = directory / LOCK_NAME
+        self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self.close()
+            raise EdgeError(f"{file} is no regular file", hint="remove it, then start the broker again")
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -159,8 +164,9 @@ class DirectoryLock:
                 pid=pid,
                 hint="stop that one, or give this one its own runtime_dir and state_dir",
             ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: then a second broker cannot name this process
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         if (directory / RESTORING_NAME).exists():
             self.close()
             hint = f"rm -r {directory} and the log directory, then brim restore again"

@@ -9,7 +9,7 @@ Owns the thread and the order of these steps. Runs nothing on the MQTT thread, e
 
 Invariants: the ring keeps a record until the store has it. Published messages are removed before others are
 published: kill -9 repeats at most BATCH_MAX messages. A message never leaves early. A failed transaction is
-repeated unchanged, and nothing is published meanwhile.
+repeated unchanged, and nothing is published meanwhile. A store that cannot be opened is tried again, too.
 """
 
 from __future__ import annotations
@@ -87,13 +87,15 @@ class DelayedMessages:
         store: DelayedStore,
         publisher: DelayedPublisher,
         limits: DelayedLimits,
-        clock: StoreClock | None = None,
+        make_clock: Callable[[tuple[int, int] | None], StoreClock] = StoreClock,
     ) -> None:
         self.totals: Counter[str] = Counter()
         self._ring, self._reader = partition.ring, partition.reader
         self._wakeup_reader = partition.ring.reader(name="delayed wakeup", local=True)
         self._store, self._publisher, self._limits = store, publisher, limits
-        self._clock = clock or StoreClock(store.clock)
+        self._make_clock = make_clock
+        self._clock: StoreClock  # from the first time that the store is open
+        self._has_begun = False  # True from that time on
         self._wall_ahead_ns = 0  # wall time minus time of the store's clock
         self._transaction: _Transaction | None = None  # begun, not committed
         self._cancels: deque[tuple[int, Future[bool]]] = deque()
@@ -107,10 +109,10 @@ class DelayedMessages:
 
     def start(self) -> None:
         """Start the thread. It continues after the last stored record."""
-        self._seek()
-        self._publisher.stored(self._reader.offset)
-        self._wall_ahead_ns = self._measure_wall_ahead()
-        log.info("delayed messages continued %s", pairs(messages=self._store.messages))
+        try:
+            self._open_store()
+        except (OSError, sqlite3.Error) as error:
+            self._store_failed(error)
         self._thread.start()
 
     def stop(self) -> None:
@@ -167,13 +169,28 @@ class DelayedMessages:
     def _run(self) -> None:
         while not self._stopping:
             try:
+                if not self._store.is_open:
+                    self._open_store()
                 if not self._run_transaction():
                     self._sleep()
-            except sqlite3.Error as error:
+            except (OSError, sqlite3.Error) as error:
                 self._store_failed(error)
+                self._event.wait(RETRY_S)
             except Exception:
                 log.exception("delayed messages failed, repeated after a pause %s", pairs(pause_s=RETRY_S))
                 self._event.wait(RETRY_S)
+
+    def _open_store(self) -> None:
+        self._store.open()
+        if self._has_begun:  # the file is new, after a damaged one: it gets ring cursor and clock
+            self._store.sync(self._clock.pair())
+            return
+        self._clock = self._make_clock(self._store.clock)
+        self._seek()
+        self._publisher.stored(self._reader.offset)
+        self._wall_ahead_ns = self._measure_wall_ahead()
+        self._has_begun = True
+        log.info("delayed messages continued %s", pairs(messages=self._store.messages))
 
     def _seek(self) -> None:
         """Continue after the last stored record, if the ring still has the epoch of that record."""
@@ -355,18 +372,22 @@ class DelayedMessages:
                 pairs(cause=cause),
             )
 
-    def _store_failed(self, error: sqlite3.Error) -> None:
-        self.failure = str(error)
+    def _store_failed(self, error: OSError | sqlite3.Error) -> None:
         is_damage = isinstance(error, sqlite3.DatabaseError) and not isinstance(
             error, sqlite3.OperationalError
         )
         if is_damage:
             self.totals["damaged"] += self._store.messages
-            self._store.rename(str(error))
-            if self._transaction is not None:  # these messages were in the renamed file
+            if self._transaction is not None:  # these messages are in the damaged file
                 self._transaction.removed, self._transaction.postponed = [], []
-            return
+            try:
+                self._store.rename(str(error))
+            except OSError as again:
+                error = again
+            else:
+                return
+        self.failure = str(error)
         if self._may_warn():
-            log.error("delayed messages not stored, repeated each second %s", pairs(reason=error))
+            facts = pairs(file=self._store.path, reason=error)
+            log.error("delayed messages not stored, repeated each second %s", facts)
         self._refuse(ReasonCode.QUOTA_EXCEEDED)
-        self._event.wait(RETRY_S)

@@ -9,7 +9,7 @@ user_version. Rule for change: another schema gets another version, and this one
 
 Each transaction inserts messages together with that offset, so that a kill neither loses nor repeats a
 record of the ring. A file that SQLite cannot read, or of an unknown version, is renamed to NAME.bad, and the
-store begins empty.
+store begins empty. A file that cannot be opened or created now, such as on a full disk, is left alone.
 
 Invariants: memory is bounded by CACHE_BYTES and one batch, however many messages there are. Identifiers are
 never used twice.
@@ -99,23 +99,25 @@ class DelayedStore:
     """The store. Used by one thread. Methods raise sqlite3.Error, and have changed nothing then."""
 
     def __init__(self, path: Path, *, synced: bool) -> None:
-        """Open or create the file. `synced`: a commit of new messages returns after the sync of the file."""
+        """Describe the store, not open. `synced`: a commit of new messages returns after the file's sync."""
         self.path = path
+        self.is_open = False
         self.renamed: Path | None = None  # a file that could not be read
         self.messages = self.stored_bytes = 0
         self.ring_cursor = (0, 0)  # epoch and offset of the next record to store
         self.clock: tuple[int, int] | None = None
         self._synced = synced
-        self._open()
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Open or create the file. Raises OSError, sqlite3.OperationalError: no permission, no room."""
         try:
             self._load()
-        except sqlite3.DatabaseError as error:
+        except sqlite3.OperationalError:
             self.close()
-            if isinstance(error, sqlite3.OperationalError):  # no permission, no room: not damage
-                raise
+            raise
+        except sqlite3.DatabaseError as error:
             self.rename(str(error))
+            self._load()
 
     def _load(self) -> None:
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE))
@@ -138,11 +140,13 @@ class DelayedStore:
         row = execute("SELECT epoch, next_offset, messages, bytes, scale_ns, wall_ns FROM state").fetchone()
         if row is None:
             raise sqlite3.DatabaseError("the table of the state is empty")
-        self.ring_cursor, (self.messages, self.stored_bytes) = (row[0], row[1]), row[2:4]
-        self.clock = (row[4], row[5]) if row[5] else None
+        self.messages, self.stored_bytes = row[2:4]
+        if row[5]:  # otherwise the file is new, and may follow a renamed one
+            self.ring_cursor, self.clock = (row[0], row[1]), (row[4], row[5])
+        self.is_open = True
 
     def rename(self, reason: str) -> None:
-        """Rename a file that cannot be read, and begin an empty one at the same offset of the ring."""
+        """Rename a file that cannot be read. open() then begins an empty one. Raises OSError."""
         self.close()
         self.renamed = self.path.with_suffix(self.path.suffix + ".bad")
         facts = pairs(file=self.renamed, reason=reason, messages=self.messages or "unknown")
@@ -151,10 +155,7 @@ class DelayedStore:
         for suffix in ("-wal", "-shm"):
             with suppress(FileNotFoundError):
                 os.replace(f"{self.path}{suffix}", f"{self.renamed}{suffix}")
-        ring_cursor, clock = self.ring_cursor, self.clock
         self.messages = self.stored_bytes = 0
-        self._load()
-        self.ring_cursor, self.clock = ring_cursor, clock
 
     def apply(
         self,
@@ -228,6 +229,7 @@ class DelayedStore:
 
     def close(self) -> None:
         """Close the file. May be called twice."""
+        self.is_open = False
         if hasattr(self, "_db"):
             self._db.close()
 

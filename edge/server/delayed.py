@@ -7,14 +7,12 @@ and the log names it.
 from __future__ import annotations
 
 import logging
-import sqlite3
 
 from edge.config.schema import Config
 from edge.delayed.delivery import SYNC_S, DelayedLimits, DelayedMessages
 from edge.delayed.publisher import DelayedPublisher
 from edge.delayed.ring import DelayedPartition
 from edge.delayed.store import FILE_NAME, DelayedStore
-from edge.errors import EdgeError
 from edge.logging_setup import pairs
 from edge.streams.streams import Streams
 from edge.transport.listener import Listener
@@ -27,7 +25,7 @@ log = logging.getLogger(__name__)
 def delayed_messages(
     config: Config, partition: DelayedPartition, streams: Streams, listener: Listener
 ) -> DelayedMessages:
-    """The delayed messages, not started. Raises EdgeError: the file cannot be opened."""
+    """The delayed messages, not started."""
     settings = config.delayed
     used, other = config.state_dir / FILE_NAME, config.runtime_dir / FILE_NAME
     if settings.durability == "process":
@@ -38,11 +36,7 @@ def delayed_messages(
             "delayed messages of another durability not delivered; change it back, or remove the file %s",
             facts,
         )
-    try:
-        store = DelayedStore(used, synced=settings.durability == "disk")
-    except (OSError, sqlite3.Error) as error:
-        text = f"{used}: cannot be opened: {error}"
-        raise EdgeError(text, hint="correct the directory, or write enabled = false in [delayed]") from error
+    store = DelayedStore(used, synced=settings.durability == "disk")
     publisher = DelayedPublisher(listener.broker, listener.submit, listener.call, streams.all)
     sync_s = SYNC_S if settings.durability != "process" else None
     limits = DelayedLimits(settings.messages_max, settings.messages_max_bytes, sync_s)

@@ -26,6 +26,7 @@ from edge.server.sd_notify import notify, watchdog_interval_s
 from edge.server.server import BrokerServer
 from ringbuf import WakeupThread
 from tests.support.children import Child, ModuleChild
+from tests.support.small_disk import fill, small_disk
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
 
@@ -575,3 +576,18 @@ async def open_sessions(site: Site, count: int) -> None:
         client = connect(f"mqtt://127.0.0.1:{site.port}", client_id=name, clean_start=False)
         async with client, client.subscribe("a/b"):
             pass
+
+
+def test_a_first_start_on_a_full_disk_names_the_file_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "runtime"))
+    with small_disk(tmp_path / "state", 1 << 20) as disk:
+        fill(disk)
+        monkeypatch.setenv("STATE_DIRECTORY", str(disk))
+        assert main(["run", "--port", "0"]) == Exit.USAGE
+    file = disk / "installation"
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        f"brim run: {file}: No space left on device",
+        "  free space on that disk, then start the broker again",
+    ]

@@ -8,7 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from edge.mqtt import ConnAck, Connect, PubAck, Publish, ReasonCode, Version, Will
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    Properties,
+    PubAck,
+    Publish,
+    ReasonCode,
+    Subscribe,
+    Subscription,
+    Version,
+    Will,
+)
 from tests.support.brim_process import BrimProcess
 from tests.support.delayed_broker import brim, broker_of, listed, reason_of
 from tests.support.mqtt_socket import RawClient, SocketClient
@@ -52,6 +63,31 @@ def test_a_full_disk_refuses_and_nothing_stored_is_lost(runtime_directory: Path,
                 probe.close()
             waits.stop()
             client.stop()
+
+
+def test_a_start_on_a_full_disk_serves_all_others_and_goes_on_by_itself(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "state", 32 * MIB) as disk:
+        broker = broker_of(runtime_directory, tmp_path)
+        with broker:  # a session waits for a record: the ring outlives the broker, and needs no new epoch
+            kept = Properties(session_expiry_interval_s=3600)
+            with SocketClient(broker.port, "kept", clean_start=False, properties=kept) as client:
+                client.send(Subscribe(1, (Subscription("kept", 1),)))
+                client.receive()
+            with SocketClient(broker.port, "p") as client:
+                client.send(Publish("kept", qos=1, packet_id=1))
+                client.receive()
+        filler = fill(disk)
+        with broker:
+            broker.log_until("delayed messages refused")
+            paho = Paho(broker.port, "c", version=Version.V5, topic="t/#")
+            paho.publish("t/now", b"served")
+            assert paho.next()[0] == "t/now"
+            filler.unlink()
+            wait_until(lambda: reason_of(paho, "$delayed/3600/t/after") in (0, 0x10))
+            wait_until(lambda: [row["topic"] for row in listed(broker)] == ["t/after"])
+            paho.stop()
 
 
 def test_a_backup_of_a_running_broker_has_the_messages(runtime_directory: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,7 +56,8 @@ def messages_in(
         store = DelayedStore(directory / "delayed.sqlite", synced=False)
         publisher = DelayedPublisher(bench.broker, done_at_once, done_at_once, list)
         partition = DelayedPartition(RING, ring, writer, StoreGate(AckGate.NONE), reader)
-        messages = DelayedMessages(partition, store, publisher, LIMITS, clock)
+        make_clock = StoreClock if clock is None else lambda _: clock
+        messages = DelayedMessages(partition, store, publisher, LIMITS, make_clock)
         try:
             messages.start()
             yield messages
@@ -83,6 +84,7 @@ def test_a_batch_that_fails_halfway_is_read_again(
 
 def test_records_that_the_ring_no_longer_has_are_counted(runtime_directory: Path, tmp_path: Path) -> None:
     store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    store.open()
     store.apply((), (), (), (1, 0), (0, 1))
     store.close()
     with messages_in(runtime_directory, tmp_path, payloads=3_000) as messages:
@@ -102,3 +104,31 @@ def test_a_list_that_cannot_be_read_is_an_error_with_a_remedy(
         with pytest.raises(EdgeError, match="cannot be read now: database is locked") as caught:
             messages.page((-1, 0), 10, 10)
         assert caught.value.hint
+
+
+def test_a_damaged_file_that_cannot_be_replaced_at_once_ends_no_delivery(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "RETRY_S", 0.01)
+    failures: list[Exception] = [sqlite3.OperationalError("no room"), OSError("no room")]
+    load, damaged = DelayedStore._load, [True]
+
+    def failing_load(store: DelayedStore) -> None:
+        if store.renamed and failures:
+            raise failures.pop(0)
+        load(store)
+
+    def damaged_next(store: DelayedStore) -> int | None:
+        if damaged:
+            damaged.clear()
+            raise sqlite3.DatabaseError("damaged")
+        return None
+
+    monkeypatch.setattr(DelayedStore, "_load", failing_load)
+    monkeypatch.setattr(DelayedStore, "next_due_ns", damaged_next)
+    with messages_in(runtime_directory, tmp_path) as messages:
+        wait_until(lambda: not failures and not messages.status()["refuses"])
+        assert messages.status()["damaged"] == 5
+        with closing(sqlite3.connect(tmp_path / "delayed.sqlite")) as db:
+            row = db.execute("SELECT epoch, next_offset, messages FROM state").fetchone()
+        assert row == (1, 5, 0)

@@ -31,6 +31,7 @@ STORED = [
 
 def test_a_batch_of_due_messages_is_bounded_by_bytes_and_by_number(tmp_path: Path) -> None:
     store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    store.open()
     messages = [DelayedMessage(due, "t", 0, b"", bytes(1000)) for due in (5, 3, 1, 4, 2, 9)]
     store.apply(messages, (), (), PLACE, CLOCK)
     assert [message.due_ns for message in store.due(5, 10, 1 << 20)] == [1, 2, 3, 4, 5]
@@ -46,6 +47,7 @@ def test_a_batch_of_due_messages_is_bounded_by_bytes_and_by_number(tmp_path: Pat
 def write_typical(path: Path) -> None:
     """A store with a waiting, a postponed and a cancelled message."""
     store = DelayedStore(path, synced=False)
+    store.open()
     store.apply(MESSAGES, (), (), (1_700_000_001, 41), (0, 1))
     cancelled = store.find(3)
     assert cancelled is not None
@@ -82,6 +84,7 @@ def test_the_golden_schema_is_read(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "delayed.sqlite")) as db:
         db.executescript(GOLDEN.read_text())
     store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    store.open()
     assert store.renamed is None
     assert (store.ring_cursor, store.clock) == (END, PAIR)
     assert (store.messages, store.stored_bytes) == (2, sum(message.size for message in MESSAGES[:2]))
@@ -104,6 +107,7 @@ def test_a_file_of_another_version_or_program_is_renamed_and_not_changed(
         db.execute(f"PRAGMA {name} = {value}")
     before = dumped(tmp_path / "delayed.sqlite")
     store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    store.open()
     assert store.messages == 0
     store.close()
     assert store.renamed is not None

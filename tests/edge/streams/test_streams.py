@@ -279,6 +279,13 @@ def test_one_broker_runs_on_a_directory_and_the_other_is_told_which(tmp_path):
     DirectoryLock(tmp_path).close()
 
 
+def test_a_lock_that_is_no_regular_file_is_an_error_with_a_remedy(tmp_path):
+    os.mkfifo(tmp_path / "brim.lock")
+    with pytest.raises(EdgeError, match=r"brim\.lock is no regular file") as caught:
+        DirectoryLock(tmp_path)
+    assert caught.value.hint == "remove it, then start the broker again"
+
+
 def test_the_lock_of_a_broker_that_was_killed_is_free(tmp_path):
     code = "import sys, pathlib, time; from edge.config.directories import DirectoryLock as L\n"
     code += "lock = L(pathlib.Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
