@@ -24,7 +24,7 @@ from bridge.format.write_intent import WriteIntent
 from bridge.payloads import decode
 from bridge.payloads.evolution import evolved
 from bridge.payloads.schema import NO_RULE, Payloads
-from bridge.sinks.parquet import RESCUED, ParquetSink, parquet_of, schema_id, table_of
+from bridge.sinks.parquet import RESCUED, RESCUED_MAX, ParquetSink, parquet_of, schema_id, table_of
 from bridge.sinks.registry import open_file_sink
 from tests.support.bridges import FailingSink, drain, ring, run_dry, settings
 from tests.support.drained_files import CREATED_NS, EPOCH, batch_of, record
@@ -229,6 +229,15 @@ def test_records_of_other_topics_have_the_reason_and_their_payload(tmp_path: Pat
     assert (row["site"], row["line"], row[RESCUED]) == ("a", None, 'field line: no int: "x"')
     (row,) = written(tmp_path, [b"{}"], topic="plant").to_pylist()
     assert (row["site"], row["line"], row[RESCUED]) == (None, None, None)
+
+
+def test_a_long_text_of_a_value_that_does_not_fit_ends_early(tmp_path: Path) -> None:
+    payloads = [json.dumps({"temp": "ü" * count}).encode() for count in (5000, 10)] + [b"{}"]
+    long, short, fitting = written(tmp_path, payloads).to_pylist()
+    whole = f'field temp: no double: "{"ü" * 5000}"'
+    assert (long[RESCUED], long["payload"]) == (whole[:RESCUED_MAX] + "...", payloads[0])
+    assert short[RESCUED] == f'field temp: no double: "{"ü" * 10}"'
+    assert fitting[RESCUED] is None
 
 
 def test_a_decoder_that_fails_costs_columns_and_no_file(
