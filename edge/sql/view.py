@@ -35,7 +35,9 @@ from ringbuf import FLAG_QOS, FLAG_RETAIN
 __all__ = ["PayloadFunction", "functions", "select"]
 
 SOURCE_COLUMNS: Final = 'ring, epoch, "offset", timestamp_ns, topic, flags, properties, payload'
-TEXT: Final = "TRY(decode(payload))"
+# decode() without 'ignore' fails, and TRY() copies every value. DuckDB decodes once here.
+DECODED: Final = "decode(payload, 'ignore')"
+TEXT: Final = f"CASE WHEN strlen({DECODED}) = octet_length(payload) THEN {DECODED} END"
 COLUMNS: Final[Mapping[str, str]] = {
     "stream": "CASE WHEN contains(ring, '@') THEN split_part(ring, '@', 1) "
     "ELSE regexp_replace(ring, '-[0-9]+$', '') END",
