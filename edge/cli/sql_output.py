@@ -65,7 +65,7 @@ class _Table:
         left = 0
         for row in rows:
             if len(shown) < ROWS_MAX:
-                shown.append({str(number): value for number, value in enumerate(row)})
+                shown.append({str(number): _short(value) for number, value in enumerate(row)})
             else:
                 left += 1
         if not titles:
@@ -80,6 +80,11 @@ class _Table:
 
 def _column(number: int, title: str) -> Column:
     return Column(title, lambda row: _text(row[str(number)]), lambda row: row[str(number)])
+
+
+def _short(value: Any) -> Any:
+    """The part of a text or blob that _text() shows: rows wait until the widths of the columns are known."""
+    return value[: TEXT_MAX + 1] if isinstance(value, str | bytes) else value
 
 
 def _text(value: Any) -> str:

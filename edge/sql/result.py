@@ -5,7 +5,7 @@ Owns the connection of DuckDB, and the open archives, until the rows are read. T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +19,11 @@ from edge.terminal_escape import escaped
 __all__ = ["QueryError", "QueryResult", "failed"]
 
 ROWS = 65_536  # of one batch
+BATCH_BYTES = 32 << 20
+STEP_ROWS = 512  # that DuckDB converts at once; an array has at most 2 GiB, so payloads may have 4 MiB each
+LOCKED = "configuration has been locked"  # in errors of DuckDB
+FILES_HINT = "`brim sql --files` and brim.sql(..., files=True) let a query use files and settings"
+COLUMNS_HINT = "brim.records() and `brim sql --help` describe the columns of records"
 
 
 class QueryError(EdgeError):
@@ -30,10 +35,8 @@ def failed(error: Exception, cause: BaseException | None) -> Exception:
     if isinstance(cause, EdgeError):
         return cause
     lines = str(cause or error).strip().splitlines()  # DuckDB quotes values, which may be of a payload
-    return QueryError(
-        "\n".join(map(escaped, lines)),
-        hint="brim.records() and `brim sql --help` describe the columns of records",
-    )
+    is_closed = isinstance(error, duckdb.PermissionException) or LOCKED in str(error)
+    return QueryError("\n".join(map(escaped, lines)), hint=FILES_HINT if is_closed else COLUMNS_HINT)
 
 
 class QueryResult:
@@ -68,20 +71,20 @@ class QueryResult:
         return self._losses.damage
 
     def batches(self, rows: int = ROWS) -> pa.RecordBatchReader:
-        """Record batches of up to `rows` rows. Raises QueryError, also while they are read."""
+        """Batches of up to `rows` rows and about 32 MiB. Raises QueryError, also while they are read."""
         if self._rows is None:
             self._close()
             return pa.RecordBatchReader.from_batches(pa.schema([]), [])
         try:
-            reader = self._rows.to_arrow_reader(rows)
+            reader = self._rows.to_arrow_reader(min(rows, STEP_ROWS))
         except duckdb.Error as error:
             self._close()
             raise failed(error, self._cause()) from error
-        return pa.RecordBatchReader.from_batches(reader.schema, self._read(reader))
+        return pa.RecordBatchReader.from_batches(reader.schema, self._read(_joined(reader, rows)))
 
-    def _read(self, reader: Any) -> Iterator[pa.RecordBatch]:
+    def _read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in reader:
+            for batch in batches:
                 self.on_batch()
                 yield batch
         except (duckdb.Error, pa.ArrowException, OSError) as error:
@@ -124,3 +127,17 @@ class QueryResult:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _joined(steps: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The steps as batches of up to `rows` rows; a batch with BATCH_BYTES gets no other step."""
+    batch: list[pa.RecordBatch] = []
+    count = size = 0
+    for step in steps:
+        if batch and (count + step.num_rows > rows or size >= BATCH_BYTES):
+            yield pa.concat_batches(batch)
+            batch, count, size = [], 0, 0
+        batch.append(step)
+        count, size = count + step.num_rows, size + step.nbytes
+    if batch:
+        yield pa.concat_batches(batch)

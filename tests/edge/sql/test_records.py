@@ -208,6 +208,29 @@ def test_a_query_that_ends_early_leaves_no_thread(place):
     assert threading.active_count() <= before
 
 
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_payload_text_is_the_payload_if_it_is_utf8(tmp_path, is_archived):
+    payloads = [
+        b"", b"a\0b", "\u00fc\u20ac\U0001f600".encode(), b"\xed\x9f\xbf", b"\xf4\x8f\xbf\xbf",
+        b"\xff", b"a\x80", b"\xc3", b"\xe2\x82", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"?\xc3(",
+    ]  # fmt: skip
+    pad = Kept("pad", b"x" * SEGMENT_BYTES)
+    keep(tmp_path, "a-0", [*(Kept("t", payload) for payload in payloads), pad], segment_bytes=SEGMENT_BYTES)
+    assert len(archive(tmp_path, int(is_archived))) == is_archived
+    query = "SELECT payload_text FROM records WHERE topic = 't' ORDER BY \"offset\""
+    found = [text for (text,) in brim.sql(query, log=tmp_path, runtime_dir=tmp_path / "none")]
+    assert found[:5] == [payload.decode() for payload in payloads[:5]]
+    assert found[5:] == [None] * len(payloads[5:])
+
+
+def test_batches_of_large_values_are_small(place):
+    query = "SELECT repeat('x', 100_000) AS x FROM range(2000)"
+    batches = list(brim.sql(query, **place).batches())
+    assert sum(batch.num_rows for batch in batches) == 2000
+    assert max(batch.nbytes for batch in batches) < 100 << 20
+    assert [batch.num_rows for batch in brim.sql("FROM range(1200)", **place).batches(700)] == [512, 688]
+
+
 def test_mistakes_are_reported(place, tmp_path):
     with pytest.raises(QueryError, match="nothing"):
         brim.sql("SELECT nothing FROM records", **place)
