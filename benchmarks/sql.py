@@ -225,7 +225,7 @@ def main() -> None:
 def brim_rows(log: Path, plain: Path) -> int:
     """Write the rows of the log as one Parquet file, in their order; their number."""
     query = f"COPY (SELECT * FROM records ORDER BY \"offset\") TO '{plain}'"
-    list(sql(query, log=log, runtime_dir=log / "no-rings"))
+    list(sql(query, log=log, runtime_dir=log / "no-rings", files=True))
     with duckdb.connect() as connection:
         found = connection.execute(f"SELECT count(*) FROM '{plain}'").fetchone()
     assert found is not None

@@ -8,10 +8,11 @@
 
 Columns of `records`: stream, ring, epoch, "offset", timestamp (UTC), timestamp_ns, topic, qos, retain,
 properties, payload, payload_text, and those of --payloads. The SQL is that of DuckDB. Needs the extra `sql`.
+A query reads `records` only; --files lets it use files, databases and extensions, as this user.
 
 The options -t, --since, --until, --stream and --ring exclude records before they are decoded. The broker may
 run: nothing is locked, and the command has the lowest priority. Exit status: 0 done, 1 done, but records were
-missing (damaged, or overwritten meanwhile), 2 the query or an option is wrong.
+missing (damaged, or overwritten meanwhile), 2 the query or an option is wrong, 130 ended by a signal.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ import argparse
 import importlib.util
 import os
 import resource
+import signal
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +38,7 @@ from edge.cli.mqtt_options import UsageError
 from edge.cli.progress import waiting
 from edge.cli.sql_output import FORMATS, format_of, writer_of
 from edge.errors import EdgeError
+from edge.sql.spill_directory import remove_all
 
 if TYPE_CHECKING:
     from edge.cli.sql_output import RowWriter
@@ -42,7 +47,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-NICE_MAX = 19
+OOM_SCORE_MAX = 1000
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SHOW_CURSOR = b"\x1b[?25h\n"  # the spinner hides it
 EVERY_S = 10.0
 
 
@@ -83,6 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=at_least_one, default=0, metavar="N", help="threads (default: one a processor)"
     )
+    parser.add_argument(
+        "--files", action="store_true",
+        help="let the query read and write files, attach databases and load extensions (default: no)",
+    )  # fmt: skip
     add_log_arguments(parser)
 
 
@@ -93,17 +104,18 @@ def run(arguments: argparse.Namespace) -> int:
     form = format_of(arguments.format, arguments.output)
     if arguments.follow and form in {"parquet", "arrow"}:
         raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
-    records = _records(arguments)
-    _yield_to_broker()  # after the imports, which would take long with the lowest priority on a busy machine
-    with writer_of(form, arguments.output) as writer:
-        if arguments.follow:
-            return _followed(records, query, arguments, writer)
-        with waiting("reading records") as end_waiting, records.sql(query) as rows:
-            if arguments.output is None:  # rows may go to the terminal of the spinner
-                rows.on_batch = end_waiting
-            writer.write(rows)
-            end_waiting()
-            return _status(rows)
+    with _ended_by_signals():
+        records = _records(arguments)
+        _yield_to_broker()  # after the imports, which would take long with the lowest priority
+        with writer_of(form, arguments.output) as writer:
+            if arguments.follow:
+                return _followed(records, query, arguments, writer)
+            with waiting("reading records") as end_waiting, records.sql(query) as rows:
+                if arguments.output is None:  # rows may go to the terminal of the spinner
+                    rows.on_batch = end_waiting
+                writer.write(rows)
+                end_waiting()
+                return _status(rows)
 
 
 def _check_installed() -> None:
@@ -112,11 +124,39 @@ def _check_installed() -> None:
             raise EdgeError(f"{library} is not installed", hint="pip install 'brim[sql]'")
 
 
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End the process on SIGINT and SIGTERM by a thread: DuckDB may work for minutes without Python."""
+    is_done = threading.Event()
+
+    def end() -> None:
+        signal.sigwait(STOP_SIGNALS)
+        if is_done.is_set():
+            return
+        remove_all()
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), SHOW_CURSOR)
+        os._exit(Exit.INTERRUPTED)
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # threads that libraries start inherit it
+    waiter = threading.Thread(target=end, name="brim-sql-signals", daemon=True)
+    waiter.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        assert waiter.ident is not None
+        signal.pthread_kill(waiter.ident, signal.SIGTERM)  # to this thread only
+        waiter.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _yield_to_broker() -> None:
-    """Take the lowest priority and as many descriptors as allowed: an open archive needs one."""
+    """Run on idle processors only, end first if memory runs out, and allow a descriptor for each archive."""
     with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        os.nice(NICE_MAX)
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_MAX))
     with suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -136,6 +176,7 @@ def _records(arguments: argparse.Namespace) -> RecordRelation:
         runtime_dir=arguments.runtime_dir,
         config=arguments.config,
         threads=arguments.threads,
+        files=arguments.files,
     )
 
 

@@ -7,6 +7,7 @@
     pushdown.py        the part of a query's condition that excludes records before they are read
     view.py            the columns of the relation, as SQL
     topic_condition.py an MQTT topic filter, as SQL
+    spill_directory.py files of a query that needs more memory than it may have
     losses.py          records that a query could not read
     result.py          rows of a query as Arrow, pandas, polars or tuples
     windows.py         the same query for each window of time

@@ -9,7 +9,7 @@ Owns the plan of each query and its connection of DuckDB. The broker may run; no
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -31,6 +31,7 @@ from edge.sql.losses import QueryLosses
 from edge.sql.plan import Ends, Narrowing, Plan, plan
 from edge.sql.result import QueryResult, failed
 from edge.sql.scan import RecordSource
+from edge.sql.spill_directory import spill_directory
 from edge.sql.view import SOURCE_COLUMNS, functions, select
 from persistence.archive import ArchiveFile
 
@@ -40,8 +41,11 @@ SETTINGS = {
     "memory_limit": "25%",  # the rest is for the broker; larger queries use temp_directory
     "preserve_insertion_order": "false",
     "autoinstall_known_extensions": "false",
+    "python_enable_replacements": "false",  # a name in a query is never that of a variable of this program
     "TimeZone": "UTC",
 }
+# After these, a query reads `records` and the archives only: no file, no network, no extension, no setting.
+CLOSED = ("SET enable_external_access = false", "SET lock_configuration = true")
 LATEST_NS = (1 << 63) - 1
 
 
@@ -51,7 +55,8 @@ class RecordRelation:
     `topics`: topic filters. `since` and `until`: a datetime, or a text such as -15m or 2026-11-21T14:00;
     `until` is exclusive. `streams`, `rings`: only these. `payloads`: file with a payload schema, whose fields
     become columns. `log`, `runtime_dir`, `config`: those of another broker than the default one of this user.
-    `threads`: of a query; 0: one for each processor.
+    `threads`: of a query; 0: one for each processor. `files`: queries may also read and write files, attach
+    databases, load extensions and change settings; without it, text of others is safe to run as a query.
 
     Raises InvalidArgument; EdgeError if there is neither a log nor a ring.
     """
@@ -69,6 +74,7 @@ class RecordRelation:
         runtime_dir: StrPath | None = None,
         config: StrPath | None = None,
         threads: int = 0,
+        files: bool = False,
     ) -> None:
         settings = loader.load(Path(config)) if config is not None else None
         configured = settings.runtime_dir if settings is not None else None
@@ -79,6 +85,7 @@ class RecordRelation:
         )
         self.payloads = Payloads.read(Path(payloads)) if payloads is not None else None
         self.threads = threads or len(os.sched_getaffinity(0))
+        self.files = files
 
     def sql(self, query: str) -> QueryResult:
         """Run a query of DuckDB's SQL on the relation `records`. Raises QueryError."""
@@ -110,10 +117,14 @@ class RecordRelation:
         planned = plan(view, self.runtime_dir, self.narrowing, after, losses)
         source = RecordSource(view, planned.parts, losses, self.threads)
         with ExitStack() as stack:
-            connection = stack.enter_context(_connected(self.threads))
+            spilled = stack.enter_context(spill_directory())
+            connection = stack.enter_context(_connected(self.threads, spilled))
             connection.register("brim_logged", source)
             files = [stack.enter_context(_descriptor(archive)) for archive in planned.archives]
             self._create_view(connection, planned, files)
+            if not self.files:
+                for setting in (f"SET allowed_paths = {files!r}", *CLOSED):
+                    connection.execute(setting)
             try:
                 rows = connection.sql(query)
             except duckdb.Error as error:
@@ -163,11 +174,12 @@ def sql(
     runtime_dir: StrPath | None = None,
     config: StrPath | None = None,
     threads: int = 0,
+    files: bool = False,
 ) -> QueryResult:
     """Run a query on the relation `records`; the arguments are those of records(). Raises QueryError."""
     return RecordRelation(
         topics, since=since, until=until, streams=streams, rings=rings, payloads=payloads, log=log,
-        runtime_dir=runtime_dir, config=config, threads=threads,
+        runtime_dir=runtime_dir, config=config, threads=threads, files=files,
     ).sql(query)  # fmt: skip
 
 
@@ -196,12 +208,14 @@ def _time(place: str | datetime | None, name: str) -> int | None:
     return min(time_ns, LATEST_NS)
 
 
-def _connected(threads: int) -> Any:
-    connection = duckdb.connect(":memory:")
-    settings = {**SETTINGS, "threads": str(threads), "temp_directory": f"{tempfile.gettempdir()}/brim-sql"}
-    for name, value in settings.items():
-        connection.execute(f"SET {name} = '{value}'")
-    return connection
+def _connected(threads: int, spilled: Path) -> Any:
+    settings: dict[str, Any] = {
+        **SETTINGS,
+        "threads": threads,
+        "temp_directory": str(spilled),
+        "max_temp_directory_size": f"{shutil.disk_usage(spilled).free // 2}B",  # the log may be on that disk
+    }
+    return duckdb.connect(":memory:", config=settings)
 
 
 @contextmanager

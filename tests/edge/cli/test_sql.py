@@ -6,8 +6,11 @@ import asyncio
 import csv
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +18,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
-from edge.cli import main
 from edge.client import connect
 from tests.support.children import ModuleChild
 from tests.support.kept_logs import Kept, keep
@@ -109,13 +111,41 @@ def test_options_narrow_the_records(part, tmp_path):
     assert sql(*part, *options, "SELECT sum(n) AS n FROM records").stdout == b'{"n":1}\n'
 
 
-def test_text_of_a_publisher_cannot_act_on_the_terminal(tmp_path, capsys):
+def test_text_of_a_publisher_cannot_act_on_the_terminal(tmp_path):
     keep(tmp_path, "a-0", [Kept("a", b"\x1b[31mred")])
-    assert (
-        main(["sql", "--log", str(tmp_path), "--runtime-dir", str(tmp_path), "SELECT payload FROM records"])
-        == 0
-    )
-    assert capsys.readouterr().out == "PAYLOAD\n\\x1b[31mred\n"
+    done = sql("--log", tmp_path, "--runtime-dir", tmp_path, "SELECT payload FROM records")
+    assert done.stdout == b"PAYLOAD\n\\x1b[31mred\n"
+
+
+def test_a_query_uses_no_files_without_the_option(part, tmp_path):
+    (tmp_path / "names.csv").write_text("topic\na/1\n")
+    query = f"SELECT count(*) AS n FROM read_csv('{tmp_path}/names.csv') JOIN records USING (topic)"
+    refused = sql(*part, "--format", "csv", query)
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert b"--files" in refused.stderr
+    assert sql(*part, "--files", "--format", "csv", query).stdout == b'"n"\n"3"\n'
+
+
+def test_a_table_ends_long_values_early(tmp_path):
+    keep(tmp_path, "a-0", [Kept("a", b"x" * 200), Kept("b", b"y" * 201)])
+    done = sql("--log", tmp_path, "--runtime-dir", tmp_path, "SELECT payload FROM records ORDER BY topic")
+    assert done.stdout.decode().split() == ["PAYLOAD", "x" * 200, "y" * 200 + "..."]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_long_query_at_once_and_removes_its_files(part, tmp_path, stop):
+    query = "SELECT topic, count(*) FROM records, range(1_000_000_000_000) GROUP BY topic"
+    line = [sys.executable, "-m", "edge", "sql", *map(str, part), query]
+    spilled = tmp_path / "spilled"
+    spilled.mkdir()
+    environment = {**os.environ, "TMPDIR": str(spilled)}
+    with subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, env=environment) as child:
+        while not list(spilled.iterdir()):
+            time.sleep(0.02)
+        time.sleep(0.3)  # DuckDB runs the query
+        child.send_signal(stop)
+        _, errors = child.communicate(timeout=TIMEOUT_S)
+    assert (child.returncode, errors, list(spilled.iterdir())) == (130, b"", [])
 
 
 def test_missing_records_are_status_1(tmp_path):
