@@ -21,7 +21,9 @@ from persistence.errors import FormatError
 
 __all__ = ["ParquetOutput", "metadata_of", "records_in", "release_unused"]
 
-LEVEL = 1  # level 9 makes files a tenth smaller at a seventh of the speed; -1 a fifth larger at 1.05 of it
+# Of JSON telemetry. Level 1 makes files 3 % smaller, which DuckDB decompresses at 0.9 of the speed; level 9 a
+# tenth smaller, written at a seventh of the speed.
+LEVEL = 3
 PAGE_BYTES = 2 * GROUP_BYTES  # one page for each column of a row group
 STATISTICS = ["ring", "epoch", "offset", "timestamp_ns", "topic"]  # the index of other programs
 DICTIONARY = ["ring", "epoch", "topic", "flags", "properties"]
