@@ -57,8 +57,9 @@ def _live() -> str:
     return (
         "## Changes without a restart\n\n"
         "`brim reload` and SIGHUP read the configuration file again and apply `log_level`, `[quota]`, "
-        f"`[[bridge]]`, `[limits]` except {limits}, and streams that were added. They also read passwords, "
-        "access rules and certificates again. Limits of a queue and of an in-flight window hold for sessions "
+        f"`[[tenant]]`, `[[bridge]]`, `[limits]` except {limits}, and streams that were added. "
+        "They also read passwords, access rules and certificates again. "
+        "Limits of a queue and of an in-flight window hold for sessions "
         "that are opened, and clients that connect, after the reload. All other settings need a restart; "
         "`brim reload` names each that has changed. A mistake in any file changes nothing.\n\n"
         "An added `[[stream]]` gets its topics at once, also those that are known already: their later "

@@ -141,6 +141,12 @@ class Authorization:
             return None if tenant is None else client_info
         return replace(client_info, client_id=prefix_of(tenant) + client_info.client_id)
 
+    def is_in_its_tenant(self, client_info: ClientInfo) -> bool:
+        """True if an accepted client still belongs to the tenant of its full identifier."""
+        policy = self.policies.get(client_info.listener)
+        tenant = self.tenants.of(client_info, policy.tenant if policy is not None else "")
+        return tenant is not None and prefix_of(tenant) == client_info.prefix
+
     def tenant_number(self, client_info: ClientInfo) -> int:
         """Number of the tenant of an accepted client; 0: no tenant. Raises LookupError: not configured."""
         prefix = client_info.prefix
@@ -181,7 +187,7 @@ class Authorization:
         client_info = session.client_info
         visible = _visible_name(client_info, topic)
         return visible != "" and (
-            self.access is None or self.access.may_receive(client_info.visible, visible)
+            self.access is None or self.access.may_receive(session.visible_client, visible)
         )
 
     def allowed_filters(self, session: Session, topic_filter: str) -> AllowedFilters | None:
@@ -192,13 +198,13 @@ class Authorization:
         prefix = client_info.prefix
         if not prefix:
             return survey.allowed_filters(client_info, topic_filter)
-        allowed = survey.allowed_filters(client_info.visible, _visible_name(client_info, topic_filter))
+        allowed = survey.allowed_filters(session.visible_client, _visible_name(client_info, topic_filter))
         return allowed and AllowedFilters(tuple(prefix + one for one in allowed.filters), allowed.certain)
 
     def receives_all(self, session: Session) -> bool:
         """True if the client of `session` may receive every topic, except those that begin with $."""
         if self._survey is not None:
-            return self._survey.receives_all(session.client_info.visible)
+            return self._survey.receives_all(session.visible_client)
         return self._access is None
 
     def peer(self, connection: int) -> str:

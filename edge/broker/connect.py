@@ -190,7 +190,14 @@ class ConnectHandler:
             connection,
             [answer],
             False,
-            lambda allowed: self._accept_unless(connection, packet, client_info, data, allowed=all(allowed)),
+            lambda allowed: self._accept_unless(
+                connection,
+                packet,
+                client_info,
+                data,
+                # a reload may have moved the client to another tenant meanwhile
+                allowed=all(allowed) and self._permissions.is_in_its_tenant(client_info),
+            ),
         )
 
     def _accept_unless(

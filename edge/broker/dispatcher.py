@@ -425,6 +425,23 @@ class Broker:
         self.sessions.limits, self.wills.limits = limits.sessions, limits.wills
         self.router.apply_limits(limits.topics, limits.sessions)
 
+    def apply_tenants(self, tenants: Tenants) -> None:
+        """Use other tenants from now on. Clients that belong to another tenant than before are disconnected.
+
+        Lower limits of a tenant end nothing: only new use is refused.
+        """
+        self._permissions.tenants = tenants
+        self.tenants.apply(tenants)
+        self._pending.work(0, self.tenants, self._tenant_steps())
+
+    def _tenant_steps(self) -> Steps[None]:
+        for client in self.clients:
+            connected = self.clients.get(client.connection) is client
+            if connected and not self._permissions.is_in_its_tenant(client.client_info):
+                audit.info("client disconnected: moved to another tenant %s", audit_facts(client.client_info))
+                self._end(client.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
+            yield
+
     def check_retained(self) -> None:
         """Withhold retained messages of clients that may no longer publish them."""
         if self.limits.check_retain_source:

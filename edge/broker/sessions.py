@@ -58,11 +58,19 @@ class Session(Struct, eq=False, gc=False):
     kept: bool = False  # True if edge.session_store writes its changes to the journal
     ended: bool = False  # True after the session was forgotten; steps that work for it then end
     left_ns: int = 0  # wall clock time at which the client went away; 0 while connected
+    seen_client: ClientInfo | None = None  # visible_client, once it was used
 
     @property
     def client_id(self) -> str:
         """Client identifier of the session."""
         return self.client_info.client_id
+
+    @property
+    def visible_client(self) -> ClientInfo:
+        """The client as it sees itself. Made once: each topic that it may receive is decided by it."""
+        if self.seen_client is None:
+            self.seen_client = self.client_info.visible
+        return self.seen_client
 
 
 class Sessions:
@@ -135,7 +143,7 @@ class Sessions:
 
     def resume(self, session: Session, client_info: ClientInfo, expiry_s: int) -> None:
         """Continue a session for a returned client, perhaps from another address and with another expiry."""
-        session.client_info, session.expiry_s = client_info, expiry_s
+        session.client_info, session.seen_client, session.expiry_s = client_info, None, expiry_s
         owner, author = key_of(client_info), author_of(client_info)
         self._engine.session_client(session.handle, owner, author, expiry_s > 0)
 

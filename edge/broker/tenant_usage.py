@@ -24,19 +24,24 @@ class TenantUsage:
     def __init__(self, engine: Engine, tenants: Tenants) -> None:
         """Add the tenants to the engine, which must have none."""
         self._engine = engine
-        self._tenants = tenants
+        self.apply(tenants)
+
+    def apply(self, tenants: Tenants) -> None:
+        """Use these tenants and their limits from now on. The engine keeps those that are not among them."""
+        self.configured = tenants
         for tenant in tenants:
-            number = engine.tenant_set(
+            number = self._engine.tenant_set(
                 tenant.name.encode(), limits_in(tenant.quota), tenant.publish_rate_max or 0
             )
             assert number == tenants.number(tenant.name)
+        self._engine.tenants_resolve()
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each tenant: use and limit of each table, refusals, publications."""
-        return [self._row(tenant.name, limits_in(tenant.quota)) for tenant in self._tenants]
+        return [self._row(tenant.name, limits_in(tenant.quota)) for tenant in self.configured]
 
     def _row(self, name: str, limits: tuple[int, ...]) -> dict[str, Any]:
-        used, refused, published, rate_waits = self._engine.tenant_stats(self._tenants.number(name))
+        used, refused, published, rate_waits = self._engine.tenant_stats(self.configured.number(name))
         return {
             "name": name,
             **{table.name.lower(): used[table] for table in _TABLES},
@@ -45,5 +50,5 @@ class TenantUsage:
             "limits": {table.name.lower(): limits[table] for table in _TABLES if limits[table]},
             # by cause: at a limit of the tenant, its users or its addresses; clients of other tenants
             "refused": {table.words: refused[table] for table in _TABLES}
-            | {"other tenant": self._tenants.refused[name]},
+            | {"other tenant": self.configured.refused[name]},
         }

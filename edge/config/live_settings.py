@@ -1,7 +1,7 @@
 """Live settings: the part of a new configuration that a running broker applies without a restart.
 
-Owns the choice of these settings: [limits] except START_LIMITS, [quota], [[bridge]], log_level, and added
-[[stream]]s (edge/server/added_streams.py decides which). Never applies anything
+Owns the choice of these settings: [limits] except START_LIMITS, [quota], [[tenant]], [[bridge]], log_level,
+and added [[stream]]s (edge/server/added_streams.py decides which). Never applies anything
 (edge/server/live_configuration.py does).
 
     running, wanted -> after_reload() -> the configuration in effect after the reload
@@ -21,6 +21,7 @@ from edge.config import loader
 from edge.config.limits import Limits
 from edge.config.public_settings import HIDDEN, all_settings, flat_settings, public_settings
 from edge.config.schema import Config
+from edge.config.tenant import Tenant
 
 __all__ = ["START_LIMITS", "after_reload", "public_changes", "setting_changes"]
 
@@ -45,11 +46,19 @@ def after_reload(running: Config, wanted: Config, *, adds_streams: bool = False)
         running,
         limits=limits,
         quota=wanted.quota,
+        tenant=_live_tenants(running, wanted),
         bridge=wanted.bridge,
         log_level=wanted.log_level,
         stream=wanted.stream if adds_streams else running.stream,
     )
     return loader.checked(changed, "reload without the settings that need a restart")
+
+
+def _live_tenants(running: Config, wanted: Config) -> tuple[Tenant, ...]:
+    """Tenants of `wanted`; those of `running` if a listener, which a reload does not change, needs them."""
+    names = {tenant.name for tenant in wanted.tenant}
+    needed = {listener.tenant for listener in running.listener if listener.tenant}
+    return wanted.tenant if needed <= names else running.tenant
 
 
 def setting_changes(running: Config, wanted: Config) -> Iterator[Change]:

@@ -29,7 +29,7 @@ class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tenant: a name space of topics, client identifiers and shared groups, in [[tenant]].
 
     A client belongs to the tenant that its listener, its user or its certificate names. A client that two
-    different tenants are named for is refused. Settings of tenants need a restart.
+    different tenants are named for is refused. Changes of tenants need no restart.
     """
 
     name: Annotated[

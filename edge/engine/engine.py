@@ -232,6 +232,12 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
     def tenant_set(self, name: bytes, limits: tuple[int, ...], publish_rate_max: int, /) -> int:
         """Add a tenant, or change its limits (by Table; 0: no limit). Returns its number, from 1 on."""
 
+    def tenants_resolve(self) -> None:
+        """Find the tenant of topics and owners whose tenant was not known before; after tenants were added.
+
+        Takes a few milliseconds for a million topics.
+        """
+
     def tenant_stats(self, tenant: int, /) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
         """Use and refusals by Table, PUBLISH packets handled, times a client waited for publish_rate_max."""
 

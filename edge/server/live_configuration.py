@@ -2,7 +2,7 @@
 
     read      configuration file, passwords, access rules, certificates, bridges: any mistake ends the reload
     prepare   rings and logs of added streams: an error ends the reload
-    apply     streams, bridges, limits, log level, certificates, passwords and rules
+    apply     streams, bridges, limits, tenants, log level, certificates, passwords and rules
     report    names in effect now, mistakes, and names that need a restart
 
 Owns the order. Nothing is applied before everything was read, checked and created. After that, only a bridge
@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from edge.auth.backend import AuthFiles
 from edge.auth.errors import AuthFileError
+from edge.auth.tenants import Tenants
 from edge.config.live_settings import after_reload, setting_changes
 from edge.config.schema import Bridge, Config
 from edge.errors import ConfigError, EdgeError, with_hint
@@ -53,6 +54,7 @@ class _Read(Struct):
     streams: PreparedStreams | None = None  # to add
     certificates: dict[int, TlsContext] = {}
     users: AuthFiles | None = None
+    tenants: Tenants | None = None  # None: unchanged
     clients_max: int = 0
     schemas: list[str] = []  # bridges whose payload schema has another content
     schemas_elsewhere: list[str] = []  # settings of such bridges in other processes
@@ -97,7 +99,7 @@ class LiveConfiguration:
             read = _Read(wanted, live, reason)
         except ConfigError as error:
             return _Read(self._given, self._given, problems=list(error.problems))
-        for check in (self._read_bridges, self._read_descriptors):
+        for check in (self._read_bridges, self._read_descriptors, self._read_tenants):
             try:
                 check(read)
             except EdgeError as error:
@@ -146,6 +148,14 @@ class LiveConfiguration:
             if separate_bridge(bridge, read.live).get("payload_schema", schema) not in {"", schema}:
                 read.schemas_elsewhere.append(_schema_setting(bridge.name))
 
+    def _read_tenants(self, read: _Read) -> None:
+        if read.live.tenant == self._given.tenant:
+            return
+        try:
+            read.tenants = self._core.listener.broker.tenants.configured.with_settings(read.live.tenant)
+        except OverflowError as error:
+            raise EdgeError(str(error), hint="restart the broker") from None
+
     def _read_descriptors(self, read: _Read) -> None:
         allowed = descriptors.allow(read.live)
         added = sum(stream.partitions for stream in added_to(self._given, read.live))
@@ -192,6 +202,8 @@ class LiveConfiguration:
         core.config = effective
         core.apply_limits(engine_limits(effective), broker_limits(effective), read.clients_max)
         core.upstream.apply(effective)
+        if read.tenants is not None:
+            core.listener.broker.apply_tenants(read.tenants)
         if read.users is not None:
             core.apply(read.users)
 
@@ -201,7 +213,7 @@ class LiveConfiguration:
 
 
 def _live_sections(config: Config) -> dict[str, object]:
-    return {name: getattr(config, name) for name in ("limits", "quota", "bridge", "log_level")}
+    return {name: getattr(config, name) for name in ("limits", "quota", "tenant", "bridge", "log_level")}
 
 
 def _schema_setting(bridge: str) -> str:

@@ -1,7 +1,8 @@
 """No way from one tenant to another: random attempts, and an oracle that knows nothing of full names.
 
 Clients of the tenants a and b, and clients without a tenant, publish, subscribe, connect and answer requests
-by names that are chosen to reach others. The oracle keeps a model of each of the three, with visible names
+by names that are chosen to reach others, while reloads remove tenants, add them again, and change their order
+and limits. The oracle keeps a model of each of the three, with visible names
 only, and compares each message that a client gets, and each session, with it. A message too many is a way
 across, or a duplicate; a message too few is one that a name space has lost.
 """
@@ -19,6 +20,7 @@ import pytest
 from edge.auth.interfaces import ListenerPolicy
 from edge.auth.tenants import Tenants
 from edge.broker.delayed_topics import delayed_target
+from edge.config.quota import OwnerQuota
 from edge.config.tenant import Tenant
 from edge.engine.engine import EngineLimits
 from edge.mqtt import (
@@ -41,6 +43,7 @@ from edge.mqtt import (
 from edge.mqtt.topic_filters import matches
 from ringbuf import Reader
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.tenant_bench import change_to
 
 ATTEMPTS = int(os.environ.get("BRIM_TENANT_ATTEMPTS", "10000"))
 DELAY_MAX_S = 60
@@ -94,6 +97,7 @@ class World:
         self.peers: list[Peer] = []
         self.away: dict[tuple[str, str], Peer] = {}
         self.retained: dict[str, dict[str, bytes]] = {owner: {} for owner in OWNERS}
+        self.configured = {"a", "b"}
         self.number = 0
         self.got = 0
 
@@ -194,6 +198,9 @@ class World:
         if client_id.startswith("$tenant/"):
             assert answer.reason_code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
             return
+        if owner and owner not in self.configured:
+            assert answer.reason_code == ReasonCode.NOT_AUTHORIZED
+            return
         if will is not None and not is_visible(will.topic):
             assert answer.reason_code == ReasonCode.NOT_AUTHORIZED
             if known is not None:  # an earlier connection stays
@@ -212,10 +219,25 @@ class World:
         waited = self.messages(peer, rest)
         assert all(self.belongs(owner, *pair) for pair in waited), (owner, client_id, waited)
 
+    def reload(self) -> None:
+        """Remove a tenant, which ends its clients, or add one; change the order and the limits of all."""
+        names = self.configured ^ {self.random.choice("ab")}
+        tenants = [
+            Tenant(name, quota=OwnerQuota(retained_max=self.random.randrange(1_000, 2_000)))
+            for name in (*sorted(names), f"extra-{self.random.randrange(3)}")
+        ]
+        self.random.shuffle(tenants)
+        change_to(self.bench, *tenants)
+        self.configured = names
+        for peer in [peer for peer in self.peers if peer.owner and peer.owner not in names]:
+            assert not peer.wire.is_open
+            self.end(peer)
+
     def end(self, peer: Peer, *, taken_over: bool = False) -> None:
         self.peers.remove(peer)
         if not taken_over:
-            peer.wire.drop()
+            if peer.wire.is_open:
+                peer.wire.drop()
             if peer.kept:
                 self.away[peer.owner, peer.client_id] = peer
             self.published_will(peer)
@@ -298,6 +320,8 @@ class World:
             self.connect()
         elif choice < 0.14:
             self.end(self.random.choice(self.peers))
+        elif choice < (0.145 if len(self.configured) == 2 else 0.24):  # a removed tenant comes back soon
+            self.reload()
         elif choice < 0.3:
             self.subscribe(self.random.choice(self.peers))
         elif choice < 0.36:

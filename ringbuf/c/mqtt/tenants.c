@@ -68,6 +68,27 @@ mq_tenant *mq_tenant_set(mq_engine *engine, const void *name, uint32_t length, c
     return tenant;
 }
 
+static void owner_resolve(const mq_engine *engine, mq_owner *owner)
+{
+    owner->tenant = mq_tenant_of_owner(engine, owner->key, owner->length);
+    for (uint32_t i = 0; owner->tenant != NULL && i < MQ_OWNED; i++)
+        owner->tenant->used[i] += owner->used[i];
+}
+
+void mq_tenants_resolve(mq_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->topics.created; i++) {
+        mq_topic *topic = mq_slab_at(&engine->topics, i);
+        if (topic->item.generation & 1 && topic->tenant == MQ_TENANT_UNKNOWN)
+            mq_topic_classify(engine, topic);
+    }
+    for (uint32_t i = 0; i < engine->owners.created; i++) {
+        mq_owner *owner = mq_slab_at(&engine->owners, i);
+        if (owner->item.generation & 1 && owner->tenant == NULL)
+            owner_resolve(engine, owner);
+    }
+}
+
 mq_tenant *mq_tenant_numbered(const mq_engine *engine, uint32_t number)
 {
     return number == 0 || number > engine->tenant_count ? NULL : engine->tenants[number - 1];

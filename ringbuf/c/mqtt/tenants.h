@@ -30,6 +30,8 @@ struct mq_tenant {
  * tenants. */
 mq_tenant *mq_tenant_set(mq_engine *engine, const void *name, uint32_t length, const uint64_t *max,
                          uint32_t publish_rate_max);
+/* Find the tenant of each topic and owner whose tenant was not configured; after tenants were added. */
+void mq_tenants_resolve(mq_engine *engine);
 mq_tenant *mq_tenant_numbered(const mq_engine *engine, uint32_t number); /* NULL: 0, or no such tenant */
 /* Tenant of an owner with that key; NULL: none, or not configured. */
 mq_tenant *mq_tenant_of_owner(const mq_engine *engine, const uint8_t *key, uint32_t length);

@@ -38,6 +38,12 @@ PyObject *engine_tenant_set(engine_object *self, args_t args, Py_ssize_t count)
     return PyLong_FromLong(tenant->number);
 }
 
+PyObject *engine_tenants_resolve(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    mq_tenants_resolve(self->engine);
+    Py_RETURN_NONE;
+}
+
 static PyObject *numbers_of(const uint64_t *numbers)
 {
     PyObject *tuple = PyTuple_New(MQ_OWNED);

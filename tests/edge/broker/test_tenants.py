@@ -36,49 +36,19 @@ from edge.mqtt import (
     Will,
 )
 from tests.support.kept_bench import Lives
-from tests.support.mqtt_bench import Bench, Wire
-
-V5 = Version.V5
-A, B = 2, 3  # listeners of the tenants a and b; 0 is of none
-QUOTA, DENIED = ReasonCode.QUOTA_EXCEEDED, ReasonCode.NOT_AUTHORIZED
-
-
-class Anybody:
-    """Believes every user name."""
-
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
-        return True
-
-    def is_still_authorized(self, client: ClientInfo) -> bool:
-        return True
-
-
-def with_listeners(bench: Bench) -> Bench:
-    for number, tenant in ((A, "a"), (B, "b")):
-        bench.broker.policies[number] = ListenerPolicy(tenant, allow_anonymous=True, tenant=tenant)
-    return bench
-
-
-def bench_of(a: Tenant | None = None, **options: Any) -> Bench:
-    return with_listeners(Bench(tenants=Tenants([a or Tenant("a"), Tenant("b")]), **options))
-
-
-def code_of(bench: Bench, listener: int, client_id: str = "c", **fields: Any) -> ReasonCode:
-    """Reason code of the answer to a CONNECT of MQTT 5."""
-    wire = bench.wire(V5, listener)
-    wire.send(Connect(client_id, version=V5, **fields))
-    answer = wire.received()[0]
-    assert isinstance(answer, ConnAck)
-    return answer.reason_code
-
-
-def row_of(bench: Bench, tenant: str = "a") -> dict[str, Any]:
-    return next(row for row in bench.broker.tenants.rows() if row["name"] == tenant)
-
-
-def codes(wire: Wire) -> list[ReasonCode]:
-    return [packet.reason_code for packet in wire.received() if isinstance(packet, PubAck)]
-
+from tests.support.mqtt_bench import Bench
+from tests.support.tenant_bench import (
+    DENIED,
+    QUOTA,
+    A,
+    Anybody,
+    B,
+    bench_of,
+    code_of,
+    codes,
+    row_of,
+    with_listeners,
+)
 
 # ---- names ----
 
@@ -241,9 +211,9 @@ def test_a_client_identifier_of_the_form_of_a_full_name_is_refused(listener: int
 
 def test_an_assigned_client_identifier_has_no_prefix_and_works_again() -> None:
     with bench_of() as bench:
-        wire = bench.wire(V5, A)
+        wire = bench.wire(Version.V5, A)
         expiry = Properties(session_expiry_interval_s=60)
-        wire.send(Connect("", version=V5, properties=expiry))
+        wire.send(Connect("", version=Version.V5, properties=expiry))
         (answer,) = wire.received()
         assert isinstance(answer, ConnAck)
         client_id = answer.properties.assigned_client_identifier
@@ -292,6 +262,34 @@ def test_sessions_wills_and_queues_of_tenants_survive_a_kill() -> None:
 
 
 # ---- the tenant of a client ----
+
+
+def test_an_access_list_sees_a_session_as_the_client_of_its_latest_connection() -> None:
+    seen = []
+
+    class Recording:
+        """Notes clients."""
+
+        def may_publish(self, client: ClientInfo, topic: str) -> bool:
+            return True
+
+        def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool:
+            return True
+
+        def may_receive(self, client: ClientInfo, topic: str) -> bool:
+            seen.append((client.client_id, client.username))
+            return True
+
+    with bench_of(access=Recording()) as bench:
+        publisher = bench.client("p", listener=A)
+        for number, name in enumerate(("ann", "bob")):
+            reader = bench.wire(Version.V5, A)
+            kept = Properties(session_expiry_interval_s=60)
+            reader.send(Connect("r", False, username=name, version=Version.V5, properties=kept))
+            reader.received()
+            reader.subscribe("#")
+            publisher.send(Publish(f"t/{number}", b""))
+    assert set(seen) == {("r", "ann"), ("r", "bob")}
 
 
 def test_only_a_verified_user_decides_its_tenant() -> None:

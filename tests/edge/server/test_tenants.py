@@ -1,4 +1,4 @@
-"""Tenants of a broker process: ports, delayed messages, kills, local readers, commands and metrics."""
+"""Tenants of a broker process: ports, delayed messages, kills, reloads, local readers, commands, metrics."""
 
 from __future__ import annotations
 
@@ -116,3 +116,49 @@ def test_operators_and_local_programs_see_tenants(runtime_directory: Path, tmp_p
         brim(broker, "clients", "kick", "$tenant/a/two")
         two.packet()
         wait_until(lambda: "tenant   a: 1 connected" in brim(broker, "status"))
+
+
+def test_a_reload_applies_tenants_and_names_those_that_listeners_keep(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    broker, a, b, _ = broker_of(runtime_directory, tmp_path)
+    config = tmp_path / "brim.toml"
+
+    def reload(text: str) -> dict[str, Any]:
+        config.write_text(text)
+        (result,) = rows(broker, "reload")
+        return result
+
+    def connects(client_id: str) -> bool:
+        client = RawClient(a, Version.V5)
+        client.send(Connect(client_id, version=Version.V5))
+        answer = client.packet()
+        client.close()
+        assert isinstance(answer, ConnAck)
+        return answer.reason_code == ReasonCode.SUCCESS
+
+    with broker, SocketClient(a, "one"), SocketClient(a, "two"), SocketClient(b, "one"):
+        given = config.read_text()
+        assert not connects("three")
+        more = given.replace("connections_max = 2", "connections_max = 3")
+        result = reload(more.replace('name = "b"', 'name = "b"\npublish_rate_max = 7'))
+        assert result == {
+            "applied": ["tenant.a.quota.connections_max", "tenant.b.publish_rate_max"],
+            "failed": [],
+            "needs_restart": [],
+        }
+        assert connects("three")
+        added = more + '[[tenant]]\nname = "c"\nusers = ["x-*"]\n'
+        result = reload(added)
+        assert "tenant.c.users" in result["applied"]
+        assert result["needs_restart"] == []
+        assert "tenant   c: 0 connected" in brim(broker, "status")
+        moved = added.replace('tenant = "b"', 'tenant = "c"').replace('name = "b"', 'name = "d"')
+        result = reload(moved + "[limits]\nwill_max_bytes = 4096\n")
+        assert result["applied"] == ["limits.will_max_bytes"]
+        assert {"listener.2.tenant", "tenant.b.name", "tenant.d.name"} <= set(result["needs_restart"])
+        assert "tenant   b: 1 connected" in brim(broker, "status")
+        broker.kill()
+        config.write_text(more)
+    with broker:
+        assert "tenant   a: 0 connected" in brim(broker, "status")

@@ -44,8 +44,7 @@ static uint64_t name_bytes(const uint8_t *name, uint32_t length)
     return length + (levels > LEVELS_FREE ? (uint64_t)(levels - LEVELS_FREE) * LEVEL_BYTES : 0);
 }
 
-/* Set the fields that depend on the form of the name. */
-static void classify(const mq_engine *engine, mq_topic *topic)
+void mq_topic_classify(const mq_engine *engine, mq_topic *topic)
 {
     uint32_t rest;
     topic->tenant = mq_tenant_of_topic(engine, topic->name, topic->length, &rest);
@@ -80,7 +79,7 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     topic->length = (uint16_t)length;
     topic->ring = ring;
     topic->reserved = reserved;
-    classify(engine, topic);
+    mq_topic_classify(engine, topic);
     topic->used = true;
     topic->hash = hash;
     topic->key_hash = rb_crc32c(0, name, length);

@@ -33,6 +33,8 @@ void mq_share_return(mq_engine *engine, mq_session *session);
 mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length);
 mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t ring, bool reserved);
 void mq_topic_free(mq_engine *engine, mq_topic *topic);
+/* Set the fields that depend on the form of the name and on the configured tenants. */
+void mq_topic_classify(const mq_engine *engine, mq_topic *topic);
 void mq_topic_owned(mq_engine *engine, mq_topic *topic, mq_owner *owner); /* charge it to `owner` */
 mq_topic *
 mq_topic_recyclable(mq_engine *engine); /* an unused topic without routes or messages; NULL: none */
