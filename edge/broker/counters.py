@@ -22,7 +22,7 @@ _TOTALS = (
     "delivered", "delivered_bytes", "redelivered", "retained_refused", "connections_opened", "full_waits",
     "rate_waits",
     "topics_recycled", "producer_lost", "producer_evictions", "spilled", "spill_refused", "spill_over",
-    "restored", "wakeups", "accept_rests", "input_waits",
+    "restored", "wakeups", "accept_rests", "input_waits", "event_waits",
 )  # fmt: skip
 _GAUGES = (
     "connections", "sessions", "topics", "topics_bytes", "retained",

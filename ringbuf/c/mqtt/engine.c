@@ -28,6 +28,30 @@ void mq_list_add(mq_list *list, uint64_t handle)
     list->at[list->count++] = handle;
 }
 
+void mq_line_add(mq_line *line, uint64_t handle)
+{
+    if (line->first > line->list.count / 2) {
+        line->list.count -= line->first;
+        memmove(line->list.at, line->list.at + line->first, line->list.count * sizeof *line->list.at);
+        line->first = 0;
+    }
+    mq_list_add(&line->list, handle);
+}
+
+bool mq_line_first(const mq_line *line, uint64_t *handle)
+{
+    if (line->list.count == 0)
+        return false;
+    *handle = line->list.at[line->first];
+    return true;
+}
+
+void mq_line_drop(mq_line *line)
+{
+    if (++line->first == line->list.count)
+        line->first = line->list.count = 0;
+}
+
 /* ---- buffers: those of two sizes are kept for reuse ---- */
 
 static uint8_t *spare_take(mq_spares *spares, uint32_t capacity)
@@ -199,11 +223,11 @@ void mq_engine_free(mq_engine *engine)
     mq_streams_free(engine->streams, engine->stream_count);
     mq_trie_free(&engine->trie);
     mq_list *lists[] = {&engine->touched,          &engine->ready,         &engine->ack_waiters,
-                        &engine->blocked,          &engine->closing,       &engine->rings_to_announce,
+                        &engine->blocked,          &engine->closing.list,  &engine->rings_to_announce,
                         &engine->spare_list,          &engine->limited,       &engine->copy_sessions,
                         &engine->retained_changed, &engine->log_waiters,   &engine->sync_waiters,
                         &engine->retained_saving,  &engine->lines[0].list, &engine->lines[1].list,
-                        &engine->lines[2].list};
+                        &engine->lines[2].list,    &engine->event_waiters.list};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     mq_journal_close(engine);
@@ -344,7 +368,7 @@ void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t 
             mq_share_return(engine, session);
     }
     engine->counters.closed[cause]++;
-    mq_list_add(&engine->closing, mq_handle(&connection->item));
+    mq_line_add(&engine->closing, mq_handle(&connection->item));
 }
 
 bool mq_connection_over(mq_engine *engine, mq_connection *connection)
@@ -422,14 +446,11 @@ static void continue_connections(mq_engine *engine, mq_list *list, uint32_t firs
 /* End connections without a socket when an event for Python has room; the loop closes others first. */
 static void detached_over(mq_engine *engine)
 {
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < engine->closing.count; i++) {
-        uint64_t handle = engine->closing.at[i];
+    for (uint64_t handle; mq_line_first(&engine->closing, &handle); mq_line_drop(&engine->closing)) {
         mq_connection *connection = mq_slab_get(&engine->connections, handle);
         if (connection != NULL && (connection->fd >= 0 || !mq_connection_over(engine, connection)))
-            engine->closing.at[kept++] = handle;
+            return;
     }
-    engine->closing.count = kept;
 }
 
 void mq_engine_step(mq_engine *engine)
@@ -445,6 +466,7 @@ void mq_engine_step(mq_engine *engine)
     if (engine->ack_waiters.count > 0)
         mq_acks_release(engine);
     mq_reap_barrier(engine);
+    mq_event_waiters_continue(engine);
     if (engine->ready.count > 0)
         continue_connections(engine, &engine->ready, 0);
     if (engine->blocked.count > 0)
@@ -457,8 +479,7 @@ void mq_engine_step(mq_engine *engine)
     if (engine->input_read_ms >= engine->next_deadline_ms)
         mq_keep_alive_expire(engine);
     mq_input_step(engine);
-    if (engine->closing.count > 0)
-        detached_over(engine);
+    detached_over(engine);
     mq_announce_ends(engine);
     if (mq_journal_written(engine))
         mq_spill_maintain(engine);
@@ -478,7 +499,8 @@ uint64_t mq_engine_due(const mq_engine *engine)
     if (engine->journal.stalled)
         return RETRY_MS;
     if (mq_events_waiting(engine) || engine->producers_pending || engine->visible_pending ||
-        engine->ready.count || engine->touched.count || engine->closing.count || engine->log_waiters.count)
+        engine->ready.count || engine->touched.count || engine->closing.list.count ||
+        engine->event_waiters.list.count || engine->log_waiters.count)
         return 0;
     uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms
                                                                     : engine->limited_due_ms;

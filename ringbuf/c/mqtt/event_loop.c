@@ -246,16 +246,13 @@ static bool may_linger(const mq_connection *connection)
 static void reap(mq_loop *loop)
 {
     mq_engine *engine = loop->engine;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < engine->closing.count; i++) {
-        uint64_t handle = engine->closing.at[i];
+    for (uint64_t handle; !mq_events_full(engine) && mq_line_first(&engine->closing, &handle);) {
         mq_connection *connection = mq_slab_get(&engine->connections, handle);
+        if (connection != NULL && connection->fd < 0)
+            break; /* mq_engine_step() ends it */
+        mq_line_drop(&engine->closing);
         if (connection == NULL)
             continue;
-        if (connection->fd < 0 || mq_events_full(engine)) {
-            engine->closing.at[kept++] = handle;
-            continue;
-        }
         bool may = !connection->blocked && mq_journal_written(engine);
         uint32_t length = may ? mq_sendable_bytes(engine, connection) : 0;
         if (length > 0 && mq_layer_write(connection->layer, connection->fd,
@@ -271,7 +268,6 @@ static void reap(mq_loop *loop)
         socket_close(engine, connection->fd, connection->cause);
         mq_connection_forget(engine, connection);
     }
-    engine->closing.count = kept;
     mq_counters_refresh(engine);
 }
 
@@ -460,7 +456,7 @@ static void round_begin(mq_loop *loop)
     mq_engine *engine = loop->engine;
     mq_engine_step(engine);
     flush(loop);
-    if (engine->closing.count > 0)
+    if (engine->closing.list.count > 0)
         reap(loop);
     if (loop->read_paused.count > 0)
         resume_ready(loop);

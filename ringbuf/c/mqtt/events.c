@@ -11,6 +11,9 @@
  *             mq_event_add() advances event_next.  mq_event_take(), with which Python receives an event,
  *             advances event_taken.  mq_events_resume() advances event_done up to event_taken, never further.
  *             An event added after Python has taken the others therefore stays for the next time.
+ *             While there is no room, a connection waits in event_waiters, in the order of their packets.
+ *             Packets of accepted clients leave some room for new and closed connections, which otherwise
+ *             would wait as long as many clients send packets for Python again and again.
  *   derived   PRODUCER_TOPIC, PRODUCER_BAD, BACKFILL, JOURNAL.  They are not queued.  Each is computed in
  *             each round from the state that causes it, while that state lasts.  A request that Python did
  *             not satisfy is repeated after REMIND_MS (mq_request).  A failure in Python delays it but does
@@ -54,6 +57,30 @@ bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t ha
     engine->events[engine->event_next++ % MQ_EVENTS] = (mq_event){
         .kind = kind, .detail = detail, .handle = handle, .at = at, .length = length};
     return true;
+}
+
+void mq_event_wait(mq_engine *engine, mq_connection *connection)
+{
+    if (connection->is_ready) /* it is parsed again anyway */
+        return;
+    engine->counters.event_waits++;
+    connection->is_ready = true;
+    mq_line_add(&engine->event_waiters, mq_handle(&connection->item));
+}
+
+/* Each waiter is parsed once for an event, however many wait. */
+void mq_event_waiters_continue(mq_engine *engine)
+{
+    engine->serves_waiter = true;
+    for (uint64_t handle; !mq_client_events_full(engine) && mq_line_first(&engine->event_waiters, &handle);) {
+        mq_line_drop(&engine->event_waiters);
+        mq_connection *connection = mq_slab_get(&engine->connections, handle);
+        if (connection == NULL)
+            continue;
+        connection->is_ready = false;
+        mq_continue(engine, connection);
+    }
+    engine->serves_waiter = false;
 }
 
 uint32_t mq_events_waiting(const mq_engine *engine)

@@ -80,6 +80,7 @@
 #define MQ_FLUSH_BYTES (512u * 1024)   /* most bytes sent to one connection in its turn */
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements that pause reading from a client */
 #define MQ_EVENTS 32       /* events per turn of Python, before messages are served again */
+#define MQ_EVENTS_SPARE 8u /* of these for new and closed connections only */
 #define MQ_WINDOW_MIN 32   /* entries of the smallest window, which is kept when empty */
 #define MQ_RECEIVED_FEW 8  /* QoS 2 identifiers of a client that need no extra memory */
 #define MQ_ENTRY_BYTES 15u /* size of a queue entry */
@@ -287,7 +288,7 @@ struct mq_connection {
     bool answered;       /* Python answered the TOPIC event */
     uint8_t refusal_reason; /* alternative answer: reason code for not storing the PUBLISH; 0: none */
     bool listed;         /* in engine->touched */
-    bool is_ready;       /* in engine->ready */
+    bool is_ready;       /* in engine->ready or event_waiters */
     bool has_acks;       /* in engine->ack_waiters */
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
     bool proxying, upgrading; /* not answered: its PROXY header; its HTTP request for WebSocket */
@@ -458,7 +459,10 @@ struct mq_engine {
     uint64_t refusal_due_ms;    /* next check of waiting acknowledgements while a log does not work */
     mq_event events[MQ_EVENTS]; /* number n is at n % MQ_EVENTS */
     uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
-    mq_list touched, ready, ack_waiters, blocked, limited, closing, copy_sessions, rings_to_announce;
+    mq_list touched, ready, ack_waiters, blocked, limited, copy_sessions, rings_to_announce;
+    mq_line closing;
+    mq_line event_waiters; /* connections with a packet for Python, to which it has not come yet: events.c */
+    bool serves_waiter;    /* the connection that is parsed is the first of event_waiters */
     mq_list log_waiters, sync_waiters; /* wait for records from the log; for a sync of the journal's log */
     mq_line lines[MQ_LINES]; /* connections that wait for memory: input.c */
     uint32_t starved;        /* entries of all lines */
@@ -480,6 +484,9 @@ struct mq_engine {
 mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2]);
 void mq_engine_free(mq_engine *engine);
 void mq_list_add(mq_list *list, uint64_t handle);
+void mq_line_add(mq_line *line, uint64_t handle); /* at the end; takes constant time on average */
+bool mq_line_first(const mq_line *line, uint64_t *handle); /* false: the line is empty */
+void mq_line_drop(mq_line *line); /* its first handle */
 void *mq_slab_take(mq_slab *slab);
 void mq_slab_give(mq_slab *slab, mq_item *item);
 void *mq_slab_at(const mq_slab *slab, uint32_t index);   /* NULL: never created */
@@ -526,21 +533,7 @@ void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_sessi
 void mq_input_was_read(mq_engine *engine, uint64_t began_ms, bool all);
 void mq_keep_alive_expire(mq_engine *engine); /* once all input before next_deadline_ms was read */
 
-/* events.c */
-bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
-                  uint32_t length); /* false: no room */
-/* Get the next event for Python; false if there is no other.  Of queued events, only those with a number
- * below `end`.  *ring is 0 before the first call. */
-bool mq_event_take(mq_engine *engine, uint64_t end, uint32_t *ring, mq_event *out);
-/* approximate number of events that mq_event_take() gives now */
-uint32_t mq_events_waiting(const mq_engine *engine);
-void mq_events_resume(mq_engine *engine);            /* resume the connections of taken events only */
-void mq_request_sent(const mq_engine *engine, mq_request *request);
-uint64_t mq_requests_due_ms(const mq_engine *engine); /* time at which a request must be sent or repeated */
-static inline bool mq_events_full(const mq_engine *engine)
-{
-    return engine->event_next - engine->event_done == MQ_EVENTS;
-}
+#include "mqtt/events.h"
 
 /* watchdog.c */
 void mq_pulse_beat(mq_engine *engine);

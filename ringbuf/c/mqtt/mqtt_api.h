@@ -186,6 +186,7 @@ typedef struct mq_counters {
     uint64_t quota_refused[8]; /* refusals at an owner's limit, by MQ_OWNED_* */
     uint64_t wakeups;          /* returns of epoll_wait */
     uint64_t input_waits;      /* times that reading was paused to keep unfinished_max_bytes */
+    uint64_t event_waits;      /* times that a client's packet waited for room for an event */
     uint64_t accept_rests;     /* times that accepting paused at the limit of open files */
     mq_times delivery; /* age of records at their delivery: a sample, see mq_delivery_measure() */
     /* Current values. */

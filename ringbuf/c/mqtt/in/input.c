@@ -148,12 +148,7 @@ static uint8_t *wait_in_line(mq_engine *engine, mq_connection *connection)
     while (rest_of(connection) > LINES_BYTES[number])
         number++;
     mq_line *line = &engine->lines[number];
-    if (line->first > line->list.count / 2) {
-        line->list.count -= line->first;
-        memmove(line->list.at, line->list.at + line->first, line->list.count * sizeof *line->list.at);
-        line->first = 0;
-    }
-    mq_list_add(&line->list, mq_handle(&connection->item));
+    mq_line_add(line, mq_handle(&connection->item));
     engine->starved++;
     return NULL;
 }
