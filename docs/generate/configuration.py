@@ -95,7 +95,10 @@ def _struct_of(kind: inspect.Type) -> tuple[type[msgspec.Struct] | None, bool]:
 
 
 def _rows(cls: type[msgspec.Struct], section: str) -> Iterator[tuple[str, ...]]:
-    docs = field_docs(cls)
+    docs: dict[str, str] = {}
+    for base in cls.__mro__:  # a section may have the keys of another one
+        if issubclass(base, msgspec.Struct) and base is not msgspec.Struct:
+            docs |= field_docs(base)
     for field in msgspec.structs.fields(cls):
         key, kind = field.encode_name, inspect.type_info(field.type)
         if field.name not in docs:

@@ -233,9 +233,10 @@ class ConnectHandler:
                 "too many sessions, or too many of one user, address or tenant: see limits.sessions_max, "
                 "[quota] and [tenant.quota]"
             )
-        if packet.will is not None and (reason_string := self._clients.refusal_of_will(packet.will)):
-            return reason_string
-        return None
+        if packet.will is None:
+            return None
+        held_by = known.connection if known is not None else 0
+        return self._clients.refusal_of_will(client_info, packet.will, held_by) or None
 
     def _may_have(self, table: int, client_info: ClientInfo, held: Session | None) -> bool:
         """True if the owner of a client may have one of a table. `held`: the session by which the client has

@@ -103,9 +103,13 @@ class Connections:
         """The accepted client of a connection; None if there is none."""
         return self._by_connection.get(connection)
 
-    def refusal_of_will(self, will: Will) -> str:
-        """Reason why there is no memory for one more will; "" if there is."""
-        return self._wills.refusal(will)
+    def refusal_of_will(self, client_info: ClientInfo, will: Will, connection: int) -> str:
+        """Reason why there is no memory for the will of a client; "" if there is.
+
+        `connection`: the one that the client takes over; 0: none.
+        """
+        present = self._by_connection.get(connection)
+        return self._wills.refusal(client_info, will, present.will if present is not None else None)
 
     def register(self, client: ConnectedClient) -> None:
         """Register an accepted client, to which the engine now delivers."""
@@ -113,7 +117,7 @@ class Connections:
         self._wills.reconnected(client.client_info.client_id)
         self._by_connection[client.connection] = client
         if client.will is not None:
-            self._wills.accepted(client.will)
+            self._wills.accepted(client.client_info, client.will)
             self._journal.will_of(client)
         self.clients_max_seen = max(self.clients_max_seen, len(self._by_connection))
         if self.watchers:

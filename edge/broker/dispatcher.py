@@ -136,8 +136,8 @@ class Broker:
         self.own_messages = InternalPublisher(engine, self.router)
         self.retained = Retained(engine, self.router, self.own_messages.topic_of, clock)
         self.owners = Owners(engine, clock)
-        self.tenants = TenantUsage(engine, tenants)
         self.wills = Wills(self._publish_will, self.journal, self.limits.wills, lambda: not self.own_messages)
+        self.tenants = TenantUsage(engine, self.wills, tenants)
         self.clients = Connections(engine, self.sessions, self.router, self.wills, self.journal, clock)
         self._engine = engine
         self._engine_limits = limits_of(engine)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from edge.auth.tenant_names import prefix_of
 from edge.auth.tenants import Tenants
 from edge.broker.owners import limits_in
+from edge.broker.wills import Wills
 from edge.engine.engine import Engine, Table
 
 __all__ = ["TenantUsage"]
@@ -21,9 +23,9 @@ _TABLES = tuple(table for table in Table if table is not Table.OPENING)
 class TenantUsage:
     """Usage of tenants. On the broker's thread."""
 
-    def __init__(self, engine: Engine, tenants: Tenants) -> None:
+    def __init__(self, engine: Engine, wills: Wills, tenants: Tenants) -> None:
         """Add the tenants to the engine, which must have none."""
-        self._engine = engine
+        self._engine, self._wills = engine, wills
         self.apply(tenants)
 
     def apply(self, tenants: Tenants) -> None:
@@ -34,6 +36,8 @@ class TenantUsage:
                 tenant.name.encode(), limits_in(tenant.quota), tenant.publish_rate_max or 0
             )
             assert number == tenants.number(tenant.name)
+            quota = tenant.quota
+            self._wills.limit_tenant(prefix_of(tenant.name), quota.wills_max or 0, quota.wills_max_bytes or 0)
         self._engine.tenants_resolve()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -41,14 +45,23 @@ class TenantUsage:
         return [self._row(tenant.name, limits_in(tenant.quota)) for tenant in self.configured]
 
     def _row(self, name: str, limits: tuple[int, ...]) -> dict[str, Any]:
+        wills = self._wills.of_tenants[prefix_of(name)]
         used, refused, published, rate_waits = self._engine.tenant_stats(self.configured.number(name))
         return {
             "name": name,
             **{table.name.lower(): used[table] for table in _TABLES},
+            "wills": wills.count,
+            "wills_bytes": wills.held_bytes,
             "published": published,
             "rate_waits": rate_waits,
-            "limits": {table.name.lower(): limits[table] for table in _TABLES if limits[table]},
+            "limits": {table.name.lower(): limits[table] for table in _TABLES if limits[table]}
+            | {
+                setting: limit
+                for setting, limit in (("wills", wills.count_max), ("wills_bytes", wills.bytes_max))
+                if limit
+            },
             # by cause: at a limit of the tenant, its users or its addresses; clients of other tenants
             "refused": {table.words: refused[table] for table in _TABLES}
+            | wills.refused
             | {"other tenant": self.configured.refused[name]},
         }

@@ -7,8 +7,9 @@ returns before that.
 Slices. A network failure ends thousands of connections at once. Their wills are published in slices of
 SLICE_BYTES for each poll of the broker's thread, in order, and wait for room in the ring.
 
-Memory. All wills together are bounded. As the memory fills, large wills are refused first: a will gets at
-most a 64th of the rest, so that a few clients with large wills do not exclude those with small ones.
+Memory. All wills together are bounded, and those of a tenant by its quota. As the memory fills, large wills
+are refused first: a will gets at most a 64th of the rest, so that a few clients with large wills do not
+exclude those with small ones.
 
 Invariants: a session has at most one will here. Each will is published once or cancelled, and stays in the
 journal until then.
@@ -18,17 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
+from edge.auth.tenant_names import prefix_in
 from edge.engine.timer_heap import TimerHeap
 from edge.mqtt import Will
 from edge.mqtt.properties import record_properties
 from edge.session_store.journal_writer import SessionJournal
 from ringbuf import FLAG_EXPIRY
 
-__all__ = ["WillLimits", "Wills", "message_of", "will_bytes"]
+__all__ = ["TenantWills", "WillLimits", "Wills", "message_of", "will_bytes"]
 
 SLICE_BYTES = 256 << 10
 WILL_COST_BYTES = (
@@ -44,6 +46,26 @@ class WillLimits(Struct, frozen=True):
 
     will_max_bytes: int = 128 << 10  # of one will
     wills_max_bytes: int = 16 << 20  # of all wills
+
+
+class TenantWills(Struct):
+    """Use and limits of wills of one tenant; 0: no limit. `refused`: by cause, since the start."""
+
+    count: int = 0
+    held_bytes: int = 0
+    count_max: int = 0
+    bytes_max: int = 0
+    refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("wills", "will bytes"), 0))
+
+    def refusal(self, size: int, held: int) -> str:
+        """Reason to refuse a will of `size` bytes in place of one of `held`; 0: the client has none."""
+        if self.count_max and not held and self.count >= self.count_max:
+            self.refused["wills"] += 1
+            return f"the tenant has {self.count} wills; wills_max = {self.count_max}"
+        if self.bytes_max and size > held and self.held_bytes + size - held > self.bytes_max:
+            self.refused["will bytes"] += 1
+            return f"a will of {size} bytes exceeds wills_max_bytes = {self.bytes_max} of the tenant"
+        return ""
 
 
 class _DueWill(Struct, frozen=True):
@@ -86,6 +108,7 @@ class Wills:
     ) -> None:
         """Create the table. `has_room` returns False while messages of the broker wait for room in a ring."""
         self.held_bytes = 0  # of all wills, those of connected clients too
+        self.of_tenants: dict[str, TenantWills] = {}  # by the prefix of the tenant
         self._publish = publish
         self._journal = journal
         self.limits = limits or WillLimits()
@@ -105,9 +128,18 @@ class Wills:
 
     # ---- of connected clients ----
 
-    def refusal(self, will: Will) -> str:
-        """Reason why there is no memory for one more will; "" if there is."""
+    def refusal(self, client_info: ClientInfo, will: Will, held: Will | None) -> str:
+        """Reason why there is no memory for the will of a client; "" if there is.
+
+        `held`: the will of the client's present connection.
+        """
         size, limits = will_bytes(will), self.limits
+        if client_info.prefix:
+            waits = self._waiting.get(client_info.client_id) or self._due.get(client_info.client_id)
+            held = held or (waits.will if waits is not None else None)
+            tenant = self._tenant(client_info.prefix)
+            if reason := tenant.refusal(size, will_bytes(held) if held is not None else 0):
+                return reason
         if size > limits.will_max_bytes:
             return f"a will of {size} bytes exceeds will_max_bytes = {limits.will_max_bytes}"
         left = limits.wills_max_bytes - self.held_bytes
@@ -115,9 +147,25 @@ class Wills:
             return f"a will of {size} bytes has no room; wills_max_bytes = {limits.wills_max_bytes}"
         return ""
 
-    def accepted(self, will: Will) -> None:
+    def accepted(self, client_info: ClientInfo, will: Will) -> None:
         """Count the will of a client that has connected."""
-        self.held_bytes += will_bytes(will)
+        self._count(client_info.client_id, will, 1)
+
+    def limit_tenant(self, prefix: str, count_max: int, bytes_max: int) -> None:
+        """Use other limits of a tenant from now on; 0: no limit. Its wills stay."""
+        tenant = self._tenant(prefix)
+        tenant.count_max, tenant.bytes_max = count_max, bytes_max
+
+    def _tenant(self, prefix: str) -> TenantWills:
+        return self.of_tenants.setdefault(prefix, TenantWills())
+
+    def _count(self, client_id: str, will: Will, sign: int) -> None:
+        size = sign * will_bytes(will)
+        self.held_bytes += size
+        if prefix := prefix_in(client_id):
+            tenant = self._tenant(prefix)
+            tenant.count += sign
+            tenant.held_bytes += size
 
     def discarded(self, client_info: ClientInfo, will: Will) -> None:
         """Drop the will of a client that sent DISCONNECT."""
@@ -135,7 +183,7 @@ class Wills:
 
     def restored(self, client_info: ClientInfo, will: Will, due_s: float) -> None:
         """Take over a will from before a restart, to be published at `due_s` unless the client returns."""
-        self.accepted(will)
+        self.accepted(client_info, will)
         self._wait(_DueWill(client_info, will, due_s))
 
     def waiting(self) -> list[tuple[ClientInfo, Will, float]]:
@@ -202,5 +250,5 @@ class Wills:
         self._ended(left.client_info.client_id, left.will)
 
     def _ended(self, client_id: str, will: Will) -> None:
-        self.held_bytes -= will_bytes(will)
+        self._count(client_id, will, -1)
         self._journal.will_done(client_id)

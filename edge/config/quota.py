@@ -10,13 +10,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-__all__ = ["OwnerQuota", "Quota"]
+__all__ = ["OwnerQuota", "Quota", "TenantQuota"]
 
 Most = Annotated[int, Meta(ge=1, le=1 << 32)] | None
 
 
 class OwnerQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Quota of one user, in [quota.user], of one address, in [quota.address], or of one tenant."""
+    """Quota of one user, in [quota.user], or of one address, in [quota.address]."""
 
     connections_max: Most = None
     """Connections at once."""
@@ -32,6 +32,15 @@ class OwnerQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Memory for retained messages."""
     queues_max_bytes: Most = None
     """Memory for queued records."""
+
+
+class TenantQuota(OwnerQuota, frozen=True, forbid_unknown_fields=True):
+    """Quota of all clients of one tenant together, in [tenant.quota]."""
+
+    wills_max: Most = None
+    """Wills, of connected clients and those that wait for their delay."""
+    wills_max_bytes: Most = None
+    """Memory for these wills, counted as for limits.wills_max_bytes."""
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -24,7 +24,7 @@ from msgspec import Meta, field
 from edge.config.directories import default_runtime_dir, default_state_dir, instance
 from edge.config.limits import Limits
 from edge.config.listener import Listener, Tls
-from edge.config.quota import OwnerQuota, Quota
+from edge.config.quota import OwnerQuota, Quota, TenantQuota
 from edge.config.tenant import Tenant
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "Delayed",
     "Durability",
     "Limits", "Listener", "Local", "Log", "Metrics", "OwnerQuota", "Plugin", "Producer",
-    "Quota", "Sessions", "Stream", "Sys", "Tenant", "Tls", "Web", "Zmq",
+    "Quota", "Sessions", "Stream", "Sys", "Tenant", "TenantQuota", "Tls", "Web", "Zmq",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from edge.config.quota import OwnerQuota
+from edge.config.quota import TenantQuota
 
 __all__ = ["TENANTS_MAX", "Tenant"]
 
@@ -47,5 +47,5 @@ class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publish_rate_max: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
     """PUBLISH packets of all clients of the tenant per second, and in one burst. Faster clients are read more
     slowly. Not set: no limit."""
-    quota: OwnerQuota = OwnerQuota()
+    quota: TenantQuota = TenantQuota()
     """Quota of all clients of the tenant together. Not set: only [limits] and [quota]."""

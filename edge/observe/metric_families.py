@@ -356,6 +356,10 @@ METRICS: Mapping[str, Metric] = {
     "brim_tenant_queue_bytes": Metric(
         "gauge", "Memory for queued records of the tenant.", _TENANT, "tenants[].queue_bytes"
     ),
+    "brim_tenant_wills": Metric("gauge", "Wills of the tenant.", _TENANT, "tenants[].wills"),
+    "brim_tenant_wills_bytes": Metric(
+        "gauge", "Memory for wills of the tenant.", _TENANT, "tenants[].wills_bytes"
+    ),
     "brim_tenant_messages_received_total": Metric(
         "counter", "PUBLISH packets of the tenant.", _TENANT, "tenants[].published"
     ),

@@ -20,7 +20,7 @@ import pytest
 from edge.auth.interfaces import ListenerPolicy
 from edge.auth.tenants import Tenants
 from edge.broker.delayed_topics import delayed_target
-from edge.config.quota import OwnerQuota
+from edge.config.quota import TenantQuota
 from edge.config.tenant import Tenant
 from edge.engine.engine import EngineLimits
 from edge.mqtt import (
@@ -223,7 +223,7 @@ class World:
         """Remove a tenant, which ends its clients, or add one; change the order and the limits of all."""
         names = self.configured ^ {self.random.choice("ab")}
         tenants = [
-            Tenant(name, quota=OwnerQuota(retained_max=self.random.randrange(1_000, 2_000)))
+            Tenant(name, quota=TenantQuota(retained_max=self.random.randrange(1_000, 2_000)))
             for name in (*sorted(names), f"extra-{self.random.randrange(3)}")
         ]
         self.random.shuffle(tenants)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo, ListenerPolicy
 from edge.auth.tenants import Tenants
-from edge.config.quota import OwnerQuota
+from edge.config.quota import TenantQuota
 from edge.config.tenant import TENANTS_MAX, Tenant
 from edge.engine.engine import EngineLimits
 from edge.mqtt import ConnAck, Connect, Disconnect, Properties, Publish, ReasonCode, Version, Will
@@ -45,7 +45,7 @@ def test_lower_quotas_end_nothing_and_refuse_what_is_new() -> None:
         assert QUOTA not in codes(clients[0])
         change_to(
             bench,
-            Tenant("a", quota=OwnerQuota(connections_max=1, sessions_max=1, retained_max=1, topics_max=1)),
+            Tenant("a", quota=TenantQuota(connections_max=1, sessions_max=1, retained_max=1, topics_max=1)),
             Tenant("b"),
         )
         assert [ended_with(wire) for wire in clients] == [None] * 3
@@ -82,7 +82,7 @@ def test_an_added_tenant_works_at_once_wherever_it_stands(first: bool) -> None:
         bench.broker.policies[4] = ListenerPolicy("c", allow_anonymous=True, tenant="c")
         one = bench.client("x", listener=A)
         assert code_of(bench, 4) == DENIED  # no client without its tenant
-        added, old = Tenant("c", quota=OwnerQuota(connections_max=1)), (Tenant("a"), Tenant("b"))
+        added, old = Tenant("c", quota=TenantQuota(connections_max=1)), (Tenant("a"), Tenant("b"))
         change_to(bench, *((added, *old) if first else (*old, added)))
         three = bench.client("x", listener=4)
         for wire in (one, three):
@@ -118,7 +118,7 @@ def test_a_tenant_that_comes_back_has_its_sessions_retained_messages_and_figures
         wire.send(Publish("t/1", b"kept", 1, retain=True, packet_id=1))
         change_to(bench, Tenant("b"))
         bench.broker.own_messages.publish("$tenant/a/t/2", b"meanwhile", 1)  # a delayed message, for instance
-        change_to(bench, Tenant("b"), Tenant("a", quota=OwnerQuota(sessions_max=1)))
+        change_to(bench, Tenant("b"), Tenant("a", quota=TenantQuota(sessions_max=1)))
         assert (row_of(bench)["sessions"], row_of(bench)["retained"]) == (1, 1)
         again = bench.wire(Version.V5, A)
         again.send(Connect("c", clean_start=False, version=Version.V5, properties=EXPIRY))
@@ -141,7 +141,7 @@ def test_an_added_tenant_gets_what_an_earlier_life_of_the_broker_has_left_for_it
         lives._options["tenants"] = Tenants([Tenant("b")])
         bench = with_listeners(lives.restart())
         assert code_of(bench, A) == DENIED
-        change_to(bench, Tenant("b"), Tenant("a", quota=OwnerQuota(sessions_max=1)))
+        change_to(bench, Tenant("b"), Tenant("a", quota=TenantQuota(sessions_max=1)))
         assert row_of(bench)["sessions"] == 1
         assert row_of(bench)["subscription_bytes"] > 0
         again = bench.wire(Version.V311, A)

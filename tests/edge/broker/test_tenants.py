@@ -18,7 +18,7 @@ from edge.auth.tenants import Tenants
 from edge.broker.dispatcher import BrokerLimits
 from edge.broker.owners import key_of, owner_text
 from edge.broker.router import TopicLimits
-from edge.config.quota import OwnerQuota
+from edge.config.quota import TenantQuota
 from edge.config.tenant import TENANTS_MAX, Tenant
 from edge.engine.codes import TABLES
 from edge.engine.engine import EngineLimits, Table
@@ -235,7 +235,7 @@ def test_a_will_goes_to_its_tenant() -> None:
 
 
 def test_sessions_wills_and_queues_of_tenants_survive_a_kill() -> None:
-    tenants = Tenants([Tenant("a", quota=OwnerQuota(sessions_max=2)), Tenant("b")])
+    tenants = Tenants([Tenant("a", quota=TenantQuota(sessions_max=2)), Tenant("b")])
     with Lives(tenants=tenants) as lives:
         bench = with_listeners(lives.start())
         for listener in (A, B):
@@ -397,7 +397,7 @@ def test_a_retained_message_of_a_tenant_is_withheld_when_its_author_loses_the_ri
 
 
 def test_connections_of_a_tenant_are_limited_and_those_of_others_are_not() -> None:
-    with bench_of(Tenant("a", quota=OwnerQuota(connections_max=2))) as bench:
+    with bench_of(Tenant("a", quota=TenantQuota(connections_max=2))) as bench:
         first = bench.client("1", listener=A)
         bench.client("2", listener=A)
         assert code_of(bench, A, "3") == QUOTA
@@ -409,7 +409,7 @@ def test_connections_of_a_tenant_are_limited_and_those_of_others_are_not() -> No
 
 
 def test_all_users_of_a_tenant_share_its_quota() -> None:
-    a = Tenant("a", quota=OwnerQuota(sessions_max=2))
+    a = Tenant("a", quota=TenantQuota(sessions_max=2))
     with bench_of(a, authenticator=Anybody()) as bench:
         wants = Properties(session_expiry_interval_s=60)
         answers = [code_of(bench, A, f"c{n}", username=f"user{n}", properties=wants) for n in range(3)]
@@ -420,7 +420,7 @@ def test_all_users_of_a_tenant_share_its_quota() -> None:
 
 
 def test_retained_messages_of_a_tenant_are_limited_by_number_and_bytes() -> None:
-    with bench_of(Tenant("a", quota=OwnerQuota(retained_max=3, retained_max_bytes=1_000))) as bench:
+    with bench_of(Tenant("a", quota=TenantQuota(retained_max=3, retained_max_bytes=1_000))) as bench:
         client, other = bench.client5("c", listener=A), bench.client5("c", listener=B)
         for wire in (client, other):
             wire.send(*(Publish(f"t/{n}", b"x", 1, retain=True, packet_id=1) for n in range(4)))
@@ -434,7 +434,7 @@ def test_retained_messages_of_a_tenant_are_limited_by_number_and_bytes() -> None
 
 def test_retained_messages_without_an_author_count_for_the_tenant() -> None:
     """Such as delayed messages."""
-    with bench_of(Tenant("a", quota=OwnerQuota(retained_max=2))) as bench:
+    with bench_of(Tenant("a", quota=TenantQuota(retained_max=2))) as bench:
         for n in range(4):
             bench.broker.own_messages.offer(f"$tenant/a/{n}", b"x", 4, b"")
         assert row_of(bench)["retained"] == 2
@@ -444,7 +444,7 @@ def test_retained_messages_without_an_author_count_for_the_tenant() -> None:
 
 
 def test_topics_of_a_tenant_are_limited() -> None:
-    with bench_of(Tenant("a", quota=OwnerQuota(topics_max=2))) as bench:
+    with bench_of(Tenant("a", quota=TenantQuota(topics_max=2))) as bench:
         client = bench.client5("c", listener=A)
         client.send(*(Publish(f"t/{n}", b"", 1, packet_id=1) for n in range(3)))
         assert codes(client)[2] == QUOTA
@@ -538,7 +538,7 @@ def test_full_names_have_one_form() -> None:
 
 @pytest.mark.parametrize("table", ["sessions_max", "connections_max"])
 def test_a_client_takes_its_session_along_to_another_address_at_the_quota(table: str) -> None:
-    with bench_of(Tenant("a", quota=OwnerQuota(**{table: 1}))) as bench:
+    with bench_of(Tenant("a", quota=TenantQuota(**{table: 1}))) as bench:
         addresses = iter(["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"])
         connecting = bench.broker._connecting
         client_info_of = connecting.client_info_of

@@ -6,7 +6,7 @@ import pytest
 
 from edge.config.listener import Listener
 from edge.config.loader import parse
-from edge.config.quota import OwnerQuota
+from edge.config.quota import TenantQuota
 from edge.config.tenant import TENANTS_MAX, Tenant
 from edge.errors import ConfigError
 
@@ -24,7 +24,7 @@ def test_a_tenant_has_users_certificates_a_rate_and_a_quota() -> None:
         '[[tenant]]\nname = "acme"\nusers = ["ann", "press-*"]\ncertificates = ["*"]\npublish_rate_max = 9\n'
         '[tenant.quota]\nretained_max_bytes = "1 KiB"\n[[listener]]\ntenant = "acme"\n'
     )
-    quota = OwnerQuota(retained_max_bytes=1024)
+    quota = TenantQuota(retained_max_bytes=1024)
     assert config.tenant == (Tenant("acme", ("ann", "press-*"), ("*",), 9, quota),)
     assert config.listener == (Listener(tenant="acme"),)
 
