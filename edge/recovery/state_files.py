@@ -30,6 +30,7 @@ from edge.recovery.retained_store import RetainedStore
 from edge.session_store.journal_writer import JournalTarget, SessionJournal
 from edge.session_store.reserve import Reserve
 from edge.session_store.spill_file import SpillFile
+from edge.streams.absent_rings import is_ring_of_stream
 from edge.streams.epochs import Epochs
 from edge.streams.ring_files import LogEnd, LoggedRecords, ring_to_write
 from ringbuf import Ring
@@ -128,6 +129,11 @@ class StateFiles:
         """True if the saved state refers to this epoch of this ring."""
         return (ring.name, ring.epoch) in self._found.rings
 
+    def _removed(self, partitions: Mapping[str, PartitionLike]) -> str:
+        """Names of the rings of the saved state whose stream, or partition, was removed."""
+        names = {name for name, _ in self._found.rings if is_ring_of_stream(name)} - partitions.keys()
+        return ",".join(sorted(names)) or "none"
+
     def restore(self, broker: Broker, partitions: Mapping[str, PartitionLike], past: PastLog | None) -> None:
         """Restore the saved state, and keep it from now on. Must be called before any client is served."""
         epochs = (self.ring.epoch, self._found.journal_epoch)
@@ -139,8 +145,9 @@ class StateFiles:
             log.info("sessions restored %s", pairs(**restored._asdict()))
             if restored.lost:
                 log.warning(
-                    "queued records lost: no ring, log or spill file has them %s",
-                    pairs(records=restored.lost),
+                    "queued records lost: no ring, log or spill file has them; keep a "
+                    '[[stream]] until its queues are empty, or give it a log: durability = "interval" %s',
+                    pairs(records=restored.lost, removed_rings=self._removed(partitions)),
                 )
         self._found = SavedState()
         self._journal = broker.journal

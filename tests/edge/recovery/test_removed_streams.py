@@ -1,15 +1,17 @@
-"""Retained messages of streams, and of partitions, that a configuration no longer has."""
+"""Retained messages and queues of streams, and of partitions, that a configuration no longer has."""
 
 from __future__ import annotations
 
 import pytest
 
-from edge.mqtt import PubAck, Publish, UnsubAck, Unsubscribe
+from edge.mqtt import Properties, PubAck, Publish, UnsubAck, Unsubscribe
 from tests.edge.server.test_added_streams import PLANT, desk, publish, receive, subscribe
 from tests.edge.server.test_live_configuration import Desk
 from tests.support.mqtt_socket import SocketClient
 
 __all__ = ["desk"]  # a fixture
+
+KEPT = Properties(session_expiry_interval_s=600)
 
 
 @pytest.mark.parametrize("payload", [b"8", b""])
@@ -65,3 +67,22 @@ def test_fewer_partitions_keep_the_newest_retained_message_of_each_topic(desk: D
                 publish(client, f"plant/only/{payload}{number}", payload, retain=True)
             for number in range(20):
                 publish(client, f"plant/{number}", payload, retain=True)
+
+
+def test_queued_records_of_a_removed_stream_without_a_log_are_reported_and_counted(desk: Desk) -> None:
+    assert desk.reload(PLANT)["failed"] == []
+    with SocketClient(desk.broker.port, "kept", clean_start=False, properties=KEPT) as subscriber:
+        subscribe(subscriber, "#")
+    with SocketClient(desk.broker.port, "p") as client:
+        publish(client, "plant/1", 1, 2, 3)
+        publish(client, "other", 4)
+    desk.broker.kill()
+    desk.write("")
+    desk.broker.start()
+    text = desk.broker.log_until("queued records lost")
+    (line,) = [line for line in text.splitlines() if "queued records lost" in line]
+    assert "keep a [[stream]] until its queues are empty" in line
+    assert line.endswith("records=3 removed_rings=plant-0")
+    with SocketClient(desk.broker.port, "kept", clean_start=False, properties=KEPT) as subscriber:
+        assert receive(subscriber, 1) == [4]
+    assert desk.request()["mqtt"]["dropped"]["overrun"] == 3
