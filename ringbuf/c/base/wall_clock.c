@@ -56,6 +56,11 @@ uint64_t rb_wall_clock_read(rb_wall_clock *clock)
 {
     if (clock->failures >= FAILURES_MAX)
         return (uint64_t)rb_clock_ns(CLOCK_REALTIME);
+    if (clock->tick == 0 && clock->steady_ns != 0) { /* the first millisecond costs one read each time */
+        uint64_t wall_ns = (uint64_t)rb_clock_ns(CLOCK_REALTIME);
+        if (wall_ns - clock->ns < STEP_NS)
+            return wall_ns;
+    }
     uint64_t steady_ns = (uint64_t)rb_now_ns(), ticks = rb_ticks(),
              ns = (uint64_t)rb_clock_ns(CLOCK_REALTIME);
     uint64_t passed_ns = steady_ns - clock->steady_ns;
