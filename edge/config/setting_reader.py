@@ -222,8 +222,9 @@ def _mistake(kind: inspect.Type, value: Any) -> str:
             return _outside(value, low, high)
         case inspect.LiteralType(values=choices) | inspect.EnumType(cls=choices):
             words = sorted(map(str, choices))
-            wrong = f"{shown(value)} is none of {', '.join(words)}{_nearest(value, words)}"
-            return "" if value in words else wrong
+            if value in words:
+                return ""
+            return f"{shown(value)} is none of {', '.join(words)}{_nearest(value, words)}"
         case inspect.StrType(pattern=pattern):
             if not isinstance(value, str):
                 return f"{shown(value)} is not a string; write it in quotes"
