@@ -1,6 +1,6 @@
 """TLS and WebSocket clients of the MQTT benchmark, in Python: the work for one message is prepared.
 
-    python -m benchmarks._mqtt_tls PORT COUNT NICE      COUNT handshakes with CONNECT, after a line of input
+    python -m benchmarks._mqtt_tls PORT COUNT [idle]    COUNT handshakes with CONNECT, after a line of input
 
 A process of its own makes handshakes and prints their seconds, so that its threads delay no other client of
 the benchmark. Bulk data are blocks of prepared packets, which OpenSSL encrypts at more than a gigabyte a
@@ -202,10 +202,10 @@ def handshakes(port: int, count: int) -> float:
 
 
 class HandshakeProcess:
-    """A process that is ready to make handshakes; `nice` is added to its priority."""
+    """A process that is ready to make handshakes; `idle`: in the time that no other process needs."""
 
-    def __init__(self, port: int, count: int, nice: int = 0) -> None:
-        command = [sys.executable, "-m", "benchmarks._mqtt_tls", str(port), str(count), str(nice)]
+    def __init__(self, port: int, count: int, *, idle: bool = False) -> None:
+        command = [sys.executable, "-m", "benchmarks._mqtt_tls", str(port), str(count), *["idle"][:idle]]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
         assert self._process.stdout is not None
@@ -235,8 +235,9 @@ def tls_handshakes_per_cpu_s(broker: Broker, count: int) -> Figure:
 
 def main() -> None:
     """Run the process."""
-    port, count, nice = map(int, sys.argv[1:])
-    os.nice(nice)
+    port, count = map(int, sys.argv[1:3])
+    if sys.argv[3:] == ["idle"]:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     print("ready", flush=True)
     sys.stdin.readline()
     print(handshakes(port, count))
