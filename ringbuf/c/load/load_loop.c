@@ -268,10 +268,18 @@ static void say_hello(ld_run *run, ld_client *client)
         failed(run, client, LD_FAIL_CONNECT, errno);
 }
 
+/* Send messages without delay, and the last ACK of the handshake together with CONNECT: that packet costs the
+ * generator a tenth of a connection, and the broker a wake-up. */
+static void set_tcp_options(int fd)
+{
+    int yes = 1, no = 0;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &no, sizeof no);
+}
+
 static void open_one(ld_run *run, ld_client *client, uint64_t due_ns)
 {
     const struct sockaddr *address = (const struct sockaddr *)(const void *)run->address;
-    int yes = 1;
     client->begun_ns = due_ns;
     client->state = LD_OPENING;
     run->connecting++;
@@ -281,7 +289,7 @@ static void open_one(ld_run *run, ld_client *client, uint64_t due_ns)
         return;
     }
     if (address->sa_family != AF_UNIX)
-        setsockopt(client->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+        set_tcp_options(client->fd);
     int result = connect(client->fd, address, run->address_length);
     if (result != 0 && errno == EAGAIN && address->sa_family == AF_UNIX)
         put_back(run, client);
