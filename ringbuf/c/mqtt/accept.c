@@ -104,11 +104,11 @@ static void adopt(mq_loop *loop, int fd, int number, const mq_peer *from)
     set_peer(connection, from);
     bool layered = is_proxied ? begin_proxy(connection) : open_layers(engine, connection);
     connection->opening = connection->layer != NULL && !connection->layer->is_open;
-    if (layered && mq_loop_set_interest(connection->opening ? loop->opening : loop->epoll, EPOLL_CTL_ADD, fd,
-                                        EPOLLIN, mq_handle(&connection->item)) == 0)
-        return;
-    mq_connection_forget(engine, connection);
-    close(fd);
+    if (layered && connection->layer == NULL)
+        mq_loop_read_first(loop, connection);
+    if (!layered || mq_loop_set_interest(connection->opening ? loop->opening : loop->epoll, EPOLL_CTL_ADD, fd,
+                                         EPOLLIN, mq_handle(&connection->item)) != 0)
+        mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
 }
 
 /* Charge a connection behind a proxy to the address of its client.  False: a limit of the address is

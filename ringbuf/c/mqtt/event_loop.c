@@ -34,8 +34,7 @@
 
 #define BATCH 256 /* sockets served between two waits */
 /* Bytes appended before subscribers are served, while the records are in the cache. */
-#define FLUSH_AFTER_BYTES \
-    (256u * 1024)
+#define FLUSH_AFTER_BYTES (256u * 1024)
 #define FLUSH_ROUND_BYTES (2u << 20) /* sent to all connections before sockets are checked: about 2 ms */
 #define FLUSH_MIN_BYTES (16u * 1024) /* smallest part of a connection */
 #define READ_ROUND_BYTES (2u << 20)  /* received from all connections per round: about 2 ms */
@@ -44,11 +43,8 @@
 #define DRAIN_READS 16
 #define OPENING_NS 100000 /* for handshakes in a round; the last step that began may take a millisecond */
 
-enum {
-    TAG_WAKE = MQ_LISTENERS_MAX,
-    TAG_CALL,
-    TAG_OPENING
-}; /* below 2^32, so never a connection's handle, whose generation is odd */
+/* Below 2^32, so never a connection's handle, whose generation is odd. */
+enum { TAG_WAKE = MQ_LISTENERS_MAX, TAG_CALL, TAG_OPENING };
 
 void mq_clock_read(mq_engine *engine)
 {
@@ -354,6 +350,21 @@ static void receive(mq_loop *loop, mq_connection *connection)
     mq_layers_used(loop, connection);
 }
 
+static bool may_read(const mq_engine *engine, const mq_connection *connection)
+{
+    return connection->stop == MQ_RUN && !connection->is_ready && !engine->journal.full &&
+           (!mq_events_full(engine) || connection->version != 0);
+}
+
+void mq_loop_read_first(mq_loop *loop, mq_connection *connection)
+{
+    uint32_t part = loop->engine->read_bytes;
+    loop->engine->read_bytes = 0; /* the least: a batch of new connections has the round of one socket */
+    if (may_read(loop->engine, connection))
+        receive(loop, connection);
+    loop->engine->read_bytes = part;
+}
+
 static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t events)
 {
     if (connection->lingers) {
@@ -372,13 +383,11 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
     if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
         return;
     bool has_left = events & (EPOLLHUP | EPOLLERR);
-    const mq_engine *engine = loop->engine;
-    bool may_queue_event = !mq_events_full(engine) || connection->version != 0;
-    if (connection->stop == MQ_RUN && !connection->is_ready && may_queue_event && !engine->journal.full)
+    if (may_read(loop->engine, connection))
         receive(loop, connection);
     else if (has_left && connection->stop == MQ_STOP_OUT)
         mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);
-    else if (connection->stop != MQ_RUN || engine->journal.full)
+    else if (connection->stop != MQ_RUN || loop->engine->journal.full)
         pause_reading(loop, connection, has_left);
 }
 

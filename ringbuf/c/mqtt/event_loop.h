@@ -31,6 +31,9 @@ int mq_loop_set_interest(int epoll, int operation, int fd, uint32_t interest, ui
 /* Act on the flags of a connection's layers after a call or a change of them. */
 void mq_layers_used(mq_loop *loop, mq_connection *connection);
 
+/* Read a new connection without layers before epoll watches it: CONNECT has often come already. */
+void mq_loop_read_first(mq_loop *loop, mq_connection *connection);
+
 /* linger.c */
 /* Close the output of a closing connection, after its last byte, and wait for the peer's end. */
 void mq_linger_begin(mq_loop *loop, mq_connection *connection);

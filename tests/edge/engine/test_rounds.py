@@ -15,6 +15,7 @@ from edge.broker.sliced_work import Steps, at_once
 from edge.engine.engine import CloseCause, counters_of, limits_of
 from edge.engine.loop import Loop
 from edge.mqtt import (
+    ConnAck,
     Connect,
     Disconnect,
     Packet,
@@ -230,3 +231,43 @@ def test_clients_beyond_connections_max_are_refused_in_one_round() -> None:
             there.turn()  # with other work, the loop is awake more often than it refuses
             time.sleep(0.001)
         assert refused == len(waiting)
+
+
+def test_a_connect_that_came_with_its_connection_is_read_in_the_round_that_accepts_it() -> None:
+    """Otherwise epoll reports each new client once more."""
+    with rounds() as it, it.knock() as client:
+        client.sendall(encode(Connect("early", keep_alive_s=0)))
+        client.setblocking(False)
+        it.turn()
+        it.turn()
+        assert received(client) == encode(ConnAck())
+
+
+def test_a_connect_that_comes_after_its_connection_is_answered() -> None:
+    """The first read finds nothing."""
+    with rounds() as it, it.knock() as client:
+        it.turn()
+        client.sendall(encode(Connect("late", keep_alive_s=0)))
+        client.setblocking(False)
+        it.turn_until({client: b""}, len(encode(ConnAck())))
+
+
+def test_new_clients_that_send_much_at_once_are_read_in_small_parts() -> None:
+    """Without the bound one round reads 4 MB of clients that are not yet known."""
+    with rounds() as it, ExitStack() as down:
+        crowd = [down.enter_context(it.knock()) for _ in range(32)]
+        for number, client in enumerate(crowd):
+            client.setblocking(False)
+            client.send(encode(Connect(f"greedy-{number}", keep_alive_s=0)) + bytes(128 * 1024))
+        it.turn()
+        assert 0 < int(it.counters.bytes_in) <= MIB
+
+
+def test_a_client_whose_first_packet_is_wrong_is_closed() -> None:
+    """Its first bytes are read before epoll watches it."""
+    with rounds() as it, it.knock() as client:
+        client.sendall(encode(Publish("before", b"CONNECT")))
+        for _ in range(4):
+            it.turn()
+        assert client.recv(1) == b""
+        assert it.counters.connections == 0
