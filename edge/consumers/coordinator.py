@@ -7,9 +7,10 @@ append, and synced once if a ring's durability requires that before an answer.
 
     receive() ... receive() -> turn() -> outbox
 
-Bounds: one fetch waits for each member. Reads of the log and publishes under way are limited in number and
-bytes, searches of a first record in number, of each peer and of all (quota.py). Records wait until a peer has
-read its earlier answers (outbox.py).
+Bounds: one fetch waits for each member, and members are limited in number, of each peer and of all. A fetch
+that found nothing is tried again after a change in its group. Reads of the log and publishes under way are
+limited in number and bytes, searches of a first record in number, of each peer and of all (quota.py). Records
+wait until a peer has read its earlier answers (outbox.py).
 Everything else is answered in its turn. An error of one request, fetch or partition affects only that one.
 """
 
@@ -84,6 +85,7 @@ IDLE_S = 1.0
 PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES = 256, 64, 64 << 20
 SINKS_MAX = 1_024
 FLUSH_RETRY_S = 1.0
+MEMBERS_MAX, MEMBERS_EACH = 4_096, 64  # of all groups
 
 Frames = Sequence[bytes]
 
@@ -97,6 +99,12 @@ class _WaitingRequest:
     group: ConsumerGroup
     member: Member
     until_s: float
+    look_s: float = 0.0  # time at which it may find records, if nothing changes in its group
+    changes: int = -1  # of the group when it found nothing
+
+    def may_find(self, now_s: float) -> bool:
+        """False: it found nothing, and would find nothing now."""
+        return self.changes != self.group.changes or now_s >= min(self.look_s, self.until_s)
 
 
 @dataclass(slots=True)
@@ -152,10 +160,11 @@ class Coordinator:
             self._refuse,
         )
         self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
+        hint = "use further connections, or stop some members"
+        self._members = Quota("members", MEMBERS_MAX, MEMBERS_EACH, 0, hint)
         self._publishing_to: dict[str, Quota] = {}  # by stream with sinks to wait for
         self._sinks_of = sinks_of
         self._more = False  # records wait to be examined
-        self._due_s = math.inf  # time at which a record of a replay becomes due
         self._next_expiry_s = 0.0
         self._sync_s = math.inf  # time of the next sync
         self._flush_retry_s = 0.0
@@ -237,13 +246,15 @@ class Coordinator:
         """Do the work that is due. Returns the seconds until more may be due."""
         now_s = self._clock()
         self._groups.clear()
-        self._more, self._due_s = False, math.inf
+        self._more = False
         self._log_reads.run()
         self._search_thread.run()
         also_s = min((look() for look in self.also), default=IDLE_S)
         if now_s >= self._next_expiry_s:
             self._expire_all(now_s)
         for waiting in sorted(self._fetches.values(), key=lambda fetch: -fetch.member.priority):
+            if not waiting.may_find(now_s):
+                continue
             with self._contained(waiting.peer, waiting.request.id, "fetch"):
                 self._try(waiting, now_s)
         self._reads.run(now_s)
@@ -261,15 +272,19 @@ class Coordinator:
         for member in group.expire(now_s):
             self.counts["members_lost"] += 1
             self._fetches.pop(member.id, None)
+            self._members.give(member.peer, 0)
+            group.changes += 1
         for partition in group.partitions.values():
             partition.tracker.expire(now_s)
+            group.changes += partition.may_change
         group.complete_moves()
 
     def _pause_s(self, now_s: float) -> float:
         if self._more and self._fetches:
             return 0.0
-        until_s = min((fetch.until_s for fetch in self._fetches.values()), default=now_s + IDLE_S)
-        until_s = min(until_s, self._reads.until_s(), self._due_s)
+        fetches = self._fetches.values()
+        until_s = min((min(it.until_s, it.look_s) for it in fetches), default=now_s + IDLE_S)
+        until_s = min(until_s, self._reads.until_s())
         if any(group.members for group in self.registry.groups.values()) or self._publishing:
             until_s = min(until_s, self._next_expiry_s)
         sync_s = max(self._sync_s, self._flush_retry_s) if self.registry.store.broken else self._sync_s
@@ -353,6 +368,7 @@ class Coordinator:
                 self._admin.set(request)
                 if (group := self.registry.groups.get(request.group)) is not None:
                     group.replay.until_ns(group.partitions.values(), self._clock())  # a new speed counts now
+                    group.changes += 1
                 self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
             case Forget():
                 self._admin.forget(request.group)
@@ -365,7 +381,9 @@ class Coordinator:
                 if isinstance(found, NotDone):
                     raise found
                 answer = (
-                    self._join(request, found) if isinstance(request, Join) else self._reset(request, found)
+                    self._join(peer, request, found)
+                    if isinstance(request, Join)
+                    else self._reset(request, found)
                 )
                 self._waiting_answers.append(_WaitingAnswer(peer, answer))
             except NotDone as error:
@@ -379,18 +397,26 @@ class Coordinator:
         self._admin.reset(request.group, places)
         return Done(request.id)
 
-    def _join(self, request: Join, starts: FoundPlaces) -> Answer:
+    def _join(self, peer: bytes, request: Join, starts: FoundPlaces) -> Answer:
         known = self.registry.groups.get(request.group)
         members = list(known.members.values()) if known is not None else []
         replaced = [member for member in members if request.instance and member.instance == request.instance]
         if len(members) - len(replaced) >= self.registry.settings.members_max:
             text = f"group {request.group} has {len(members)} members, as many as members_max allows"
             raise NotDone(text, "full", "stop some, or raise consumers.members_max")
-        group = self.registry.open(
-            request, starts
-        )  # changes settings of the group, so it follows all refusals
+        counts_for = replaced[0].peer if replaced else peer
+        if not replaced:
+            self._members.take(peer, 0)
+        try:
+            group = self.registry.open(request, starts)  # changes settings, so it follows all refusals
+        except NotDone:
+            if not replaced:
+                self._members.give(peer, 0)
+            raise
         for earlier in replaced:
             self._end(group, earlier)
+        if replaced:
+            self._members.take(counts_for, 0)  # the place that _end() has given back
         now_s, session_s = self._clock(), request.session_ms / 1000
         member = Member(
             os.urandom(8).hex(),
@@ -398,10 +424,12 @@ class Coordinator:
             request.instance,
             session_s,
             now_s + session_s,
+            counts_for,
             request.in_flight_max,
             request.priority,
         )
         group.join(member)
+        group.changes += 1
         return Joined(
             request.id,
             member.id,
@@ -428,6 +456,8 @@ class Coordinator:
         if waiting is not None:
             self._answer(waiting.peer, Fetched(waiting.request.id, group.generation))
         group.leave(member.id, self._clock(), "its consumer left", died=False)
+        group.changes += 1
+        self._members.give(member.peer, 0)
 
     def _member(self, name: str, member_id: str) -> tuple[ConsumerGroup, Member]:
         group = self.registry.groups.get(name)
@@ -453,12 +483,16 @@ class Coordinator:
         room = min(request.max_bytes, self.outbox.room(waiting.peer))
         taken = self._fetch_reader.take(group, waiting.member, room, request.max_records, now_s)
         self._more |= taken.more
-        self._due_s = min(self._due_s, taken.due_s)
         if taken.batches or now_s >= waiting.until_s:
             fetched = Fetched(request.id, group.generation, tuple(taken.batches))
             self._answer(waiting.peer, fetched, taken.frames)
-        else:
-            self._fetches[waiting.member.id] = waiting
+            return
+        waiting.changes, waiting.look_s = group.changes, taken.due_s
+        if taken.more:
+            waiting.look_s = now_s
+        elif not room:
+            waiting.look_s = now_s + EXPIRY_CHECK_S
+        self._fetches[waiting.member.id] = waiting
 
     # ---- acknowledgements ----
 
@@ -475,6 +509,7 @@ class Coordinator:
         except TooManyRuns:
             text = f"what is refused of this {type(request).__name__.lower()} is more than {RUNS_MAX} runs"
             raise NotDone(text, "refused", "send fewer offsets in one request") from None
+        group.changes += 1
         if group.ordered and partition.successor is not None:
             group.complete_moves()
         return Acked(request.id, *verdict)

@@ -137,6 +137,7 @@ class DeadLetterPublisher:
         span: Span,
         records: RingRecords | OSError | None,
     ) -> None:
+        group.changes += 1
         if isinstance(records, OSError):
             partition.publishing_dead_letters, partition.retry_s = False, self._clock() + RETRY_S
             return
@@ -167,7 +168,7 @@ class DeadLetterPublisher:
                 group=group.name, ring=partition.ring, offset=first, records=len(letters), cause=span.cause
             ),
         )
-        self._outlet(letters, partial(self._done, partition, first, end))
+        self._outlet(letters, partial(self._done, group, partition, first, end))
 
     def _letter(
         self, group: ConsumerGroup, partition: GroupPartition, span: Span, record: Record
@@ -192,8 +193,11 @@ class DeadLetterPublisher:
             prefix + topic, bytes(record), record.flags & FLAG_QOS, properties=properties, expires=expires
         )
 
-    def _done(self, partition: GroupPartition, first: int, end: int, fates: list[Fate]) -> None:
+    def _done(
+        self, group: ConsumerGroup, partition: GroupPartition, first: int, end: int, fates: list[Fate]
+    ) -> None:
         partition.publishing_dead_letters = False
+        group.changes += 1
         if "full" in fates:  # repeating stored ones is better than losing one
             partition.retry_s = self._clock() + RETRY_S
             return

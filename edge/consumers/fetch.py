@@ -119,8 +119,9 @@ class FetchReader:
                     break
             else:
                 taken.more = True
-        if until_ns == NOTHING_NS:
-            taken.more |= group.replay.until_ns(group.partitions.values(), now_s) != NOTHING_NS
+        if until_ns == NOTHING_NS != group.replay.until_ns(group.partitions.values(), now_s):
+            taken.more = True
+            group.changes += 1  # for the other members
         return taken
 
     def _step(
@@ -136,7 +137,7 @@ class FetchReader:
         offer = tracker.offer(now_s)
         if offer is None or (offer.end is None and not self._is_due(group, partition, taken, now_s)):
             return False
-        records = self._look(partition, offer, min(taken.bytes_left, taken.read_max_bytes))
+        records = self._look(group, partition, offer, min(taken.bytes_left, taken.read_max_bytes))
         if records is None:
             return False
         if records is NOTHING:
@@ -212,24 +213,29 @@ class FetchReader:
         return not partition.tracker.spans and self._registry.next_epoch(group, partition)
 
     def _look(
-        self, partition: GroupPartition, offer: Offer, limit_bytes: int
+        self, group: ConsumerGroup, partition: GroupPartition, offer: Offer, limit_bytes: int
     ) -> RingRecords | Overwritten | Literal[_Over.NOTHING] | None:
         """Records of an offer that exist now. None: not yet."""
         source = self._registry.rings[partition.ring].source
         if partition.epoch != source.epoch:
-            return self._look_in_log(partition, source, offer, limit_bytes)
+            return self._look_in_log(group, partition, source, offer, limit_bytes)
         records = source.read(offer.first, limit_bytes, offer.limit)
         if records is None:
             partition.idle = offer.end is None
         if not isinstance(records, Overwritten):
             return records
-        logged = self._look_in_log(partition, source, offer, limit_bytes)
+        logged = self._look_in_log(group, partition, source, offer, limit_bytes)
         if logged is None or (logged is not NOTHING and logged.offset < records.nearest):
             return logged
         return records
 
     def _look_in_log(
-        self, partition: GroupPartition, source: RingSource, offer: Offer, limit_bytes: int
+        self,
+        group: ConsumerGroup,
+        partition: GroupPartition,
+        source: RingSource,
+        offer: Offer,
+        limit_bytes: int,
     ) -> RingRecords | Literal[_Over.NOTHING] | None:
         """Records that the log has for the offer. None: the read is under way."""
         if source.log is None:
@@ -241,17 +247,23 @@ class FetchReader:
             if answer.records.count <= offer.limit:
                 return answer.records
         partition.reading = True
-        take = partial(self._read, partition, partition.epoch, offer.first)
+        take = partial(self._read, group, partition, partition.epoch, offer.first)
         limit_bytes = min(limit_bytes, COLD_MAX_BYTES)
         read = partial(source.read_log, partition.epoch, offer.first, limit_bytes, offer.limit)
         self._log_reads.submit(read, take)
         return None
 
     def _read(
-        self, partition: GroupPartition, epoch: int, offset: int, records: RingRecords | OSError | None
+        self,
+        group: ConsumerGroup,
+        partition: GroupPartition,
+        epoch: int,
+        offset: int,
+        records: RingRecords | OSError | None,
     ) -> None:
         """Handle the answer of the log."""
         partition.reading = False
+        group.changes += 1
         if isinstance(records, OSError):
             reason = records.strerror
             log.warning("log not readable, a consumer waits %s", pairs(ring=partition.ring, reason=reason))

@@ -51,3 +51,8 @@ class GroupPartition:
         if known is None or (known.epoch, known.offset) != (self.epoch, self.tracker.next):
             return None
         return known.timestamp_ns
+
+    @property
+    def may_change(self) -> bool:
+        """True if time may bring records: leases or back-offs end, or a failed read is repeated."""
+        return self.retry_s > 0.0 or bool(self.tracker.spans)

@@ -34,6 +34,7 @@ class Member:
     instance: str  # chosen by the client: a join with the same one replaces the earlier member
     session_s: float
     deadline_s: float
+    peer: bytes  # connection whose quota it counts in
     in_flight_max: int = 0  # records; 0: no limit
     priority: int = 0
 
@@ -51,6 +52,7 @@ class ConsumerGroup:
     members: dict[str, Member] = field(default_factory=dict)
     partitions: dict[str, GroupPartition] = field(default_factory=dict)
     turn: int = 0  # number of the partition that is checked first
+    changes: int = 0  # events after which a fetch that found nothing may find records
     replay: GroupReplay = field(default_factory=GroupReplay)
 
     @property

@@ -1,4 +1,4 @@
-"""Quota: a limit on requests under way, of all peers and of each one."""
+"""Quota: a limit on requests under way, or members, of all peers and of each one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ __all__ = ["Quota"]
 
 class Quota:
     """Limits: `total` of all peers, `each` of one, `total_bytes` of all. `noun` names the
-    requests in errors.
+    requests in errors, and `hint` has the remedy.
     """
 
-    def __init__(self, noun: str, total: int, each: int, total_bytes: int) -> None:
+    def __init__(
+        self,
+        noun: str,
+        total: int,
+        each: int,
+        total_bytes: int,
+        hint: str = "wait for some answers, then repeat the request",
+    ) -> None:
         self.bytes = 0
         self._what = noun
+        self._hint = hint
         self._limits = (total, each, total_bytes)
         self._of: Counter[bytes] = Counter()
 
@@ -32,11 +40,7 @@ class Quota:
         total, each, total_bytes = self._limits
         error = f"{self._of[peer]} {self._what} of this client and {len(self)} of all are under way"
         if self._of[peer] >= each or len(self) >= total:
-            raise NotDone(
-                f"{error} (allowed: {each} and {total})",
-                "full",
-                "wait for some answers, then repeat the request",
-            )
+            raise NotDone(f"{error} (allowed: {each} and {total})", "full", self._hint)
         if self.bytes and self.bytes + size > total_bytes:
             text = f"{error}, with {self.bytes} bytes; {size} more exceed the limit of {total_bytes}"
             raise NotDone(text, "full", "repeat the request later")

@@ -104,7 +104,7 @@ class GroupRegistry:
         self.rings: dict[str, RingEntry] = {}
         self.groups: dict[str, ConsumerGroup] = {}  # groups in use
         self._wall_ns = wall_ns
-        self._by_ring: dict[str, list[GroupPartition]] = {}
+        self._by_ring: dict[str, list[tuple[ConsumerGroup, GroupPartition]]] = {}
 
     # ---- rings ----
 
@@ -117,8 +117,9 @@ class GroupRegistry:
 
     def rang(self, ring: str) -> None:
         """Report that a ring has new records."""
-        for partition in self._by_ring.get(ring, ()):
+        for group, partition in self._by_ring.get(ring, ()):
             partition.idle = False
+            group.changes += 1
 
     def entries_for(self, filters: Iterable[str]) -> list[RingEntry]:
         """Rings that may hold records for some filters."""
@@ -181,9 +182,10 @@ class GroupRegistry:
 
     def unload(self, name: str) -> None:
         """Take a group out of use; its stored state stays."""
-        group = self.groups.pop(name, None)
-        for partition in group.partitions.values() if group is not None else ():
-            self._by_ring[partition.ring].remove(partition)
+        if (group := self.groups.pop(name, None)) is None:
+            return
+        for partition in group.partitions.values():
+            self._by_ring[partition.ring].remove((group, partition))
 
     def partitions(self) -> Iterator[tuple[ConsumerGroup, GroupPartition]]:
         """Partitions of all groups in use."""
@@ -253,8 +255,9 @@ class GroupRegistry:
         tried = _there(place, entry.source)
         tracker = AckTracker(place.floor, group.rules, place.done, tried)
         partition = GroupPartition(ring, place.epoch, tracker)
-        self._by_ring.setdefault(ring, []).append(partition)
+        self._by_ring.setdefault(ring, []).append((group, partition))
         group.add(partition)
+        group.changes += 1
 
 
 def _is_same(known: GroupState | None, join: Join) -> bool:

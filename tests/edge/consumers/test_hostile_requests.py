@@ -27,6 +27,7 @@ from edge.consumers.protocol import (
     Heartbeat,
     Join,
     Joined,
+    Leave,
     Letter,
     Nack,
     Publish,
@@ -269,6 +270,74 @@ def test_the_filters_of_one_group_are_bounded_in_bytes(desk):
 def test_an_answer_does_not_repeat_a_megabyte_of_the_request(desk):
     desk.coordinator.receive(b"peer", encode({"op": "join", "id": 1, "version": "x" * 900_000}))
     assert desk.coordinator.outbox.unread(b"peer") < 1_000
+
+
+def join(desk: Desk, peer: bytes, group: str = "g", **named: Any) -> Any:
+    """The answer to a join of that connection."""
+    desk.coordinator.receive(peer, encode(Join(77, VERSION, group, ("a/#",), **named)))
+    desk.turn()
+    return desk.answer_to(77)
+
+
+def test_one_client_cannot_take_all_places_of_members(desk, monkeypatch):
+    answers = [join(desk, b"greedy", f"g{number}") for number in range(100)]
+    refused = [it for it in answers if isinstance(it, Failed)]
+    assert len(refused) == 100 - coordinator.MEMBERS_EACH
+    assert {it.code for it in refused} == {"full"}
+    assert "64 members of this client" in refused[0].error
+    assert desk.coordinator.counts["full"] == len(refused)
+    assert "g99" not in desk.coordinator.registry.store.groups
+    works(desk)
+    desk.ask(Leave, object, "g0", answers[0].member)
+    assert isinstance(join(desk, b"greedy"), Joined), "a member that leaves makes room"
+    desk.turn(11.0)
+    desk.turn(1.0)
+    assert isinstance(join(desk, b"greedy"), Joined), "so does one that was silent"
+    assert len(desk.coordinator._members) == 1
+
+
+def test_all_members_together_are_limited_and_a_member_comes_back_when_there_is_no_room(desk, monkeypatch):
+    monkeypatch.setattr(coordinator, "MEMBERS_MAX", 3)
+    desk.end()
+    desk.start()
+    for number in range(3):
+        assert isinstance(join(desk, b"%d" % number, instance=str(number)), Joined)
+    assert isinstance(join(desk, b"3"), Failed)
+    assert isinstance(join(desk, b"new connection", instance="0"), Joined)
+    assert len(desk.coordinator._members) == 3
+    desk.ask(Join, Failed, "g", ("a/#",), "queue", instance="1")
+    desk.turn(11.0)
+    desk.turn(1.0)
+    assert len(desk.coordinator._members) == 0
+
+
+def test_fetches_that_wait_cost_nothing_until_something_changes_in_their_group(desk, monkeypatch):
+    looks: list[str] = []
+    take = desk.coordinator._fetch_reader.take
+
+    def counted(group: Any, *rest: Any) -> Any:
+        looks.append(group.name)
+        return take(group, *rest)
+
+    monkeypatch.setattr(desk.coordinator._fetch_reader, "take", counted)
+    for number in range(300):
+        joined = join(desk, b"%d" % (number // 50), f"g{number // 50}", mode="queue")
+        request = Fetch(number, VERSION, f"g{number // 50}", joined.member, max_wait_ms=60_000)
+        desk.coordinator.receive(b"%d" % (number // 50), encode(request))
+    desk.turn()
+    looks.clear()
+    for _ in range(50):
+        desk.ask(Rings, object, ("a/#",))
+        desk.now_s += 0.1
+    assert looks == []
+    desk.publish("x")
+    desk.turn()
+    assert len(looks) == 300
+    assert sum(isinstance(answer, Fetched) and len(answer.batches) == 1 for answer in all_answers(desk)) == 6
+
+
+def all_answers(desk: Desk) -> list[Any]:
+    return [PROTOCOL.decode_answer(frames[0]) for _, frames in desk.coordinator.outbox]
 
 
 # ---- anything at all ----
