@@ -21,9 +21,9 @@ others.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
@@ -258,7 +258,7 @@ class AckTracker:
     # ---- results ----
 
     def ack(
-        self, runs: Iterable[Run], member: str, *, author: str = "", accept_done: bool = False
+        self, runs: Sequence[Run], member: str, *, author: str = "", accept_done: bool = False
     ) -> Verdict:
         """Acknowledge the records of each run for `member`.
 
@@ -284,24 +284,25 @@ class AckTracker:
         self._trim()
         return verdict
 
-    def returnable(self, runs: Iterable[Run], member: str) -> Verdict:
+    def returnable(self, runs: Sequence[Run], member: str) -> Verdict:
         """Verdict on the records that `member` has and may give back. Raises TooManyRuns."""
         requested, outside = self._known_part(runs)
         returnable = self._spans_of(requested, lambda span: span.member == member)
         return _verdict(returnable, requested - returnable - self._history.passed, outside)
 
-    def _known_part(self, runs: Iterable[Run]) -> tuple[BitMap64, list[Run]]:
+    def _known_part(self, runs: Sequence[Run]) -> tuple[BitMap64, list[Run]]:
         """Known offsets of these runs, and the runs outside of the known part."""
-        requested, outside, low = BitMap64(), [], min(self._history.first, self.next)
-        for offset, count in runs:
+        low = min(self._history.first, self.next)
+        behind = bisect_left(runs, (self.next,))
+        requested, outside = BitMap64(), list(runs[behind:])
+        for offset, count in runs[:behind]:
             end = offset + count
-            first, stop = max(offset, low), min(end, self.next)
             if offset < low:
                 outside.append((offset, min(end, low) - offset))
-            if first < stop:
-                requested.add_range(first, stop)
             if end > self.next:
-                outside.append((max(offset, self.next), end - max(offset, self.next)))
+                outside.append((self.next, end - self.next))
+            if end > low:
+                requested.add_range(max(offset, low), min(end, self.next))
         return requested, outside
 
     def _spans_of(self, requested: BitMap64, is_meant: Callable[[Span], bool]) -> BitMap64:

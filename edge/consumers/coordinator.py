@@ -578,11 +578,14 @@ def _give_all(quotas: Iterable[Quota], peer: bytes, size: int) -> None:
 def disjoint(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same offsets as ascending runs that do not touch, so that each span is examined once."""
     joined: list[tuple[int, int]] = []
+    first = last = -1  # the last run of `joined` ends at `last`
     for offset, count in sorted(runs):
-        if joined and offset <= (end := sum(joined[-1])):
-            joined[-1] = (joined[-1][0], max(end, offset + count) - joined[-1][0])
-        else:
+        if offset > last:
+            first, last = offset, offset + count
             joined.append((offset, count))
+        elif offset + count > last:
+            last = offset + count
+            joined[-1] = (first, last - first)
     return joined
 
 

@@ -121,7 +121,8 @@ class Join(RequestMessage, frozen=True):
     earlier member. `settings`: delivery settings of the group; a value other than that of another member is
     refused. `in_flight_max`: most records that the member has without an acknowledgement; fetches wait
     meanwhile; 0: no limit. `priority`: in an ordered group the members with the highest one share the
-    partitions; in a queue the waiting fetch with the highest one is first.
+    partitions; in a queue the waiting fetch with the highest one is first. One connection has at most 64
+    members, and all together have 4,096.
     """
 
     group: GroupName

@@ -42,6 +42,7 @@ FRAME_MAX_BYTES = 17 << 20  # a payload of 16 MiB, the maximum of the MQTT liste
 SEND_HIGH_WATER = 64
 RECEIVE_HIGH_WATER = 64
 MESSAGES_A_TURN = 256
+RECEIVE_S = 0.002  # of one turn; then answers are sent, and requests that wait take turns by peer
 UNREAD_MAX_MS = 30_000  # a peer that reads nothing for so long is disconnected
 TRACKED_MIN_BYTES = 4096  # shorter frames are copied, and not counted after ZeroMQ has them
 STATUS_S = 1.0
@@ -222,7 +223,8 @@ class ConsumersEndpoint:
             self._poll.add(reader, (entry.source.name, reader))
 
     def _receive(self) -> bool:
-        """Receive requests. True if there may be more."""
+        """Receive requests, of each peer in turn. True if there may be more."""
+        until_s = time.monotonic() + RECEIVE_S
         for _ in range(MESSAGES_A_TURN):
             try:
                 peer = self._socket.recv(zmq.NOBLOCK)
@@ -237,6 +239,8 @@ class ConsumersEndpoint:
                 if len(frames) <= LETTERS_MAX and size <= 2 * FRAME_MAX_BYTES:
                     frames.append(frame)
             self._coordinator.receive(peer, frames[0] if frames else b"", frames[1:])
+            if time.monotonic() >= until_s:
+                break
         return True
 
     def _send(self) -> None:

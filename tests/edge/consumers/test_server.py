@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import stat
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import zmq
@@ -164,6 +166,41 @@ def test_a_peer_that_reads_no_answers_loses_some_and_others_are_served(endpoint,
         ring.writer().publish(b"1", key="a/1")
         with consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
             assert records.read(20.0) is not None
+
+
+def test_answers_are_sent_between_requests_that_take_long(endpoint, monkeypatch):
+    monkeypatch.setattr(endpoint_module, "RECEIVE_S", 0.0)  # as if each request took longer
+    coordinator = endpoint._coordinator
+    events: list[str] = []
+    receive, turn = coordinator.receive, coordinator.turn
+    hangs, sent = threading.Event(), threading.Event()
+
+    def received(*request: Any) -> None:
+        events.append("request")
+        receive(*request)
+
+    def turned() -> Any:
+        events.append("turn")
+        return turn()
+
+    def hang() -> None:
+        hangs.set()
+        sent.wait(PATIENCE_S)
+
+    monkeypatch.setattr(coordinator, "receive", received)
+    monkeypatch.setattr(coordinator, "turn", turned)
+    endpoint.call(hang)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as busy:
+        busy.connect(endpoint.endpoint)
+        assert hangs.wait(PATIENCE_S)
+        for number in range(50):
+            busy.send(encode(Groups(number, VERSION)))
+        sent.set()
+        for _ in range(50):
+            assert busy.poll(int(PATIENCE_S * 1000))
+            busy.recv_multipart()
+    assert events.count("request") == 50
+    assert ("request", "request") not in set(itertools.pairwise(events))
 
 
 def test_off_loopback_only_those_with_a_key_of_ours_are_served(ring, tmp_path):
