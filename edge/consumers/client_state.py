@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.consumers.ack_result import Offsets, runs_of
-from edge.consumers.coordinator import NOT_BEFORE
 from edge.consumers.delivery_settings import NO_SETTINGS, DeliverySettings
 from edge.consumers.groups import Mode
 from edge.consumers.protocol import (
@@ -43,6 +42,7 @@ from edge.consumers.protocol import (
     Nack,
     RequestMessage,
 )
+from edge.consumers.publishes import NOT_BEFORE
 from edge.consumers.start_place import LATEST, StartPlace
 from edge.errors import Refused
 from edge.logging_setup import pairs

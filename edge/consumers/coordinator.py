@@ -28,7 +28,7 @@ from typing import Any
 from edge.config.schema import Durability
 from edge.consumers.ack_tracker import TooManyRuns, Verdict
 from edge.consumers.admin import GroupAdmin
-from edge.consumers.dead_letters import DeadLetterPublisher, Fate, Outgoing, Outlet
+from edge.consumers.dead_letters import DeadLetterPublisher, Outlet
 from edge.consumers.faults import Faults
 from edge.consumers.fetch import FetchReader
 from edge.consumers.group_partition import GroupPartition
@@ -55,11 +55,9 @@ from edge.consumers.protocol import (
     Join,
     Joined,
     Leave,
-    Letter,
     Nack,
     NotDone,
     Publish,
-    Published,
     Read,
     Request,
     Reset,
@@ -67,23 +65,18 @@ from edge.consumers.protocol import (
     Rings,
     SetGroup,
 )
+from edge.consumers.publishes import Publishes
 from edge.consumers.quota import Quota
 from edge.consumers.reads import PartitionReads
 from edge.consumers.registry import GroupRegistry, RingEntry
 from edge.consumers.searches import FoundPlaces, Searches
 from edge.consumers.start_place import StartPlace
-from edge.mqtt.errors import ProtocolError
-from edge.mqtt.properties import Properties, record_properties
 from edge.rpc.protocol import MalformedRequest, encode
 
-__all__ = ["NOT_BEFORE", "Coordinator"]
+__all__ = ["Coordinator"]
 
-NOT_BEFORE = "brim-not-before"  # user property of a record: ns since 1970, before which no consumer gets it
 EXPIRY_CHECK_S = 0.05  # between two checks for expired leases and sessions
 IDLE_S = 1.0
-# publishes that wait for the broker's thread or a log; and for the sinks of one stream, which may take hours
-PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES = 256, 64, 64 << 20
-SINKS_MAX = 1_024
 FLUSH_RETRY_S = 1.0
 MEMBERS_MAX, MEMBERS_EACH = 4_096, 64  # of all groups
 
@@ -138,7 +131,6 @@ class Coordinator:
         # called each turn; each returns the seconds until its next call is useful
         self.also: list[Callable[[], float]] = []
         self._clock = clock
-        self._outlet = outlet
         self._log_reads = LogReadThread("brim-consumers-log", wake, self._faults)
         self._search_thread = LogReadThread("brim-consumers-search", wake, self._faults)
         self._searches = Searches(self._search_thread)
@@ -159,11 +151,9 @@ class Coordinator:
             self._answer,
             self._refuse,
         )
-        self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
+        self._publishes = Publishes(outlet, sinks_of, self.counts, self._answer)
         hint = "use further connections, or stop some members"
         self._members = Quota("members", MEMBERS_MAX, MEMBERS_EACH, 0, hint)
-        self._publishing_to: dict[str, Quota] = {}  # by stream with sinks to wait for
-        self._sinks_of = sinks_of
         self._more = False  # records wait to be examined
         self._next_expiry_s = 0.0
         self._sync_s = math.inf  # time of the next sync
@@ -285,7 +275,7 @@ class Coordinator:
         fetches = self._fetches.values()
         until_s = min((min(it.until_s, it.look_s) for it in fetches), default=now_s + IDLE_S)
         until_s = min(until_s, self._reads.until_s())
-        if any(group.members for group in self.registry.groups.values()) or self._publishing:
+        if any(group.members for group in self.registry.groups.values()) or self._publishes:
             until_s = min(until_s, self._next_expiry_s)
         sync_s = max(self._sync_s, self._flush_retry_s) if self.registry.store.broken else self._sync_s
         return max(min(until_s, sync_s, now_s + IDLE_S) - now_s, 0.0)
@@ -349,7 +339,7 @@ class Coordinator:
             case Leave():
                 self._leave(peer, request)
             case Publish():
-                self._publish(peer, request, frames)
+                self._publishes.publish(peer, request, frames)
             case Read():
                 self._reads.read(peer, request)
             case Rings():
@@ -532,48 +522,6 @@ class Coordinator:
         tracker.give_back(runs, member.id, self._clock(), delay_s, request.cause, counts=request.counts)
         return verdict
 
-    # ---- publishes ----
-
-    def _publish(self, peer: bytes, request: Publish, frames: Frames) -> None:
-        if len(frames) != len(request.letters):
-            text = f"{len(request.letters)} letters and {len(frames)} payload frames"
-            raise NotDone(text, "malformed", "send one frame for each")
-        letters = zip(request.letters, frames, strict=True)
-        messages = [_outgoing(index, *letter) for index, letter in enumerate(letters)]
-        size = sum(len(message.payload) + len(message.properties) for message in messages)
-        quotas = self._quotas_of(messages)
-        for index, quota in enumerate(quotas):
-            try:
-                quota.take(peer, size)
-            except NotDone:
-                _give_all(quotas[:index], peer, size)
-                raise
-        self._outlet(messages, partial(self._published, quotas, peer, size, request.id))
-
-    def _quotas_of(self, messages: Iterable[Outgoing]) -> list[Quota]:
-        """Quotas that a publish counts in. Sinks that take nothing delay only publishers to their streams."""
-        streams = {self._sinks_of(message.topic) for message in messages} - {""}
-        for stream in streams - self._publishing_to.keys():
-            noun = f"publishes to stream {stream}"
-            self._publishing_to[stream] = Quota(noun, SINKS_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
-        return [self._publishing_to[stream] for stream in streams] or [self._publishing]
-
-    def _published(
-        self, quotas: Iterable[Quota], peer: bytes, size: int, number: int, fates: list[Fate]
-    ) -> None:
-        _give_all(quotas, peer, size)
-        full = tuple(index for index, fate in enumerate(fates) if fate == "full")
-        refused = tuple(index for index, fate in enumerate(fates) if fate == "refused")
-        stored = len(fates) - len(full) - len(refused)
-        self.counts["published"] += stored
-        self.counts["publish_dropped"] += len(fates) - stored
-        self._answer(peer, Published(number, stored, full, refused))
-
-
-def _give_all(quotas: Iterable[Quota], peer: bytes, size: int) -> None:
-    for quota in quotas:
-        quota.give(peer, size)
-
 
 def disjoint(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same offsets as ascending runs that do not touch, so that each span is examined once."""
@@ -587,17 +535,3 @@ def disjoint(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
             last = offset + count
             joined[-1] = (first, last - first)
     return joined
-
-
-def _outgoing(index: int, letter: Letter, payload: bytes) -> Outgoing:
-    """The message of letter number `index`. Raises NotDone for a user property that MQTT forbids."""
-    user = letter.user
-    if letter.not_before_ns is not None:
-        user = (*user, (NOT_BEFORE, str(letter.not_before_ns)))
-    try:
-        properties = record_properties(Properties(user=user)) if user else b""
-    except ProtocolError as error:
-        text = f"user property of letter {index}: {error.detail}"
-        hint = "shorten names and values to 65535 bytes of UTF-8 without U+0000"
-        raise NotDone(text, "refused", hint) from error
-    return Outgoing(letter.topic, payload, letter.qos, letter.retain, properties)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,19 +32,25 @@ if TYPE_CHECKING:
 
 __all__ = ["add_streams", "consumers_endpoint"]
 
+MESSAGES_A_CALL = 64  # of consumers, stored by one call on the broker's thread: then that serves MQTT
 DURABLE_POLL_S = 0.002  # between two checks if the log has synced the published messages
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Unconfirmed:
-    """Stored messages that a log has not synced, or sinks do not have yet."""
+@dataclass(slots=True, eq=False)
+class _Publish:
+    """Messages that are being stored, or that are stored and wait for a log to sync them, or for sinks."""
 
-    fates: list[Fate]
-    gates: list[tuple[str, int]]  # of each message: its ring and the offset behind it; "" if it does not wait
-    positions: dict[str, tuple[Ring, int]]  # by ring of durability "disk": the position that must be synced
-    offsets: dict[str, int]  # by ring of durability "upstream": the offset below which sinks must have all
-    until_s: float  # monotonic; from then on they are refused if the log accepts no records
+    messages: Sequence[Outgoing]
     tell: Callable[[list[Fate]], None]
+    fates: list[Fate] = field(default_factory=list)
+    # of each message: its ring and the offset behind it; "" if it does not wait
+    gates: list[tuple[str, int]] = field(default_factory=list)
+    # by ring of durability "disk": the position that must be synced
+    positions: dict[str, tuple[Ring, int]] = field(default_factory=dict)
+    # by ring of durability "upstream": the offset below which sinks must have all
+    offsets: dict[str, int] = field(default_factory=dict)
+    patience_ms: int = 0
+    until_s: float = 0.0  # monotonic; from then on they are refused if the log accepts no records
 
     def unsynced(self) -> set[str]:
         """Rings that are not synced so far."""
@@ -72,6 +80,9 @@ class BrokerOutlet:
     A message to a stream of durability "disk" is reported when the log has synced it. If the log accepts no
     records (`failure_of` a ring), it is refused after queue_timeout_ms, like publishers of MQTT. A message to
     a stream of durability "upstream" is reported when the sinks have it; it is refused if a sink loses it.
+
+    Messages are stored in the order of the calls, MESSAGES_A_CALL at once, so that many of them do not delay
+    MQTT clients.
     """
 
     def __init__(self, listener: Listener, streams: Streams, failure_of: Callable[[str], str]) -> None:
@@ -79,12 +90,15 @@ class BrokerOutlet:
         self._listener = listener
         self._streams = streams
         self._failure_of = failure_of
-        self._unconfirmed: list[_Unconfirmed] = []
+        self._publishes: deque[_Publish] = deque()  # not stored completely, oldest first
+        self._is_called = threading.Lock()  # held while a call on the broker's thread is due or runs
+        self._unconfirmed: list[_Publish] = []
         self._drained: dict[str, int] = {}  # by ring: the sinks have all records below this offset
 
     def __call__(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
         """See Outlet."""
-        self._listener.call(partial(self._publish, messages, done))
+        self._publishes.append(_Publish(messages, done))
+        self._call()
 
     def sinks_of(self, topic: str) -> str:
         """The stream of a topic if its messages are reported when the sinks have them, otherwise ""."""
@@ -121,39 +135,53 @@ class BrokerOutlet:
             batch.lose(ring, lost)
         self._drained[ring] = offset
 
-    def _publish(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
-        """Publish on the broker's thread. An exception refuses all, so that no caller waits forever."""
-        try:
-            self._publish_all(messages, done)
-        except Exception:
-            self.hand_over(partial(done, ["refused"] * len(messages)))
-            raise
+    def _call(self) -> None:
+        if self._is_called.acquire(blocking=False):
+            self._listener.call(self._publish_some)
 
-    def _publish_all(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
-        fates: list[Fate] = []
-        gates: list[tuple[str, int]] = []
-        positions: dict[str, tuple[Ring, int]] = {}
-        offsets: dict[str, int] = {}
-        patience_ms = 0
-        for message in messages:
-            fates.append(self._store(message))
-            if fates[-1] != "stored":
-                gates.append(("", 0))
+    def _publish_some(self) -> None:
+        """Store some messages, on the broker's thread. An exception refuses all of a publish, so that no
+        caller waits forever.
+        """
+        try:
+            room = MESSAGES_A_CALL
+            while room > 0 and self._publishes:
+                publish = self._publishes[0]
+                try:
+                    room -= self._store_messages(publish, room)
+                except Exception:
+                    self._publishes.popleft()
+                    self.hand_over(partial(publish.tell, ["refused"] * len(publish.messages)))
+                    raise
+                if len(publish.fates) == len(publish.messages):
+                    self._publishes.popleft()
+                    publish.until_s = time.monotonic() + publish.patience_ms / 1000
+                    self.hand_over(partial(self._unconfirmed.append, publish))
+        finally:
+            self._is_called.release()
+            if self._publishes:
+                self._call()
+
+    def _store_messages(self, publish: _Publish, count: int) -> int:
+        """Store the next `count` messages. Returns their number, at least 1."""
+        first = len(publish.fates)
+        for message in publish.messages[first : first + count]:
+            publish.fates.append(self._store(message))
+            if publish.fates[-1] != "stored":
+                publish.gates.append(("", 0))
                 continue
             stream, partition = self._stored_in(message.topic)
             if partition.durability.ack_gate is AckGate.NONE:
-                gates.append(("", 0))
+                publish.gates.append(("", 0))
                 continue
             # from the writer, because the ring's own values are updated once a batch
-            gates.append((partition.name, partition.writer.end_offset))
+            publish.gates.append((partition.name, partition.writer.end_offset))
             if partition.durability is Durability.UPSTREAM:
-                offsets[partition.name] = partition.writer.end_offset
+                publish.offsets[partition.name] = partition.writer.end_offset
             else:
-                positions[partition.name] = (partition.ring, partition.writer.end_position)
-                patience_ms = max(patience_ms, stream.queue_timeout_ms)
-        until_s = time.monotonic() + patience_ms / 1000
-        stored = _Unconfirmed(fates, gates, positions, offsets, until_s, done)
-        self.hand_over(partial(self._unconfirmed.append, stored))
+                publish.positions[partition.name] = (partition.ring, partition.writer.end_position)
+                publish.patience_ms = max(publish.patience_ms, stream.queue_timeout_ms)
+        return max(len(publish.fates) - first, 1)
 
     def _stored_in(self, topic: str) -> tuple[Stream, Partition]:
         """Stream and partition that store the messages of a topic now: a topic may not have moved to an added

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from edge.consumers.coordinator import NOT_BEFORE
 from edge.consumers.protocol import (
     VERSION,
     Ack,
@@ -34,6 +33,7 @@ from edge.consumers.protocol import (
     RingList,
     Rings,
 )
+from edge.consumers.publishes import NOT_BEFORE
 from edge.consumers.registry import GroupSettings
 from edge.mqtt.errors import Version
 from edge.mqtt.primitives import Body

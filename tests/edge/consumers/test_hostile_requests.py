@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from edge.consumers import ack_tracker, client_state, coordinator, outbox, quota
-from edge.consumers.coordinator import NOT_BEFORE
+from edge.consumers import ack_tracker, client_state, coordinator, outbox, publishes, quota
 from edge.consumers.protocol import (
     PROTOCOL,
     VERSION,
@@ -36,6 +35,7 @@ from edge.consumers.protocol import (
     Reset,
     Rings,
 )
+from edge.consumers.publishes import NOT_BEFORE
 from edge.consumers.registry import GroupSettings
 from edge.mqtt.properties import Properties, record_properties
 from edge.rpc.protocol import encode
@@ -191,7 +191,9 @@ def test_all_unread_answers_together_are_bounded(desk, monkeypatch):
 
 def test_one_client_cannot_take_all_places_of_publishers(desk, monkeypatch):
     waiting: list[Any] = []
-    monkeypatch.setattr(desk.coordinator, "_outlet", lambda messages, done: waiting.append((messages, done)))
+    monkeypatch.setattr(
+        desk.coordinator._publishes, "_outlet", lambda messages, done: waiting.append((messages, done))
+    )
     for number in range(1, 1001):
         request = Publish(number, VERSION, (Letter("a/1"),))
         desk.coordinator.receive(b"greedy", encode(request), [b"x"])
@@ -205,8 +207,12 @@ def test_one_client_cannot_take_all_places_of_publishers(desk, monkeypatch):
 
 def test_publishers_whose_sinks_take_nothing_delay_no_other_publishers(desk, monkeypatch):
     waiting: list[Any] = []
-    monkeypatch.setattr(desk.coordinator, "_outlet", lambda messages, done: waiting.append((messages, done)))
-    monkeypatch.setattr(desk.coordinator, "_sinks_of", lambda topic: topic.partition("/")[0].strip("a"))
+    monkeypatch.setattr(
+        desk.coordinator._publishes, "_outlet", lambda messages, done: waiting.append((messages, done))
+    )
+    monkeypatch.setattr(
+        desk.coordinator._publishes, "_sinks_of", lambda topic: topic.partition("/")[0].strip("a")
+    )
 
     def publish(peer: str, number: int, *topics: str) -> None:
         request = Publish(number, VERSION, tuple(map(Letter, topics)))
@@ -219,7 +225,7 @@ def test_publishers_whose_sinks_take_nothing_delay_no_other_publishers(desk, mon
 
     for number in range(2_000):  # of many clients
         publish(f"client-{number // 50}", number, "s/1")
-    assert len(waiting) == coordinator.SINKS_MAX
+    assert len(waiting) == publishes.SINKS_MAX
     assert not stored("s/1")
     assert not stored("a/1", "t/1", "s/1")
     assert stored("a/1")
@@ -228,13 +234,13 @@ def test_publishers_whose_sinks_take_nothing_delay_no_other_publishers(desk, mon
     for messages, done in waiting:
         done(["stored"] * len(messages))
     assert stored("t/1", "s/1")
-    assert not desk.coordinator._publishing
-    assert [len(it) for it in desk.coordinator._publishing_to.values()] == [1, 1]
+    assert not desk.coordinator._publishes
+    assert [len(it) for it in desk.coordinator._publishes._to_sinks.values()] == [1, 1]
 
 
 def test_payloads_on_their_way_to_the_broker_are_counted_in_bytes(desk, monkeypatch):
     waiting: list[Any] = []
-    monkeypatch.setattr(desk.coordinator, "_outlet", lambda messages, done: waiting.append(done))
+    monkeypatch.setattr(desk.coordinator._publishes, "_outlet", lambda messages, done: waiting.append(done))
     payload = bytes(16 << 20)
     for number in range(1, 33):
         request = Publish(number, VERSION, (Letter("a/1"),))

@@ -1,0 +1,79 @@
+"""Messages of consumers on the broker's thread: a few in one call, in order, each request with its answer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from edge.config.schema import Stream
+from edge.consumers.dead_letters import Fate, Outgoing
+from edge.server.consumers import MESSAGES_A_CALL, BrokerOutlet
+from tests.support.mqtt_bench import Bench
+
+
+class Thread:
+    """The outlet of a bench; the test runs the calls of the broker's thread."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.calls: deque[Callable[[], object]] = deque()
+        self.fates: list[list[Fate]] = []
+        listener = SimpleNamespace(broker=bench.broker, call=self.calls.append)
+        streams = SimpleNamespace(named=lambda _: (Stream(name="x", topics=("#",)), bench.partition))
+        self.outlet = BrokerOutlet(listener, streams, lambda _: "")  # type: ignore[arg-type]
+
+    def publish(self, *payloads: bytes, topic: str = "a/1") -> None:
+        self.outlet([Outgoing(topic, it) for it in payloads], self.fates.append)
+
+    def stored(self) -> list[bytes]:
+        with self.bench.partition.ring.reader(with_slot=False, start="oldest") as reader:
+            return [bytes(it) for it in reader.read_many(10_000)]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with Bench(by_rules=False) as bench:
+        yield bench
+
+
+def test_many_messages_are_stored_in_parts_and_in_order(bench: Bench) -> None:
+    thread = Thread(bench)
+    numbers = [b"%d" % number for number in range(3 * MESSAGES_A_CALL)]
+    thread.publish(*numbers[:-10])
+    thread.publish(*numbers[-10:])
+    counts = []
+    while thread.calls:
+        assert len(thread.calls) == 1, "MQTT clients are served between two of them"
+        thread.calls.popleft()()
+        counts.append(len(thread.stored()))
+    assert counts == [MESSAGES_A_CALL, 2 * MESSAGES_A_CALL, 3 * MESSAGES_A_CALL]
+    assert thread.stored() == numbers
+    thread.outlet.look()
+    assert thread.fates == [["stored"] * (len(numbers) - 10), ["stored"] * 10]
+
+
+def test_an_error_refuses_its_publish_and_the_others_are_stored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = Thread(bench)
+    store = thread.outlet._store
+
+    def broken(message: Outgoing) -> Fate:
+        if message.topic == "bad":
+            raise RuntimeError("a defect")
+        return store(message)
+
+    monkeypatch.setattr(thread.outlet, "_store", broken)
+    thread.publish(b"0")
+    thread.publish(b"x", b"y", topic="bad")
+    thread.publish(b"1")
+    with pytest.raises(RuntimeError):
+        thread.calls.popleft()()
+    thread.calls.popleft()()
+    thread.outlet.look()
+    assert thread.stored() == [b"0", b"1"]
+    assert thread.fates == [["refused"] * 2, ["stored"], ["stored"]]
+    assert not thread.calls
