@@ -82,11 +82,14 @@ class ConfigError(InvalidFile):
 
 
 class DirectoryBusy(EdgeError):
-    """Another broker runs on this directory. `pid` is its process, 0 if it is not known yet."""
+    """Another broker, backup or restore works on this directory.
 
-    def __init__(self, message: str, *, pid: int, hint: str = "") -> None:
+    `pid` is its process, 0 if it is not known yet; `verb` is "backup", "restore", or "" for a broker.
+    """
+
+    def __init__(self, message: str, *, pid: int, verb: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
-        self.pid = pid
+        self.pid, self.verb = pid, verb
 
 
 class PortTaken(EdgeError):

@@ -12,10 +12,12 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
 from edge.backup.manifest import BackupFile
+from persistence.files import OsFiles
 
 __all__ = ["checksum", "copy_database", "copy_file"]
 
@@ -36,7 +38,7 @@ def copy_file(
     target.parent.mkdir(parents=True, exist_ok=True)
     if links and limit is None and _linked(source, target):
         return _entry(target, name, advance)
-    with source.open("rb") as reader, target.open("xb") as writer:
+    with _opened(source) as reader, target.open("xb") as writer:
         os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o777)
         if _shares_blocks(reader, writer, limit):
             os.fsync(writer.fileno())
@@ -62,10 +64,15 @@ def copy_database(source: Path, root: Path, name: str, advance: Advance) -> Back
     return _entry(target, name, advance)
 
 
+def _opened(path: Path) -> BufferedReader:
+    """Open a regular file to read: a FIFO would wait for its writer. Raises OSError."""
+    return BufferedReader(FileIO(OsFiles().open(str(path))))
+
+
 def checksum(path: Path, advance: Advance) -> tuple[int, str]:
     """Size and SHA-256 of a file. Raises OSError."""
     digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with _opened(path) as file:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from edge.errors import EdgeError
-from persistence.durable_file import replace_file
+from persistence.durable_file import read_file, replace_file
 from persistence.files import OsFiles
 
 __all__ = ["MANIFEST_NAME", "BackupFile", "Manifest", "partial_of", "read_manifest", "write_manifest"]
@@ -62,7 +62,7 @@ def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of the backup in `directory`. Raises EdgeError if there is no complete backup."""
     path = directory / MANIFEST_NAME
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(read_file(OsFiles(), str(path)), type=Manifest)
     except OSError as error:
         hint = "name a directory that `brim backup` has made"
         partial = directory if directory.name.endswith(PARTIAL_SUFFIX) else partial_of(directory)

@@ -88,7 +88,7 @@ def _broker(arguments: argparse.Namespace) -> Iterator[tuple[BrokerFiles, Connec
     if not wanted.state_dir.is_dir():
         hint = "name the broker by --config, --state-dir, --runtime-dir or --instance"
         raise EdgeError(f"no broker runs, and {wanted.state_dir} does not exist", hint=hint)
-    with DirectoryLock(wanted.state_dir):
+    with DirectoryLock(wanted.state_dir, "backup"):
         yield BrokerFiles.of_config(wanted), None
 
 

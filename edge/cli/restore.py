@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     files = BrokerFiles.of_config(config)
     with ExitStack() as locks:
         make_directory(files.state_dir, "state_dir")
-        locks.enter_context(DirectoryLock(files.state_dir))
+        locks.enter_context(DirectoryLock(files.state_dir, "restore"))
         if (files.runtime_dir / LOCK_NAME).exists():  # a new one would belong to this user
-            locks.enter_context(DirectoryLock(files.runtime_dir))
+            locks.enter_context(DirectoryLock(files.runtime_dir, "restore"))
         check_empty(files)
         size = sum(file.bytes for file in manifest.files)
         with progress("restoring", size) as advance:

@@ -139,13 +139,13 @@ def _sync_name(path: Path) -> None:
 
 
 class DirectoryLock:
-    """Lock of a broker on `directory`, held from construction to close().
+    """Lock of a broker on `directory`, or of the verb `holder`, held from construction to close().
 
-    Raises DirectoryBusy, with the process of the other broker; EdgeError: a restore was interrupted, or the
-    lock is no regular file.
+    The lock file has the process and the verb of its holder.  Raises DirectoryBusy, with both; EdgeError: a
+    restore was interrupted, or the lock is no regular file.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, holder: str = "") -> None:
         self.directory = directory
         file = directory / LOCK_NAME
         self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -155,18 +155,14 @@ class DirectoryLock:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            pid = _first_number(os.read(self._fd, 32))
-            os.close(self._fd)
+            found = os.pread(self._fd, 32, 0)
+            self.close()
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
-            raise DirectoryBusy(
-                f"{directory} is in use by another broker (pid {pid or 'not yet known'})",
-                pid=pid,
-                hint="stop that one, or give this one its own runtime_dir and state_dir",
-            ) from error
-        with contextlib.suppress(OSError):  # a full disk: then a second broker cannot name this process
+            raise _busy(directory, found) from error
+        with contextlib.suppress(OSError):  # a full disk: then others get no name of this process
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+            os.pwrite(self._fd, f"{os.getpid()} {holder}\n".encode(), 0)
         if (directory / RESTORING_NAME).exists():
             self.close()
             hint = f"rm -r {directory} and the log directory, then brim restore again"
@@ -185,6 +181,14 @@ class DirectoryLock:
         self.close()
 
 
-def _first_number(data: bytes) -> int:
-    digits = data.split()[:1]
-    return int(digits[0]) if digits and digits[0].isdigit() else 0
+def _busy(directory: Path, found: bytes) -> DirectoryBusy:
+    """The error for the contents of a lock file."""
+    words = found.decode("ascii", "replace").split()
+    pid = int(words[0]) if words and words[0].isdecimal() else 0
+    verb = words[1] if words[1:] in (["backup"], ["restore"]) else ""
+    if verb:
+        text, hint = f"is in use by brim {verb}", "wait for its end, then try again"
+    else:
+        text = "is in use by another broker"
+        hint = "stop that one, or give this one its own runtime_dir and state_dir"
+    return DirectoryBusy(f"{directory} {text} (pid {pid or 'not yet known'})", pid=pid, verb=verb, hint=hint)

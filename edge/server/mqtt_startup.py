@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from edge.config.directories import DirectoryLock, make_directory
 from edge.config.schema import Config, Durability, Metrics
 from edge.config.schema import Listener as ListenerConfig
 from edge.engine.engine import engine_of, limits_of, set_limits
-from edge.errors import EdgeError
+from edge.errors import DirectoryBusy, EdgeError
 from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
 from edge.logging_setup import pairs
@@ -61,6 +62,9 @@ if TYPE_CHECKING:
 __all__ = ["MqttServer"]
 
 log = logging.getLogger(__name__)
+
+BACKUP_WAIT_MAX_S = 10.0  # a signal to stop waits so long, too
+BACKUP_POLL_S = 0.1
 
 SHOW_S, SHOW_LOOK_S = 5.0, 0.005
 
@@ -181,7 +185,7 @@ class MqttServer:
         for key in ("runtime_dir", "state_dir"):
             directory = getattr(self.config, key)
             make_directory(directory, key)
-            self.down.callback(DirectoryLock(directory).close)
+            self.down.callback(_locked_after_backup(directory).close)
 
     def _start_guard(self) -> None:
         auth = self.config.auth
@@ -451,6 +455,22 @@ class MqttServer:
 
     def _authorize_again(self) -> None:
         self.listener.broker.acl_changed(self.auth_backend.access)
+
+
+def _locked_after_backup(directory: Path) -> DirectoryLock:
+    """Lock a directory, after the end of a `brim backup` of the stopped broker. Raises DirectoryBusy."""
+    until = time.monotonic() + BACKUP_WAIT_MAX_S
+    may_warn = True
+    while True:
+        try:
+            return DirectoryLock(directory)
+        except DirectoryBusy as busy:
+            if busy.verb != "backup" or time.monotonic() > until:
+                raise
+            if may_warn:
+                log.warning("start waits for the end of brim backup %s", pairs(pid=busy.pid))
+            may_warn = False
+        time.sleep(BACKUP_POLL_S)
 
 
 def _lags(ring: Ring) -> bool:

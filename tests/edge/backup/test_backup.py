@@ -1,6 +1,7 @@
 """A backup of a broker that runs, or not, gives back its sessions, messages and log in empty directories."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -167,6 +168,20 @@ def test_damage_of_a_backup_is_found_and_not_restored(scene: Scene) -> None:
     assert f"{segment} is damaged" in error
     (scene.backup / "manifest.json").unlink()
     assert "is not a complete backup" in scene.brim("backup", scene.backup, "--verify")[2]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state/epochs"])
+def test_a_fifo_in_a_backup_is_damage_and_does_not_wait_for_its_writer(scene: Scene, name: str) -> None:
+    scene.publish(1)
+    scene.broker.stop()
+    assert scene.brim("backup", scene.backup)[0] == 0
+    (scene.backup / name).unlink()
+    os.mkfifo(scene.backup / name)
+    scene.lose_everything()
+    status, out, error = scene.brim("backup", scene.backup, "--verify")
+    assert (status in (1, 2), "not a regular file" in out + error) == (True, True)
+    status, _, error = scene.brim("restore", scene.backup)
+    assert (status, "not a regular file" in error) == (2, True)
 
 
 def test_nothing_is_overwritten(scene: Scene) -> None:

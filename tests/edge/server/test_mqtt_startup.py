@@ -1,8 +1,15 @@
-"""The core of a broker: clients are served before modules are imported that only other parts need."""
+"""The core of a broker: clients are served before modules are imported that only other parts need, and a
+start waits for a backup."""
 
 import subprocess
 import sys
+import time
 
+import pytest
+
+from edge.config.directories import DirectoryLock
+from edge.errors import DirectoryBusy
+from edge.server import mqtt_startup
 from tests.support.project import ROOT
 
 # Modules that the default configuration needs later, or not at all.
@@ -46,3 +53,17 @@ def test_the_first_client_is_served_before_modules_of_other_parts_are_imported(
     loaded = set(run.stdout.split())
     assert "edge.broker.connect" in loaded
     assert loaded.intersection(LATE.split()) == set()
+
+
+def test_a_start_waits_for_the_end_of_a_backup_of_the_stopped_broker(tmp_path, monkeypatch, caplog) -> None:
+    backup = DirectoryLock(tmp_path, "backup")
+    monkeypatch.setattr(time, "sleep", lambda _: backup.close())
+    mqtt_startup._locked_after_backup(tmp_path).close()
+    assert "start waits for the end of brim backup" in caplog.text
+
+
+@pytest.mark.parametrize(("holder", "named"), [("backup", "brim backup"), ("", "another broker")])
+def test_a_start_names_the_holder_of_its_directory(tmp_path, monkeypatch, holder: str, named: str) -> None:
+    monkeypatch.setattr(mqtt_startup, "BACKUP_WAIT_MAX_S", -1.0)
+    with DirectoryLock(tmp_path, holder), pytest.raises(DirectoryBusy, match=f"is in use by {named} \\(pid"):
+        mqtt_startup._locked_after_backup(tmp_path)
