@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edge.config.regular_file import require_regular
 from edge.errors import EdgeError, InvalidFile
 
 __all__ = ["AuthFileError", "PluginError", "text_of"]
@@ -23,6 +24,7 @@ class AuthFileError(InvalidFile):
 def text_of(file: Path, *, missing: str = "correct the path") -> str:
     """The text of a password or ACL file. Raises AuthFileError; `missing`: remedy for an absent file."""
     try:
+        require_regular(file)
         return file.read_text(encoding="utf-8")
     except OSError as error:
         remedy = missing if isinstance(error, FileNotFoundError) else _ACCESS_REMEDY

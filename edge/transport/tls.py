@@ -10,6 +10,7 @@ import ssl
 from pathlib import Path
 
 from edge.config.listener import Tls
+from edge.config.regular_file import require_regular
 from edge.engine.tls_context import TlsContext
 from edge.errors import EdgeError
 
@@ -46,6 +47,7 @@ def server_context(settings: Tls) -> ssl.SSLContext:
         required = settings.require_client_certificate
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
         try:
+            require_regular(settings.client_ca_file)
             context.load_verify_locations(settings.client_ca_file)
         except (OSError, ssl.SSLError) as error:
             raise EdgeError(
@@ -76,6 +78,7 @@ def _context(settings: Tls) -> TlsContext:
 def _load_key(context: ssl.SSLContext, settings: Tls) -> None:
     for key in ("certificate_file", "key_file"):
         try:
+            require_regular(getattr(settings, key))
             Path(getattr(settings, key)).read_bytes()
         except OSError as error:
             text = f"tls.{key} {getattr(settings, key)}: {error.strerror}"

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,21 @@ def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
     (tmp_path / "acl").write_text("topic readwrite open/#\n")
     with BrimProcess(runtime_directory, tmp_path, SETTINGS) as broker:
         yield broker
+
+
+@pytest.mark.parametrize("name", ["acl", "brim.toml"])
+def test_a_fifo_or_a_device_in_place_of_a_file_does_not_hold_reloads_up(
+    broker: BrimProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    file, kept = tmp_path / name, tmp_path / "kept"
+    file.rename(kept)
+    for make in (os.mkfifo, partial(os.symlink, "/dev/zero")):
+        make(file)
+        status, out, error = brim(capsys, broker, "reload")
+        assert (status != 0, "not a regular file" in out + error) == (True, True)
+        file.unlink()
+    kept.rename(file)
+    assert brim(capsys, broker, "reload")[0] == 0
 
 
 def test_a_reload_reports_files_and_settings_that_need_a_restart(
