@@ -11,7 +11,6 @@ from pathlib import Path
 
 from edge.config.directories import INSTANCE
 from edge.config.units import InvalidUnit, milliseconds_of, size_of
-from edge.consumers.replay_clock import SPEED_MAX, SPEED_MIN
 
 __all__ = [
     "at_least_one",
@@ -62,6 +61,8 @@ def positive(text: str) -> float:
 
 def speed(text: str) -> float:
     """A factor of the original speed of records."""
+    from edge.consumers.replay_clock import SPEED_MAX, SPEED_MIN  # not needed to serve the first client
+
     number = _number(text)
     if number is None or not SPEED_MIN <= number <= SPEED_MAX:
         limits = f"{SPEED_MIN:g} to {SPEED_MAX:,.0f}"
