@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ringbuf.errors import BrimError
 
-__all__ = ["GAP", "PACKAGES", "ErrorClass", "catalog", "code_of"]
+__all__ = ["GAP", "PACKAGES", "ErrorClass", "catalog", "code_of", "error_classes"]
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -46,29 +46,33 @@ def code_of(error: Exception) -> str:
 
 def catalog(name: str = "") -> dict[str, ErrorClass]:
     """Classes by name: the class of this name, or all classes if `name` is empty. Empty: no such class."""
-    texts = {path: path.read_text(encoding="utf-8") for path in _sources()}
-    trees = {path: ast.parse(text) for path, text in texts.items() if not name or name in text}
-    classes = {error.name: error for path, tree in trees.items() for error in _classes(path, tree)}
+    classes = error_classes()
     if name:
         classes = {name: classes[name]} if name in classes else {}
-    for tree in trees.values() if classes else ():
-        for function in ast.walk(tree):
+    for path in _sources("*.py") if classes else ():
+        text = path.read_text(encoding="utf-8")
+        if "hint=" not in text or name not in text:
+            continue
+        for function in ast.walk(ast.parse(text)):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 _read_messages(function, classes)
     return classes
 
 
-def _sources() -> Iterator[Path]:
+def error_classes() -> dict[str, ErrorClass]:
+    """All classes by name, without their messages, which take longer to read."""
+    return {error.name: error for path in _sources("errors.py") for error in _classes(path)}
+
+
+def _sources(pattern: str) -> Iterator[Path]:
     for package in PACKAGES:
-        yield from sorted((ROOT / package).rglob("*.py"))
+        yield from sorted((ROOT / package).rglob(pattern))
 
 
-def _classes(path: Path, tree: ast.Module) -> Iterator[ErrorClass]:
-    if path.name != "errors.py":
-        return
+def _classes(path: Path) -> Iterator[ErrorClass]:
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     known = set(_BUILT_IN)
-    for item in tree.body:
+    for item in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(item, ast.ImportFrom) and (item.module or "").endswith("errors"):
             known |= {name.name for name in item.names}
         if not isinstance(item, ast.ClassDef):

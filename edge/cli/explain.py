@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from edge.cli.error_catalog import ErrorClass, catalog
+from edge.cli.error_catalog import ErrorClass, catalog, error_classes
 from edge.errors import EdgeError
 
 __all__ = ["add_arguments", "run"]
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the meaning of the code, or all codes."""
-    errors = catalog(arguments.code)
+    errors = catalog(arguments.code) if arguments.code or arguments.json else error_classes()
     if not errors:
         raise EdgeError(f"unknown error code {arguments.code!r}", hint=_near(arguments.code))
     if arguments.json:
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _near(code: str) -> str:
     import difflib
 
-    names = {name.lower(): name for name in catalog()}
+    names = {name.lower(): name for name in error_classes()}
     near = difflib.get_close_matches(code.lower(), names, n=1)
     return f"did you mean `brim explain {names[near[0]]}`?" if near else "`brim explain` lists all"
 
