@@ -18,6 +18,8 @@ import pytest
 import zmq
 from hypothesis import settings
 
+from ringbuf import WakeupThread
+from tests.support.brim_process import BrimProcess
 from tests.support.directories import memory_directory
 from tests.support.leaks import Holdings, left_since
 from tests.support.mqtt_bench import Bench
@@ -109,10 +111,24 @@ def runtime_directory() -> Iterator[Path]:
         yield path
 
 
+@pytest.fixture
+def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
+    """`brim run` as a process with the default settings, for this test alone."""
+    with BrimProcess(runtime_directory, tmp_path, bridge=False) as process:
+        yield process
+
+
+@pytest.fixture
+def wakeup_ends() -> Iterator[None]:
+    """End the thread of shared-memory wake-ups with the test that started it."""
+    yield
+    WakeupThread.of_process().close()
+
+
 # Files with the longest tests: they begin first, so that the processes end at about the same time.
 LONG = (
     "tests/ringbuf/test_sanitizers.py", "tests/test_wheel.py", "tests/faults/", "tests/simulation/",
-    "tests/examples/", "tests/conformance/", "tests/test_docs_run.py",
+    "tests/examples/", "tests/conformance/", "tests/test_docs_run.py", "tests/test_docs_site.py",
 )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,12 +54,6 @@ def node_client() -> list[object]:
 def client(request: pytest.FixtureRequest) -> list[object]:
     command: list[object] = request.getfixturevalue(request.param)
     return command
-
-
-@pytest.fixture
-def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
-    with BrimProcess(runtime_directory, tmp_path, bridge=False) as running:
-        yield running
 
 
 def publish(broker: BrimProcess, *payloads: str, topic: str = "plant/1") -> None:

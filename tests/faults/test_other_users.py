@@ -16,7 +16,6 @@ from brim import subscribe as subscribe_shm
 from edge.config.schema import Producer as ProducerSettings
 from edge.errors import Refused
 from edge.local.producers import Producers
-from edge.local.protocol import Connection, Report, Status
 from edge.local.shortened_rings import ShortenedFiles
 from edge.mqtt import Publish, Subscribe, Subscription
 from edge.streams.epochs import Epochs
@@ -28,6 +27,7 @@ from tests.support.children import Child
 from tests.support.local_broker import small_config
 from tests.support.mqtt_socket import SocketClient
 from tests.support.other_user import GROUP, USER, as_other_user, other_user_or_skip
+from tests.support.status_report import report_of
 from tests.support.waiting import wait_until
 
 SETTINGS = f"""
@@ -94,8 +94,7 @@ def served(broker: BrimProcess, payload: bytes) -> None:
 
 def report(broker: BrimProcess) -> dict[str, Any]:
     """Report of `brim status`."""
-    with Connection(broker.runtime_dir) as connection:
-        return connection.request(Status(), Report).report
+    return report_of(broker.runtime_dir)
 
 
 @pytest.fixture

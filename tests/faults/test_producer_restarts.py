@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from brim import producer
-from edge.local.protocol import Connection, Report, Status
 from persistence import Log
 from ringbuf import Ring, Writer, scan_records
 from ringbuf.record import decode
 from tests.support.brim_process import BrimProcess
+from tests.support.status_report import report_of
 from tests.support.waiting import wait_until
 
 SETTINGS = """
@@ -57,8 +57,7 @@ def publish(writer: Writer, first: int, count: int) -> None:
 
 def synced(broker: BrimProcess) -> int:
     """Records that the producers' log has, and has synced, in this life of the broker."""
-    with Connection(broker.runtime_dir) as connection:
-        logs = connection.request(Status(), Report).report["log"]["logs"]
+    logs = report_of(broker.runtime_dir)["log"]["logs"]
     (log,) = [it for it in logs if it["directory"].endswith("/producers")]
     return 0 if log["unsynced_bytes"] else int(log["records"])
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from brim import consumer
-from edge.local.protocol import Connection, Report, Status
 from edge.mqtt import Connect, PubAck, Publish, Version
 from edge.mqtt.reason_codes import ReasonCode
 from edge.observe.directory_watch import DirectoryWatch
@@ -24,6 +23,7 @@ from tests.support.children import ModuleChild
 from tests.support.mqtt_socket import RawClient
 from tests.support.ports import free_port
 from tests.support.project import ROOT
+from tests.support.status_report import report_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
 STORED = {ReasonCode.SUCCESS, ReasonCode.NO_MATCHING_SUBSCRIBERS}
@@ -59,8 +59,7 @@ class Site:
             yield child
 
     def status(self) -> dict[str, Any]:
-        with Connection(self.runtime_dir) as connection:
-            return connection.request(Status(), Report).report
+        return report_of(self.runtime_dir)
 
     def publish(self, level: str, payload: bytes = b"x", *, retain: bool = False) -> ReasonCode:
         """The reason code of its PUBACK."""

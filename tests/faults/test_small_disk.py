@@ -10,7 +10,6 @@ from typing import Self
 
 import pytest
 
-from edge.local.protocol import Connection, Report, Status
 from edge.mqtt import Connect, PubAck, Publish, Subscribe, Subscription, Version
 from edge.mqtt.properties import Properties
 from edge.mqtt.reason_codes import ReasonCode
@@ -19,6 +18,7 @@ from tests.support.children import ModuleChild
 from tests.support.mqtt_socket import RawClient
 from tests.support.ports import free_port
 from tests.support.small_disk import small_disk
+from tests.support.status_report import report_of
 
 MIB = 1 << 20
 DISKS = [64 * MIB, 256 * MIB, 1 << 30, 100 << 30]
@@ -147,8 +147,7 @@ def test_a_disk_never_fills_up_and_a_full_one_is_refused(
     ):
         broker.lines_until("brim status")
         failures = flood(port, total)
-        with Connection(runtime_directory) as connection:
-            report = connection.request(Status(), Report).report
+        report = report_of(runtime_directory)
         status, _, log = broker.stop()
         assert status == 0, log
         assert least.bytes >= min(4 * MIB, total // 32), f"{least.bytes} bytes of {total} were free"

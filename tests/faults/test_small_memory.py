@@ -11,20 +11,15 @@ from brim import producer
 from edge.config.loader import parse
 from edge.config.schema import Config, DefaultBytes, Stream
 from edge.streams.ring_sizes import fitted, fitting_bytes
-from ringbuf import WakeupThread
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.ring import ring_file
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 from tests.support.small_disk import small_disk
 
+pytestmark = pytest.mark.usefixtures("wakeup_ends")
+
 MIB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def _bell_ends_with_the_test() -> Iterator[None]:
-    yield
-    WakeupThread.of_process().close()
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from edge.cli import main
-from edge.local.protocol import Connection, Report, Status
 from tests.support.brim_process import BrimProcess
 from tests.support.fleet_table import FleetTable, spark_command
 from tests.support.lake_ledger import table_of
 from tests.support.paho_client import Paho
+from tests.support.status_report import report_of
 from tests.support.waiting import wait_until
 
 __all__ = ["Lake", "Ledger", "Machine"]
@@ -169,8 +169,7 @@ backoff_max_ms = 500
 
     def bridge(self) -> dict[str, Any]:
         """The state of its bridge."""
-        with Connection(self.runtime_dir) as connection:
-            found: dict[str, Any] = connection.request(Status(), Report).report["bridges"][0]
+        found: dict[str, Any] = report_of(self.runtime_dir)["bridges"][0]
         return found
 
     def drain(self) -> None:

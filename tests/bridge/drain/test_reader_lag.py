@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import edge.client
-from edge.local.protocol import Connection, Report, Status
 from tests.support.brim_process import BrimProcess
+from tests.support.status_report import report_of
 from tests.support.waiting import until
 
 RECORDS = 40  # far less than a chunk of the ring
@@ -22,9 +22,7 @@ def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
 
 
 def report(broker: BrimProcess) -> dict[str, Any]:
-    with Connection(broker.runtime_dir) as connection:
-        found: dict[str, Any] = connection.request(Status(), Report).report
-    return found
+    return report_of(broker.runtime_dir)
 
 
 def lags(status: dict[str, Any]) -> dict[str, int]:

@@ -20,7 +20,6 @@ from brim import Letter, producer
 from brim import publish as publish_letters
 from brim import subscribe as subscribe_shm
 from edge.errors import NoAnswer, Refused
-from edge.local.protocol import Connection, Report, Status
 from edge.mqtt import PubAck, Publish, ReasonCode, SubAck, Subscribe, Subscription, Version
 from persistence import Log
 from persistence.read.log_reader import LogReader
@@ -29,6 +28,7 @@ from tests.support.drained_files import payloads_drained
 from tests.support.mqtt_socket import SocketClient
 from tests.support.ports import free_port
 from tests.support.small_disk import fill, small_disk
+from tests.support.status_report import report_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
 NOBODY, QUOTA = ReasonCode.NO_MATCHING_SUBSCRIBERS, ReasonCode.QUOTA_EXCEEDED
@@ -68,8 +68,7 @@ class Place:
         return SocketClient(self.port, client_id, version)
 
     def status(self) -> dict[str, Any]:
-        with Connection(self.runtime_dir) as connection:
-            return connection.request(Status(), Report).report
+        return report_of(self.runtime_dir)
 
     def bridge(self, linger_ms: int = 10, **more: object) -> str:
         """A [[bridge]] to the lake, below a directory that is missing until mount()."""

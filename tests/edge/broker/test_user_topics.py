@@ -8,8 +8,8 @@ import pytest
 
 import edge.client
 from edge.cli import main
-from edge.local.protocol import Connection, Report, Status
 from tests.support.brim_process import BrimProcess
+from tests.support.status_report import report_of
 from tests.support.waiting import until
 
 
@@ -20,8 +20,7 @@ def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
 
 
 def mqtt(broker: BrimProcess) -> dict[str, Any]:
-    with Connection(broker.runtime_dir) as connection:
-        found: dict[str, Any] = connection.request(Status(), Report).report["mqtt"]
+    found: dict[str, Any] = report_of(broker.runtime_dir)["mqtt"]
     return found
 
 

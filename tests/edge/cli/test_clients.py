@@ -7,8 +7,6 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,12 +20,6 @@ from edge.rpc.protocol import encode as request_bytes
 from tests.support.abuse import V5, connected
 from tests.support.brim_process import BrimProcess
 from tests.support.children import Child
-
-
-@pytest.fixture
-def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
-    with BrimProcess(runtime_directory, tmp_path, bridge=False) as broker:
-        yield broker
 
 
 def brim(capsys: pytest.CaptureFixture[str], broker: BrimProcess, *words: str) -> tuple[int, str, str]:

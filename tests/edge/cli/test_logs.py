@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 
 HOSTILE = "plc\x1b[2J\nFORGED"
-
-
-@pytest.fixture
-def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
-    with BrimProcess(runtime_directory, tmp_path, bridge=False) as broker:
-        yield broker
 
 
 def disconnect(broker: BrimProcess, *clients: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +14,6 @@ from tests.support.abuse import V5, connected
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
-    with BrimProcess(runtime_directory, tmp_path, bridge=False) as broker:
-        yield broker
 
 
 def test_a_request_gets_the_replies_with_its_correlation_data(

@@ -24,16 +24,11 @@ from edge.client import Client, connect
 from edge.config.schema import Config, Listener
 from edge.server.sd_notify import notify, watchdog_interval_s
 from edge.server.server import BrokerServer
-from ringbuf import WakeupThread
 from tests.support.children import Child, ModuleChild
 from tests.support.small_disk import fill, small_disk
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
-
-@pytest.fixture(autouse=True)
-def _bell_ends_with_the_test():
-    yield
-    WakeupThread.of_process().close()
+pytestmark = pytest.mark.usefixtures("wakeup_ends")
 
 
 class Site:

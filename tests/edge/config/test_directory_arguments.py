@@ -17,10 +17,11 @@ from brim.asyncio import subscribe_zmq as async_subscribe_zmq
 from edge.config.loader import load
 from edge.config.schema import Config
 from edge.local.protocol import Connection
-from ringbuf import WakeupThread
 from ringbuf.errors import InvalidTopic
 from tests.support.brim_process import BrimProcess
 from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.usefixtures("wakeup_ends")
 
 GROUP = "people"
 
@@ -33,18 +34,6 @@ class Place:
 
     def __fspath__(self) -> str:
         return str(self.path)
-
-
-@pytest.fixture(autouse=True)
-def _bell_ends_with_the_test():
-    yield
-    WakeupThread.of_process().close()
-
-
-@pytest.fixture
-def broker(runtime_directory: Path, tmp_path: Path):
-    with BrimProcess(runtime_directory, tmp_path, bridge=False) as brim:
-        yield brim
 
 
 KINDS: list[Callable[[Path], str | os.PathLike[str]]] = [str, Path, Place]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from brim import Letter, producer, publish
-from edge.local.protocol import Connection, Report, Status
 from persistence import LogReader, OsFiles
 from ringbuf import REFUSAL_NO_ROOM, Ring, Writer
 from tests.support.brim_process import BrimProcess
+from tests.support.status_report import report_of
 from tests.support.waiting import wait_until
 
 CAP_BYTES = 3_000_000
@@ -48,8 +48,7 @@ def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
 
 
 def report(broker: BrimProcess) -> dict[str, Any]:
-    with Connection(broker.runtime_dir) as connection:
-        return connection.request(Status(), Report).report
+    return report_of(broker.runtime_dir)
 
 
 def published_until_refused(broker: BrimProcess, writer: Writer) -> int:

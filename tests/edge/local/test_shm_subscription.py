@@ -17,19 +17,14 @@ from edge.config.schema import Stream
 from edge.errors import BrokerUnreachable, EdgeError, Refused
 from edge.local.protocol import Connection, RingInfo
 from edge.local.shm_subscription import RingSubscription
-from ringbuf import WakeupThread
 from tests.support.children import Child, ModuleChild
 from tests.support.local_broker import LocalBroker, small_config
 from tests.support.rings import drained, new_ring, publish_to_lap
 from tests.support.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.usefixtures("wakeup_ends")
+
 BROKER = "tests.support.local_broker"
-
-
-@pytest.fixture(autouse=True)
-def _bell_ends_with_the_test():
-    yield
-    WakeupThread.of_process().close()
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from bridge.format.cursor import Cursor
 from edge.config.loader import parse
 from edge.config.schema import Config
 from edge.errors import ConfigError
-from edge.local.protocol import Connection, Report, Status
 from edge.log.log_set import LogSet, Placing
 from edge.log.maintenance import LogMaintenance
 from edge.mqtt import PubAck, Publish, ReasonCode
@@ -25,6 +24,7 @@ from persistence.maintenance.retention_rules import Floor
 from tests.support.children import ModuleChild
 from tests.support.mqtt_socket import SocketClient
 from tests.support.ports import free_port
+from tests.support.status_report import report_of
 from tests.support.waiting import wait_until
 
 BODY = json.dumps({"temperature": 21.5, "status": "ok", "firmware": "1.4.2"}).encode() * 100
@@ -57,8 +57,7 @@ class Broker:
             assert status == 0, log
 
     def maintenance(self) -> dict[str, Any]:
-        with Connection(self.runtime_dir) as connection:
-            report = connection.request(Status(), Report).report
+        report = report_of(self.runtime_dir)
         maintenance: dict[str, Any] = report["log"]["maintenance"]
         return maintenance
 

@@ -6,7 +6,6 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from edge.local.protocol import Connection, Report, Status
 from edge.mqtt import PubAck, Publish, SubAck, Subscribe, Subscription, Version
 from edge.observe.prometheus import page
 from persistence.stats import MILLISECOND_NS, LatencyHistogram
@@ -14,6 +13,7 @@ from tests.edge.observe.test_prometheus import families, status
 from tests.support.brim_process import BrimProcess
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_socket import SocketClient
+from tests.support.status_report import report_of
 from tests.support.waiting import wait_until
 
 MESSAGES = 200
@@ -50,8 +50,7 @@ def test_the_report_has_the_times_to_subscribers_and_to_the_sink(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
     def report() -> dict[str, Any]:
-        with Connection(broker.runtime_dir) as connection:
-            return connection.request(Status(), Report).report
+        return report_of(broker.runtime_dir)
 
     with BrimProcess(runtime_directory, tmp_path) as broker:
         with SocketClient(broker.port, "reader") as reader, SocketClient(broker.port, "writer") as writer:

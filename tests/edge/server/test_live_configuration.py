@@ -17,12 +17,13 @@ from brim.asyncio import connect
 from edge.cli import main
 from edge.cli.exit_status import Exit
 from edge.client.errors import ConnectRefused
-from edge.local.protocol import Connection, Report, SettingList, Settings, Status
+from edge.local.protocol import Connection, SettingList, Settings
 from edge.mqtt import PubAck, Publish
 from tests.support.brim_process import BrimProcess
 from tests.support.drained_files import payloads_drained
 from tests.support.mqtt_socket import SocketClient
 from tests.support.ports import free_port
+from tests.support.status_report import report_of
 from tests.support.waiting import until, wait_until
 
 AT_WORK = 50  # messages before and after a reload
@@ -52,8 +53,7 @@ class Desk:
 
     def request(self) -> dict[str, Any]:
         """The status report."""
-        with Connection(self.broker.runtime_dir) as connection:
-            return connection.request(Status(), Report).report
+        return report_of(self.broker.runtime_dir)
 
     def bridges(self) -> dict[str, str]:
         """Condition of each bridge."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from edge.local.protocol import Connection, Report, Status
 from edge.mqtt import (
     Connect,
     PingReq,
@@ -36,6 +35,7 @@ from tests.support.children import ModuleChild
 from tests.support.mqtt_socket import SocketClient
 from tests.support.ports import free_port
 from tests.support.stalled_broker import TICKS
+from tests.support.status_report import report_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
 KEPT = Properties(session_expiry_interval_s=3_600)
@@ -65,8 +65,7 @@ class Plant:
             yield child
 
     def status(self) -> dict[str, Any]:
-        with Connection(self.runtime_dir) as connection:
-            return dict(connection.request(Status(), Report).report)
+        return report_of(self.runtime_dir)
 
     def client(self, client_id: str, **fields: Any) -> SocketClient:
         return SocketClient(self.port, client_id, **fields)

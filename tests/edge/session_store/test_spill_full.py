@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from edge.local.protocol import Connection, Report, Status
 from edge.mqtt import Disconnect, PubAck, Publish, ReasonCode, SubAck, Subscribe, Subscription, Version
 from tests.support.brim_process import BrimProcess
 from tests.support.mqtt_socket import SocketClient
 from tests.support.small_disk import fill, small_disk
+from tests.support.status_report import report_of
 from tests.support.waiting import wait_until
 
 SETTINGS = """
@@ -92,8 +92,7 @@ def everything(broker: BrimProcess, client_id: str, count: int) -> list[int]:
 
 
 def status_of(broker: BrimProcess) -> dict[str, Any]:
-    with Connection(broker.runtime_dir) as connection:
-        return connection.request(Status(), Report).report
+    return report_of(broker.runtime_dir)
 
 
 def counters(broker: BrimProcess) -> dict[str, Any]:
