@@ -29,7 +29,6 @@ _WIDTH_MAX = 1_000
 _ESCAPES = {"\\": "\\", "0": "\0", "a": "\a", "e": "\x1b", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _PROPERTIES = {"C": "content_type", "E": "message_expiry_interval_s", "F": "payload_format_indicator",
                "R": "response_topic"}  # fmt: skip
-_RAW = "pD"  # bytes: neither padded nor cut
 _CUT = "CIRt"  # with .MAXIMUM
 
 

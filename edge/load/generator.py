@@ -141,13 +141,7 @@ class Generator:
                 groups.append(_checked(lib.ld_group_add(self._run, shared)))
             # Before MQTT 5 a shared filter is an extension with the same bytes.
             packets = [
-                encode(
-                    Subscribe(
-                        place,
-                        tuple(Subscription(topic_filter, scenario.granted_qos) for topic_filter in some),
-                    ),
-                    version,
-                )
+                _subscribe(place, some, scenario.granted_qos, version)
                 for place, some in enumerate(scenario.filters_of(number, self.number), 1)
             ]
             self._client(self._hello("s", number), groups[-1], b"".join(packets), len(packets))

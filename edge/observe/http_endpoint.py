@@ -25,6 +25,7 @@ from edge.logging_setup import pairs
 from edge.observe.http_token import TokenFile
 from edge.transport.descriptors import METRICS
 from edge.transport.host_names import HostNames, host_of
+from edge.transport.listen_sockets import http_url
 
 __all__ = ["Answer", "HttpEndpoint", "Page"]
 
@@ -90,9 +91,7 @@ class HttpEndpoint:
     @property
     def url(self) -> str:
         """URL of the metrics."""
-        host, port, *_ = self._listener.getsockname()
-        scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+        return f"{http_url(self._listener, is_secure=self._tls is not None)}/metrics"
 
     async def stop(self) -> None:
         """Stop serving, and end requests under way."""

@@ -20,7 +20,7 @@ from edge.config.setting_rules import split_address
 from edge.errors import EdgeError, PortTaken
 from edge.transport.passed_sockets import PassedSockets
 
-__all__ = ["ListenAddress", "bind", "bind_http", "remove_socket"]
+__all__ = ["ListenAddress", "bind", "bind_http", "http_url", "remove_socket"]
 
 BACKLOG = 4_096  # a fleet that reconnects at once; the kernel limits it to net.core.somaxconn
 UNIX_UMASK = 0o117  # leaves 0660
@@ -80,6 +80,12 @@ def bind(settings: Listener, passed: PassedSockets | None = None) -> tuple[socke
         raise
     host, port = server.getsockname()[:2]
     return server, ListenAddress(settings.scheme, host, port)
+
+
+def http_url(listener: socket.socket, *, is_secure: bool) -> str:
+    """URL of the HTTP server at a bound socket, without a path."""
+    host, port, *_ = listener.getsockname()
+    return f"{'https' if is_secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def bind_http(listen: str, setting: str) -> socket.socket:

@@ -25,6 +25,7 @@ from uvicorn.server import ServerState
 from edge.config.listener import is_loopback
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
+from edge.transport.listen_sockets import http_url
 
 __all__ = ["HttpServer"]
 
@@ -151,9 +152,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         """URL of the console."""
-        host, port, *_ = self._listener.getsockname()
-        scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
+        return f"{http_url(self._listener, is_secure=self._tls is not None)}/"
 
     async def start(self) -> None:
         """Start the application, and serve."""

@@ -24,7 +24,6 @@ SOURCES = (
 # A copy by "rep movsb" is a step for each byte.
 TUNED = {"GLIBC_TUNABLES": "glibc.cpu.x86_rep_movsb_threshold=1000000000"}
 
-LENGTH = "    store_last(&copy->length, span);\n"
 BODY = "    copy->position = position;\n"
 
 PLANTED = {

@@ -31,9 +31,6 @@ from ringbuf import FLAG_RETAIN, Writer
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_producer import producer_of
 
-RING_BYTES = 1 << 20
-
-
 # ---- durability = disk ----
 
 

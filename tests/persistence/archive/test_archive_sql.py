@@ -14,7 +14,6 @@ from ringbuf.record import encode
 from tests.support.archives import ends_of
 from tests.support.log_simulation import run_of
 
-DAY_NS = 86_400 * 10**9
 NOW_NS = 1_700_000_000 * 10**9
 
 
