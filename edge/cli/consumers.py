@@ -94,14 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb and return its exit status."""
     with RequestClient(arguments.runtime_dir, endpoint=arguments.endpoint) as client:
-        if arguments.what == "reset":
-            to, value = place_in_words(arguments.to)
-            request = Reset(client.number(), VERSION, arguments.group, to, value, tuple(arguments.ring))
+        if (request := _request(arguments, client)) is not None:
             client.request(request, Done)
-        elif arguments.what == "set":
-            client.request(_change(arguments, client.number()), Done)
-        elif arguments.what == "forget":
-            client.request(Forget(client.number(), VERSION, arguments.group), Done)
+        if arguments.what == "forget":
             if not arguments.json:
                 print(escaped(f"{arguments.group} is forgotten"))
             return 0
@@ -116,6 +111,16 @@ def run(arguments: argparse.Namespace) -> int:
         for line in _lines(info, places=arguments.what != "ls"):
             print(escaped(line))
     return 0
+
+
+def _request(arguments: argparse.Namespace, client: RequestClient) -> Reset | SetGroup | Forget | None:
+    """Request of a verb that changes a group; None: the verb changes nothing. Raises EdgeError."""
+    if arguments.what == "reset":
+        to, value = place_in_words(arguments.to)
+        return Reset(client.number(), VERSION, arguments.group, to, value, tuple(arguments.ring))
+    if arguments.what == "set":
+        return _change(arguments, client.number())
+    return Forget(client.number(), VERSION, arguments.group) if arguments.what == "forget" else None
 
 
 def _setting(name: SettingName, text: str) -> int | str:

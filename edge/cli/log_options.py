@@ -16,14 +16,19 @@ from edge.mqtt.topic_filters import check_filter
 from edge.streams.ring_files import stream_of
 
 __all__ = [
-    "NEGATIVE_PLACE",
+    "accept_negative_places",
     "add_log_arguments",
     "add_part_arguments",
     "chosen_rings",
     "log_directory",
 ]
 
-NEGATIVE_PLACE = re.compile(r"-\.?\d")
+_NEGATIVE_PLACE = re.compile(r"-\.?\d")
+
+
+def accept_negative_places(parser: argparse.ArgumentParser) -> None:
+    """Let options take values like `-15m`; by default argparse accepts only plain negative numbers."""
+    parser._negative_number_matcher = _NEGATIVE_PLACE
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +44,7 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_part_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --from, --until, --topic, --stream and --ring."""
-    # Lets argparse accept `-15m` as the value of --from; by default it accepts only plain negative numbers.
-    parser._negative_number_matcher = NEGATIVE_PLACE
+    accept_negative_places(parser)
     parser.add_argument(
         "--from", dest="first", metavar="PLACE", default="", help=f"first record: {PLACE_HELP}"
     )

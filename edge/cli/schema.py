@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from edge.cli.argument_types import at_least_one
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words
-from edge.cli.log_options import NEGATIVE_PLACE, add_log_arguments, log_directory
+from edge.cli.log_options import accept_negative_places, add_log_arguments, log_directory
 from edge.cli.mqtt_options import UsageError
 from edge.errors import EdgeError
 from edge.terminal_escape import escaped
@@ -46,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim schema`."""
     verbs = parser.add_subparsers(dest="verb", metavar="infer", required=True)
     infer = verbs.add_parser("infer", help="write the payload schema of a sample of records")
-    # Lets argparse accept `-15m` as the value of --since.
-    infer._negative_number_matcher = NEGATIVE_PLACE
+    accept_negative_places(infer)
     infer.add_argument(
         "source", nargs="?", metavar="SOURCE",
         help="directory of drained files; -: standard input (default: rings and log of the broker)",

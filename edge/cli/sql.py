@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from edge.cli.argument_types import at_least_one, positive_seconds
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words
-from edge.cli.log_options import NEGATIVE_PLACE, add_log_arguments, log_directory
+from edge.cli.log_options import accept_negative_places, add_log_arguments, log_directory
 from edge.cli.mqtt_options import UsageError
 from edge.cli.progress import waiting
 from edge.cli.sql_output import FORMATS, format_of, writer_of
@@ -55,8 +55,7 @@ EVERY_S = 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim sql`."""
-    # Lets argparse accept `-15m` as the value of --since.
-    parser._negative_number_matcher = NEGATIVE_PLACE
+    accept_negative_places(parser)
     parser.add_argument("query", metavar="QUERY", help="SQL on the relation records; -: standard input")
     part = parser.add_argument_group("part of the records")
     part.add_argument(

@@ -27,7 +27,7 @@ from contextlib import aclosing
 from edge.cli.argument_types import at_least_one, seconds
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
-from edge.cli.log_options import NEGATIVE_PLACE
+from edge.cli.log_options import accept_negative_places
 from edge.cli.message_format import message_format
 from edge.cli.mqtt_options import (
     UsageError,
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--zmq", action="store_true", help="read the ZeroMQ endpoint of the broker of this machine"
     )
     add_runtime_argument(parser)  # of --shm and --zmq
-    parser._negative_number_matcher = NEGATIVE_PLACE  # `--from -1h`
+    accept_negative_places(parser)
     parser.add_argument(
         "--from",
         dest="first",

@@ -349,24 +349,23 @@ class Maintenance:
         return Job("scrub_segment", self.log.directory, base, end - base, rate)
 
     def _take_result(self, now_s: float) -> None:
-        if self._job is None:
-            return
-        result = self._worker.result()
-        if result is None:
+        if self._job is None or (result := self._worker.result()) is None:
             return
         job, self._job = self._job, None
-        if self._is_gone(job) and not isinstance(result, Archived):
-            self.turns.skip(job.base)
-        elif isinstance(result, Archived):
+        if isinstance(result, Archived):
             self._archived(result)
-        elif isinstance(result, ScrubResult):
+            return
+        if self._is_gone(job):
+            self.turns.skip(job.base)
+            return
+        if isinstance(result, ScrubResult):
             self._scrubbed(result)
-        else:
-            if job.kind == "archive" and result.kind == "never":
-                self.refused[job.base] = result.reason
-            elif job.kind != "archive":
-                self.turns.skip(job.base)
-            self._failed(result, now_s)
+            return
+        if job.kind != "archive":
+            self.turns.skip(job.base)
+        elif result.kind == "never":
+            self.refused[job.base] = result.reason
+        self._failed(result, now_s)
 
     def _is_gone(self, job: Job) -> bool:
         """True if retention has removed the file of the job: it may be reused for another segment."""
