@@ -41,7 +41,11 @@ def endpoint_of(runtime_dir: StrPath | None, endpoint: str) -> str:
 
 
 class ClientSocket:
-    """A socket that reconnects by itself. It queues nothing while there is no broker."""
+    """A socket that reconnects by itself. It queues nothing while there is no broker.
+
+    ZeroMQ reconnects on its own thread. So a program that is busy while the broker starts again would not see
+    that requests to the former broker are lost, and would wait for their answers.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, curve: Curve | None) -> None:
         self.endpoint = endpoint
@@ -52,14 +56,16 @@ class ClientSocket:
         socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
         socket.set(zmq.RECONNECT_IVL, RECONNECT_FIRST_MS)
         socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        self._losses = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         if curve is not None:
             _encrypt(socket, curve)
         socket.connect(endpoint)
 
     @property
     def connected(self) -> bool:
-        """True if a broker is connected, and accepts requests."""
-        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLOUT)
+        """True if a broker is connected, and accepts requests. False once after a connection was lost."""
+        has_lost = self._take_losses()
+        return not has_lost and bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLOUT)
 
     @property
     def readable(self) -> bool:
@@ -84,7 +90,19 @@ class ClientSocket:
 
     def close(self) -> None:
         """Close the socket. May be called twice."""
-        self.socket.close()
+        if not self.socket.closed:
+            self._take_losses()  # ZeroMQ's thread may wait for room, with the lock of disable_monitor()
+            self.socket.disable_monitor()
+            self._losses.close()
+            self.socket.close()
+
+    def _take_losses(self) -> bool:
+        """True if a connection was lost since the last call."""
+        has_lost = False
+        while int(self._losses.get(zmq.EVENTS)) & zmq.POLLIN:
+            self._losses.recv_multipart(zmq.NOBLOCK)
+            has_lost = True
+        return has_lost
 
 
 class RequestClient:
