@@ -13,6 +13,7 @@ from edge.config.schema import Durability
 from edge.engine.engine import EngineLimits
 from edge.mqtt import ConnAck, Connect, Disconnect, PubAck, Publish, SubAck, Subscribe, Subscription
 from persistence import Log
+from tests.support.away_client import away, back, dropped
 from tests.support.brim_process import BrimProcess
 from tests.support.cold_log import ColdLog
 from tests.support.mqtt_bench import Bench, Wire
@@ -32,18 +33,6 @@ def bench() -> Iterator[Bench]:
         limits=BrokerLimits(sessions=SessionLimits(in_flight_max=10)),
     ) as made:
         yield made
-
-
-def away(bench: Bench, client_id: str) -> None:
-    client = bench.client(client_id, clean_start=False)
-    client.subscribe("t/#", qos=1)
-    client.send(Disconnect())
-
-
-def back(bench: Bench, client_id: str) -> Wire:
-    wire = bench.wire()
-    wire.send(Connect(client_id, clean_start=False))
-    return wire
 
 
 def publish(cold: ColdLog, publisher: Wire, first: int, count: int) -> None:
@@ -78,11 +67,6 @@ def numbers(cold: ColdLog, client: Wire) -> list[int]:
             if not again:
                 return found
             found += again
-
-
-def dropped(bench: Bench, client_id: str) -> dict[str, int]:
-    (row,) = [it for it in bench.stats.clients(bench.broker.sessions) if it.client_id == client_id]
-    return row.dropped
 
 
 def test_who_was_away_for_many_laps_gets_everything_from_the_log_in_order(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from edge.broker.dispatcher import BrokerLimits
 from edge.broker.sessions import SessionLimits
 from edge.engine.engine import EngineLimits
-from edge.mqtt import ConnAck, Connect, Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, Version, encode
+from edge.mqtt import ConnAck, Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, Version, encode
+from tests.support.away_client import back
 from tests.support.mqtt_bench import Bench, Wire
 
 MIB = 1 << 20
@@ -42,13 +43,6 @@ def publish_many(publisher: Wire, count: int) -> None:
         some = range(first, min(first + BATCH, count))
         publisher.raw(b"".join(head + n.to_bytes(4, "big") for n in some))
         publisher.bytes_received()
-
-
-def back(bench: Bench, client_id: str) -> Wire:
-    """The client connects again; what it gets has not been read yet."""
-    wire = bench.wire()
-    wire.send(Connect(client_id, clean_start=False))
-    return wire
 
 
 def test_a_million_queued_messages_take_less_than_16_bytes_each_and_come_back_in_order() -> None:

@@ -7,8 +7,9 @@ import pytest
 from edge.broker.dispatcher import BrokerLimits
 from edge.broker.sessions import SessionLimits
 from edge.engine.engine import EngineLimits
-from edge.mqtt import Connect, Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, Subscribe, Subscription
+from edge.mqtt import PubAck, PubComp, Publish, PubRec, PubRel, Subscribe, Subscription
 from ringbuf import Ring
+from tests.support.away_client import away, back, dropped
 from tests.support.mqtt_bench import Bench, Wire
 
 RING_BYTES = 64 << 10
@@ -22,18 +23,6 @@ def small(spill_max_bytes: int = 64 << 20, in_flight: int = 100) -> Bench:
         engine=EngineLimits(spill_max_bytes=spill_max_bytes),
         limits=BrokerLimits(sessions=SessionLimits(in_flight_max=in_flight)),
     )
-
-
-def away(bench: Bench, client_id: str, qos: int = 1) -> None:
-    client = bench.client(client_id, clean_start=False)
-    client.subscribe("t/#", qos=qos)
-    client.send(Disconnect())
-
-
-def back(bench: Bench, client_id: str) -> Wire:
-    wire = bench.wire()
-    wire.send(Connect(client_id, clean_start=False))
-    return wire
 
 
 def body(n: int) -> bytes:
@@ -60,15 +49,10 @@ def numbers(client: Wire) -> list[int]:
     return found
 
 
-def dropped(bench: Bench, client_id: str) -> dict[str, int]:
-    (row,) = [it for it in bench.stats.clients(bench.broker.sessions) if it.client_id == client_id]
-    return row.dropped
-
-
 @pytest.mark.parametrize("qos", [1, 2])
 def test_who_was_away_for_many_laps_of_the_ring_gets_everything_in_order(qos: int) -> None:
     with small() as bench:
-        away(bench, "sleeper", qos)
+        away(bench, "sleeper", qos=qos)
         publisher = bench.client("p")
         for n in range(10 * LAPS):
             publisher.send(Publish("t/a", body(n), qos, packet_id=1))

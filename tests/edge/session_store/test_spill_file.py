@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from edge.engine.engine import EngineLimits
-from edge.mqtt import Connect, Disconnect, PubAck, Publish, PubRec, PubRel, Subscribe, Subscription
+from edge.mqtt import Disconnect, PubAck, Publish, PubRec, PubRel, Subscribe, Subscription
 from edge.session_store.spill_file import SPILL_NAME, SpillReport
+from tests.support.away_client import away, back
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
 from tests.support.project import ROOT
@@ -30,18 +31,6 @@ HEADER_BYTES, COPY_AT, PAGE_BYTES = 28, 32 << 10, 4 << 10
 def lives() -> Iterator[Lives]:
     with Lives(journal_bytes=1 << 20, capacity_bytes=RING_BYTES) as made:
         yield made
-
-
-def away(bench: Bench, client_id: str, topic: str = "t/#", qos: int = 1) -> None:
-    client = bench.client(client_id, clean_start=False)
-    client.subscribe(topic, qos=qos)
-    client.send(Disconnect())
-
-
-def back(bench: Bench, client_id: str) -> Wire:
-    wire = bench.wire()
-    wire.send(Connect(client_id, clean_start=False))
-    return wire
 
 
 def publish(bench: Bench, numbers: range, topic: str = "t/a", qos: int = 1) -> None:
