@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TextIO
 
 __all__ = ["add_color", "apply_color", "colored"]
 
@@ -40,8 +39,8 @@ def apply_color(choice: str) -> None:
         os.environ["FORCE_COLOR" if choice == "always" else "NO_COLOR"] = "1"
 
 
-def colored(text: str, color: str, stream: TextIO | None = None) -> str:
-    """`text` in a color, if `stream` (standard output) shows colors. `text` must be escaped already."""
+def colored(text: str, color: str) -> str:
+    """`text` in a color, if standard output shows colors. `text` must be escaped already."""
     forced, off = os.environ.get("FORCE_COLOR"), os.environ.get("NO_COLOR")
-    shown = bool(forced) or (not off and (stream or sys.stdout).isatty())
+    shown = bool(forced) or (not off and sys.stdout.isatty())
     return f"\x1b[{_CODES[color]}m{text}\x1b[0m" if shown and text else text
