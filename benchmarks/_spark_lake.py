@@ -5,6 +5,7 @@ holds the same number of records, so that a second run begins at once.
 
     json/, packed/      drained files of 8 MiB: the same telemetry as JSON, and as msgpack
     lane/               the records of json/ in Parquet files of a bridge
+    merged/             lane/ after the bridge has merged its files
     parquet/            the rows of json/, by Spark, zstd
     lines/              the same, as JSON lines, the payload a string
     typed/              the fields of the payloads as JSON lines, with topic and time
@@ -16,6 +17,8 @@ import itertools
 import json
 import random
 import shutil
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,13 +27,15 @@ import msgpack
 
 from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.drain import Drain
+from bridge.drain.merger import Merger
 from bridge.drain.settings import BridgeSettings
+from bridge.sinks.directory import DirectorySink
 from bridge.sinks.registry import open_file_sink
 from edge.config.schema import Bridge
 from edge.server.bridge_settings import copied_settings
 from ringbuf import Ring
 
-__all__ = ["FIELDS", "make"]
+__all__ = ["FIELDS", "make", "merge"]
 
 PARTITIONS = 4
 DEVICES = 1000
@@ -57,7 +62,7 @@ def telemetry(records: int) -> Iterator[Telemetry]:
 
 def make(root: Path, records: int, spark: Any) -> None:
     """Make all forms of `records` records below `root`."""
-    stamp, content = root / "records", f"{records} by {FILE_RECORDS}, with a Parquet lane"
+    stamp, content = root / "records", f"{records} by {FILE_RECORDS}, with a Parquet lane, also merged"
     if stamp.is_file() and stamp.read_text() == content:
         return
     shutil.rmtree(root, ignore_errors=True)
@@ -69,6 +74,8 @@ def make(root: Path, records: int, spark: Any) -> None:
     for name, pack in packers.items():
         drained(root / name, map(pack, telemetry(records)))
     drained(root / "lane", map(packers["json"], telemetry(records)), {"format": "parquet"})
+    shutil.copytree(root / "lane", root / "merged")
+    merge(root / "merged")
     _copies(root, spark)
     stamp.write_text(content)
 
@@ -107,6 +114,41 @@ def drained(lake: Path, payloads: Iterator[bytes], options: dict[str, str] | Non
         for ring in rings:
             ring.close()
         shutil.rmtree(work)
+
+
+class _InThreeDays:
+    """A clock on which the day of the drained files is closed, and an hour passes between two looks."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        self._now_s += 3600
+        return self._now_s
+
+    def wall_ns(self) -> int:
+        return time.time_ns() + 3 * 86_400 * 10**9
+
+    def age_s(self, timestamp_ns: int) -> float:
+        return 0.0
+
+
+def merge(lake: Path) -> None:
+    """Merge the files below `lake`, as a bridge does days later."""
+    settings = BridgeSettings(
+        **copied_settings(Bridge(name="lake", to=lake.as_uri(), merge_after_s=1))
+        | {"merge_keep_s": 0, "merge_rate_bytes_s": 1 << 40},
+        edge_id="edge-1",
+        runtime_dir=lake,
+        state_dir=lake,
+        options={},
+        spool_bytes={},
+    )
+    sink = DirectorySink(lake)
+    merger = Merger(settings, sink, lambda: sys.maxsize, _InThreeDays())
+    for _ in range(3):  # to staged files, to their final names, and without the staged names
+        merger.run_pass()
+    sink.close()
 
 
 def _copies(root: Path, spark: Any) -> None:

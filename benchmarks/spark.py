@@ -16,8 +16,9 @@ figure.  Prints a table of medians and, as its last line, one JSON object.
                                               grouped aggregate; over JSON lines with a schema of the same
     typed_over_from_json, .._cpu              over Parquet and from_json
     stream_over_parquet, .._cpu               one stream, available now, over one of the Parquet files
-    native_QUERY, lane_QUERY                  time of Spark's Parquet over that of brim.lake(), on native
-                                              files and on Parquet files of a bridge: count; two_columns,
+    native_QUERY, lane_QUERY, merged_QUERY    time of Spark's Parquet over that of brim.lake(), on native
+                                              files, on Parquet files of a bridge, and on these after the
+                                              bridge has merged them: count; two_columns,
                                               one_topic and time_range (a fifth), into the noop sink; each
                                               from the path to the result, with its listing of files
     columns_over_all                          two columns by .schema() over all of them
@@ -134,7 +135,7 @@ class Reads:
             "own_one_topic": lambda: _noop(own().where(f"topic = '{TOPIC}'")),
             "own_time_range": lambda: _noop(own().where(in_time)),
         }
-        for name, place in (("native", "json"), ("lane", "lane")):
+        for name, place in (("native", "json"), ("lane", "lane"), ("merged", "merged")):
             runs |= self._narrow(
                 name, functools.partial(lake, self.spark, str(self.root / place)), since, until
             )
@@ -256,7 +257,7 @@ RATIOS = {
     "columns_over_all": ("columns", "brim"),
     **{
         f"{kind}_{query}": (f"{kind}_{query}", f"own_{query}")
-        for kind in ("native", "lane")
+        for kind in ("native", "lane", "merged")
         for query in QUERIES
     },
     "typed_over_json": ("typed", "json_lines"),

@@ -7,7 +7,7 @@ that does not break the compression is not detected: these files have no checksu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from bridge.format.drained_file import PARQUET_COLUMNS, FileFooter
 from bridge.format.file_name import FileName
 from bridge.format.parquet_footer import footer_of
 
-__all__ = ["footer", "rows_of"]
+__all__ = ["batches_of", "checked", "footer", "rows_of"]
 
 ROWS_MAX = 16_384  # of one batch
 
@@ -38,26 +38,44 @@ def rows_of(
 
     Raises DrainedFileError: it is not the file of its name, or cannot be read from some row on.
     """
+    columns = [column for column in PARQUET_COLUMNS if column in wanted_columns or column == "offset"]
+    opened, stored = checked(file, path, name, columns)
+    offset = stored.first_offset
+    for batch in batches_of(opened, stored, path, columns):
+        yield DecodedColumns(
+            offset,
+            batch.num_rows,
+            {column: batch.column(column) for column in columns if column in wanted_columns},
+        )
+        offset += batch.num_rows
+
+
+def checked(
+    file: Any, path: str, name: FileName, columns: Sequence[str] = PARQUET_COLUMNS
+) -> tuple[parquet.ParquetFile, FileFooter]:
+    """The file named `name`, opened, and its footer. Raises DrainedFileError: it is another file."""
     opened, stored = _opened(file, path)
     if replace(name, day="") != stored.name(""):
         text = f"has the name of another file: it holds {stored.name(name.day).path}"
         raise DrainedFileError(text, name=path)
-    columns = [column for column in PARQUET_COLUMNS if column in wanted_columns or column == "offset"]
     _check(opened, stored, columns, path)
+    return opened, stored
+
+
+def batches_of(
+    opened: parquet.ParquetFile, stored: FileFooter, path: str, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Rows with these columns (None: all), in rising order of offsets. Raises as rows_of()."""
     offset = stored.first_offset
     try:
         for batch in opened.iter_batches(ROWS_MAX, columns=columns, use_threads=False):
             offsets = batch.column("offset").to_numpy(zero_copy_only=False)
             if not np.array_equal(offsets, np.arange(offset, offset + batch.num_rows)):
                 raise DrainedFileError(f"offset {offset} is not where it belongs", name=path)
-            for column in columns:
+            for column in batch.schema.names:
                 if column in NEVER_NULL and batch.column(column).null_count:
                     raise DrainedFileError(f"has nulls in {column} from offset {offset} on", name=path)
-            yield DecodedColumns(
-                offset,
-                batch.num_rows,
-                {column: batch.column(column) for column in columns if column in wanted_columns},
-            )
+            yield batch
             offset += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise DrainedFileError(f"cannot be read from offset {offset} on: {error}", name=path) from error
@@ -74,7 +92,7 @@ def _opened(file: Any, path: str) -> tuple[Any, FileFooter]:
         raise DrainedFileError(str(error), name=path, hint=error.hint) from None
 
 
-def _check(opened: Any, stored: FileFooter, columns: list[str], path: str) -> None:
+def _check(opened: Any, stored: FileFooter, columns: Sequence[str], path: str) -> None:
     """Check that the file has the rows and columns of its footer."""
     if opened.metadata.num_rows != stored.count:
         text = f"has {opened.metadata.num_rows} rows, and a footer for {stored.count}"

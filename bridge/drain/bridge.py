@@ -28,6 +28,7 @@ from bridge.drain.commands import DrainCommand, backfill, skip
 from bridge.drain.drain import Drain, ProgressReport
 from bridge.drain.lag import LagMeter
 from bridge.drain.loss_report import losses_in, losses_of
+from bridge.drain.merger import Merger, MergeTotals, merging_store
 from bridge.drain.sender import check, schema_of
 from bridge.drain.settings import BridgeSettings
 from bridge.drain.status import BridgeState, Condition
@@ -95,6 +96,7 @@ class Bridge:
         self._calm_at = time.monotonic()  # time when a record was drained last, or none waited
         self._stall_logged = False
         self._meter: LagMeter | None = None
+        self._merger: Merger | None = None
         self._flush: threading.Event | None = None
         self._condition: Condition = "starting"
         self._error: Exception | None = None
@@ -237,6 +239,7 @@ class Bridge:
         )
         self._meter = LagMeter(drain)
         ending: Condition = "failed"
+        self._begin_merging(drain)
         try:
             log.info(
                 "bridge started name=%s to=%s drain_seq=%d",
@@ -253,10 +256,22 @@ class Bridge:
         finally:
             self._end(drain, ending)
 
+    def _begin_merging(self, drain: Drain) -> None:
+        store = merging_store(self._sink)
+        if self.settings.merge_after_s and store is not None:
+            self._merger = Merger(
+                self.settings, store, lambda: 0 if drain.checkpoint.paused else drain.drain_seq
+            )
+            self._merger.start()
+
     def _end(self, drain: Drain, ending: Condition) -> None:
         """Complete the files in flight, and report the final progress."""
+        if self._merger is not None:
+            self._merger.stop(0)
         with suppress(BridgeError):
             drain.finish()
+        if self._merger is not None:
+            self._merger.stop(STOP_TIMEOUT_S)
         self._condition = ending
         self._state = self._describe(drain)
         drain.close()
@@ -417,6 +432,7 @@ class Bridge:
             last_error=_words(error) if error else broken,
             remedy=error.hint if isinstance(error, BridgeError) else FAILED_REMEDY if error else "",
             payload_schema=schema_of(self._sink)[0],
+            merging=dataclasses.replace(self._merger.totals) if self._merger is not None else MergeTotals(),
             totals=dataclasses.replace(drain.totals),
             drain=drain.times.as_dict(),
             partitions=lags,

@@ -21,11 +21,13 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from bridge.drain.checkpoint import Checkpoint
+from bridge.drain.merger import merging_store, names_replaced_by
+from bridge.errors import DrainedFileError
 from bridge.format.cursor import Cursor
-from bridge.format.file_name import FileName
+from bridge.format.file_name import FileName, as_drained
 from bridge.format.lake_epoch import ring_epoch
 from bridge.format.write_intent import WriteIntent
-from bridge.sinks.interface import FileSink
+from bridge.sinks.interface import FileSink, MergingStore
 from bridge.source.partition_source import RingName
 
 __all__ = ["is_there", "reconcile"]
@@ -48,7 +50,8 @@ def reconcile(
     """
     if not _may_be_behind(sink, checkpoint):
         return
-    names = sorted(_named(sink, checkpoint.edge, ""))
+    # Without a checkpoint no number is free, so the numbers in merged files do not matter.
+    names = sorted(set(_named(sink, checkpoint.edge, "", whole=checkpoint.fresh)))
     if not _has_strange(checkpoint, names):
         return
     newer = list(_open(checkpoint, names))
@@ -121,15 +124,44 @@ def _may_be_behind(sink: FileSink, checkpoint: Checkpoint) -> bool:
     day, today = date.fromisoformat(checkpoint.day), datetime.now(UTC).date()
     if not day <= today < day + timedelta(days=LOOK_DAYS):
         return True
-    days = (day + timedelta(days=number) for number in range((today - day).days + 1))
+    days = [day + timedelta(days=number) for number in range((today - day).days + 1)]
     intent_numbers = [intent.drain_seq for intent in checkpoint.intents]
     numbers = sorted({*checkpoint.free, *intent_numbers, max([checkpoint.drain_seq, *intent_numbers]) + 1})
     prefixes = [f"dt={day.isoformat()}/{number:016d}-" for day in days for number in numbers]
     names = (name for prefix in prefixes for name in _named(sink, checkpoint.edge, prefix))
-    return _has_strange(checkpoint, names)
-
-
-def _named(sink: FileSink, edge: str, prefix: str) -> Iterator[FileName]:
-    return (
-        name for path in sink.names(f"edge={edge}/{prefix}") if (name := FileName.parse(path)) is not None
+    return _has_strange(checkpoint, names) or _has_strange(
+        checkpoint, (name for day in days for name in _merged(sink, checkpoint.edge, day, numbers[0]))
     )
+
+
+def _merged(sink: FileSink, edge: str, day: date, number: int) -> Iterator[FileName]:
+    """Names of the files that merged files of a day replace, for merged files with that number or more.
+
+    A merged file has the highest number of these, so their own numbers are not found.
+    """
+    if (store := merging_store(sink)) is None:
+        return
+    directory = f"edge={edge}/dt={day.isoformat()}/"
+    for entry in store.entries(directory, f"{directory}{number:016d}"):
+        name = FileName.parse(as_drained(entry.path))
+        if name is not None and name.merged:
+            yield from _replaced(store, name, entry.path)
+
+
+def _named(sink: FileSink, edge: str, prefix: str, *, whole: bool = False) -> Iterator[FileName]:
+    """Names of drained files. For a merged file those that it replaces, or with `whole` its own."""
+    store = merging_store(sink)
+    for path in (store or sink).names(f"edge={edge}/{prefix}"):
+        name = FileName.parse(as_drained(path))
+        if name is not None and name.merged and store is not None and not whole:
+            yield from _replaced(store, name, path)
+        elif name is not None:
+            yield name
+
+
+def _replaced(store: MergingStore, name: FileName, path: str) -> Iterator[FileName]:
+    try:
+        yield from names_replaced_by(store, name, path)
+    except DrainedFileError as error:
+        log.error("merged file not read path=%s reason=%s", path, error)
+        yield name

@@ -17,6 +17,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from bridge.drain.merger import merging_store
 from bridge.drain.settings import BridgeSettings
 from bridge.drain.transform import Pipeline, load
 from bridge.errors import BadName, SinkError
@@ -43,6 +44,8 @@ def check(settings: BridgeSettings, sink: Sink) -> None:
         load(settings.transform)
     if settings.compress == "zstd":
         check_available()
+    if settings.merge_after_s and merging_store(sink) is None:
+        raise BadName(f"{sink.url} has no files to merge", hint="leave merge_after_s out")
 
 
 def schema_of(sink: Sink) -> tuple[str, str]:

@@ -59,6 +59,11 @@ class BridgeSettings:
     # Bytes that the log keeps for this bridge, by stream, in addition to the ring. The reported time until
     # the buffer is full follows from it.
     spool_bytes: Mapping[str, int]
+    # Merging of small files of closed days: see bridge/drain/merger.py
+    merge_after_s: int = 0
+    merge_bytes: int = 64 * MIB
+    merge_keep_s: int = 86_400
+    merge_rate_bytes_s: int = 8 * MIB
     stall_s: int
     backoff_min_ms: int = 500
     backoff_max_ms: int

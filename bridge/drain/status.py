@@ -10,6 +10,7 @@ from typing import Any, Literal
 from bridge.drain.drain import Totals
 from bridge.drain.lag import PartitionLag
 from bridge.drain.losses import PartitionLosses
+from bridge.drain.merger import MergeTotals
 from persistence.stats import MILLISECOND_NS, LatencyHistogram
 
 __all__ = ["BridgeState", "Condition", "Verdict"]
@@ -37,6 +38,7 @@ class BridgeState:
     drain            times from the oldest record of a file to the acknowledgement of the sink
     bytes_s          speed at which the sink takes a file; 0: not known yet
     payload_schema   id of the payload schema of new files; "": none
+    merging          small files of closed days that were merged since the start (bridge/drain/merger.py)
     """
 
     name: str
@@ -57,6 +59,7 @@ class BridgeState:
     last_error: str = ""
     remedy: str = ""
     payload_schema: str = ""
+    merging: MergeTotals = dataclasses.field(default_factory=MergeTotals)
     totals: Totals = dataclasses.field(default_factory=Totals)
     drain: dict[str, object] = dataclasses.field(default_factory=LatencyHistogram(MILLISECOND_NS).as_dict)
     partitions: tuple[PartitionLag, ...] = ()

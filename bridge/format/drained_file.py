@@ -40,6 +40,9 @@ segment of the log (persistence/segment/format.py), and closed by a footer. Litt
                                 before a file of theirs could declare it; absent if empty
         body_crc32              crc32 of everything before the footer
         installation            32 hexadecimal digits: the installation that drained it; absent in version 1
+        merged                  only in a merged file (merged_file.py), for each file that it replaces, in the
+                                order of offsets: [drain_seq, first_offset, last_offset,
+                                first_timestamp_ns, last_timestamp_ns, body_crc32]
 
     crc32 is the one of zlib, and not crc32c: so a reader without compiled code can check header, footer and
     body.
@@ -155,7 +158,9 @@ class FileHeader:
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 EarlierRanges: TypeAlias = tuple[tuple[int, int, int], ...]  # (epoch, first, last)
 
-_MAY_MISS: dict[str, Any] = {"earlier_lost": (), "earlier_skipped": (), "installation": ""}
+MergedEntry: TypeAlias = tuple[int, int, int, int, int, int]  # as in the footer
+
+_MAY_MISS: dict[str, Any] = {"earlier_lost": (), "earlier_skipped": (), "installation": "", "merged": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +188,7 @@ class FileFooter:
     earlier_lost: EarlierRanges = ()
     earlier_skipped: EarlierRanges = ()
     installation: str = ""
+    merged: tuple[MergedEntry, ...] = ()
 
     @property
     def ring_epoch(self) -> int:
@@ -220,6 +226,8 @@ class FileFooter:
             raise DrainedFileError(
                 f"{footer.count} records cannot be offsets {footer.first_offset} to {footer.last_offset}"
             )
+        if footer.merged and not _is_dense(footer):
+            raise DrainedFileError("the merged files are not those of the footer's offsets")
         return footer
 
     def name(self, day: str) -> FileName:
@@ -233,6 +241,7 @@ class FileFooter:
             self.first_offset,
             self.last_offset,
             day,
+            merged=bool(self.merged),
         )
 
 
@@ -251,6 +260,8 @@ def _checked(key: str, value: Any) -> Any:
         good = value is None or _is_pair(value)
     elif key in {"lost", "skipped"}:
         good = isinstance(value, tuple) and all(_is_pair(pair) and pair[0] <= pair[1] for pair in value)
+    elif key == "merged":
+        good = isinstance(value, tuple) and all(map(_is_entry, value))
     elif key in _MAY_MISS:
         good = isinstance(value, tuple) and all(map(_is_earlier, value))
     else:
@@ -267,6 +278,20 @@ def _is_number(value: object) -> bool:
 def _is_earlier(value: object) -> bool:
     is_triple = isinstance(value, tuple) and len(value) == 3 and all(map(_is_number, value))
     return is_triple and value[1] <= value[2]  # type: ignore[index]
+
+
+def _is_entry(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 6 and all(map(_is_number, value))
+
+
+def _is_dense(footer: FileFooter) -> bool:
+    """True if the merged files have all offsets of the footer, in order, and its drain_seq is the highest."""
+    position = footer.first_offset
+    for _, first, last, *_ in footer.merged:
+        if first != position or last < first:
+            return False
+        position = last + 1
+    return position == footer.last_offset + 1 and footer.drain_seq == max(entry[0] for entry in footer.merged)
 
 
 def _is_pair(value: object) -> bool:

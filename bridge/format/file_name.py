@@ -3,11 +3,13 @@
     edge={edge}/dt={YYYY-MM-DD}/
     {drain_seq:016}-{stream}-p{partition:04}-e{epoch:010}-{first:020}-{last:020}.brim
 
-The suffix of a compressed file is .brim.zst, that of the same records as Parquet is .parquet. An epoch of
-version 2 of the format has 19 digits. A name determines the content: nothing in a file depends on the time at
-which the file is written or read again. Names are enough to prove completeness. The drain_seqs of an edge are
-dense. The offset ranges of each (edge, stream, partition, epoch) are contiguous, except for ranges that a
-footer declares.
+The suffix of a compressed file is .brim.zst, that of the same records as Parquet is .parquet. A merged file
+(merged_file.py) has .merged before that suffix, the highest drain_seq of the files that it replaces, and
+their first and last offset. A merged Parquet file is first written as _merged/NAME.new, a name that other
+readers of Parquet pass over. An epoch of version 2 of the format has 19 digits. A name determines the
+content: nothing in a file depends on the time at which the file is written or read again. Names are enough to
+prove completeness. The drain_seqs of an edge are dense. The offset ranges of each (edge, stream, partition,
+epoch) are contiguous, except for ranges that a footer declares.
 
 Owns the form of names. Never decides which records a file holds (bridge/drain/next_files.py), and never reads
 a file. Only the standard library at import.
@@ -22,23 +24,63 @@ from dataclasses import dataclass
 
 from bridge.errors import BadName
 
-__all__ = ["COMPRESSED_SUFFIX", "PARQUET_SUFFIX", "SUFFIX", "FileName", "as_drained", "check_edge"]
+__all__ = [
+    "COMPRESSED_SUFFIX",
+    "PARQUET_SUFFIX",
+    "STAGED_DIRECTORY",
+    "SUFFIX",
+    "FileName",
+    "as_drained",
+    "check_edge",
+    "is_parquet",
+    "is_staged",
+    "published",
+    "staged",
+]
 
 SUFFIX, COMPRESSED_SUFFIX, PARQUET_SUFFIX = ".brim", ".brim.zst", ".parquet"
+MERGED_SUFFIX = ".merged"  # before the other suffix
+STAGED_DIRECTORY, STAGED_SUFFIX = "_merged", ".new"
 
 _EDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(@[A-Za-z0-9][A-Za-z0-9_-]{0,63})?")
 _PATH = re.compile(
     rf"(?:.*/)?edge=(?P<edge>{_EDGE.pattern})/dt=(?P<day>\d{{4}}-\d\d-\d\d)/"
     rf"(?P<seq>\d{{16}})-(?P<stream>{_STREAM.pattern})-p(?P<partition>\d{{4,10}})"
-    rf"-e(?P<epoch>\d{{10}}|\d{{19}})-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}(?P<zst>\.zst)?"
+    rf"-e(?P<epoch>\d{{10}}|\d{{19}})-(?P<first>\d{{20}})-(?P<last>\d{{20}})"
+    rf"(?P<merged>\{MERGED_SUFFIX})?\{SUFFIX}(?P<zst>\.zst)?"
 )
 
 
 def as_drained(path: str) -> str:
-    """Name of the drained file for a name of either form."""
+    """Name of the drained file for a name of any form."""
+    path = published(path)
     stem = path.removesuffix(PARQUET_SUFFIX)
     return path if stem == path else stem + SUFFIX
+
+
+def is_parquet(path: str) -> bool:
+    """True if the file at that path is a Parquet file, published or staged."""
+    return path.removesuffix(STAGED_SUFFIX).endswith(PARQUET_SUFFIX)
+
+
+def is_staged(path: str) -> bool:
+    """True if that is the path of a staged file."""
+    return path.endswith(STAGED_SUFFIX)
+
+
+def staged(path: str) -> str:
+    """Path at which the merged file of that path is staged."""
+    directory, _, name = path.rpartition("/")
+    return f"{directory}/{STAGED_DIRECTORY}/{name}{STAGED_SUFFIX}"
+
+
+def published(path: str) -> str:
+    """Path at which a staged file is published; the path itself for any other file."""
+    if not is_staged(path):
+        return path
+    directory, _, name = path.removesuffix(STAGED_SUFFIX).rpartition("/")
+    return f"{directory.removesuffix(f'/{STAGED_DIRECTORY}')}/{name}"
 
 
 def check_edge(edge: str) -> str:
@@ -63,6 +105,7 @@ class FileName:
     last_offset: int
     day: str  # YYYY-MM-DD
     compressed: bool = False
+    merged: bool = False  # it replaces several drained files; drain_seq is the highest of theirs
 
     @property
     def path(self) -> str:
@@ -70,7 +113,7 @@ class FileName:
         return (
             f"edge={self.edge}/dt={self.day}/{self.drain_seq:016d}-{self.stream}-p{self.partition:04d}"
             f"-e{self.epoch:010d}-{self.first_offset:020d}-{self.last_offset:020d}"
-            f"{COMPRESSED_SUFFIX if self.compressed else SUFFIX}"
+            f"{MERGED_SUFFIX if self.merged else ''}{COMPRESSED_SUFFIX if self.compressed else SUFFIX}"
         )
 
     @classmethod
@@ -90,5 +133,6 @@ class FileName:
             last,
             match["day"],
             match["zst"] is not None,
+            match["merged"] is not None,
         )
         return name if name.last_offset >= name.first_offset else None

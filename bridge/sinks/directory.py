@@ -11,6 +11,8 @@ Here a file is written under another name, synced, linked to its own name, and t
     link NAME              create-once: fails if the name exists, and then the content is compared
     fsync directory        only then put() returns
 
+A merged file is published by a second link, and its staged name is removed later (bridge/drain/merger.py).
+
 Long files bypass the page cache if the file system supports it (O_DIRECT). They are synced at once and not
 read again by the bridge. A copy in memory would cost most of the processor time of a put. The kernel's
 writers, which have a higher priority than a bridge, would take the rest from the broker.
@@ -38,7 +40,9 @@ from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadName, SinkConflict, SinkUnavailable
 from bridge.format.file_builder import DrainedFile
+from bridge.format.file_name import STAGED_DIRECTORY
 from bridge.format.installation import Holder
+from bridge.sinks.interface import StoredEntry
 from bridge.sinks.lease_holder import holder_as_dict, holder_in, refusal
 from persistence.files import OsFiles
 
@@ -105,11 +109,9 @@ class DirectorySink:
         """See Sink."""
         directory = self.root / f"edge={edge}"
         try:
-            self._make_directory(directory)
-            known = directory in self._locks
-            self._lock(directory)
-            if not known:
-                _sweep(directory)
+            with self._making:
+                self._make_directory(directory)
+                self._lock(directory)
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
         except OSError as error:
@@ -122,14 +124,14 @@ class DirectorySink:
         try:
             with self._making:
                 self._make_directory(path.parent)
-                self._lock(path.parents[1])
+                self._lock(self.root / f"edge={file.footer.edge}")
             self._write(path, file)
         except OSError as error:
             self._synced.clear()  # the directories may have been removed
             raise _unavailable(path, error) from error
 
     def _write(self, path: Path, drained_file: DrainedFile) -> None:
-        partial = path.parents[1] / (PARTIAL + path.name)
+        partial = self.root / f"edge={drained_file.footer.edge}" / (PARTIAL + path.name)
         if not path.exists():
             with open(partial, "wb", buffering=0, opener=_opener) as file:
                 _write_all(file.fileno(), drained_file.parts)
@@ -157,6 +159,7 @@ class DirectorySink:
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(holder_as_dict(self._holder)).encode(), 0)
         self._locks[directory] = fd
+        _sweep(directory)
 
     def _unlock(self, directory: Path) -> None:
         if (descriptor := self._locks.pop(directory, None)) is not None:
@@ -171,6 +174,59 @@ class DirectorySink:
         directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         OsFiles().dirsync(str(directory.parent))
         self._synced = {*self._synced, directory} if len(self._synced) < 64 else {directory}
+
+    def days(self, edge: str) -> list[str]:
+        """See MergingStore."""
+        directory = self.root / f"edge={edge}"
+        with _errors_of(directory):
+            return [name.removeprefix("dt=") for name in os.listdir(directory) if name.startswith("dt=")]
+
+    def entries(self, prefix: str, after: str = "") -> Iterator[StoredEntry]:
+        """See MergingStore. A change of the names of a file changes its ctime."""
+        for name in (name for name in self.names(prefix) if name > after):
+            with _errors_of(self.root / name), contextlib.suppress(FileNotFoundError):
+                status = os.stat(self.root / name)
+                yield StoredEntry(name, status.st_size, status.st_ctime)
+
+    def read(self, path: str, last: int | None = None) -> bytes:
+        """See MergingStore."""
+        with _errors_of(self.root / path), open(self.root / path, "rb") as file:
+            if last is not None:
+                file.seek(max(os.fstat(file.fileno()).st_size - last, 0))
+            return file.read()
+
+    def probe(self, edge: str) -> float:
+        """See MergingStore."""
+        path = self.root / f"edge={edge}" / f"{PARTIAL}probe"
+        with _errors_of(path):
+            self._lock_edge_of(f"edge={edge}/")
+            path.write_bytes(b"")
+            now_s = path.stat().st_ctime
+            path.unlink()
+        return now_s
+
+    def publish(self, staged: str, path: str) -> None:
+        """See MergingStore."""
+        with _errors_of(self.root / path):
+            self._lock_edge_of(path)
+            with contextlib.suppress(FileExistsError):
+                os.link(self.root / staged, self.root / path)
+            OsFiles().dirsync(str((self.root / path).parent))
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """See MergingStore."""
+        for name in paths:
+            path = self.root / name
+            with _errors_of(path):
+                self._lock_edge_of(name)
+                path.unlink(missing_ok=True)
+                if path.parent.name == STAGED_DIRECTORY:
+                    with contextlib.suppress(OSError):  # there are others, or it was removed before
+                        path.parent.rmdir()
+
+    def _lock_edge_of(self, path: str) -> None:
+        with self._making:
+            self._lock(self.root / path.partition("/")[0])
 
     def names(self, prefix: str) -> Iterator[str]:
         """See Sink."""
@@ -263,6 +319,14 @@ def conflict(where: str, found_length: int, length: int) -> SinkConflict:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+@contextlib.contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _unavailable(path, error) from error
 
 
 def _unavailable(path: Path, error: OSError) -> SinkUnavailable:

@@ -11,14 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import urlsplit
 
 from bridge.format.file_builder import DrainedFile
 from bridge.format.installation import Holder
 from bridge.format.sink_batch import Rejected, SinkBatch
 
-__all__ = ["Decoding", "FileSink", "Leasing", "RecordSink", "Sink", "shown"]
+__all__ = [
+    "Decoding",
+    "FileSink",
+    "Leasing",
+    "MergingStore",
+    "RecordSink",
+    "Sink",
+    "StoredEntry",
+    "shown",
+]
 
 
 class FileSink(Protocol):
@@ -96,6 +105,43 @@ class Decoding(Protocol):
 
         Raises SinkBlocked if readers cannot join the type of a column with its earlier type.
         """
+
+
+class StoredEntry(NamedTuple):
+    """A stored file. `modified_s`: time at which it got its name, by the clock of the store."""
+
+    path: str
+    length: int
+    modified_s: float
+
+
+@runtime_checkable
+class MergingStore(FileSink, Protocol):
+    """Store in which small files can be replaced by merged ones (bridge/drain/merger.py).
+
+    Its methods may run on any thread, in parallel to put(). Each raises SinkUnavailable, also if another
+    bridge drains the edge. Paths are relative to the root of the sink.
+    """
+
+    def days(self, edge: str) -> list[str]:
+        """Days with a directory, such as "2026-01-31"."""
+
+    def entries(self, prefix: str, after: str = "") -> Iterator[StoredEntry]:
+        """Stored files below the directory `prefix`, which ends with /, with paths behind `after`, in any
+        order.
+        """
+
+    def read(self, path: str, last: int | None = None) -> bytes:
+        """The content of a file, or its last bytes."""
+
+    def probe(self, edge: str) -> float:
+        """The present time by the clock of the store, from an object that is written and removed."""
+
+    def publish(self, staged: str, path: str) -> None:
+        """Give a staged file its final name, too; nothing if it has that name. Returns when that is safe."""
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove the files that exist of these. All are of one edge."""
 
 
 @runtime_checkable

@@ -12,8 +12,9 @@ Only the drain retries: obstore's own retries are turned off, and every request 
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from bridge.errors import BadName, BridgeError, SinkUnavailable
 from bridge.format.file_builder import DrainedFile
 from bridge.format.installation import Holder
 from bridge.sinks.directory import conflict
+from bridge.sinks.interface import StoredEntry
 from bridge.sinks.lease import Lease
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ __all__ = ["ObjectSink"]
 
 TIMEOUT = "30s"  # per request: 8 MiB at 2.2 Mbit/s
 CONNECT_TIMEOUT = "5s"
+REMOVED_AT_ONCE = 1000  # in one request of S3; the lease is checked before each
 # Options that obstore requires as options of the HTTP client, in addition to those of the store. It reads
 # both from text: booleans as true or false, durations as 30s or 1min. An option in the wrong place makes it
 # panic.
@@ -171,6 +174,64 @@ class ObjectSink:
                 )
         except self._errors as error:
             raise self._unavailable(prefix, error) from error
+
+    def days(self, edge: str) -> list[str]:
+        """See MergingStore."""
+        with self._errors_as_unavailable(f"edge={edge}"):
+            found = self._obstore.list_with_delimiter(self._store, prefix=f"edge={edge}")["common_prefixes"]
+        names = (path.rstrip("/").rpartition("/")[2] for path in found)
+        return [name.removeprefix("dt=") for name in names if name.startswith("dt=")]
+
+    def entries(self, prefix: str, after: str = "") -> Iterator[StoredEntry]:
+        """See MergingStore."""
+        with self._errors_as_unavailable(prefix):
+            for chunk in self._obstore.list(self._store, prefix=prefix.rstrip("/"), offset=after or None):
+                for entry in chunk:
+                    if not _hidden(entry["path"]):
+                        yield StoredEntry(entry["path"], entry["size"], entry["last_modified"].timestamp())
+
+    def read(self, path: str, last: int | None = None) -> bytes:
+        """See MergingStore."""
+        with self._errors_as_unavailable(path):
+            length = self._obstore.head(self._store, path)["size"]
+            return self._range(path, max(length - last, 0) if last is not None else 0, length)
+
+    def probe(self, edge: str) -> float:
+        """See MergingStore."""
+        path = f"edge={edge}/.probe"
+        self._keep_lease(path)
+        with self._errors_as_unavailable(path):
+            self._obstore.put(self._store, path, b"", use_multipart=False)
+            now_s = self._obstore.head(self._store, path)["last_modified"].timestamp()
+            self._obstore.delete(self._store, path)
+        return now_s
+
+    def publish(self, staged: str, path: str) -> None:
+        """See MergingStore. A copy replaces the same content, because not all stores copy conditionally."""
+        self._keep_lease(path)
+        with self._errors_as_unavailable(path):
+            self._obstore.copy(self._store, staged, path)
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """See MergingStore."""
+        for at in range(0, len(paths), REMOVED_AT_ONCE):
+            self._keep_lease(paths[at])
+            with self._errors_as_unavailable(paths[at]), contextlib.suppress(FileNotFoundError):
+                self._obstore.delete(self._store, list(paths[at : at + REMOVED_AT_ONCE]))
+
+    def _keep_lease(self, path: str) -> None:
+        edge = path.partition("/")[0].removeprefix("edge=")
+        with self._errors_as_unavailable(path):
+            self._leases.setdefault(edge, Lease(self._store, self._url, edge, self._holder)).keep()
+
+    @contextlib.contextmanager
+    def _errors_as_unavailable(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except SinkUnavailable:
+            raise
+        except self._errors as error:
+            raise self._unavailable(path, error) from error
 
     def close(self) -> None:
         """See FileSink."""

@@ -53,7 +53,16 @@ if TYPE_CHECKING:
     from bridge.arrow.schema import DecodedColumns
     from bridge.payloads.schema import Payloads
 
-__all__ = ["RESCUED", "ParquetSink", "parquet_of", "schema_id"]
+__all__ = [
+    "RESCUED",
+    "ParquetFile",
+    "ParquetSink",
+    "parquet_footer_in",
+    "parquet_name",
+    "parquet_of",
+    "schema_id",
+    "settings_for",
+]
 
 log = logging.getLogger(__name__)
 
@@ -83,18 +92,22 @@ class ParquetFile(DrainedFile):
         metadata_bytes = TRAILER_BYTES + int.from_bytes(ends[:4], "little")
         if len(ends) < TRAILER_BYTES or metadata_bytes > length:
             return False
-        return _footer_in(read(length - metadata_bytes, length)) == self.footer
+        try:
+            return parquet_footer_in(read(length - metadata_bytes, length)) == self.footer
+        except DrainedFileError:
+            return False
 
 
-def _footer_in(tail: bytes) -> FileFooter | None:
-    """The footer of the drained file, from the end of a Parquet file; None: no valid one."""
+def parquet_footer_in(tail: bytes) -> FileFooter:
+    """The footer of the drained file, from the end of a Parquet file. Raises DrainedFileError."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        return footer_of(parquet.read_metadata(pa.BufferReader(tail)).metadata)
-    except (pa.ArrowInvalid, OSError, DrainedFileError):
-        return None
+        metadata = parquet.read_metadata(pa.BufferReader(tail)).metadata
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DrainedFileError(f"is no Parquet file, or cut short: {error}") from error
+    return footer_of(metadata)
 
 
 class ParquetSink:
@@ -114,6 +127,11 @@ class ParquetSink:
         text = self._payloads.text if self._payloads is not None else ""
         self._schema = (schema_id(text), text) if text else ("", "")
         self._schemas: dict[str, Payloads | None] = {"": None, self._schema[0]: self._payloads}
+
+    @property
+    def inner(self) -> FileSink:
+        """The store with the Parquet files."""
+        return self._inner
 
     @property
     def url(self) -> str:
@@ -163,9 +181,7 @@ class ParquetSink:
                 hint="restore the checkpoint of this bridge from a backup",
             )
         table = table_of(file, payloads := self._schemas[file.payloads])
-        self._inner.put(
-            ParquetFile(parquet_name(file.name), (_packed(table, file, payloads),), file.footer, file.runs)
-        )
+        self._inner.put(ParquetFile(parquet_name(file.name), (_packed(table, file),), file.footer, file.runs))
         return 0 if payloads is None else table.num_rows - table[RESCUED].null_count
 
     def names(self, prefix: str) -> Iterator[str]:
@@ -218,20 +234,26 @@ def parquet_of(file: DrainedFile, payloads: Payloads | None = None) -> memoryvie
 
     Raises SinkBlocked: a record does not verify.
     """
-    return _packed(table_of(file, payloads), file, payloads)
+    return _packed(table_of(file, payloads), file)
 
 
-def _packed(table: pa.Table, file: DrainedFile, payloads: Payloads | None) -> memoryview:
+def _packed(table: pa.Table, file: DrainedFile) -> memoryview:
     import pyarrow as pa
     from pyarrow import parquet
 
     out = pa.BufferOutputStream()
-    texts = [name for name, kind in _typed(payloads).items() if kind == pa.string()]
-    settings = {**SETTINGS, "use_dictionary": [*SETTINGS["use_dictionary"], *texts]}
-    with parquet.ParquetWriter(out, table.schema, **settings) as writer:
+    with parquet.ParquetWriter(out, table.schema, **settings_for(table.schema)) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(metadata_of(file.footer))
     return memoryview(out.getvalue()).cast("B")  # bytes of pyarrow are signed, which obstore refuses
+
+
+def settings_for(schema: pa.Schema) -> dict[str, Any]:
+    """Settings of the writer for a file with these columns."""
+    import pyarrow as pa
+
+    texts = [field.name for field in schema if field.type == pa.string() and field.name not in COLUMNS]
+    return {**SETTINGS, "use_dictionary": [*SETTINGS["use_dictionary"], *texts]}
 
 
 def table_of(file: DrainedFile, payloads: Payloads | None = None) -> pa.Table:

@@ -55,7 +55,7 @@ from bridge.arrow.schema import (
     never_null,
 )
 from bridge.errors import DrainedFileError, FilesMissing, SourceOptionError
-from bridge.format.file_name import PARQUET_SUFFIX
+from bridge.format.file_name import is_parquet
 from bridge.payloads.decode import typed_columns
 from bridge.rangeset import subtract
 from bridge.spark import files_view, quiet_workers
@@ -203,7 +203,7 @@ class _Rows:
     def _decoded(self, task: FileTask) -> Iterator[DecodedColumns]:
         """All rows of a file that verify. Raises DrainedFileError."""
         landing = Landing(self.options.path)
-        if task.path.endswith(PARQUET_SUFFIX):
+        if is_parquet(task.path):
             name = name_of(task.path)
             assert name is not None
             with landing.parquet(task.path) as file:

@@ -1,6 +1,7 @@
 """View of files: format("brim") with view=files returns one row per drained file and reads no record.
 
-    edge, stream, partition, epoch, drain_seq, first_offset, last_offset, length, path: by name
+    edge, stream, partition, epoch, drain_seq, first_offset, last_offset, length, path: by name. The rows of
+    files that a merged file replaces have its path, and a share of its length
     first_timestamp, last_timestamp, epoch_first_offset, previous_epoch, previous_next_offset, lost, skipped:
     by footer; null if that cannot be read, and then `error` has the reason
     earlier_lost, earlier_skipped: by footer, as lost and skipped, of epochs of this partition that had ended
@@ -78,7 +79,7 @@ def _row(landing: Landing, file: StoredFile) -> Row:
         file.path,
     )
     try:
-        footer = landing.footer(file.path, file.length)
+        footer = landing.footer_of(file)
     except (DrainedFileError, OSError) as error:
         return (*row, *[None] * 7, str(error), None, None)
     stamps = (

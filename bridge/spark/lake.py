@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from bridge.arrow.schema import DDL, TYPES
 from bridge.errors import SourceOptionError
-from bridge.format.file_name import PARQUET_SUFFIX
+from bridge.format.file_name import PARQUET_SUFFIX, is_staged
 from bridge.payloads.schema import filter_pattern
 from bridge.spark.data_source import BrimDataSource
 from bridge.spark.filters import Condition
@@ -113,30 +113,31 @@ def _by_source(
 def _by_spark(spark: SparkSession, root: str, plan: TablePlan) -> DataFrame:
     """The whole Parquet files, by directories of days where all files of a day are read."""
     base = _hadoop_url(root)
-    found = Counter(_below_root(file.path) for file in plan.present if file.path.endswith(PARQUET_SUFFIX))
+    present = {file.path for file in plan.present}
+    found = Counter(_below_root(path) for path in present if path.endswith(PARQUET_SUFFIX))
     by_day: dict[str, list[str]] = defaultdict(list)
     for task in plan.parquet:
         by_day[_below_root(task.path)].append(task.path.rpartition("/")[2])
 
-    def read(paths: Iterable[str]) -> DataFrame:
-        reader = (
-            spark.read.schema(DDL).option("basePath", base).option("pathGlobFilter", f"*{PARQUET_SUFFIX}")
-        )
+    def read(paths: Iterable[str], names: str = "*") -> DataFrame:
+        reader = spark.read.schema(DDL).option("basePath", base).option("pathGlobFilter", names)
         return reader.parquet(*(f"{base.translate(GLOB)}/{path}" for path in paths))
 
     files = {day: [f"{day}/{name}" for name in names] for day, names in by_day.items()}
-    frame = read(
-        path for day, paths in files.items() for path in ([day] if len(paths) == found[day] else paths)
-    )
-    if _count_files(frame) == len(plan.parquet):
-        return frame
+    if not any(map(is_staged, present)):  # these are next to the files that they replace
+        paths = (
+            path for day, paths in files.items() for path in ([day] if len(paths) == found[day] else paths)
+        )
+        frame = read(paths, f"*{PARQUET_SUFFIX}")
+        if _count_files(frame) == len(plan.parquet):
+            return frame
     # A file arrived after the listing, or the directory has files of others.
     return read(path for paths in files.values() for path in paths)
 
 
 def _below_root(path: str) -> str:
-    """edge=.../dt=... of the path of a file."""
-    return "/".join(path.split("/")[-3:-1])
+    """Directory of a file, from edge=... on."""
+    return "edge=" + path.rpartition("/")[0].rpartition("/edge=")[2]
 
 
 def _count_files(frame: Any) -> int:

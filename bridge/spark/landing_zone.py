@@ -3,11 +3,15 @@
 A file may be present as a Parquet file (bridge/sinks/parquet.py). Its name is that of the drained file with
 another ending, and parquet_files.py reads it. If both forms are present, the drained file is used.
 
+A merged file (bridge/format/merged_file.py) is listed as the files that it replaces, each with its own name
+and footer, at the path of the merged file. While replaced files are still present, the merged file is used.
+
 A root is a local path, or a URL of a file system that pyarrow knows: file, s3, gs, abfs, hdfs. Credentials
 come from the source that the store's own tools use. Options such as a region or an endpoint are part of the
 URL, as in s3://bucket/prefix?region=eu-west-1&endpoint_override=127.0.0.1:9000.
 
-Planning uses only names: a name contains the partition and the offsets of the records in its file.
+Planning uses names, which contain the partition and the offsets of the records in a file, and the footers of
+merged files.
 """
 
 from __future__ import annotations
@@ -15,8 +19,11 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -26,13 +33,31 @@ from bridge.arrow import parquet_files
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.format import drained_file, file_parser
 from bridge.format.drained_file import FileFooter
-from bridge.format.file_name import PARQUET_SUFFIX, FileName, as_drained
+from bridge.format.file_name import (
+    PARQUET_SUFFIX,
+    STAGED_DIRECTORY,
+    FileName,
+    as_drained,
+    is_parquet,
+    is_staged,
+)
 from bridge.format.file_parser import ParsedFile
+from bridge.format.merged_file import part_of, replaced_names
 
-__all__ = ["DayDirectory", "Landing", "StoredFile", "name_of"]
+__all__ = ["DayDirectory", "Landing", "MergedFile", "StoredFile", "better", "name_of"]
 
 TIMED_DIRECTORIES = ("local", "hdfs")  # file systems that keep the time of the last change of a directory
 TAIL_BYTES = 4096  # read first for a footer; most footers have about 300 bytes
+READERS = 16  # footers of merged files read at once: object stores answer slowly, and in parallel
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFile:
+    """A merged file, as a whole."""
+
+    name: FileName
+    length: int
+    footer: FileFooter
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,8 +66,14 @@ class StoredFile:
 
     name: FileName
     path: str  # in the file system, not a URL
-    length: int
+    length: int  # a share of the merged file that replaces it, by records
     modified_s: float  # seconds since 1970; 0 if the store does not report it
+    merged: MergedFile | None = field(default=None, compare=False)  # it replaces this file
+
+
+def better(one: StoredFile, other: StoredFile) -> StoredFile:
+    """The one of two files with the same content that is read: a merged file stays, what it replaces goes."""
+    return min(one, other, key=lambda file: (file.merged is None, is_staged(file.path), file))
 
 
 class DayDirectory(NamedTuple):
@@ -74,8 +105,12 @@ class Landing:
                 hint="write a path in UTF-8, or a URL that pyarrow knows",
             ) from error
 
-    def files(self, edges: Sequence[str] = ()) -> list[StoredFile]:
+    def files(
+        self, edges: Sequence[str] = (), *, read_to: Mapping[str, int] = MappingProxyType({})
+    ) -> list[StoredFile]:
         """All files of the edges whose names match one of these patterns (none: all), sorted.
+
+        Merged files up to the drain_seq of their edge in `read_to` are left out, and not opened.
 
         A file that is present twice, under two days, is returned once. Raises SourceOptionError if the place
         does not exist, or is not the root of a bridge's files; OSError if it cannot be listed.
@@ -83,17 +118,12 @@ class Landing:
         opened = self._open()
         self._refuse_what_is_no_root(opened)
         files: dict[FileName, StoredFile] = {}
-        tables = 0
-        for info in self._entries(opened, edges):
-            name = name_of(info.path)
-            if name is None:
-                tables += info.path.endswith(PARQUET_SUFFIX)
-                continue
-            stored = _stored(name, info)
-            key = replace(name, day="")
-            files[key] = min(files.get(key, stored), stored)
+        infos = list(self._entries(opened, edges))
+        for stored in self._stored_files(opened, infos, read_to):
+            key = replace(stored.name, day="")
+            files[key] = better(files[key], stored) if key in files else stored
         # Otherwise a query over the wrong place would find nothing, and look correct.
-        if tables and not files:
+        if not files and _are_of_others([info.path for info in infos]):
             raise SourceOptionError(
                 f"path {self.root!r} holds Parquet files, and none that a bridge has drained",
                 hint="a table: read it with spark.read.parquet",
@@ -136,20 +166,60 @@ class Landing:
         ]
 
     def files_of(
-        self, day: DayDirectory, *, behind: int, known: Mapping[str, StoredFile]
+        self, day: DayDirectory, *, behind: int, known: Mapping[str, Sequence[StoredFile]]
     ) -> Iterator[StoredFile]:
         """Files of a day whose drain_seq is above `behind`; those of `known`, by path, as they are there."""
         opened = self._open()
         if isinstance(opened.filesystem, fs.LocalFileSystem):
             wanted = _local_paths(day.path, behind)
-            yield from (known[path] for path in wanted if path in known)
+            for path in wanted:
+                yield from known.get(path, ())
             infos = opened.filesystem.get_file_info([path for path in wanted if path not in known])
         else:
-            infos = [info for info in _listed(opened, day.path) if _number(info.base_name) > behind]
+            listed = _listed(opened, day.path, recursive=True)
+            infos = [info for info in listed if _number(info.base_name) > behind]
+        stored = self._stored_files(opened, [info for info in infos if info.type == fs.FileType.File])
+        yield from (file for file in stored if file.name.drain_seq > behind)
+
+    def _stored_files(
+        self, opened: _Opened, infos: Iterable[Any], read_to: Mapping[str, int] = MappingProxyType({})
+    ) -> Iterator[StoredFile]:
+        """The drained files among these entries; for a merged file those that it replaces."""
+        merged = []
         for info in infos:
             name = name_of(info.path)
-            if name is not None and info.type == fs.FileType.File:
-                yield _stored(name, info)
+            if name is not None and name.merged:
+                if name.drain_seq > read_to.get(name.edge, 0):
+                    merged.append((name, info))
+            elif name is not None:
+                yield StoredFile(name, info.path, info.size, _modified_s(info))
+        if not merged:
+            return
+        with ThreadPoolExecutor(min(READERS, len(merged))) as pool:
+            for files in pool.map(lambda entry: self._replaced(opened, *entry), merged):
+                yield from files
+
+    def _replaced(self, opened: _Opened, name: FileName, info: Any) -> list[StoredFile]:
+        """The files that a merged file replaces; the merged file itself if its footer cannot be read."""
+        try:
+            footer = self._footer(opened, info.path, info.size)
+            names = list(replaced_names(name, footer))
+        except FileNotFoundError:  # a staged file is published under another name before it is removed
+            return []
+        except DrainedFileError:
+            if is_staged(info.path):  # the files that it replaces are still there
+                return []
+            return [StoredFile(name, info.path, info.size, _modified_s(info))]
+        whole = MergedFile(name, info.size, footer)
+        # Their own times are gone. They were before the end of the day.
+        modified_s = min(_modified_s(info), _day_end_s(name.day))
+        files, done, bytes_before = [], 0, 0
+        for replaced in names:
+            done += replaced.last_offset - replaced.first_offset + 1
+            bytes_to = info.size * done // footer.count
+            files.append(StoredFile(replaced, info.path, bytes_to - bytes_before, modified_s, whole))
+            bytes_before = bytes_to
+        return files
 
     def _entries(self, opened: _Opened, edges: Sequence[str]) -> Iterator[Any]:
         """Files in the directories of these edges, and files next to the directories."""
@@ -181,11 +251,19 @@ class Landing:
         except FileNotFoundError as error:
             raise DrainedFileError("is gone", name=path, hint="see option failOnDataLoss") from error
 
+    def footer_of(self, file: StoredFile) -> FileFooter:
+        """The footer of a file, also of one that was replaced. Raises as footer()."""
+        if file.merged is not None:
+            return part_of(file.merged.footer, file.name)
+        return self.footer(file.path, file.length)
+
     def footer(self, path: str, length: int) -> FileFooter:
-        """Read only the footer. Raises DrainedFileError."""
-        opened = self._open()
+        """Read only the footer at `path`; that of the whole merged file. Raises DrainedFileError, OSError."""
+        return self._footer(self._open(), path, length)
+
+    def _footer(self, opened: _Opened, path: str, length: int) -> FileFooter:
         with opened.filesystem.open_input_file(path) as file:
-            if path.endswith(PARQUET_SUFFIX):
+            if is_parquet(path):
                 return parquet_files.footer(file, path)
             tail = file.read_at(min(TAIL_BYTES, length), max(length - TAIL_BYTES, 0))
             total_bytes = drained_file.footer_length(tail) + drained_file.TRAILER_BYTES
@@ -205,9 +283,13 @@ def _local_paths(directory: str, behind: int) -> list[str]:
     """Paths of files with a higher drain_seq, without a system call for each: a day may have many files."""
     try:
         with os.scandir(directory) as entries:
-            return [entry.path for entry in entries if _number(entry.name) > behind]
+            names = [entry.name for entry in entries]
     except FileNotFoundError:  # as above
         return []
+    paths = [f"{directory}/{name}" for name in names if _number(name) > behind]
+    if STAGED_DIRECTORY in names:
+        paths += _local_paths(f"{directory}/{STAGED_DIRECTORY}", behind)
+    return paths
 
 
 def _edge_directories(top: Sequence[Any], edges: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -218,8 +300,20 @@ def _edge_directories(top: Sequence[Any], edges: Sequence[str]) -> Iterator[tupl
             yield edge, entry
 
 
-def _stored(name: FileName, info: Any) -> StoredFile:
-    return StoredFile(name, info.path, info.size, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
+def _are_of_others(paths: Sequence[str]) -> bool:
+    """True if there are Parquet files among these, and none that a bridge has drained."""
+    return any(path.endswith(PARQUET_SUFFIX) for path in paths) and not any(map(name_of, paths))
+
+
+def _modified_s(info: Any) -> float:
+    return info.mtime_ns / 1e9 if info.mtime_ns else 0.0
+
+
+def _day_end_s(day: str) -> float:
+    try:
+        return (datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(days=1)).timestamp()
+    except ValueError:  # a name that no bridge writes, such as dt=2026-99-99
+        return 0.0
 
 
 def _number(name: str) -> int:

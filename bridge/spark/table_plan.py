@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxFiles
 
 from bridge.errors import SourceOptionError
-from bridge.format.file_name import PARQUET_SUFFIX
+from bridge.format.file_name import is_parquet
 from bridge.rangeset import Ranges
 from bridge.spark.landing_zone import Landing, StoredFile, matches, name_of
 from bridge.spark.named_files import refuse_unknown
@@ -70,7 +70,8 @@ def tasks_for(
     wanted = [
         file
         for file in new_files
-        if matches(file.name.stream, options.streams) and where.may_be_in(file.name)
+        if matches(file.name.stream, options.streams)
+        and where.may_be_in(file.merged.name if file.merged else file.name)
     ]
     tasks = tasks_of(wanted, every, read_before)
     parquet = [task for task in tasks if _is_whole_parquet(task)] if options.parquet == "skip" else []
@@ -80,7 +81,7 @@ def tasks_for(
 
 def _is_whole_parquet(task: FileTask) -> bool:
     """True if Spark's own reader may read the file: no file before it has a record of it."""
-    if not task.path.endswith(PARQUET_SUFFIX):
+    if not is_parquet(task.path):
         return False
     name = name_of(task.path)
     return name is not None and task.ranges == ((name.first_offset, name.last_offset),)

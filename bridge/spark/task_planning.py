@@ -173,17 +173,19 @@ def tasks_of(
     The files with lower numbers are those of `every`, and those whose ranges are `read_before`.
     """
     taken: dict[PartitionKey, Ranges] = {}
-    paths = {file.path for file in files}
-    tasks = []
+    chosen = {(file.path, file.name.first_offset) for file in files}
+    lengths: dict[str, int] = {}
+    ranges_by_path: dict[str, Ranges] = defaultdict(list)  # of a merged file several
     for file in sorted(every):
         key = partition_key(file.name)
         if key not in taken:
             taken[key] = list(read_before.get(key, ()))
         ranges = subtract([(file.name.first_offset, file.name.last_offset)], taken[key])
         join_range(taken, file.name)
-        if file.path in paths and ranges:
-            tasks.append(FileTask(file.path, file.length, tuple(ranges)))
-    return tasks
+        if (file.path, file.name.first_offset) in chosen and ranges:
+            lengths[file.path] = file.length if file.merged is None else file.merged.length
+            ranges_by_path[file.path] += ranges
+    return [FileTask(path, lengths[path], tuple(union(ranges))) for path, ranges in ranges_by_path.items()]
 
 
 def partition_key(name: FileName) -> PartitionKey:

@@ -24,9 +24,9 @@ from dataclasses import replace
 from datetime import date, timedelta
 from typing import NamedTuple, TypeAlias
 
-from bridge.format.file_name import FileName
+from bridge.format.file_name import FileName, published
 from bridge.rangeset import Ranges
-from bridge.spark.landing_zone import DayDirectory, Landing, StoredFile
+from bridge.spark.landing_zone import DayDirectory, Landing, StoredFile, better
 from bridge.spark.task_planning import PartitionKey, Progress, join_range
 
 __all__ = ["UnreadFiles"]
@@ -86,7 +86,7 @@ class UnreadFiles:
         files: dict[FileName, StoredFile] = {}
         for listed in self._days.values():
             for name, stored in listed.files.items():
-                files[name] = min(files.get(name, stored), stored)
+                files[name] = better(files.get(name, stored), stored)
         return sorted(files.values())
 
     def latest(self) -> Progress:
@@ -120,28 +120,34 @@ class UnreadFiles:
     def _all_files(self) -> dict[str, _Names]:
         """Unread files of all days, by directory."""
         names_by_path: dict[str, _Names] = defaultdict(dict)
-        for file in self._landing.files(self._patterns):
+        for file in self._landing.files(self._patterns, read_to=self.read_to):
             self._note(file.name)
             if file.name.drain_seq > self.read_to.get(file.name.edge, 0):
-                names_by_path[file.path.rpartition("/")[0]][replace(file.name, day="")] = file
+                names_by_path[_day_path(file.path)][replace(file.name, day="")] = file
         return names_by_path
 
     def _files_of(self, day: DayDirectory) -> _Names:
         """Unread files of one day."""
-        known = (
-            {file.path: file for file in self._days[day.path].files.values()}
-            if day.path in self._days
-            else {}
-        )
-        files = list(self._landing.files_of(day, behind=self.read_to.get(day.edge, 0), known=known))
-        for file in files:
+        known: dict[str, list[StoredFile]] = defaultdict(list)
+        if day.path in self._days:
+            for file in self._days[day.path].files.values():
+                known[file.path].append(file)
+        files: _Names = {}
+        for file in self._landing.files_of(day, behind=self.read_to.get(day.edge, 0), known=known):
             self._note(file.name)
-        return {replace(file.name, day=""): file for file in files}
+            key = replace(file.name, day="")
+            files[key] = better(files.get(key, file), file)
+        return files
 
     def _note(self, name: FileName) -> None:
         self.edges.add(name.edge)
         self.streams.add(name.stream)
         self._newest[name.edge] = max(self._newest.get(name.edge, ""), name.day)
+
+
+def _day_path(path: str) -> str:
+    """Path of the directory of the day with that file."""
+    return published(path).rpartition("/")[0]
 
 
 def _day_before(name: str) -> str:

@@ -80,6 +80,7 @@ FORMATS = (
         drained_file.VERSION,
         "bridge/drained-v*",
     ),
+    Format("Merged file", ("bridge/format/merged_file.py",), None, "bridge/merged-v*"),
     Format(
         "Drained file as Parquet",
         ("bridge/sinks/parquet.py", "bridge/format/parquet_footer.py"),

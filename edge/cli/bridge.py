@@ -287,6 +287,11 @@ def _lines(bridge: dict[str, Any]) -> Iterator[str]:
         yield f"  {count_in_words(totals['dead_letters'])} dead letters"
     if rescued := totals.get("rescued_records"):  # absent: the broker is older
         yield f"  {count_in_words(rescued)} records with values that do not fit the payload schema"
+    if (merging := bridge.get("merging", {})) and merging["merged_files"]:
+        merged, written = merging["merged_files"], merging["written_files"]
+        yield f"  {merged} small files of closed days were merged into {written}"
+    if merging and merging["error"]:
+        yield f"  files are not merged: {merging['error']}"
     if bridge["stalled_s"]:
         yield f"  stalled: records wait, and none was drained for {seconds_in_words(bridge['stalled_s'])}"
     if bridge["last_error"]:

@@ -375,6 +375,17 @@ class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes that Kafka and MQTT sinks may get twice after a crash of the bridge."""
     rate_bytes_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
     """Highest rate to the sink, on average over a second. 0: as fast as the sink accepts."""
+    merge_after_s: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
+    """Time after the end of a day (UTC) at which the small files of that day are merged into large ones in a
+    directory or an object store, such as 86400. The bridge then reads, and removes files there. 0: never,
+    because readers of an earlier Brim do not know merged files, and other engines may see records twice for a
+    moment."""
+    merge_bytes: Annotated[int, Meta(ge=MIB, le=GIB)] = 64 * MIB
+    """Size of a merged file; a merger takes about three times this in memory. Files above half of it stay."""
+    merge_keep_s: Annotated[int, Meta(ge=60, le=1 << 31)] = 86_400
+    """Time for which replaced files stay next to a merged one, for queries that have begun."""
+    merge_rate_bytes_s: Annotated[int, Meta(ge=64 * KIB, le=1 << 40)] = 8 * MIB
+    """Highest rate of merging, of bytes read and written together, in addition to rate_bytes_s."""
     live_share: Annotated[float, Meta(ge=0, le=0.95)] = 0.7
     """Share of the bytes for new records while a backlog is drained (the oldest record has waited for ten
     seconds). 0: strictly in order."""

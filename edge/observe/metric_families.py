@@ -300,6 +300,24 @@ METRICS: Mapping[str, Metric] = {
     "brim_bridge_retries_total": Metric(
         "counter", "Failures of the sink.", _BRIDGE, "bridges[].totals.retries"
     ),
+    "brim_bridge_merged_files_total": Metric(
+        "counter",
+        "Small files of closed days that were merged into large ones.",
+        _BRIDGE,
+        "bridges[].merging.merged_files",
+    ),
+    "brim_bridge_removed_files_total": Metric(
+        "counter",
+        "Files that were removed from the sink after a merged file had replaced them.",
+        _BRIDGE,
+        "bridges[].merging.removed_files",
+    ),
+    "brim_bridge_merge_failed": Metric(
+        "gauge",
+        "1 while merging fails; `brim bridge status` has the reason.",
+        _BRIDGE,
+        "bridges[].merging.failed",
+    ),
     "brim_bridge_never_drained_total": Metric(
         "counter",
         "Records that no drained file will have, since the checkpoint was created; cause skipped: on "

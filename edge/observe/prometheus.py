@@ -177,6 +177,8 @@ def _bridge(out: _Page, bridge: Status) -> None:
     out.add("brim_bridge_up", bridge["condition"] not in _TROUBLED, bridge=bridge["name"])
     out.section("bridges[]", bridge, bridge=bridge["name"])
     out.section("bridges[].totals", bridge["totals"], bridge=bridge["name"])
+    # A bridge in another process may be of an earlier Brim.
+    out.section("bridges[].merging", bridge.get("merging", {}), bridge=bridge["name"])
     _losses(out, bridge)
 
 

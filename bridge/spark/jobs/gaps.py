@@ -67,7 +67,7 @@ def file_infos(root: str, edges: Sequence[str] = ()) -> list[FileInfo]:
 
 def _file_info(landing: Landing, file: StoredFile) -> FileInfo:
     try:
-        return FileInfo(file, landing.footer(file.path, file.length))
+        return FileInfo(file, landing.footer_of(file))
     except (DrainedFileError, OSError) as error:
         return FileInfo(file, None, str(error))
 
