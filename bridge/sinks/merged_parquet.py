@@ -40,6 +40,7 @@ class ParquetMerge:
         self._out: Any = None
         self._writer: Any = None
         self._batches: list[pa.RecordBatch] = []  # of the next row group
+        self._group_bytes = 0
 
     def add(self, name: FileName, data: bytes) -> bool:
         """Add the file `name`; False: it does not fit. Raises DrainedFileError: it is damaged, and the merged
@@ -62,7 +63,8 @@ class ParquetMerge:
             self._begin(schema)
         for batch in parquet_files.batches_of(opened, footer, name.path):
             self._batches.append(batch)
-            if sum(one.nbytes for one in self._batches) >= GROUP_BYTES:
+            self._group_bytes += batch.nbytes
+            if self._group_bytes >= GROUP_BYTES:
                 self._write_group()
         self._day = name.day
         self._footers.append(footer)
@@ -92,7 +94,7 @@ class ParquetMerge:
 
         if self._batches:
             self._writer.write_table(pa.Table.from_batches(self._batches, self._writer.schema))
-            self._batches = []
+            self._batches, self._group_bytes = [], 0
 
 
 def check_parquet(name: FileName, data: bytes) -> FileFooter:
