@@ -43,7 +43,8 @@ from ringbuf import crc32c
 
 __all__ = [
     "BUFFER_BYTES", "FRAME_BYTES", "TEMPORARY_SUFFIX", "Envelope", "NewFile", "UnreadableFile", "frames_in",
-    "is_unreadable", "move_file", "pack_frame", "read_file", "replace_file", "write_all",
+    "is_unreadable", "move_file", "pack_frame", "problem_of", "read_file", "remedy_of", "replace_file",
+    "write_all",
 ]  # fmt: skip
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -72,6 +73,23 @@ _UNREADABLE = {errno.EIO, errno.EISDIR, errno.ENXIO, errno.ELOOP, errno.EUCLEAN,
 def is_unreadable(error: OSError) -> bool:
     """True if the disk cannot read a part of a file, or a file is in fact something else."""
     return error.errno in _UNREADABLE
+
+
+def problem_of(error: OSError) -> str:
+    """File and cause of an error; of a rename, the new name."""
+    file, cause = error.filename2 or error.filename, error.strerror or str(error)
+    return f"{file}: {cause}" if file else cause
+
+
+def remedy_of(error: OSError) -> str:
+    """Remedy for a file that cannot be read or replaced."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free space on that disk"
+    if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.ELOOP):
+        return "move or remove it"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "let the user of this process read and write it"
+    return "mend, move or remove it"
 
 
 def read_file(files: Files, path: str, max_bytes: int | None = None) -> bytes:

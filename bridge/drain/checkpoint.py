@@ -62,7 +62,7 @@ from bridge.errors import CheckpointBusy, CheckpointError, CheckpointMismatch, C
 from bridge.format.cursor import Cursor
 from bridge.format.drained_file import as_tuples
 from bridge.format.write_intent import WriteIntent
-from persistence.durable_file import Envelope, read_file, replace_file
+from persistence.durable_file import Envelope, read_file, remedy_of, replace_file
 from persistence.files import Files, OsFiles
 from persistence.segment.clean_shutdown import is_marker
 
@@ -367,7 +367,5 @@ def _unpack(data: bytes) -> dict[str, Any]:
 
 
 def _unusable(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(
-        f"{error.filename or path}: {error.strerror}",
-        hint="free space on that disk, and let the user that runs the bridge write there",
-    )
+    file = error.filename2 or error.filename or path
+    return CheckpointError(f"{file}: {error.strerror}", hint=remedy_of(error))

@@ -239,7 +239,7 @@ class Installation:
 
     def _save(self) -> None:
         for path in (self._state_dir / NAME, self._state_dir / COPY_NAME, *self._copies):
-            if _read(self._files, path) != self.identity:
+            if _read(self._files, path, report=False) != self.identity:
                 _write(self._files, path, self.identity)
         self._seen = self._stamp()
 
@@ -257,14 +257,15 @@ def identity_of_log(directory: Path) -> Identity | None:
     return next(filter(None, identities), None)
 
 
-def _read(files: Files, path: Path) -> Identity | None:
-    """The identity in a file; None: the file is missing, or damaged, which is logged."""
+def _read(files: Files, path: Path, *, report: bool = True) -> Identity | None:
+    """The identity in a file; None: the file is missing or damaged. `report`: log damage."""
     try:
         return unpack_identity(read_file(files, str(path), FILE_MAX_BYTES))
     except FileNotFoundError:
         return None
     except ValueError as error:
-        log.warning("installation file damaged path=%s reason=%s", path, error)
+        if report:
+            log.warning("installation file damaged path=%s reason=%s", path, error)
         return None
 
 
@@ -276,7 +277,7 @@ def _created(files: Files, path: Path, identity: Identity) -> Identity:
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)  # instead of os.link(): some file systems have no hard links
-        if (existing := _read(files, path)) is not None:
+        if (existing := _read(files, path, report=False)) is not None:
             return existing
         _write(files, path, identity)
         return identity
@@ -288,6 +289,6 @@ def _write(files: Files, path: Path, identity: Identity) -> None:
     parts = [pack_identity(identity)]
     try:
         replace_file(files, str(path), parts, mode=FILE_MODE, shared=True)
-    except IsADirectoryError:  # _read() has reported it as damaged
+    except IsADirectoryError:  # reported as damaged when it was read first
         files.rename(str(path), f"{path}.bad")
         replace_file(files, str(path), parts, mode=FILE_MODE, shared=True)

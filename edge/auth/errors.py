@@ -15,6 +15,7 @@ from edge.errors import EdgeError, InvalidFile
 __all__ = ["AuthFileError", "PluginError", "text_of"]
 
 _ACCESS_REMEDY = "let the broker's user read it, by chgrp and chmod g+r"
+_OTHER_REMEDY = "name a regular file"
 
 
 class AuthFileError(InvalidFile):
@@ -27,7 +28,9 @@ def text_of(file: Path, *, missing: str = "correct the path") -> str:
         require_regular(file)
         return file.read_text(encoding="utf-8")
     except OSError as error:
-        remedy = missing if isinstance(error, FileNotFoundError) else _ACCESS_REMEDY
+        remedy = _ACCESS_REMEDY if isinstance(error, PermissionError) else _OTHER_REMEDY
+        if isinstance(error, FileNotFoundError):
+            remedy = missing
         problem = f"{file}:1: cannot be read: {error.strerror}; {remedy}"
         raise AuthFileError([problem], unreadable=True) from error
     except UnicodeDecodeError as error:

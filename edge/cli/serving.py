@@ -6,7 +6,6 @@ import argparse
 import errno
 import importlib
 import logging
-import os
 import sys
 import time
 from functools import partial
@@ -20,6 +19,7 @@ from edge.config.schema import Config
 from edge.errors import ConfigError, EdgeError, PortTaken
 from edge.server.server import BrokerServer
 from edge.transport import descriptors
+from persistence.durable_file import problem_of, remedy_of
 
 __all__ = ["serve"]
 
@@ -69,10 +69,8 @@ def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> i
     except OSError as error:
         if error.filename is None:
             raise
-        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "free space on that disk" if full else "mend, move or remove it"
-        raise EdgeError(text, hint=f"{remedy}, then start the broker again") from error
+        hint = f"{remedy_of(error)}, then start the broker again"
+        raise EdgeError(problem_of(error), hint=hint) from error
     if not (
         config.auth.plugin or any(bridge.in_broker for bridge in config.bridge)
     ):  # these may use TLS of asyncio

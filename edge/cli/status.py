@@ -94,8 +94,8 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
         yield _bridge_line(bridge)
         yield from loss_lines(bridge)
     for waits in upstream_waits(status):
-        missing = count_in_words(waits.missing)
-        yield f"upstream {waits.ring}: bridge {waits.bridge} lacks the last {missing} records"
+        missing = f"lacks the last {count_in_words(waits.missing)}" if waits.missing else "has all"
+        yield f"upstream {waits.ring}: bridge {waits.bridge} {missing} records"
     if status["log"]:
         yield from _log_lines(status["log"], rates)
     for consumer in status.get("consumers") or ():

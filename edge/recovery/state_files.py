@@ -33,6 +33,7 @@ from edge.session_store.spill_file import SpillFile
 from edge.streams.absent_rings import is_ring_of_stream
 from edge.streams.epochs import Epochs
 from edge.streams.ring_files import LogEnd, LoggedRecords, ring_to_write
+from persistence.durable_file import problem_of, remedy_of
 from ringbuf import Ring
 from ringbuf.ring import cursor_file, ring_file
 
@@ -162,7 +163,9 @@ class StateFiles:
             broker.keep(place)
         except OSError as error:
             log.error(
-                "session snapshot failed at start, sessions end with the broker %s", pairs(reason=error)
+                "session snapshot failed at start, sessions end with the broker; %s %s",
+                remedy_of(error),
+                pairs(reason=problem_of(error)),
             )
             return
         self._snapshot_saved(offset)

@@ -55,6 +55,7 @@ from edge.session_store.reserve import Reserve
 from edge.session_store.snapshot import KeptSession, KeptWill, Snapshot, will_record
 from edge.session_store.snapshot_file import Origin, write_snapshot
 from edge.session_store.views import BrokerView, ClientView, SessionView
+from persistence.durable_file import problem_of, remedy_of
 
 if TYPE_CHECKING:
     from ringbuf import Ring, Writer
@@ -355,7 +356,7 @@ class SessionJournal:
         if self._target is None or number != self._round:
             return
         self._writing = False
-        self.failure = "" if failed is None else str(failed) or type(failed).__name__
+        self.failure = "" if failed is None else _reason_of(failed)
         if failed is not None:
             bug = None if isinstance(failed, OSError) else failed
             details = pairs(reason=self.failure, again_in_s=RETRY_S)
@@ -456,3 +457,9 @@ def _longest_record_bytes(client_info: ClientInfo) -> int:
 def _number(handle: int) -> int:
     """Number of a session in entries and records."""
     return handle & 0xFFFF_FFFF
+
+
+def _reason_of(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{problem_of(error)}; {remedy_of(error)}"
+    return str(error) or type(error).__name__

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from edge.errors import RingsUnavailable
 from edge.logging_setup import pairs
 from edge.streams.epochs import Epochs
+from persistence.durable_file import problem_of, remedy_of
 from persistence.errors import LogError
 from ringbuf import Range, Ring
 from ringbuf.check import Check, Damage
@@ -157,7 +158,10 @@ def _left_behind(path: Path, past: LoggedRecords | None) -> Ring | None:
             _rename_unusable(path, error)
         return None
     except OSError as error:
-        raise RingsUnavailable(f"{ring_file(path)}: cannot be opened: {error.strerror}") from error
+        file = error.filename or ring_file(path)  # or the cursor file
+        raise RingsUnavailable(
+            f"{file}: cannot be opened: {error.strerror}", hint=remedy_of(error)
+        ) from error
 
 
 def _restore(name: str, past: LoggedRecords | None, damage: Damage, memory: memoryview) -> bool:
@@ -210,7 +214,8 @@ def _compare_with_log(ring: Ring, log_end: LogEnd) -> None:
 def _rename_unusable(path: Path, error: Exception) -> None:
     bad_file = ring_file(path).with_suffix(".ring.bad")
     ring_file(path).replace(bad_file)
-    cursor_file(path).unlink(missing_ok=True)
+    with suppress(OSError):  # a directory: then the new ring reports it
+        cursor_file(path).unlink()
     details = pairs(name=path.name, reason=error, kept=bad_file)
     log.warning("unusable ring file renamed; new ring created %s", details)
 
@@ -228,13 +233,15 @@ def _created(
             populate=populate,
         )
     except OSError as error:
-        cursor_file(path).unlink(missing_ok=True)
+        with suppress(OSError):
+            cursor_file(path).unlink()
         problem = f"ring {path.name} of {capacity_bytes} bytes cannot be created in {path.parent}"
         if error.errno == errno.ENOSPC:
             hint = "lower ring_bytes or partitions, or give that file system more room (docker --shm-size)"
             raise RingsUnavailable(f"{problem}: it is full", hint=hint) from error
-        hint = "lower ring_bytes or partitions, or free memory" if error.errno == errno.ENOMEM else ""
-        raise RingsUnavailable(f"{problem}: {error.strerror}", hint=hint) from error
+        is_memory = error.errno == errno.ENOMEM
+        hint = "lower ring_bytes or partitions, or free memory" if is_memory else remedy_of(error)
+        raise RingsUnavailable(f"{problem}: {problem_of(error)}", hint=hint) from error
     log.info("ring created %s", pairs(name=path.name, bytes=capacity_bytes, epoch=epoch, offset=first_offset))
     return ring
 

@@ -34,10 +34,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from persistence.durable_file import remedy_of
 from persistence.errors import EpochConflict, NoDiskRoom, TooManyRings
 from persistence.log.log import Log
 from persistence.read.log_reader import from_offset
@@ -387,9 +389,11 @@ class LogWriter:
 
     def _failed(self, error: OSError, now: int) -> None:
         code = errno.errorcode.get(error.errno or 0, "?")
-        words = self.removed or self.blocked or _REASONS.get(error.errno or 0, error.strerror or str(error))
+        words = self.removed or self.blocked or _REASONS.get(error.errno or 0, "")
         if isinstance(error, NoDiskRoom):
             words = str(error)
+        elif not words:
+            words = _unknown(error)
         reason = f"{words} ({code})"
         again = bool(self.state.failures)
         self.state.failed(reason, read_only=again)
@@ -405,6 +409,13 @@ class LogWriter:
             log.warning("log accepts records again directory=%s", self.log.directory)
         self.state.works()
         self._pause_ns = self._retry_at = 0
+
+
+def _unknown(error: OSError) -> str:
+    """Reason of an error without own words. MQTT clients get it, too, so it has no directory."""
+    file = error.filename2 or error.filename
+    cause = error.strerror or str(error)
+    return f"{os.path.basename(file)}: {cause}; {remedy_of(error)}" if file else cause
 
 
 def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:

@@ -149,6 +149,15 @@ def test_the_checkpoint_of_a_log_is_refused_and_stays_as_it_is(path: Path) -> No
     assert Path(f"{path}.damaged").read_bytes() == data[:-1]
 
 
+@pytest.mark.parametrize("name", ["lake.checkpoint", "lake.checkpoint.lock"])
+def test_a_directory_in_its_place_is_named_with_its_remedy(path: Path, name: str) -> None:
+    place = path.with_name(name)
+    place.mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=str(place)) as caught:
+        opened(path)
+    assert caught.value.hint == "move or remove it"
+
+
 def test_one_of_a_later_version_is_refused_and_stays_as_it_is(path: Path) -> None:
     """A sink for single records cannot tell how far it was: it would get all of them again."""
     good = GOLDEN.read_bytes()

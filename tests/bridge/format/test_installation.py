@@ -72,6 +72,18 @@ def test_a_file_that_is_damaged_or_removed_is_made_from_its_copy(
         assert {path.read_bytes() for path in files(tmp_path)} == {pack_identity(made.identity)}
 
 
+@pytest.mark.parametrize("damaged", [["installation"], ["installation", "installation.copy"]])
+def test_each_damaged_file_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damaged: list[str]
+) -> None:
+    opened(tmp_path)
+    for name in damaged:
+        (tmp_path / name).write_bytes(b"x")
+    opened(tmp_path)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split()[3] for line in lines] == [f"path={tmp_path / name}" for name in damaged]
+
+
 def test_the_copy_next_to_the_rings_brings_back_what_a_state_directory_has_lost(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

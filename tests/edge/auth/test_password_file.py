@@ -85,6 +85,13 @@ def test_a_line_that_cannot_be_used_is_named_and_what_is_secret_in_it_is_not(lin
     assert line.partition(":")[2][4:] not in problem or not line.partition(":")[2][4:]
 
 
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_the_remedy_for_what_is_no_file_is_another_name(tmp_path, make):
+    make(tmp_path / "users")
+    with pytest.raises(AuthFileError, match=r"not a regular file; name a regular file"):
+        read_users(tmp_path / "users")
+
+
 def test_every_mistake_of_a_file_is_told_at_once():
     with pytest.raises(AuthFileError) as caught:
         parse_users(f"ann\nbob:{PBKDF2}\nbob:{PBKDF2}\n", "users")

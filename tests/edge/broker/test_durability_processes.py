@@ -114,6 +114,7 @@ def test_publishers_wait_for_the_sink_and_status_says_so(place: Place) -> None:
         place.lake.mkdir()
         assert [client.receive() for _ in range(3)] == [PubAck(number, NOBODY) for number in (1, 2, 3)]
         assert place.status()["upstream"]["t-0"]["lake"]["offset"] == 3
+        assert "upstream t-0: bridge lake has all records" in shown_status(place).stdout
         assert broker.stop()[0] == 0
 
 

@@ -94,6 +94,17 @@ def test_a_flood_waits_for_a_snapshot_that_cannot_be_written(monkeypatch: pytest
         assert everything(reader(lives.restart())) == list(range(sent))
 
 
+def test_a_directory_in_place_of_the_snapshot_is_named_with_its_remedy() -> None:
+    with Lives() as lives:
+        bench, _ = begun(lives)
+        place = lives.directory / "sessions.state"
+        place.unlink(missing_ok=True)
+        (place / "content").mkdir(parents=True)
+        bench.broker.journal.save_snapshot()
+        bench.settle(2_000)
+        assert bench.broker.journal.failure == f"{place}: Is a directory; move or remove it"
+
+
 def test_subscriptions_leave_room_in_the_journal_for_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """One client's long filters fill the journal faster than snapshots make room, and only it waits."""
     journal_bytes, each = 1 << 20, 1_000

@@ -14,7 +14,7 @@ from edge.errors import DirectoryBusy, EdgeError, RingsUnavailable
 from edge.streams.epochs import Epochs, unpack_epochs
 from edge.streams.streams import Streams
 from ringbuf import Ring
-from ringbuf.ring import ring_file
+from ringbuf.ring import cursor_file, ring_file
 from tests.support.children import Child
 from tests.support.project import ROOT
 
@@ -242,6 +242,26 @@ def test_a_ring_that_another_process_writes_is_left_alone(config, epochs, runtim
         with pytest.raises(RingsUnavailable, match=r"default-0\.ring: written by another process"):
             Streams.open(config, epochs)
         assert payloads(ring) == [b"theirs"]
+
+
+@pytest.mark.parametrize("has_ring", [True, False])
+@pytest.mark.parametrize(
+    "make", [os.mkdir, lambda path: os.symlink(path.name, path)], ids=["directory", "loop"]
+)
+def test_a_cursor_file_that_cannot_be_opened_is_named_with_its_remedy(
+    config, epochs, runtime_directory, make, has_ring
+):
+    path = runtime_directory / "default-0"
+    if has_ring:
+        Ring.create(path, capacity_bytes=RING_BYTES, epoch=7).close()
+        cursor_file(path).unlink()
+    make(cursor_file(path))
+    if not has_ring and cursor_file(path).is_symlink():
+        Streams.open(config, epochs).close()  # the new ring replaces it
+        return
+    with pytest.raises(RingsUnavailable, match=r"default-0\.cursors: ") as caught:
+        Streams.open(config, epochs)
+    assert caught.value.hint == "move or remove it"
 
 
 FULL = """

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from persistence import LoggedRing, LogWriter
+from persistence import Log, LoggedRing, LogWriter
 from persistence.log.log_writer import PROVE_AFTER_NS
+from persistence.segment.format import segment_name
 from ringbuf import Ring
 from tests.support.log_desk import MS, Desk, count, durable, end
 from tests.support.logs import read_all, recovered
@@ -70,6 +71,28 @@ def test_a_disk_that_takes_nothing_is_read_only_until_it_does(desk: Desk, code: 
     assert not desk.writer.state.read_only
     assert durable(ring) == end(ring)
     assert count(desk.files, ring) == 2
+
+
+def test_a_directory_in_place_of_the_next_segment_is_named_with_its_remedy(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "log" / segment_name(0)
+    with (
+        Ring.create(runtime_directory / "r", capacity_bytes=65536, epoch=7) as ring,
+        Log(tmp_path / "log", segment_bytes=1 << 20, retain_bytes=0, direct=False) as log,
+    ):
+        log.recover()
+        writer = LogWriter(log)
+        writer.add(LoggedRing(ring, "disk"))
+        place.mkdir()
+        ring.writer().publish(b"x")
+        writer.step()
+        writer.step()
+        assert writer.state.reason == f"{place.name}: Is a directory; move or remove it (EISDIR)"
+        place.rmdir()
+        assert writer.finish()
+        assert durable(ring) == end(ring)
+        writer.close()
 
 
 def test_a_log_that_was_killed_and_has_no_room_for_its_proof_is_read_only(desk: Desk) -> None:
