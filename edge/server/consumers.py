@@ -51,6 +51,7 @@ class _Publish:
     offsets: dict[str, int] = field(default_factory=dict)
     patience_ms: int = 0
     until_s: float = 0.0  # monotonic; from then on they are refused if the log accepts no records
+    is_stored: bool = False  # all of them
 
     def unsynced(self) -> set[str]:
         """Rings that are not synced so far."""
@@ -92,7 +93,7 @@ class BrokerOutlet:
         self._failure_of = failure_of
         self._publishes: deque[_Publish] = deque()  # not stored completely, oldest first
         self._is_called = threading.Lock()  # held while a call on the broker's thread is due or runs
-        self._unconfirmed: list[_Publish] = []
+        self._unconfirmed: dict[_Publish, None] = {}  # of which a part is stored, so that a sink may lose it
         self._drained: dict[str, int] = {}  # by ring: the sinks have all records below this offset
 
     def __call__(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
@@ -120,13 +121,13 @@ class BrokerOutlet:
         Reports of sinks need no check: each ends the wait of the endpoint's thread.
         """
         pause_s = float("inf")
-        for batch in list(self._unconfirmed):
+        for batch in [batch for batch in self._unconfirmed if batch.is_stored]:
             unsynced = batch.unsynced()
             refused = time.monotonic() >= batch.until_s and all(map(self._failure_of, unsynced))
             if unsynced and not refused:
                 pause_s = DURABLE_POLL_S
             elif batch.is_drained(self._drained):
-                self._unconfirmed.remove(batch)
+                del self._unconfirmed[batch]
                 batch.answer(unsynced)
         return pause_s
 
@@ -134,6 +135,14 @@ class BrokerOutlet:
         for batch in self._unconfirmed if lost else ():
             batch.lose(ring, lost)
         self._drained[ring] = offset
+
+    def _follow(self, publish: _Publish, *, is_stored: bool) -> None:
+        publish.is_stored = is_stored
+        self._unconfirmed[publish] = None
+
+    def _refuse(self, publish: _Publish) -> None:
+        self._unconfirmed.pop(publish, None)
+        publish.tell(["refused"] * len(publish.messages))
 
     def _call(self) -> None:
         if self._is_called.acquire(blocking=False):
@@ -151,12 +160,13 @@ class BrokerOutlet:
                     room -= self._store_messages(publish, room)
                 except Exception:
                     self._publishes.popleft()
-                    self.hand_over(partial(publish.tell, ["refused"] * len(publish.messages)))
+                    self.hand_over(partial(self._refuse, publish))
                     raise
-                if len(publish.fates) == len(publish.messages):
+                is_stored = len(publish.fates) == len(publish.messages)
+                if is_stored:
                     self._publishes.popleft()
                     publish.until_s = time.monotonic() + publish.patience_ms / 1000
-                    self.hand_over(partial(self._unconfirmed.append, publish))
+                self.hand_over(partial(self._follow, publish, is_stored=is_stored))
         finally:
             self._is_called.release()
             if self._publishes:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge.config.schema import Stream
+from edge.config.schema import Durability, Stream
 from edge.consumers.dead_letters import Fate, Outgoing
 from edge.server.consumers import MESSAGES_A_CALL, BrokerOutlet
 from tests.support.mqtt_bench import Bench
@@ -53,6 +53,37 @@ def test_many_messages_are_stored_in_parts_and_in_order(bench: Bench) -> None:
     assert thread.stored() == numbers
     thread.outlet.look()
     assert thread.fates == [["stored"] * (len(numbers) - 10), ["stored"] * 10]
+
+
+def test_a_loss_between_two_parts_of_a_publish_is_reported() -> None:
+    with Bench(durability=Durability.UPSTREAM, by_rules=False) as bench:
+        thread = Thread(bench)
+        thread.outlet.follow_upstream()
+        thread.calls.popleft()()
+        thread.publish(*[b"x"] * (2 * MESSAGES_A_CALL))
+        thread.calls.popleft()()
+        drained = bench.broker.router.durability.upstream
+        drained(bench.partition.name, MESSAGES_A_CALL, ((3, 4),))
+        thread.outlet.look()
+        assert thread.fates == [], "not stored completely"
+        thread.calls.popleft()()
+        drained(bench.partition.name, 2 * MESSAGES_A_CALL, ())
+        thread.outlet.look()
+        stored: list[Fate] = ["stored"] * (2 * MESSAGES_A_CALL)
+        assert thread.fates == [[*stored[:3], "refused", "refused", *stored[5:]]]
+
+
+def test_an_error_in_a_later_part_refuses_its_publish_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = Thread(bench)
+    thread.publish(*[b"x"] * (2 * MESSAGES_A_CALL))
+    thread.calls.popleft()()
+    monkeypatch.setattr(thread.outlet, "_store", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        thread.calls.popleft()()
+    thread.outlet.look()
+    assert thread.fates == [["refused"] * (2 * MESSAGES_A_CALL)]
 
 
 def test_an_error_refuses_its_publish_and_the_others_are_stored(
