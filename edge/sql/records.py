@@ -87,6 +87,12 @@ class RecordRelation:
         self.threads = threads or len(os.sched_getaffinity(0))
         self.files = files
 
+    def __repr__(self) -> str:
+        source = f"{self.log_directory} and rings in {self.runtime_dir}"
+        return (
+            f"<RecordRelation of {source}: records by .pandas(), .polars(), .arrow(), .batches() or .sql()>"
+        )
+
     def sql(self, query: str) -> QueryResult:
         """Run a query of DuckDB's SQL on the relation `records`. Raises QueryError."""
         return self.query(query, {})[0]

@@ -55,6 +55,14 @@ class QueryResult:
         self.on_batch: Callable[[], None] = lambda: None  # called before each batch of rows is returned
         self._rows, self._losses, self._close, self._cause = rows, losses, close, cause
 
+    def __repr__(self) -> str:
+        """Columns and methods. It runs no query: the rows can be read once, and may take minutes."""
+        if self._rows is None:
+            return "<QueryResult without rows>"
+        types = zip(self._rows.columns, self._rows.types, strict=True)
+        columns = ", ".join(f"{escaped(name)} {kind}" for name, kind in types)
+        return f"<QueryResult ({columns}): read its rows once, by .pandas(), .polars(), .arrow() or a loop>"
+
     @property
     def columns(self) -> list[str]:
         """Names of the columns."""

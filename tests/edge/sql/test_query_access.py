@@ -74,6 +74,15 @@ def test_a_query_uses_neither_files_nor_settings_nor_variables(place, tmp_path, 
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_a_printed_result_shows_its_columns_and_keeps_its_rows(place):
+    rows = brim.sql('SELECT topic, count(*) AS "n\x1b[2J" FROM records GROUP BY 1 ORDER BY 1', **place)
+    assert "topic VARCHAR, n\\x1b[2J BIGINT" in repr(rows)
+    assert ".pandas()" in str(rows)
+    assert list(rows) == [("a/0", 10), ("a/1", 10), ("a/2", 10)]
+    assert str(brim.sql("", **place)) == "<QueryResult without rows>"
+    assert str(place["log"]) in str(brim.records(**place))
+
+
 def test_a_query_with_files_reads_and_writes_them(place, tmp_path):
     (tmp_path / "names.csv").write_text("topic,name\na/1,press\n")
     joined = f"SELECT name, count(*) AS n FROM records JOIN '{tmp_path}/names.csv' USING (topic) GROUP BY ALL"
