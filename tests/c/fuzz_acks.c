@@ -353,7 +353,7 @@ static void all_arrive(world *world)
 static void lists_open(mq_engine *engine)
 {
     mq_list *lists[] = {&engine->touched, &engine->ready,       &engine->ack_waiters,
-                        &engine->blocked, &engine->closing,     &engine->rings_to_announce,
+                        &engine->blocked, &engine->rings_to_announce,
                         &engine->spare_list, &engine->sync_waiters};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         mq_list_add(lists[i], 0);

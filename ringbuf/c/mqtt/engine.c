@@ -28,28 +28,25 @@ void mq_list_add(mq_list *list, uint64_t handle)
     list->at[list->count++] = handle;
 }
 
-void mq_line_add(mq_line *line, uint64_t handle)
+void mq_line_add(mq_line *line, mq_connection *connection)
 {
-    if (line->first > line->list.count / 2) {
-        line->list.count -= line->first;
-        memmove(line->list.at, line->list.at + line->first, line->list.count * sizeof *line->list.at);
-        line->first = 0;
-    }
-    mq_list_add(&line->list, handle);
+    mq_line_leave(connection);
+    connection->line = line;
+    connection->line_previous = line->last;
+    *(line->last != NULL ? &line->last->line_next : &line->first) = connection;
+    line->last = connection;
 }
 
-bool mq_line_first(const mq_line *line, uint64_t *handle)
+void mq_line_leave(mq_connection *connection)
 {
-    if (line->list.count == 0)
-        return false;
-    *handle = line->list.at[line->first];
-    return true;
-}
-
-void mq_line_drop(mq_line *line)
-{
-    if (++line->first == line->list.count)
-        line->first = line->list.count = 0;
+    mq_line *line = connection->line;
+    if (line == NULL)
+        return;
+    mq_connection *previous = connection->line_previous, *next = connection->line_next;
+    *(previous != NULL ? &previous->line_next : &line->first) = next;
+    *(next != NULL ? &next->line_previous : &line->last) = previous;
+    connection->line = NULL;
+    connection->line_previous = connection->line_next = NULL;
 }
 
 /* ---- buffers: those of two sizes are kept for reuse ---- */
@@ -222,12 +219,11 @@ void mq_engine_free(mq_engine *engine)
     mq_subscriptions_free(engine);
     mq_streams_free(engine->streams, engine->stream_count);
     mq_trie_free(&engine->trie);
-    mq_list *lists[] = {&engine->touched,          &engine->ready,         &engine->ack_waiters,
-                        &engine->blocked,          &engine->closing.list,  &engine->rings_to_announce,
-                        &engine->spare_list,          &engine->limited,       &engine->copy_sessions,
-                        &engine->retained_changed, &engine->log_waiters,   &engine->sync_waiters,
-                        &engine->retained_saving,  &engine->lines[0].list, &engine->lines[1].list,
-                        &engine->lines[2].list,    &engine->event_waiters.list};
+    mq_list *lists[] = {&engine->touched,          &engine->ready,       &engine->ack_waiters,
+                        &engine->blocked,          &engine->limited,     &engine->rings_to_announce,
+                        &engine->spare_list,       &engine->copy_sessions,
+                        &engine->retained_changed, &engine->log_waiters, &engine->sync_waiters,
+                        &engine->retained_saving};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     mq_journal_close(engine);
@@ -368,14 +364,14 @@ void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t 
             mq_share_return(engine, session);
     }
     engine->counters.closed[cause]++;
-    mq_line_add(&engine->closing, mq_handle(&connection->item));
+    mq_line_add(&engine->closing, connection);
 }
 
 bool mq_connection_over(mq_engine *engine, mq_connection *connection)
 {
     bool not_reported = !connection->known || connection->cause == MQ_CLOSE_SERVER ||
-                        mq_event_add(engine, MQ_EVENT_CLOSED, connection->cause, mq_handle(&connection->item),
-                                     0, 0);
+                        mq_event_add(engine, connection,
+                                     (mq_event){.kind = MQ_EVENT_CLOSED, .detail = connection->cause});
     if (not_reported)
         connection_release(engine, connection);
     return not_reported;
@@ -383,6 +379,7 @@ bool mq_connection_over(mq_engine *engine, mq_connection *connection)
 
 void mq_connection_forget(mq_engine *engine, mq_connection *connection)
 {
+    mq_line_leave(connection);
     connection_release(engine, connection);
     mq_layers_free(connection->layer);
     mq_bytes_free(engine, &connection->out);
@@ -446,11 +443,10 @@ static void continue_connections(mq_engine *engine, mq_list *list, uint32_t firs
 /* End connections without a socket when an event for Python has room; the loop closes others first. */
 static void detached_over(mq_engine *engine)
 {
-    for (uint64_t handle; mq_line_first(&engine->closing, &handle); mq_line_drop(&engine->closing)) {
-        mq_connection *connection = mq_slab_get(&engine->connections, handle);
-        if (connection != NULL && (connection->fd >= 0 || !mq_connection_over(engine, connection)))
-            return;
-    }
+    mq_connection *connection;
+    while ((connection = engine->closing.first) != NULL && connection->fd < 0 &&
+           mq_connection_over(engine, connection))
+        mq_line_leave(connection);
 }
 
 void mq_engine_step(mq_engine *engine)
@@ -499,8 +495,9 @@ uint64_t mq_engine_due(const mq_engine *engine)
     if (engine->journal.stalled)
         return RETRY_MS;
     if (mq_events_waiting(engine) || engine->producers_pending || engine->visible_pending ||
-        engine->ready.count || engine->touched.count || engine->closing.list.count ||
-        engine->event_waiters.list.count || engine->log_waiters.count)
+        engine->ready.count || engine->touched.count || engine->closing.first != NULL ||
+        engine->event_waiters[0].first != NULL || engine->event_waiters[1].first != NULL ||
+        engine->log_waiters.count)
         return 0;
     uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms
                                                                     : engine->limited_due_ms;

@@ -242,13 +242,11 @@ static bool may_linger(const mq_connection *connection)
 static void reap(mq_loop *loop)
 {
     mq_engine *engine = loop->engine;
-    for (uint64_t handle; !mq_events_full(engine) && mq_line_first(&engine->closing, &handle);) {
-        mq_connection *connection = mq_slab_get(&engine->connections, handle);
-        if (connection != NULL && connection->fd < 0)
+    mq_connection *connection;
+    while (!mq_events_full(engine, false) && (connection = engine->closing.first) != NULL) {
+        if (connection->fd < 0)
             break; /* mq_engine_step() ends it */
-        mq_line_drop(&engine->closing);
-        if (connection == NULL)
-            continue;
+        mq_line_leave(connection);
         bool may = !connection->blocked && mq_journal_written(engine);
         uint32_t length = may ? mq_sendable_bytes(engine, connection) : 0;
         if (length > 0 && mq_layer_write(connection->layer, connection->fd,
@@ -353,7 +351,7 @@ static void receive(mq_loop *loop, mq_connection *connection)
 static bool may_read(const mq_engine *engine, const mq_connection *connection)
 {
     return connection->stop == MQ_RUN && !connection->is_ready && !engine->journal.full &&
-           (!mq_events_full(engine) || connection->version != 0);
+           (!mq_events_full(engine, false) || connection->version != 0);
 }
 
 void mq_loop_read_first(mq_loop *loop, mq_connection *connection)
@@ -465,7 +463,7 @@ static void round_begin(mq_loop *loop)
     mq_engine *engine = loop->engine;
     mq_engine_step(engine);
     flush(loop);
-    if (engine->closing.list.count > 0)
+    if (engine->closing.first != NULL)
         reap(loop);
     if (loop->read_paused.count > 0)
         resume_ready(loop);

@@ -12,8 +12,8 @@
  *             advances event_taken.  mq_events_resume() advances event_done up to event_taken, never further.
  *             An event added after Python has taken the others therefore stays for the next time.
  *             While there is no room, a connection waits in event_waiters, in the order of their packets.
- *             Packets of accepted clients leave some room for new and closed connections, which otherwise
- *             would wait as long as many clients send packets for Python again and again.
+ *             Packets of accepted clients leave some room for new and closed connections, and these for them:
+ *             otherwise one kind would wait as long as many of the other kind come again and again.
  *   derived   PRODUCER_TOPIC, PRODUCER_BAD, BACKFILL, JOURNAL.  They are not queued.  Each is computed in
  *             each round from the state that causes it, while that state lasts.  A request that Python did
  *             not satisfy is repeated after REMIND_MS (mq_request).  A failure in Python delays it but does
@@ -49,13 +49,14 @@ uint64_t mq_requests_due_ms(const mq_engine *engine)
 
 /* ---- reporting ---- */
 
-bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
-                  uint32_t length)
+bool mq_event_add(mq_engine *engine, const mq_connection *connection, mq_event event)
 {
-    if (mq_events_full(engine))
+    event.handle = mq_handle(&connection->item);
+    event.of_client = connection->version != 0 && event.kind != MQ_EVENT_CLOSED;
+    if (mq_events_full(engine, event.of_client))
         return false;
-    engine->events[engine->event_next++ % MQ_EVENTS] = (mq_event){
-        .kind = kind, .detail = detail, .handle = handle, .at = at, .length = length};
+    engine->events_of[event.of_client]++;
+    engine->events[engine->event_next++ % MQ_EVENTS] = event;
     return true;
 }
 
@@ -65,21 +66,28 @@ void mq_event_wait(mq_engine *engine, mq_connection *connection)
         return;
     engine->counters.event_waits++;
     connection->is_ready = true;
-    mq_line_add(&engine->event_waiters, mq_handle(&connection->item));
+    mq_line_add(&engine->event_waiters[connection->version != 0], connection);
+}
+
+static void waiters_continue(mq_engine *engine, bool of_client)
+{
+    mq_connection *connection;
+    while (!mq_events_full(engine, of_client) &&
+           (connection = engine->event_waiters[of_client].first) != NULL) {
+        mq_line_leave(connection);
+        connection->is_ready = false;
+        if (of_client) /* its input was not read meanwhile */
+            connection->last_seen_ms = engine->now_ms;
+        mq_continue(engine, connection);
+    }
 }
 
 /* Each waiter is parsed once for an event, however many wait. */
 void mq_event_waiters_continue(mq_engine *engine)
 {
     engine->serves_waiter = true;
-    for (uint64_t handle; !mq_client_events_full(engine) && mq_line_first(&engine->event_waiters, &handle);) {
-        mq_line_drop(&engine->event_waiters);
-        mq_connection *connection = mq_slab_get(&engine->connections, handle);
-        if (connection == NULL)
-            continue;
-        connection->is_ready = false;
-        mq_continue(engine, connection);
-    }
+    waiters_continue(engine, true);
+    waiters_continue(engine, false);
     engine->serves_waiter = false;
 }
 
@@ -177,6 +185,7 @@ void mq_events_resume(mq_engine *engine)
     while (engine->event_done < taken) {
         uint64_t number = engine->event_done++;
         mq_event event = engine->events[number % MQ_EVENTS];
+        engine->events_of[event.of_client]--;
         connection_resume(engine, &event, number);
     }
 }

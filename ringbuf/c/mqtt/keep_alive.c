@@ -15,7 +15,8 @@
  * cannot expire. */
 static bool is_expired(const mq_engine *engine, const mq_connection *connection)
 {
-    bool waits_for_broker = connection->stop == MQ_STOP_DEFERRED || connection->stop == MQ_STOP_INPUT;
+    bool waits_for_broker = connection->stop == MQ_STOP_DEFERRED || connection->stop == MQ_STOP_INPUT ||
+                            connection->is_ready;
     bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
                   (waits_for_broker && connection->version != 0);
     return connection->idle_max_ms > 0 && !paused &&
@@ -31,7 +32,7 @@ void mq_input_was_read(mq_engine *engine, uint64_t began_ms, bool all)
         return;
     if (engine->unread_rounds == 0)
         engine->unread_since_ms = began_ms;
-    all = all && !mq_events_full(engine);
+    all = all && !mq_events_full(engine, false);
     if (!all && ++engine->unread_rounds <= engine->connections.live / 16 + 1)
         return;
     engine->input_read_ms = all ? began_ms : engine->unread_since_ms;

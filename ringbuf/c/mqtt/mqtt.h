@@ -80,7 +80,7 @@
 #define MQ_FLUSH_BYTES (512u * 1024)   /* most bytes sent to one connection in its turn */
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements that pause reading from a client */
 #define MQ_EVENTS 32       /* events per turn of Python, before messages are served again */
-#define MQ_EVENTS_SPARE 8u /* of these for new and closed connections only */
+#define MQ_EVENTS_SPARE 8u /* of these for accepted clients only, and as many for others only */
 #define MQ_WINDOW_MIN 32   /* entries of the smallest window, which is kept when empty */
 #define MQ_RECEIVED_FEW 8  /* QoS 2 identifiers of a client that need no extra memory */
 #define MQ_ENTRY_BYTES 15u /* size of a queue entry */
@@ -288,7 +288,7 @@ struct mq_connection {
     bool answered;       /* Python answered the TOPIC event */
     uint8_t refusal_reason; /* alternative answer: reason code for not storing the PUBLISH; 0: none */
     bool listed;         /* in engine->touched */
-    bool is_ready;       /* in engine->ready or event_waiters */
+    bool is_ready;       /* in engine->ready or a line of event_waiters */
     bool has_acks;       /* in engine->ack_waiters */
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
     bool proxying, upgrading; /* not answered: its PROXY header; its HTTP request for WebSocket */
@@ -337,6 +337,8 @@ struct mq_connection {
     uint16_t port;
     uint8_t address[16];
     uint64_t event; /* number of the event that it waits for, with MQ_STOP_PYTHON */
+    mq_line *line;  /* NULL: in no line */
+    mq_connection *line_previous, *line_next;
 };
 
 typedef struct mq_request { /* request to Python for work that the engine needs: events.c */
@@ -394,6 +396,7 @@ typedef struct mq_event {
     uint32_t kind, detail;
     uint64_t handle;     /* of the connection; 0 for a ring */
     uint32_t at, length; /* data, in connection->in or ring->requested_topic */
+    bool of_client;      /* a packet of an accepted client */
 } mq_event;
 
 typedef struct mq_pulse { /* values that the watchdog's thread reads: watchdog.c */
@@ -461,11 +464,11 @@ struct mq_engine {
     uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
     mq_list touched, ready, ack_waiters, blocked, limited, copy_sessions, rings_to_announce;
     mq_line closing;
-    mq_line event_waiters; /* connections with a packet for Python, to which it has not come yet: events.c */
-    bool serves_waiter;    /* the connection that is parsed is the first of event_waiters */
+    uint32_t events_of[2];    /* events in `events`, by of_client */
+    mq_line event_waiters[2]; /* connections that wait for room for an event, by of_client: events.c */
+    bool serves_waiter;       /* the connection that is parsed was the first of its line */
     mq_list log_waiters, sync_waiters; /* wait for records from the log; for a sync of the journal's log */
     mq_line lines[MQ_LINES]; /* connections that wait for memory: input.c */
-    uint32_t starved;        /* entries of all lines */
     uint64_t in_promised;    /* total of all connections */
     uint64_t starved_due_ms; /* time to close some connections and make room */
     uint64_t limited_due_ms; /* time at which the first of `limited` may continue */
@@ -484,9 +487,8 @@ struct mq_engine {
 mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2]);
 void mq_engine_free(mq_engine *engine);
 void mq_list_add(mq_list *list, uint64_t handle);
-void mq_line_add(mq_line *line, uint64_t handle); /* at the end; takes constant time on average */
-bool mq_line_first(const mq_line *line, uint64_t *handle); /* false: the line is empty */
-void mq_line_drop(mq_line *line); /* its first handle */
+void mq_line_add(mq_line *line, mq_connection *connection); /* at the end */
+void mq_line_leave(mq_connection *connection); /* nothing if it is in none */
 void *mq_slab_take(mq_slab *slab);
 void mq_slab_give(mq_slab *slab, mq_item *item);
 void *mq_slab_at(const mq_slab *slab, uint32_t index);   /* NULL: never created */

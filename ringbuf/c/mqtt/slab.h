@@ -14,9 +14,10 @@ typedef struct mq_list { /* list of handles; a stale handle is identified by its
 } mq_list;
 
 #define MQ_LINES 3
-typedef struct mq_line { /* a queue: items are taken from the front */
-    mq_list list;
-    uint32_t first;
+/* A queue of connections, linked by themselves, so that none is lost without memory.  A connection is in one
+ * line at most, and a freed one in none. */
+typedef struct mq_line {
+    struct mq_connection *first, *last;
 } mq_line;
 
 typedef struct mq_item {        /* head of every item in a slab */

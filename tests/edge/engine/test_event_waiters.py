@@ -1,9 +1,12 @@
-"""Packets that wait for room for an event: each waits once, in its order; new clients do not wait."""
+"""Packets that wait for room for an event: each waits once, in its order. Neither new nor accepted clients
+wait for all of the others.
+"""
 
 from __future__ import annotations
 
 from edge.engine.engine import Event, EventKind
 from edge.mqtt import Connect, Disconnect, Unsubscribe, Version, encode
+from edge.transport.listener import EVENTS_AT_A_TIME
 from tests.support.mqtt_bench import Bench, Wire
 
 EVENTS = 32  # MQ_EVENTS of ringbuf/c/mqtt/mqtt.h
@@ -12,9 +15,9 @@ CLIENTS = 400
 UNSUBSCRIBE = encode(Unsubscribe(1, ("x",)), Version.V311)
 
 
-def turn(bench: Bench) -> list[Event]:
+def turn(bench: Bench, events_max: int = EVENTS) -> list[Event]:
     """One turn of Python, and the events that it has handled."""
-    events = bench.engine.events()
+    events = bench.engine.events(events_max)
     bench.broker.handle(events)
     while bench.calls:  # steps that did not fit into a slice of time
         bench.calls.popleft()()
@@ -71,3 +74,30 @@ def test_the_packet_of_a_client_that_was_closed_meanwhile_is_dropped() -> None:
             wire.handle for wire in wires[1::2]
         }
         assert len(bench.broker.clients) == CLIENTS // 2
+
+
+def test_clients_are_served_while_new_ones_connect_again_and_again() -> None:
+    with Bench() as bench:
+        wires = [bench.client(f"c{n}") for n in range(CLIENTS)]
+        feed(bench, wires, UNSUBSCRIBE)
+        waiting = {wire.handle for wire in wires}
+        for number in range(CLIENTS):
+            for few in range(EVENTS_AT_A_TIME + 1):
+                new = bench.engine.open(0)
+                bench.engine.feed(new, encode(Connect(f"new-{number}-{few}"), Version.V311))
+            waiting -= {connection for _, connection, _, _ in turn(bench, EVENTS_AT_A_TIME)}
+        assert not waiting
+
+
+def test_a_client_whose_packet_waits_is_not_silent() -> None:
+    with Bench() as bench:
+        wires = [bench.client(f"c{n}", keep_alive_s=10) for n in range(CLIENTS)]
+        feed(bench, wires, UNSUBSCRIBE)
+        waiting = wires[EVENTS - SPARE :]
+        bench.now_ms += 20_000
+        bench.engine.step(bench.now_ms, bench.now_ns)
+        assert all(wire.is_open for wire in waiting)
+        bench.settle(9_000)
+        assert all(wire.is_open for wire in waiting)
+        bench.settle(20_000)
+        assert not any(wire.is_open for wire in waiting)

@@ -56,11 +56,16 @@ static bool is_full(const mq_engine *engine)
     return in_use(engine) >= engine->limits.unfinished_max_bytes;
 }
 
+static bool any_waits(const mq_engine *engine)
+{
+    return engine->lines[0].first != NULL || engine->lines[1].first != NULL || engine->lines[2].first != NULL;
+}
+
 /* True if memory is scarce for connections without a promise. */
 static bool is_scarce(const mq_engine *engine)
 {
     uint64_t bytes_max = engine->limits.unfinished_max_bytes;
-    return engine->starved > 0 || in_use(engine) >= bytes_max - bytes_max / 4;
+    return any_waits(engine) || in_use(engine) >= bytes_max - bytes_max / 4;
 }
 
 /* ---- memory ---- */
@@ -139,7 +144,7 @@ void mq_input_keep(mq_engine *engine, mq_connection *connection, const uint8_t *
 
 static uint8_t *wait_in_line(mq_engine *engine, mq_connection *connection)
 {
-    if (engine->starved == 0)
+    if (!any_waits(engine))
         engine->starved_due_ms = engine->now_ms + WAIT_MS;
     engine->counters.input_waits++;
     connection->stop = MQ_STOP_INPUT;
@@ -147,9 +152,7 @@ static uint8_t *wait_in_line(mq_engine *engine, mq_connection *connection)
     uint32_t number = 0;
     while (rest_of(connection) > LINES_BYTES[number])
         number++;
-    mq_line *line = &engine->lines[number];
-    mq_line_add(line, mq_handle(&connection->item));
-    engine->starved++;
+    mq_line_add(&engine->lines[number], connection);
     return NULL;
 }
 
@@ -187,19 +190,7 @@ uint8_t *mq_receive_buffer(mq_engine *engine, mq_connection *connection, uint32_
 
 static bool is_waiting(const mq_connection *connection)
 {
-    return connection != NULL && connection->stop == MQ_STOP_INPUT;
-}
-
-/* The first connection that still waits; NULL: the line is empty. */
-static mq_connection *first_in(mq_engine *engine, mq_line *line)
-{
-    for (; line->first < line->list.count; line->first++, engine->starved--) {
-        mq_connection *connection = mq_slab_get(&engine->connections, line->list.at[line->first]);
-        if (is_waiting(connection))
-            return connection;
-    }
-    line->first = line->list.count = 0;
-    return NULL;
+    return connection->stop == MQ_STOP_INPUT;
 }
 
 static mq_line *next_line(mq_engine *engine)
@@ -207,7 +198,7 @@ static mq_line *next_line(mq_engine *engine)
     mq_line *shortest = NULL, *longest = NULL;
     uint64_t since_ms = engine->now_ms < TOO_LONG_MS ? 0 : engine->now_ms - TOO_LONG_MS;
     for (int i = 0; i < MQ_LINES; i++) {
-        const mq_connection *first = first_in(engine, &engine->lines[i]);
+        const mq_connection *first = engine->lines[i].first;
         if (first == NULL)
             continue;
         if (shortest == NULL)
@@ -225,11 +216,9 @@ static uint64_t all_wanted(const mq_engine *engine)
 {
     uint64_t bytes = 0, bytes_max = engine->limits.unfinished_max_bytes;
     for (int i = 0; i < MQ_LINES; i++) {
-        const mq_line *line = &engine->lines[i];
-        for (uint32_t n = line->first; n < line->list.count && bytes < bytes_max; n++) {
-            const mq_connection *connection = mq_slab_get(&engine->connections, line->list.at[n]);
-            bytes += is_waiting(connection) ? rest_of(connection) : 0;
-        }
+        const mq_connection *connection = engine->lines[i].first;
+        for (; connection != NULL && bytes < bytes_max; connection = connection->line_next)
+            bytes += rest_of(connection);
     }
     return bytes;
 }
@@ -240,6 +229,7 @@ static void promise(mq_engine *engine, mq_connection *connection)
     engine->in_promised += connection->in_promised;
     connection->in_since_ms += engine->now_ms - connection->in_waits_since_ms;
     connection->stop = MQ_RUN;
+    mq_line_leave(connection);
     if (connection->version != 0)
         connection->last_seen_ms = engine->now_ms;
 }
@@ -251,11 +241,8 @@ static bool may_continue(const mq_engine *engine)
 
 static void let_continue(mq_engine *engine)
 {
-    for (mq_line *line; may_continue(engine) && (line = next_line(engine)) != NULL;) {
-        promise(engine, first_in(engine, line));
-        line->first++;
-        engine->starved--;
-    }
+    for (mq_line *line; may_continue(engine) && (line = next_line(engine)) != NULL;)
+        promise(engine, line->first);
     engine->starved_due_ms = engine->now_ms + WAIT_MS;
 }
 
@@ -320,7 +307,7 @@ static void make_room(mq_engine *engine)
 
 void mq_input_step(mq_engine *engine)
 {
-    if (engine->starved == 0)
+    if (!any_waits(engine))
         return;
     if (is_full(engine) && engine->now_ms >= engine->starved_due_ms)
         make_room(engine);
@@ -330,5 +317,5 @@ void mq_input_step(mq_engine *engine)
 
 uint64_t mq_input_due_ms(const mq_engine *engine)
 {
-    return engine->starved == 0 ? MQ_NEVER : may_continue(engine) ? 0 : engine->starved_due_ms;
+    return !any_waits(engine) ? MQ_NEVER : may_continue(engine) ? 0 : engine->starved_due_ms;
 }

@@ -18,10 +18,8 @@
 
 bool mq_yield_to_python(mq_engine *engine, mq_connection *connection, mq_event event, uint32_t skip)
 {
-    bool others_wait = engine->event_waiters.list.count > 0 && !engine->serves_waiter;
-    bool must_wait = connection->version != 0 && (others_wait || mq_client_events_full(engine));
-    if (must_wait || !mq_event_add(engine, event.kind, event.detail, mq_handle(&connection->item), event.at,
-                                     event.length)) {
+    bool others_wait = engine->event_waiters[connection->version != 0].first != NULL;
+    if ((others_wait && !engine->serves_waiter) || !mq_event_add(engine, connection, event)) {
         mq_event_wait(engine, connection);
         return false;
     }
