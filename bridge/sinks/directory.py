@@ -133,9 +133,13 @@ class DirectorySink:
     def _write(self, path: Path, drained_file: DrainedFile) -> None:
         partial = self.root / f"edge={drained_file.footer.edge}" / (PARTIAL + path.name)
         if not path.exists():
-            with open(partial, "wb", buffering=0, opener=_opener) as file:
-                _write_all(file.fileno(), drained_file.parts)
-                os.fdatasync(file.fileno())
+            try:
+                with open(partial, "wb", buffering=0, opener=_opener) as file:
+                    _write_all(file.fileno(), drained_file.parts)
+                    os.fdatasync(file.fileno())
+            except OSError:  # on a full disk other files need its room
+                partial.unlink(missing_ok=True)
+                raise
             with contextlib.suppress(FileExistsError):
                 os.link(partial, path)
         _compare(path, drained_file)

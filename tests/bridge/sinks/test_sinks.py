@@ -21,6 +21,7 @@ from bridge.sinks.interface import FileSink
 from bridge.sinks.registry import open_file_sink, open_sink
 from tests.support.drained_files import drained_file_of, store
 from tests.support.s3_server import make_bucket, options, s3_server
+from tests.support.small_disk import small_disk
 
 Stored = Callable[[str], bytes]
 NEEDS_OBSTORE = "needs obstore: pip install 'brim[objects]'"
@@ -271,6 +272,16 @@ def test_the_next_drain_of_an_edge_removes_what_a_kill_has_left_half_written_the
     sink.begin("edge-1")
     assert left.exists()
     sink.close()
+
+
+def test_a_file_that_the_disk_has_no_room_for_leaves_its_room_to_others(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64 << 10) as disk:
+        sink = DirectorySink(disk / "lake")
+        with pytest.raises(SinkUnavailable, match="No space left"):
+            sink.put(drained_file_of(0, 3, payload=lambda _: bytes(32 << 10)))
+        sink.put(drained_file_of(4, 5, drain_seq=2))
+        assert [path.name for path in sink.root.glob("edge=*/.*")] == [".lock"]
+        sink.close()
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_put_returns(tmp_path: Path) -> None:
