@@ -1,8 +1,8 @@
 """Merger: replaces the small files of closed days by large ones. Readers of the lake see no difference.
 
 A day is closed `merge_after_s` after its end (UTC). Files of one stream, partition, epoch and form that
-follow each other become a merged file (bridge/format/merged_file.py). Readers list it as the files that it
-replaces, so drain_seqs, progress, gaps and verdicts stay as they are.
+follow each other, in numbers and in offsets, become a merged file (bridge/format/merged_file.py). Readers
+list it as the files that it replaces, so drain_seqs, progress, gaps and verdicts stay as they are.
 
     native     put NAME ──── merge_keep_s ────▶ remove the replaced files
     Parquet    put _merged/NAME.new ─ merge_keep_s ─▶ link NAME, remove the replaced files
@@ -29,7 +29,7 @@ import heapq
 import logging
 import math
 import threading
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -246,7 +246,7 @@ class Merger:
                 yield _Stored(name, entry)
 
     def _merged_files(self, day: str) -> dict[_Lane, list[_Merged]]:
-        """The merged files of a day by lane, in the order of offsets."""
+        """The merged files of a day by lane, in the order of drain_seqs."""
         found: dict[str, _Merged] = {}
         lanes: dict[_Lane, list[_Merged]] = defaultdict(list)
         for stored in (stored for stored in self._listed(day) if stored.name.merged):
@@ -259,7 +259,7 @@ class Merger:
             else:
                 found[path].final = stored.entry
         for merged in lanes.values():
-            merged.sort(key=lambda one: (one.name.first_offset, one.name))
+            merged.sort(key=lambda one: (one.name.drain_seq, one.name.first_offset))
         return lanes
 
     def _small(self, day: str, lanes: dict[_Lane, list[_Merged]]) -> list[_Stored]:
@@ -387,15 +387,19 @@ def _builder(stored: _Stored, bytes_max: int) -> FileMerge:
 
 
 def _owner(merged: Sequence[_Merged], name: FileName) -> _Merged | None:
-    """The merged file that has the offsets of a file. `merged` is in the order of offsets."""
-    at = bisect_right(merged, name.first_offset, key=lambda one: one.name.first_offset) - 1
-    return merged[at] if at >= 0 and merged[at].covers(name) else None
+    """The merged file that replaces a file. `merged` is in the order of drain_seqs.
+
+    A merged file has the highest drain_seq of the files that it replaces, and others of its lane have lower
+    or higher ones. Offsets are not enough: after a `backfill` there are two files with the same.
+    """
+    at = bisect_left(merged, name.drain_seq, key=lambda one: one.name.drain_seq)
+    return merged[at] if at < len(merged) and merged[at].covers(name) else None
 
 
 def _groups(files: Iterable[_Stored]) -> Iterator[list[_Stored]]:
-    """Files of one lane whose offsets follow each other."""
+    """Files of one lane whose offsets follow each other in the order of drain_seqs."""
     group: list[_Stored] = []
-    for stored in sorted(files, key=lambda stored: (stored.lane, stored.name.first_offset)):
+    for stored in sorted(files, key=lambda stored: (stored.lane, stored.name.drain_seq)):
         follows = group and group[-1].name.last_offset + 1 == stored.name.first_offset
         if not follows or group[-1].lane != stored.lane:
             yield group

@@ -81,11 +81,11 @@ def test_readers_see_the_same_files_records_and_losses_before_during_and_after(l
     before = [seen(lake, behind=number) for number in behind]
     count = len(paths(lake))
     merge(lake, merge_keep_s=NEVER_S)
-    assert len(paths(lake)) == count + 6  # the merged files are there, and nothing was removed
+    assert len(paths(lake)) == count + 5  # the merged files are there, and nothing was removed
     assert [seen(lake, behind=number) for number in behind] == before
     totals = merge(lake).totals
-    assert totals.removed_files == 19 + (6 if form == "parquet" else 0)
-    assert len(paths(lake)) == 8
+    assert totals.removed_files == 19 + (5 if form == "parquet" else 0)
+    assert len(paths(lake)) == 7
     assert [seen(lake, behind=number) for number in behind] == before
     assert not list(lake.rglob("_merged"))
 
@@ -97,6 +97,17 @@ def test_a_second_merger_finds_nothing_to_do(lake: Path, form: str) -> None:
     left = paths(lake)
     totals = merge(lake).totals
     assert (totals.merged_files, totals.removed_files, paths(lake)) == (0, 0, left)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_files_of_a_backfill_are_merged_apart_from_those_drained_before(lake: Path, form: str) -> None:
+    again = [drained_file_of(3 * n, 3 * n + 2, drain_seq=n + 4, created_ns=CREATED_NS) for n in range(1, 5)]
+    make_lake(lake, form, [*SMALL, *again])
+    before, rows = seen(lake), by_glob(lake)
+    merge(lake)
+    assert [path.name[:16] for path in merged(lake)] == ["0000000000000004", "0000000000000008"]
+    assert len(paths(lake)) == 2  # all small files are gone
+    assert (seen(lake), by_glob(lake)) == (before, rows)
 
 
 def test_files_that_a_reader_has_planned_stay_for_the_time_of_the_setting(lake: Path) -> None:
@@ -296,7 +307,7 @@ def test_an_object_store_is_merged_like_a_directory(server: str, form: str) -> N
     for _ in range(3):
         made.run_pass()
         assert (seen(url), seen(url, behind=7)) == (before, behind)
-    assert len(list(store.entries("edge=edge-1/"))) == 8
+    assert len(list(store.entries("edge=edge-1/"))) == 7
     sink.close()
 
 
