@@ -28,13 +28,14 @@ removed or changed.
 
 | status | meaning |
 |---|---|
-| 400, 413, 415 | invalid parameters, a body that is too long, another content type |
+| 400, 413, 415 | invalid parameters, an invalid query, a body that is too long, another content type |
 | 401 | no session, or wrong user or password |
 | 403 | the role is not sufficient, or the CSRF token is missing |
 | 409 | the broker refuses, with its reason |
 | 421 | the host name is not one of the console |
-| 429 | too many failed log-ins, or too many taps |
+| 429 | too many failed log-ins, taps or queries |
 | 503 | the broker does not answer |
+| 504 | the query took longer than its limit |
 
 A program signs in with `POST /api/v1/session`, keeps the cookie, and sends the `csrf` of the answer in the
 header `X-CSRF-Token` of each change.

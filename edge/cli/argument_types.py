@@ -16,6 +16,7 @@ __all__ = [
     "at_least_one",
     "directory",
     "instance",
+    "percent",
     "port",
     "positive",
     "positive_seconds",
@@ -86,6 +87,13 @@ def seconds(text: str) -> float:
         return float(milliseconds_of(text) / 1000)
     except InvalidUnit as error:
         raise argparse.ArgumentTypeError(f"{error}, or a number of seconds") from error
+
+
+def percent(text: str) -> int:
+    """A part of a whole, from 1 to 100."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= 100):
+        raise argparse.ArgumentTypeError(f"invalid percentage {text[:20]!r} (allowed: 1 to 100)")
+    return int(text)
 
 
 def positive_seconds(text: str) -> float:

@@ -21,7 +21,7 @@ class Exit(IntEnum):
     USAGE = 2, "not done: the arguments, the configuration or the machine do not allow it"
     CANNOT_CONNECT = 3, "no broker or bridge is reachable, or the connection broke"
     REFUSED = 4, "refused by the broker or bridge; of `run`: ended by the watchdog"
-    TIMEOUT = 5, "time over (`sub -W`)"
+    TIMEOUT = 5, "time over (`sub -W`, `sql --time-limit`)"
     LOST = 6, "records were lost before they were drained (`status`, `bridge status`)"
     CONFIGURATION = 78, "not started: the configuration, or a file of users or rules, is not valid (`run`)"
     INTERRUPTED = 130, "interrupted"

@@ -12,7 +12,8 @@ A query reads `records` only; --files lets it use files, databases and extension
 
 The options -t, --since, --until, --stream and --ring exclude records before they are decoded. The broker may
 run: nothing is locked, and the command has the lowest priority. Exit status: 0 done, 1 done, but records were
-missing (damaged, or overwritten meanwhile), 2 the query or an option is wrong, 130 ended by a signal.
+missing (damaged, or overwritten meanwhile), 2 the query or an option is wrong, 5 the query took longer than
+--time-limit, 130 ended by a signal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge.cli.argument_types import at_least_one, positive_seconds
+from edge.cli.argument_types import at_least_one, percent, positive_seconds
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words
 from edge.cli.log_options import accept_negative_places, add_log_arguments, log_directory
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 OOM_SCORE_MAX = 1000
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # SIGALRM: --time-limit
+LIMIT_MAX_S = 1e9  # of a timer
+TIME_HINT = "narrow the query with --topic and --since, or raise the limit"
 SHOW_CURSOR = b"\x1b[?25h\n"  # the spinner hides it
 EVERY_S = 10.0
 
@@ -90,6 +93,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=at_least_one, default=0, metavar="N", help="threads (default: one a processor)"
     )
     parser.add_argument(
+        "--memory", type=percent, default=0, metavar="PERCENT",
+        help="part of the machine's memory; larger queries use the disk (default: 25)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--time-limit", type=positive_seconds, metavar="TIME", help="end the query after TIME"
+    )
+    parser.add_argument(
         "--files", action="store_true",
         help="let the query read and write files, attach databases and load extensions (default: no)",
     )  # fmt: skip
@@ -103,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     form = format_of(arguments.format, arguments.output)
     if arguments.follow and form in {"parquet", "arrow"}:
         raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
-    with _ended_by_signals():
+    with _ended_by_signals(arguments.time_limit):
         records = _records(arguments)
         _yield_to_broker()  # after the imports, which would take long with the lowest priority
         with writer_of(form, arguments.output) as writer:
@@ -124,25 +134,33 @@ def _check_installed() -> None:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """End the process on SIGINT and SIGTERM by a thread: DuckDB may work for minutes without Python."""
+def _ended_by_signals(limit_s: float | None) -> Iterator[None]:
+    """End the process on signals and after `limit_s`, by a thread: DuckDB may work long without Python."""
     is_done = threading.Event()
 
     def end() -> None:
-        signal.sigwait(STOP_SIGNALS)
+        number = signal.sigwait(STOP_SIGNALS)
         if is_done.is_set():
             return
         remove_all()
-        if sys.stderr.isatty():
-            os.write(sys.stderr.fileno(), SHOW_CURSOR)
-        os._exit(Exit.INTERRUPTED)
+        is_late = number == signal.SIGALRM
+        with suppress(OSError):  # the reader of standard error may have ended
+            if sys.stderr.isatty():
+                os.write(sys.stderr.fileno(), SHOW_CURSOR)
+            if is_late:
+                text = f"brim sql: the query took longer than {limit_s:g} s\n  {TIME_HINT}\n"
+                os.write(sys.stderr.fileno(), text.encode())
+        os._exit(Exit.TIMEOUT if is_late else Exit.INTERRUPTED)
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # threads that libraries start inherit it
     waiter = threading.Thread(target=end, name="brim-sql-signals", daemon=True)
     waiter.start()
+    if limit_s is not None:
+        signal.setitimer(signal.ITIMER_REAL, min(limit_s, LIMIT_MAX_S))
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         is_done.set()
         assert waiter.ident is not None
         signal.pthread_kill(waiter.ident, signal.SIGTERM)  # to this thread only
@@ -175,6 +193,7 @@ def _records(arguments: argparse.Namespace) -> RecordRelation:
         runtime_dir=arguments.runtime_dir,
         config=arguments.config,
         threads=arguments.threads,
+        memory_percent=arguments.memory,
         files=arguments.files,
     )
 

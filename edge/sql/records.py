@@ -55,8 +55,10 @@ class RecordRelation:
     `topics`: topic filters. `since` and `until`: a datetime, or a text such as -15m or 2026-11-21T14:00;
     `until` is exclusive. `streams`, `rings`: only these. `payloads`: file with a payload schema, whose fields
     become columns. `log`, `runtime_dir`, `config`: those of another broker than the default one of this user.
-    `threads`: of a query; 0: one for each processor. `files`: queries may also read and write files, attach
-    databases, load extensions and change settings; without it, text of others is safe to run as a query.
+    `threads`: of a query; 0: one for each processor. `memory_percent`: part of the machine's memory that
+    a query may use before it uses the disk; 0: a quarter. `files`: queries may also read and write files,
+    attach databases, load extensions and change settings; without it, text of others is safe to run as a
+    query.
 
     Raises InvalidArgument; EdgeError if there is neither a log nor a ring.
     """
@@ -74,6 +76,7 @@ class RecordRelation:
         runtime_dir: StrPath | None = None,
         config: StrPath | None = None,
         threads: int = 0,
+        memory_percent: int = 0,
         files: bool = False,
     ) -> None:
         settings = loader.load(Path(config)) if config is not None else None
@@ -85,6 +88,7 @@ class RecordRelation:
         )
         self.payloads = Payloads.read(Path(payloads)) if payloads is not None else None
         self.threads = threads or len(os.sched_getaffinity(0))
+        self.memory = f"{memory_percent}%" if memory_percent else SETTINGS["memory_limit"]
         self.files = files
 
     def __repr__(self) -> str:
@@ -124,7 +128,7 @@ class RecordRelation:
         source = RecordSource(view, planned.parts, losses, self.threads)
         with ExitStack() as stack:
             spilled = stack.enter_context(spill_directory())
-            connection = stack.enter_context(_connected(self.threads, spilled))
+            connection = stack.enter_context(_connected(self.threads, self.memory, spilled))
             connection.register("brim_logged", source)
             files = [stack.enter_context(_descriptor(archive)) for archive in planned.archives]
             self._create_view(connection, planned, files)
@@ -180,12 +184,13 @@ def sql(
     runtime_dir: StrPath | None = None,
     config: StrPath | None = None,
     threads: int = 0,
+    memory_percent: int = 0,
     files: bool = False,
 ) -> QueryResult:
     """Run a query on the relation `records`; the arguments are those of records(). Raises QueryError."""
     return RecordRelation(
         topics, since=since, until=until, streams=streams, rings=rings, payloads=payloads, log=log,
-        runtime_dir=runtime_dir, config=config, threads=threads, files=files,
+        runtime_dir=runtime_dir, config=config, threads=threads, memory_percent=memory_percent, files=files,
     ).sql(query)  # fmt: skip
 
 
@@ -214,10 +219,11 @@ def _time(place: str | datetime | None, name: str) -> int | None:
     return min(time_ns, LATEST_NS)
 
 
-def _connected(threads: int, spilled: Path) -> Any:
+def _connected(threads: int, memory: str, spilled: Path) -> Any:
     settings: dict[str, Any] = {
         **SETTINGS,
         "threads": threads,
+        "memory_limit": memory,
         "temp_directory": str(spilled),
         "max_temp_directory_size": f"{shutil.disk_usage(spilled).free // 2}B",  # the log may be on that disk
     }

@@ -77,6 +77,7 @@ class Endpoint(NamedTuple):
     role: ConsoleRole | None
     handler: Handler
     parameters: type[Struct] = Nothing  # of the query for GET, otherwise of the JSON body
+    ends_with_client: bool = False  # the handler is cancelled if the client leaves
 
 
 def parameters_of(kind: type[Struct], query: dict[str, str] | None, body: bytes) -> Struct:

@@ -29,13 +29,14 @@ from edge.web.guard import Guard
 from edge.web.read_api import READS
 from edge.web.roles import ConsoleRole
 from edge.web.session_api import SESSIONS
+from edge.web.sql_api import QUERIES
 
 __all__ = ["ENDPOINTS", "PAGES", "application"]
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
 
-ENDPOINTS = (*SESSIONS, *READS, *ACTIONS)
+ENDPOINTS = (*SESSIONS, *READS, *QUERIES, *ACTIONS)
 PAGES = Path(__file__).parent / "pages"
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -44,6 +45,7 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 COOKIE_S = 12 * 3600
+CLIENT_LEFT = 499  # of an answer that has no reader
 
 
 def application(console: Console, bound: str) -> Guard:
@@ -77,7 +79,8 @@ def _api_route(console: Console, path: str, methods: dict[str, Endpoint]) -> Rou
             _check(console, call, endpoint, request)
             query = dict(request.query_params) if endpoint.method == "GET" else None
             parameters = parameters_of(endpoint.parameters, query, await request.body())
-            result = await endpoint.handler(console, call, parameters)
+            work = endpoint.handler(console, call, parameters)
+            result = await (_while_connected(request, work) if endpoint.ends_with_client else work)
         except Exception as error:
             answer = error_of(error)
             if answer is None:
@@ -90,6 +93,21 @@ def _api_route(console: Console, path: str, methods: dict[str, Endpoint]) -> Rou
         return response
 
     return Route(path, serve, methods=list(methods))
+
+
+async def _while_connected(request: Request, work: Any) -> Any:
+    """Result of the coroutine `work`, which is cancelled if the client leaves. Raises ApiError: it left."""
+    task = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(request.receive())  # the body is read: the next message is the end
+    try:
+        await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(CLIENT_LEFT, "the client has left")
+        return task.result()
+    finally:
+        leaving.cancel()
+        task.cancel()
+        await asyncio.gather(task, leaving, return_exceptions=True)
 
 
 _NO_STORE = {"cache-control": "no-store"}

@@ -62,6 +62,7 @@ class Console:
         self.clients = ClientList(self.link)
         self.topics = TopicSampler(self.runtime_dir)
         self.taps = TapFeed(self.runtime_dir)
+        self.querying: set[str] = set()  # users whose query runs
         self._task = asyncio.create_task(self.monitor.run())
 
     async def stop(self) -> None:

@@ -3,7 +3,7 @@
     Host        one header, and a name of this console (DNS rebinding)
     body        at most BODY_MAX_BYTES, within BODY_S
     change      any method but GET: same origin by Origin and Sec-Fetch-Site, and a body of JSON
-    time        REQUEST_S for a request, except an endless answer
+    time        REQUEST_S for a request, except those that have a limit of their own
 
 An ASGI application around another one. Decides nothing about users: app.py does.
 """
@@ -24,7 +24,7 @@ __all__ = ["BODY_MAX_BYTES", "SECURITY_HEADERS", "Guard"]
 BODY_MAX_BYTES = 64 << 10
 BODY_S = 10.0
 REQUEST_S = 60.0
-STREAMS = frozenset({"/api/v1/tap"})
+OWN_LIMIT = frozenset({"/api/v1/sql", "/api/v1/tap"})
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -69,7 +69,7 @@ class Guard:
         if refusal is not None:
             await _answer(send, *refusal)
             return
-        limit_s = None if scope["path"] in STREAMS else REQUEST_S
+        limit_s = None if scope["path"] in OWN_LIMIT else REQUEST_S
         try:
             async with asyncio.timeout(limit_s):
                 await self._app(scope, _replay(body, receive), send)

@@ -1,7 +1,7 @@
 """Roles of the web console: its users with their passwords and rights, from the password file.
 
-    anonymous   reads, if there is no password file
-    viewer      reads; also the configuration
+    anonymous   reads, also all records by SQL, if there is no password file
+    viewer      the same with a log-in; also the configuration
     operator    reads the log lines of the broker; disconnects, forgets, clears, publishes, pauses and resumes
     admin       in addition, all that loses data or changes rights: skip, reset of groups, reload
 

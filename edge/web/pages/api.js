@@ -44,12 +44,12 @@ export async function get(path, parameters) {
   return answer(await send(path + query(parameters)));
 }
 
-export async function change(method, path, body) {
+export async function change(method, path, body, signal) {
   const headers = { "Content-Type": "application/json", "X-CSRF-Token": session.csrf };
-  return answer(await send(path, { method, headers, body: JSON.stringify(body ?? {}) }));
+  return answer(await send(path, { method, headers, signal, body: JSON.stringify(body ?? {}) }));
 }
 
-export const post = (path, body) => change("POST", path, body);
+export const post = (path, body, signal) => change("POST", path, body, signal);
 
 export async function loadSession() {
   Object.assign(session, await get("session"));

@@ -5,7 +5,7 @@ import { h, notice, replace } from "./dom.js";
 import { duration } from "./format.js";
 
 const PAGES = [
-  ["overview", "Overview"], ["clients", "Clients"], ["topics", "Topics"], ["tap", "Live tap"],
+  ["overview", "Overview"], ["clients", "Clients"], ["topics", "Topics"], ["tap", "Live tap"], ["sql", "SQL"],
   ["streams", "Streams"], ["log", "Log and disk"], ["bridges", "Bridges"], ["consumers", "Consumers"],
   ["publish", "Publish"], ["settings", "Configuration"], ["lines", "Log lines"],
 ];

@@ -172,3 +172,25 @@ def test_mistakes_are_status_2(part, arguments, text):
     assert text in done.stderr
     assert b"Traceback" not in done.stderr
     assert b"nanobind" not in done.stderr
+
+
+ENDLESS = "SELECT sum(sqrt(a.range * b.range)) FROM range(10_000_000) a, range(10_000_000) b"
+
+
+def test_a_time_limit_ends_a_query_and_removes_its_files(part, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = sql(*part, "--time-limit", "2s", ENDLESS)
+    assert (done.returncode, b"longer than 2 s" in done.stderr, done.stdout) == (5, True, b"")
+    assert not list(tmp_path.glob("brim-sql-*"))
+    assert sql(*part, "--time-limit", "9" * 300, "SELECT 1").returncode == 0
+
+
+def test_a_query_has_the_memory_that_it_is_given(part):
+    query = "SELECT current_setting('memory_limit') AS bytes"
+    limits = [
+        sql(*part, "--format", "csv", *words, query).stdout
+        for words in ((), ("--memory", "25"), ("--memory", "1"))
+    ]
+    assert limits[0] == limits[1] != limits[2]
+    for wrong in ("0", "101", "1e1"):
+        assert sql(*part, "--memory", wrong, query).returncode == 2

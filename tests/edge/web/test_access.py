@@ -35,6 +35,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "group/reset": {"group": "g", "to": "oldest"},
     "group/forget": {"group": "g"},
     "reload": {},
+    "sql": {"query": "SELECT 1"},
 }
 
 

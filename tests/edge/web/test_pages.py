@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from edge.local.protocol import Connection, Disconnect, Done
@@ -18,6 +21,7 @@ from tests.support.brim_process import BrimProcess
 from tests.support.chromium import Chromium, Page
 from tests.support.directories import memory_directory
 from tests.support.project import ROOT
+from tests.support.waiting import wait_until
 from tests.support.web_console import PASSWORD, console, write_users
 
 pytestmark = pytest.mark.browser
@@ -34,6 +38,7 @@ PAGES = (
     "clients",
     "topics",
     "tap",
+    "sql",
     "streams",
     "log",
     "bridges",
@@ -198,6 +203,62 @@ def test_messages_pass_by_and_pause(admin: Page, site: Site) -> None:
     publish(site.broker, Publish("other", b"no"), Publish("only/this", b"yes"))
     admin.until_text("only/this")
     assert admin.value("document.querySelectorAll('.tap li').length") == 1
+
+
+ENDLESS = "SELECT sum(sqrt(a.range * b.range)) FROM range(10_000_000) a, range(10_000_000) b"
+
+
+def test_a_query_shows_rows_errors_and_a_cut_and_is_cancelled(
+    admin: Page, site: Site, tmp_path: Path
+) -> None:
+    publish(site.broker, Publish("sql/1", HOSTILE.encode()), Publish("sql/2", b'=1+1,"\r\n'))
+    show(admin, "sql")
+    assert "FROM records" in admin.value("document.querySelector('textarea').value")
+    columns = "topic, payload_text AS text, 9007199254740993 AS big, NULL AS none"
+    query = f"SELECT {columns} FROM records ORDER BY topic"
+    admin.write("textarea", query)
+    admin.write("input[placeholder='plant/#']", "sql/#")
+    admin.value(
+        "document.querySelector('textarea').dispatchEvent("
+        "new KeyboardEvent('keydown', { key: 'Enter', ctrlKey: true, bubbles: true }))"
+    )
+    admin.until_text("2 rows in ")
+    cells = admin.value(
+        "[...document.querySelectorAll('tbody tr:first-child td')].map((one) => one.textContent)"
+    )
+    assert cells == ["sql/1", HOSTILE, "9007199254740993", "NULL"]
+    assert admin.value("document.querySelectorAll('#view img').length") == 0
+    admin.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    admin.click("text=Download CSV")
+    wait_until((tmp_path / "records.csv").exists)
+    with (tmp_path / "records.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["topic", "text", "big", "none"]
+    assert rows[1] == ["sql/1", HOSTILE, "9007199254740993", ""]
+    assert rows[2][1] == "'=1+1,\"\r\n"  # no formula
+    admin.write("textarea", "SELECT * FROM range(1001)")
+    admin.click("text=Run")
+    admin.until_text("1,000 rows in ")
+    admin.until_text("; the rest is cut")
+    admin.write("textarea", "SELECT * FROM nothing")
+    admin.click("text=Run")
+    admin.until("document.querySelector('pre.notice').textContent.includes('nothing does not exist')")
+    admin.write("textarea", ENDLESS)
+    admin.click("text=Run")
+    admin.until_text("running")
+    wait_until(lambda: queries(site))
+    admin.click("text=Cancel")
+    admin.until_text("cancelled")
+    wait_until(lambda: not queries(site))
+    admin.click("text=Run")
+    wait_until(lambda: queries(site))
+    show(admin, "overview")
+    wait_until(lambda: not queries(site))
+    admin.errors.clear()  # the refused query: an answer of 400 is an error line of the browser
+
+
+def queries(site: Site) -> list[int]:
+    return [child.pid for child in psutil.Process(site.child.pid).children() if "sql" in child.cmdline()]
 
 
 def test_log_lines_are_shown_searched_and_paused(admin: Page, site: Site) -> None:
