@@ -260,7 +260,7 @@ class Bridge:
         store = merging_store(self._sink)
         if self.settings.merge_after_s and store is not None:
             self._merger = Merger(
-                self.settings, store, lambda: 0 if drain.checkpoint.paused else drain.drain_seq
+                self.settings, store, lambda: 0 if drain.checkpoint.paused else drain.checkpoint.settled_to
             )
             self._merger.start()
 

@@ -187,6 +187,14 @@ class Checkpoint:
             self.losses[key] = losses
         self._account_for_first()
 
+    @property
+    def settled_to(self) -> int:
+        """The highest number such that no file up to it is in flight. Any thread may read it.
+
+        It is below drain_seq while a file in flight has the number of one that was given up.
+        """
+        return min([self.drain_seq, *(intent.drain_seq - 1 for intent in self.intents)])
+
     def _account_for_first(self) -> None:
         """Remove the first file in flight, and move its cursor behind it."""
         intent = self.intents.pop(0)

@@ -16,8 +16,9 @@ The state of each file follows from the names in the store: a kill at any instru
 which the next pass continues. Names and bytes follow from the replaced files, so a repeated put stores
 nothing twice. Replaced files are removed only after the merged file was read back and verified.
 
-Only files up to the last acknowledged drain_seq are merged: a file in flight is never touched. All requests
-that change something need the lease of the edge, so only the bridge that drains an edge merges its files.
+Only files with a lower drain_seq than all files in flight are merged: these may be put once more. All
+requests that change something need the lease of the edge, so only the bridge that drains an edge merges its
+files.
 
 Owns the order of these steps, and the thread. Bounded: one merged file of merge_bytes in memory with one of
 its sources, NAMES_MAX names, and merge_rate_bytes_s to and from the store.
@@ -141,7 +142,7 @@ def names_replaced_by(store: MergingStore, name: FileName, path: str) -> list[Fi
 class Merger:
     """Merger of the files of one edge.
 
-    `drained_to`: the last drain_seq that the sink has, with all before it; 0: nothing is to be merged now.
+    `drained_to`: the last drain_seq such that no file up to it is in flight; 0: nothing is to be merged now.
     """
 
     def __init__(

@@ -72,10 +72,13 @@ def test_the_number_and_the_records_of_a_file_that_is_given_up_go_to_the_next(pa
     cursor = checkpoint.cursors["default", 2]
     assert (cursor.next_offset, cursor.owed) == (30, ((20, 25),))
     late = replace(second, first_offset=30, last_offset=31, lost=((20, 25),))
+    assert checkpoint.settled_to == 3
     checkpoint.begin([late])
     assert (checkpoint.free, checkpoint.number()) == ([], 4)
+    assert (checkpoint.drain_seq, checkpoint.settled_to) == (3, 1)  # its number may be put again
     checkpoint.finish()
-    assert (checkpoint.drain_seq, checkpoint.cursors["default", 2].owed) == (3, ())
+    assert (checkpoint.drain_seq, checkpoint.settled_to) == (3, 3)
+    assert checkpoint.cursors["default", 2].owed == ()
     checkpoint.close()
 
 
