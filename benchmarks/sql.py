@@ -204,6 +204,8 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS))
     arguments = parser.parse_args()
     parts = arguments.only.split(",")
+    if arguments.directory is not None:
+        arguments.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="brim-sql-", dir=arguments.directory) as place:
         log, plain = Path(place, "log"), Path(place, "plain.parquet")
         write_log(log, arguments.records)
