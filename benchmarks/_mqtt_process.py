@@ -20,6 +20,7 @@ START_S = 20.0
 STOP_S = 15.0
 LOOK_S = 0.0005  # between two attempts to connect to a starting broker
 ANSWER_S = 1.0
+SETTLED_S = 0.05
 CONNACK_BYTES = 4
 
 
@@ -92,13 +93,16 @@ class Broker:
         """Resident memory with its programs and libraries, without the pages of shared memory."""
         return self._status_bytes("RssAnon", "RssFile")
 
-    def settle(self) -> float:
-        """Wait until it is idle. Returns the moment (time.monotonic()) when that began."""
+    def settle(self, share: float = 0.1) -> float:
+        """Wait until it needs less than `share` of a processor.
+
+        Returns the moment (time.monotonic()) when that began.
+        """
         before, since = self.cpu_s(), time.monotonic()
         while True:
-            time.sleep(0.05)
+            time.sleep(SETTLED_S)
             now = self.cpu_s()
-            if now - before < 0.005:
+            if now - before < SETTLED_S * share:
                 return since
             before, since = now, time.monotonic()
 
