@@ -17,7 +17,7 @@ With a payload schema the columns of its fields follow, and after them
 
     _rescued   string  the values that do not fit, in the form of `_undecoded` (bridge/payloads/schema.py), or
                        the reason why the payload could not be decoded; null: every value fits. A text of
-                       more than RESCUED_MAX characters ends there with `...`: the payload has the rest
+                       more than RESCUED_MAX characters is cut, and ends with `...`: the payload has the rest
 
 The column `payload` stays, so nothing is lost, and readers that know nothing of the schema read such files.
 The schema file is read when the sink is opened. A Parquet file has the schema that its write intent names.
@@ -68,6 +68,7 @@ log = logging.getLogger(__name__)
 
 RESCUED = "_rescued"
 RESCUED_MAX = 4096  # characters: a text may be many times as long as its payload, which is in the file, too
+CUT = "..."  # the end of a text that was longer
 SCHEMA_MAX_BYTES = 256 << 10  # it is in each checkpoint
 PATH_COLUMNS = ("edge", "dt")  # columns that readers take from the path of a file
 COLUMNS = ("stream", "partition", "epoch", *PARQUET_COLUMNS)
@@ -317,5 +318,5 @@ def _shortened(texts: pa.Array) -> pa.Array:
     is_long = pc.greater(pc.utf8_length(texts), RESCUED_MAX)
     if not pc.any(is_long).as_py():
         return texts
-    begins = pc.utf8_slice_codeunits(texts, 0, RESCUED_MAX)
-    return pc.if_else(is_long, pc.binary_join_element_wise(begins, "...", ""), texts)
+    begins = pc.utf8_slice_codeunits(texts, 0, RESCUED_MAX - len(CUT))
+    return pc.if_else(is_long, pc.binary_join_element_wise(begins, CUT, ""), texts)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 OOM_SCORE_MAX = 1000
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # SIGALRM: --time-limit
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}  # SIGALRM: --time-limit
 LIMIT_MAX_S = 1e9  # of a timer
 TIME_HINT = "narrow the query with --topic and --since, or raise the limit"
 SHOW_CURSOR = b"\x1b[?25h\n"  # the spinner hides it
@@ -137,9 +137,12 @@ def _check_installed() -> None:
 def _ended_by_signals(limit_s: float | None) -> Iterator[None]:
     """End the process on signals and after `limit_s`, by a thread: DuckDB may work long without Python."""
     is_done = threading.Event()
+    # a shell starts a command in the background without SIGINT
+    is_interactive = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    stop_signals = STOP_SIGNALS if is_interactive else STOP_SIGNALS - {signal.SIGINT}
 
     def end() -> None:
-        number = signal.sigwait(STOP_SIGNALS)
+        number = signal.sigwait(stop_signals)
         if is_done.is_set():
             return
         remove_all()
@@ -152,7 +155,7 @@ def _ended_by_signals(limit_s: float | None) -> Iterator[None]:
                 os.write(sys.stderr.fileno(), text.encode())
         os._exit(Exit.TIMEOUT if is_late else Exit.INTERRUPTED)
 
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # threads that libraries start inherit it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)  # threads that libraries start inherit it
     waiter = threading.Thread(target=end, name="brim-sql-signals", daemon=True)
     waiter.start()
     if limit_s is not None:

@@ -235,7 +235,7 @@ def test_a_long_text_of_a_value_that_does_not_fit_ends_early(tmp_path: Path) -> 
     payloads = [json.dumps({"temp": "ü" * count}).encode() for count in (5000, 10)] + [b"{}"]
     long, short, fitting = written(tmp_path, payloads).to_pylist()
     whole = f'field temp: no double: "{"ü" * 5000}"'
-    assert (long[RESCUED], long["payload"]) == (whole[:RESCUED_MAX] + "...", payloads[0])
+    assert (long[RESCUED], long["payload"]) == (whole[: RESCUED_MAX - 3] + "...", payloads[0])
     assert short[RESCUED] == f'field temp: no double: "{"ü" * 10}"'
     assert fitting[RESCUED] is None
 

@@ -148,6 +148,20 @@ def test_a_signal_ends_a_long_query_at_once_and_removes_its_files(part, tmp_path
     assert (child.returncode, errors, list(spilled.iterdir())) == (130, b"", [])
 
 
+def test_a_command_that_a_script_starts_in_the_background_ignores_sigint(part):
+    query = "SELECT 1 AS n FROM records LIMIT 1"
+    line = [sys.executable, "-m", "edge", "sql", *map(str, part), "--format", "csv", query]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child inherits it
+    try:
+        child = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    while child.poll() is None:
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    assert (child.returncode, child.communicate()[0]) == (0, b'"n"\n"1"\n')
+
+
 def test_missing_records_are_status_1(tmp_path):
     keep(tmp_path, "a-0", [Kept("a", b"x" * 600)] * 30, segment_bytes=12_288)
     second = sorted(tmp_path.glob("*.log"))[1]
