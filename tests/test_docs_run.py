@@ -190,7 +190,7 @@ def test_users_and_rules_that_are_shown_bind(newcomer: Newcomer) -> None:
 
 
 def test_the_bridge_that_is_shown_is_operated(newcomer: Newcomer) -> None:
-    text = block_of(BRIDGES, "toml")
+    text = block_of(BRIDGES, "toml", "[[stream]]")
     with newcomer.broker(text):
         file = newcomer.directory / "brim.toml"
         running = [
@@ -290,7 +290,7 @@ def test_an_upgrade_that_is_shown_keeps_messages_in_memory(ends_by: int, newcome
 def test_an_edge_that_was_renamed_continues(newcomer: Newcomer) -> None:
     page = "docs/how-to/several-instances.md"
     [rename] = lines_of(page, "bridge", "rename-edge")
-    bridge = block_of(BRIDGES, "toml").replace("in_broker = false\n", "")
+    bridge = block_of(BRIDGES, "toml", "[[stream]]").replace("in_broker = false\n", "")
     _, _, old, new, *_ = rename
     with newcomer.broker(f'edge_id = "{old}"\n{bridge}'):
         newcomer.run("pub", "plant/a/press/7", "21.5", "-q", "1")

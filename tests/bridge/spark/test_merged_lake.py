@@ -78,7 +78,7 @@ def steps(root: Path, seen: Callable[[str], None]) -> None:
             merger(root, store, **changes).run_pass()
         seen(name)
     store.close()
-    assert len(list(root.rglob("*-e*"))) == 8
+    assert len(list(root.rglob("*-e*"))) == 7
 
 
 @pytest.mark.parametrize("form", ["brim", "parquet"])
