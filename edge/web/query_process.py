@@ -92,6 +92,5 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             return
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S):
-                await process.wait()
+        # not asyncio.timeout(): before Python 3.11.3 it ends a task that is cancelled already
+        await asyncio.wait({asyncio.create_task(process.wait())}, timeout=STOP_S)
