@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -60,6 +60,7 @@ from edge.consumers.protocol import (
     Publish,
     Read,
     Request,
+    RequestMessage,
     Reset,
     RingList,
     Rings,
@@ -133,7 +134,7 @@ class Coordinator:
         self._clock = clock
         self._log_reads = LogReadThread("brim-consumers-log", wake, self._faults)
         self._search_thread = LogReadThread("brim-consumers-search", wake, self._faults)
-        self._searches = Searches(self._search_thread)
+        self._searches = Searches(self._search_thread, self._contained)
         self._fetch_reader = FetchReader(registry, self._log_reads, clock)
         self._dead_letters = DeadLetterPublisher(
             registry, self._log_reads, outlet, clock, self.counts, self._faults
@@ -149,7 +150,7 @@ class Coordinator:
             self.outbox,
             clock,
             self._answer,
-            self._refuse,
+            self._contained,
         )
         self._publishes = Publishes(outlet, sinks_of, self.counts, self._answer)
         hint = "use further connections, or stop some members"
@@ -217,20 +218,24 @@ class Coordinator:
             self.counts["malformed"] += 1
             self._answer(peer, Failed(error.id, str(error), "malformed", error.hint))
             return
-        with self._contained(peer, request.id, type(request).__name__.lower()):
-            try:
-                self._do(peer, request, frames)
-            except NotDone as error:
-                self._refuse(peer, request.id, error)
+        with self._contained(peer, request):
+            self._do(peer, request, frames)
 
-    def _contained(self, peer: bytes, number: int, action: str) -> AbstractContextManager[None]:
-        """Answer a request with an error if it raises: a defect of the broker or a fault of the machine."""
+    @contextmanager
+    def _contained(self, peer: bytes, request: RequestMessage) -> Iterator[None]:
+        """Answer a request with an error if the block raises: NotDone, a defect, a fault of the machine."""
+        action = type(request).__name__.lower()
 
         def refuse(error: Exception) -> None:
             text = f"{action} failed in the broker: {type(error).__name__}"
-            self._answer(peer, Failed(number, text, "refused", "see the broker's log, and report this"))
+            self._answer(peer, Failed(request.id, text, "refused", "see the broker's log, and report this"))
 
-        return self._faults.contained(action, refuse)
+        with self._faults.contained(action, refuse):
+            try:
+                yield
+            except NotDone as error:
+                self.counts[error.code] += 1
+                self._answer(peer, Failed(request.id, str(error), error.code, error.hint))
 
     def turn(self) -> float:
         """Do the work that is due. Returns the seconds until more may be due."""
@@ -245,7 +250,7 @@ class Coordinator:
         for waiting in sorted(self._fetches.values(), key=lambda fetch: -fetch.member.priority):
             if not waiting.may_find(now_s):
                 continue
-            with self._contained(waiting.peer, waiting.request.id, "fetch"):
+            with self._contained(waiting.peer, waiting.request):
                 self._try(waiting, now_s)
         self._reads.run(now_s)
         self._flush(now_s)
@@ -333,7 +338,7 @@ class Coordinator:
             case Join():
                 sources = self.registry.without_progress(request)
                 start = StartPlace(request.start, request.start_value)
-                self._searches.find(peer, sources, start, partial(self._found, peer, request))
+                self._searches.find(peer, request, sources, start, partial(self._join, peer, request))
             case Heartbeat():
                 self._answer(peer, self._heartbeat(request))
             case Leave():
@@ -353,7 +358,7 @@ class Coordinator:
             case Reset():
                 sources = self._admin.rings_to_reset(request)
                 start = StartPlace(request.to, request.value)
-                self._searches.find(peer, sources, start, partial(self._found, peer, request))
+                self._searches.find(peer, request, sources, start, partial(self._reset, peer, request))
             case SetGroup():
                 self._admin.set(request)
                 if (group := self.registry.groups.get(request.group)) is not None:
@@ -364,30 +369,11 @@ class Coordinator:
                 self._admin.forget(request.group)
                 self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
 
-    def _found(self, peer: bytes, request: Join | Reset, found: FoundPlaces | NotDone) -> None:
-        """Continue a join or a reset with the first records that were searched."""
-        with self._contained(peer, request.id, type(request).__name__.lower()):
-            try:
-                if isinstance(found, NotDone):
-                    raise found
-                answer = (
-                    self._join(peer, request, found)
-                    if isinstance(request, Join)
-                    else self._reset(request, found)
-                )
-                self._waiting_answers.append(_WaitingAnswer(peer, answer))
-            except NotDone as error:
-                self._refuse(peer, request.id, error)
-
-    def _refuse(self, peer: bytes, number: int, error: NotDone) -> None:
-        self.counts[error.code] += 1
-        self._answer(peer, Failed(number, str(error), error.code, error.hint))
-
-    def _reset(self, request: Reset, places: FoundPlaces) -> Answer:
+    def _reset(self, peer: bytes, request: Reset, places: FoundPlaces) -> None:
         self._admin.reset(request.group, places)
-        return Done(request.id)
+        self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
 
-    def _join(self, peer: bytes, request: Join, starts: FoundPlaces) -> Answer:
+    def _join(self, peer: bytes, request: Join, starts: FoundPlaces) -> None:
         known = self.registry.groups.get(request.group)
         members = list(known.members.values()) if known is not None else []
         replaced = [member for member in members if request.instance and member.instance == request.instance]
@@ -420,7 +406,7 @@ class Coordinator:
         )
         group.join(member)
         group.changes += 1
-        return Joined(
+        joined = Joined(
             request.id,
             member.id,
             group.generation,
@@ -428,6 +414,7 @@ class Coordinator:
             round(group.rules.lease_s * 1000),
             tuple(group.rings_of(member.id)),
         )
+        self._waiting_answers.append(_WaitingAnswer(peer, joined))
 
     def _heartbeat(self, request: Heartbeat) -> Answer:
         group, member = self._member(request.group, request.member)

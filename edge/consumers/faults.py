@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
+from edge.consumers.protocol import RequestMessage
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 
-__all__ = ["Faults"]
+__all__ = ["Contained", "Faults"]
 
 log = logging.getLogger(__name__)
+
+# context that answers a request of a peer with an error if its block raises
+Contained = Callable[[bytes, RequestMessage], AbstractContextManager[None]]
 
 
 class Faults:

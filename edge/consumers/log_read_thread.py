@@ -14,8 +14,9 @@ from functools import partial
 from typing import TypeVar
 
 from edge.consumers.faults import Faults
+from edge.consumers.protocol import NotDone
 
-__all__ = ["LogReadThread"]
+__all__ = ["LogReadThread", "unreadable"]
 
 log = logging.getLogger(__name__)
 
@@ -62,3 +63,9 @@ class LogReadThread:
             log.error("log records not delivered to consumers", exc_info=error)
             self._results.append(partial(take, OSError(errno.EIO, repr(error))))
         self._wake()
+
+
+def unreadable(error: OSError) -> NotDone:
+    """Error for a client whose request needs a file of the log that cannot be read."""
+    hint = "see the broker's log; repeat the request later"
+    return NotDone(f"the log cannot be read: {error.strerror}", "full", hint)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from edge.consumers.faults import Contained
 from edge.consumers.fetch import look_max_bytes
-from edge.consumers.log_read_thread import LogReadThread
+from edge.consumers.log_read_thread import LogReadThread, unreadable
 from edge.consumers.outbox import Outbox
 from edge.consumers.protocol import Answer, BatchInfo, NotDone, Read, Records
 from edge.consumers.quota import Quota
@@ -53,7 +54,7 @@ class _PartitionRead:
 
 
 class PartitionReads:
-    """Answers reads. One thread; `answer` sends an answer with its frames, `refuse` an error."""
+    """Answers reads. One thread; `answer` sends an answer with its frames."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class PartitionReads:
         outbox: Outbox,
         clock: Callable[[], float],
         answer: Callable[[bytes, Answer, list[bytes]], None],
-        refuse: Callable[[bytes, int, NotDone], None],
+        contained: Contained,
     ) -> None:
         self._registry = registry
         self._log_reads = log_reads
@@ -71,7 +72,7 @@ class PartitionReads:
         self._outbox = outbox
         self._clock = clock
         self._send = answer
-        self._refuse = refuse
+        self._contained = contained
         self._of_log = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
         self._at_end = Quota("reads at the end of a ring", WAITING_MAX, WAITING_EACH, WAITING_MAX_BYTES)
         self._waiting: dict[_PartitionRead, None] = {}  # at the end of a ring, oldest first
@@ -96,16 +97,11 @@ class PartitionReads:
             self._begin(peer, request, source, epoch, request.offset)
             return
         start = StartPlace("oldest") if request.time_ns is None else StartPlace("time", request.time_ns)
-        self._searches.find(peer, [source], start, partial(self._found, peer, request, source))
 
-    def _found(self, peer: bytes, request: Read, source: RingSource, found: FoundPlaces | NotDone) -> None:
-        """Begin a read at the place that was searched."""
-        try:
-            if isinstance(found, NotDone):
-                raise found
-            self._begin(peer, request, source, *found[source.name])
-        except NotDone as error:
-            self._refuse(peer, request.id, error)
+        def begin(places: FoundPlaces) -> None:
+            self._begin(peer, request, source, *places[source.name])
+
+        self._searches.find(peer, request, [source], start, begin)
 
     def _begin(self, peer: bytes, request: Read, source: RingSource, epoch: int, offset: int) -> None:
         selection = Selection(request.filters) if request.filters else EVERYTHING
@@ -118,18 +114,13 @@ class PartitionReads:
             if waiting.source.name in self._rang or waiting.until_s <= now_s:
                 del self._waiting[waiting]
                 self._at_end.give(waiting.peer, waiting.filter_bytes)
-                self._retry(waiting)
+                with self._contained(waiting.peer, waiting.request):
+                    self._try(waiting)
         self._rang.clear()
 
     def until_s(self) -> float:
         """Time at which the next waiting read must be answered."""
         return min((waiting.until_s for waiting in self._waiting), default=float("inf"))
-
-    def _retry(self, read: _PartitionRead) -> None:
-        try:
-            self._try(read)
-        except NotDone as error:
-            self._refuse(read.peer, read.request.id, error)
 
     def _try(self, read: _PartitionRead) -> None:
         room = self._outbox.require_room(read.peer)
@@ -168,13 +159,11 @@ class PartitionReads:
     ) -> None:
         """Answer with the result of the log."""
         self._of_log.give(read.peer, limit_bytes)
-        if isinstance(records, OSError):
-            text = f"the log cannot be read: {records.strerror}"
-            self._refuse(read.peer, read.request.id, NotDone(text, "full", "see the broker's log; ask again"))
-        elif isinstance(hot, Overwritten) and (records is None or records.offset >= hot.nearest):
-            self._give(read, hot)
-        else:
-            self._give(read, records)
+        with self._contained(read.peer, read.request):
+            if isinstance(records, OSError):
+                raise unreadable(records)
+            skips = isinstance(hot, Overwritten) and (records is None or records.offset >= hot.nearest)
+            self._give(read, hot if skips else records)
 
     def _give(self, read: _PartitionRead, records: RingRecords | Overwritten | None) -> None:
         number = read.request.id

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from edge.consumers.log_read_thread import LogReadThread
-from edge.consumers.protocol import NotDone
+from edge.consumers.faults import Contained
+from edge.consumers.log_read_thread import LogReadThread, unreadable
+from edge.consumers.protocol import NotDone, RequestMessage
 from edge.consumers.quota import Quota
 from edge.consumers.ring_source import RingSource
 from edge.consumers.start_place import StartPlace, check_time, place_in
@@ -29,17 +30,19 @@ class _Search:
     """A search that is not complete."""
 
     peer: bytes
+    request: RequestMessage
     start: StartPlace
     sources: list[RingSource]  # without a place so far
-    then: Callable[[FoundPlaces | NotDone], None]
+    then: Callable[[FoundPlaces], None]
     found: FoundPlaces = field(default_factory=dict)
 
 
 class Searches:
     """Searches of all clients. One thread, except for the work of `thread`."""
 
-    def __init__(self, thread: LogReadThread) -> None:
+    def __init__(self, thread: LogReadThread, contained: Contained) -> None:
         self._thread = thread
+        self._contained = contained
         self._quota = Quota("searches of the log", SEARCHES_MAX, SEARCHES_EACH, 0)
 
     def __len__(self) -> int:
@@ -49,12 +52,13 @@ class Searches:
     def find(
         self,
         peer: bytes,
+        request: RequestMessage,
         sources: Sequence[RingSource],
         start: StartPlace,
-        then: Callable[[FoundPlaces | NotDone], None],
+        then: Callable[[FoundPlaces], None],
     ) -> None:
-        """Find the first record in each ring. `then` is called with the places, or with an error: at once if
-        no file must be read. Raises NotDone: the time is in the future, or too many searches are under way.
+        """Find the first record in each ring. `then` is called with the places: at once if no file must be
+        read. Raises NotDone: the time is in the future, or too many searches are under way.
         """
         if sources and start.to == "time":
             check_time(start.value)
@@ -64,7 +68,7 @@ class Searches:
             then(found)
             return
         self._quota.take(peer, 0)
-        self._next(_Search(peer, start, in_log, then, found))
+        self._next(_Search(peer, request, start, in_log, then, found))
 
     def _next(self, search: _Search) -> None:
         source = search.sources.pop()
@@ -76,20 +80,17 @@ class Searches:
                 return error
 
         def take(place: tuple[int, int] | NotDone | OSError) -> None:
-            if isinstance(place, OSError):
-                text = f"the log cannot be read: {place.strerror}"
-                place = NotDone(text, "full", "see the broker's log; ask again")
-            if isinstance(place, NotDone):
-                self._end(search, place)
-                return
-            search.found[source.name] = place
-            if search.sources:
-                self._next(search)  # behind the searches of others
-            else:
-                self._end(search, search.found)
+            if isinstance(place, tuple):
+                search.found[source.name] = place
+                if search.sources:
+                    self._next(search)  # behind the searches of others
+                    return
+            self._quota.give(search.peer, 0)
+            with self._contained(search.peer, search.request):
+                if isinstance(place, OSError):
+                    raise unreadable(place)
+                if isinstance(place, NotDone):
+                    raise place
+                search.then(search.found)
 
         self._thread.submit(read, take)
-
-    def _end(self, search: _Search, result: FoundPlaces | NotDone) -> None:
-        self._quota.give(search.peer, 0)
-        search.then(result)

@@ -118,6 +118,10 @@ class Desk:
         self.turn()
         return self.answer_to(number)
 
+    def answers(self) -> list[Answer]:
+        """All answers in the outbox, which stay there."""
+        return [PROTOCOL.decode_answer(frames[0]) for _, frames in self.coordinator.outbox]
+
     def answer_to(self, number: int) -> Answer | None:
         """Answer to that request in the outbox; all other messages are dropped."""
         found = None

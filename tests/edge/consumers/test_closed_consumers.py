@@ -34,7 +34,7 @@ def endpoint(ring: Ring, tmp_path: Path) -> Iterator[ConsumersEndpoint]:
 def refuse_answers(endpoint: ConsumersEndpoint) -> None:
     """Let the endpoint drop each acknowledgement, so that a client waits for its answer."""
     endpoint._coordinator._acked = lambda *_: 1 / 0  # type: ignore[method-assign,assignment]
-    endpoint._coordinator._contained = lambda *_: _Swallowed()  # type: ignore[method-assign]
+    endpoint._coordinator._contained = lambda *_: _Swallowed()  # type: ignore[method-assign,assignment]
 
 
 class _Swallowed:

@@ -173,7 +173,7 @@ def test_who_reads_no_answers_gets_no_records_until_it_does(desk, monkeypatch):
     assert desk.say(Fetch, "g", joined.member, max_wait_ms=60_000) is None
     desk.coordinator.outbox.release(b"peer", 20_000)
     desk.coordinator.turn()
-    answers = [PROTOCOL.decode_answer(frames[0]) for _, frames in desk.coordinator.outbox]
+    answers = desk.answers()
     assert [len(it.batches) for it in answers if isinstance(it, Fetched)] == [1]
 
 
@@ -185,7 +185,7 @@ def test_all_unread_answers_together_are_bounded(desk, monkeypatch):
         request = Read(number, VERSION, "some-0", max_bytes=64 << 20)
         desk.coordinator.receive(b"deaf-%d" % number, encode(request))
     assert desk.coordinator.outbox.total_bytes < 50_000 + 2 * 50_000 + 20 * 3_000
-    answers = [PROTOCOL.decode_answer(frames[0]) for _, frames in desk.coordinator.outbox]
+    answers = desk.answers()
     assert all(getattr(it, "batch", None) for it in answers), "each gets records, the later ones few"
 
 
@@ -339,11 +339,7 @@ def test_fetches_that_wait_cost_nothing_until_something_changes_in_their_group(d
     desk.publish("x")
     desk.turn()
     assert len(looks) == 300
-    assert sum(isinstance(answer, Fetched) and len(answer.batches) == 1 for answer in all_answers(desk)) == 6
-
-
-def all_answers(desk: Desk) -> list[Any]:
-    return [PROTOCOL.decode_answer(frames[0]) for _, frames in desk.coordinator.outbox]
+    assert sum(isinstance(answer, Fetched) and len(answer.batches) == 1 for answer in desk.answers()) == 6
 
 
 # ---- anything at all ----

@@ -10,6 +10,7 @@ from edge.consumers.ring_source import RingRecords, RingSource
 from edge.rpc.protocol import encode
 from ringbuf import Batch
 from tests.support.consumer_desk import Desk
+from tests.support.waiting import wait_until
 
 
 def offsets(desk: Desk, answer: Records) -> list[int]:
@@ -102,6 +103,53 @@ def test_a_waiting_read_whose_peer_reads_nothing_fails_when_its_turn_comes(desk)
     assert isinstance(answer, Failed)
     assert answer.code == "full"
     desk.coordinator.outbox.release(b"peer", 64 << 20)
+
+
+def test_a_defect_in_a_waiting_read_is_answered_and_the_turn_continues(desk, monkeypatch):
+    begin(desk, 700, epoch=1, offset=0)
+    begin(desk, 701, epoch=1, offset=0, filters=("a/1",))
+    give = desk.coordinator._reads._give
+
+    def broken(read, records):
+        if read.request.id == 700:
+            raise RuntimeError("a defect")
+        give(read, records)
+
+    monkeypatch.setattr(desk.coordinator._reads, "_give", broken)
+    desk.publish("x")
+    desk.turn()
+    answers = {answer.id: answer for answer in desk.answers()}
+    assert isinstance(answers[701], Records)
+    assert isinstance(answers[700], Failed)
+    assert answers[700].error == "read failed in the broker: RuntimeError"
+    assert not desk.coordinator.waited_for
+
+
+def test_a_defect_after_a_read_of_the_log_is_answered(runtime_directory, monkeypatch):
+    with Desk(runtime_directory, log=EmptyLog()) as desk:
+        monkeypatch.setattr(desk.coordinator._reads, "_give", lambda *_: 1 / 0)
+        begin(desk, 700, epoch=0, offset=0)
+
+        def turned():
+            desk.turn()
+            return desk.answers()
+
+        wait_until(turned)
+        (answer,) = desk.answers()
+        assert isinstance(answer, Failed)
+        assert answer.error == "read failed in the broker: ZeroDivisionError"
+        assert len(desk.coordinator._reads._of_log) == 0
+
+
+class EmptyLog:
+    def read(self, ring_name, epoch, offset, limit_bytes):
+        return []
+
+    def epochs(self, ring_name):
+        return []
+
+    def seek_time(self, ring_name, epoch, timestamp_ns):
+        return None
 
 
 def test_an_invalid_record_is_passed_over_and_counted_as_lost(desk, monkeypatch):
