@@ -380,19 +380,13 @@ class Coordinator:
         if len(members) - len(replaced) >= self.registry.settings.members_max:
             text = f"group {request.group} has {len(members)} members, as many as members_max allows"
             raise NotDone(text, "full", "stop some, or raise consumers.members_max")
-        counts_for = replaced[0].peer if replaced else peer
         if not replaced:
-            self._members.take(peer, 0)
-        try:
-            group = self.registry.open(request, starts)  # changes settings, so it follows all refusals
-        except NotDone:
-            if not replaced:
-                self._members.give(peer, 0)
-            raise
+            self._members.check(peer, 0)
+        group = self.registry.open(request, starts)  # changes settings, so it follows all refusals
         for earlier in replaced:
             self._end(group, earlier)
-        if replaced:
-            self._members.take(counts_for, 0)  # the place that _end() has given back
+        counts_for = replaced[0].peer if replaced else peer  # the place that _end() has given back
+        self._members.take(counts_for, 0)
         now_s, session_s = self._clock(), request.session_ms / 1000
         member = Member(
             os.urandom(8).hex(),

@@ -58,12 +58,10 @@ class Publishes:
         messages = [_outgoing(index, *letter) for index, letter in enumerate(letters)]
         size = sum(len(message.payload) + len(message.properties) for message in messages)
         quotas = self._quotas_of(messages)
-        for index, quota in enumerate(quotas):
-            try:
-                quota.take(peer, size)
-            except NotDone:
-                _give_all(quotas[:index], peer, size)
-                raise
+        for quota in quotas:
+            quota.check(peer, size)
+        for quota in quotas:
+            quota.take(peer, size)
         self._outlet(messages, partial(self._published, quotas, peer, size, request.id))
 
     def _quotas_of(self, messages: Iterable[Outgoing]) -> list[Quota]:
@@ -77,18 +75,14 @@ class Publishes:
     def _published(
         self, quotas: Iterable[Quota], peer: bytes, size: int, number: int, fates: list[Fate]
     ) -> None:
-        _give_all(quotas, peer, size)
+        for quota in quotas:
+            quota.give(peer, size)
         full = tuple(index for index, fate in enumerate(fates) if fate == "full")
         refused = tuple(index for index, fate in enumerate(fates) if fate == "refused")
         stored = len(fates) - len(full) - len(refused)
         self._counts["published"] += stored
         self._counts["publish_dropped"] += len(fates) - stored
         self._answer(peer, Published(number, stored, full, refused))
-
-
-def _give_all(quotas: Iterable[Quota], peer: bytes, size: int) -> None:
-    for quota in quotas:
-        quota.give(peer, size)
 
 
 def _outgoing(index: int, letter: Letter, payload: bytes) -> Outgoing:

@@ -23,7 +23,7 @@ class Quota:
         hint: str = "wait for some answers, then repeat the request",
     ) -> None:
         self.bytes = 0
-        self._what = noun
+        self._noun = noun
         self._hint = hint
         self._limits = (total, each, total_bytes)
         self._of: Counter[bytes] = Counter()
@@ -32,18 +32,22 @@ class Quota:
         """Requests under way."""
         return self._of.total()
 
-    def take(self, peer: bytes, size: int) -> None:
-        """Count a request of `size` bytes. Raises NotDone if a limit is reached.
+    def check(self, peer: bytes, size: int) -> None:
+        """Raise NotDone if there is no room for a request of `size` bytes.
 
         A request longer than `total_bytes` is accepted while no other one is under way.
         """
         total, each, total_bytes = self._limits
-        error = f"{self._of[peer]} {self._what} of this client and {len(self)} of all are under way"
+        error = f"{self._of[peer]} {self._noun} of this client and {len(self)} of all are under way"
         if self._of[peer] >= each or len(self) >= total:
             raise NotDone(f"{error} (allowed: {each} and {total})", "full", self._hint)
         if self.bytes and self.bytes + size > total_bytes:
             text = f"{error}, with {self.bytes} bytes; {size} more exceed the limit of {total_bytes}"
             raise NotDone(text, "full", "repeat the request later")
+
+    def take(self, peer: bytes, size: int) -> None:
+        """Count a request of `size` bytes. Raises NotDone, as check() does."""
+        self.check(peer, size)
         self._of[peer] += 1
         self.bytes += size
 

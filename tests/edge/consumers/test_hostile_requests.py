@@ -317,6 +317,26 @@ def test_all_members_together_are_limited_and_a_member_comes_back_when_there_is_
     assert len(desk.coordinator._members) == 0
 
 
+def test_a_join_that_is_refused_or_fails_takes_no_place(desk, monkeypatch):
+    assert isinstance(join(desk, b"a"), Joined)
+    assert isinstance(join(desk, b"b", mode="queue"), Failed)
+    monkeypatch.setattr(desk.coordinator.registry, "open", lambda *_: 1 / 0)
+    assert isinstance(join(desk, b"b"), Failed)
+    assert len(desk.coordinator._members) == 1
+
+
+def test_a_member_that_replaces_one_of_another_connection_counts_there(desk, monkeypatch):
+    monkeypatch.setattr(coordinator, "MEMBERS_EACH", 1)
+    desk.end()
+    desk.start()
+    assert isinstance(join(desk, b"old", instance="1"), Joined)
+    assert isinstance(join(desk, b"new", instance="2"), Joined)
+    assert isinstance(join(desk, b"new", instance="1"), Joined), "its place, although this connection is full"
+    assert isinstance(join(desk, b"old"), Failed)
+    assert isinstance(join(desk, b"new"), Failed)
+    assert len(desk.coordinator.registry.groups["g"].members) == 2
+
+
 def test_fetches_that_wait_cost_nothing_until_something_changes_in_their_group(desk, monkeypatch):
     looks: list[str] = []
     take = desk.coordinator._fetch_reader.take
