@@ -268,7 +268,6 @@ class Coordinator:
             self.counts["members_lost"] += 1
             self._fetches.pop(member.id, None)
             self._members.give(member.peer, 0)
-            group.changes += 1
         for partition in group.partitions.values():
             partition.tracker.expire(now_s)
             group.changes += partition.may_change
@@ -363,7 +362,6 @@ class Coordinator:
                 self._admin.set(request)
                 if (group := self.registry.groups.get(request.group)) is not None:
                     group.replay.until_ns(group.partitions.values(), self._clock())  # a new speed counts now
-                    group.changes += 1
                 self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
             case Forget():
                 self._admin.forget(request.group)
@@ -399,7 +397,6 @@ class Coordinator:
             request.priority,
         )
         group.join(member)
-        group.changes += 1
         joined = Joined(
             request.id,
             member.id,
@@ -427,7 +424,6 @@ class Coordinator:
         if waiting is not None:
             self._answer(waiting.peer, Fetched(waiting.request.id, group.generation))
         group.leave(member.id, self._clock(), "its consumer left", died=False)
-        group.changes += 1
         self._members.give(member.peer, 0)
 
     def _member(self, name: str, member_id: str) -> tuple[ConsumerGroup, Member]:

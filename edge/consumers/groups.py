@@ -67,6 +67,7 @@ class ConsumerGroup:
         if not self.members:
             self.replay.stop()
         self.members[member.id] = member
+        self.changes += 1
         self.rebalance()
 
     def touch(self, member: Member, now_s: float) -> None:
@@ -78,6 +79,7 @@ class ConsumerGroup:
         del self.members[member_id]
         for partition in self.partitions.values():
             partition.tracker.drop_member(member_id, now_s, cause, counts=died)
+        self.changes += 1
         self.rebalance()
 
     def expire(self, now_s: float) -> list[Member]:
@@ -95,10 +97,12 @@ class ConsumerGroup:
         self.replay.speed = speed
         for partition in self.partitions.values():
             partition.tracker.change_rules(rules)
+        self.changes += 1
 
     def add(self, partition: GroupPartition) -> None:
         """Add a partition."""
         self.partitions[partition.ring] = partition
+        self.changes += 1
         self.rebalance()
 
     def rings_of(self, member_id: str) -> list[str]:

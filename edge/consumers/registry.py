@@ -257,7 +257,6 @@ class GroupRegistry:
         partition = GroupPartition(ring, place.epoch, tracker)
         self._by_ring.setdefault(ring, []).append((group, partition))
         group.add(partition)
-        group.changes += 1
 
 
 def _is_same(known: GroupState | None, join: Join) -> bool:
