@@ -1,9 +1,8 @@
 """Coordinator of consumer groups: turns requests into answers, without sockets. The endpoint adds the
 sockets.
 
-Owns the waiting answers: fetches wait for records, acknowledgements for the journal, publishers for the
-broker's thread and the disk. One turn handles everything that has arrived. Its changes are written in one
-append, and synced once if a ring's durability requires that before an answer.
+Owns the waiting answers: fetches wait for records, acknowledgements for the journal (durable_answers.py),
+publishers for the broker's thread and the disk (publishes.py). One turn handles everything that has arrived.
 
     receive() ... receive() -> turn() -> outbox
 
@@ -16,7 +15,6 @@ Everything else is answered in its turn. An error of one request, fetch or parti
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,10 +23,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from edge.config.schema import Durability
 from edge.consumers.ack_tracker import TooManyRuns, Verdict
 from edge.consumers.admin import GroupAdmin
 from edge.consumers.dead_letters import DeadLetterPublisher, Outlet
+from edge.consumers.durable_answers import DurableAnswers
 from edge.consumers.faults import Faults
 from edge.consumers.fetch import FetchReader
 from edge.consumers.group_partition import GroupPartition
@@ -78,7 +76,6 @@ __all__ = ["Coordinator"]
 
 EXPIRY_CHECK_S = 0.05  # between two checks for expired leases and sessions
 IDLE_S = 1.0
-FLUSH_RETRY_S = 1.0
 MEMBERS_MAX, MEMBERS_EACH = 4_096, 64  # of all groups
 
 Frames = Sequence[bytes]
@@ -101,14 +98,6 @@ class _WaitingRequest:
         return self.changes != self.group.changes or now_s >= min(self.look_s, self.until_s)
 
 
-@dataclass(slots=True)
-class _WaitingAnswer:
-    """An answer that waits for the journal."""
-
-    peer: bytes
-    answer: Answer
-
-
 class Coordinator:
     """State of the coordinator. One thread, except for the work of `log_reads` and `outlet`."""
 
@@ -128,7 +117,7 @@ class Coordinator:
         self.outbox = Outbox()
         self.counts: Counter[str] = Counter()
         self._faults = Faults(self.counts, clock)
-        self.trouble = ""  # reason why acknowledgements would not be durable; they are refused then
+        self.durable_answers = DurableAnswers(registry, self.counts, self._answer)
         # called each turn; each returns the seconds until its next call is useful
         self.also: list[Callable[[], float]] = []
         self._clock = clock
@@ -141,7 +130,6 @@ class Coordinator:
         )
         self._admin = GroupAdmin(registry)
         self._fetches: dict[str, _WaitingRequest] = {}  # by member
-        self._waiting_answers: list[_WaitingAnswer] = []
         self._groups: dict[str, tuple[GroupInfo, ...]] = {}  # answers of this turn, by requested group
         self._reads = PartitionReads(
             registry,
@@ -157,8 +145,6 @@ class Coordinator:
         self._members = Quota("members", MEMBERS_MAX, MEMBERS_EACH, 0, hint)
         self._more = False  # records wait to be examined
         self._next_expiry_s = 0.0
-        self._sync_s = math.inf  # time of the next sync
-        self._flush_retry_s = 0.0
 
     def add_ring(self, entry: RingEntry) -> None:
         """Serve another ring."""
@@ -253,7 +239,7 @@ class Coordinator:
             with self._contained(waiting.peer, waiting.request):
                 self._try(waiting, now_s)
         self._reads.run(now_s)
-        self._flush(now_s)
+        self.durable_answers.flush(now_s)
         return min(self._pause_s(now_s), also_s)
 
     def _expire_all(self, now_s: float) -> None:
@@ -278,50 +264,10 @@ class Coordinator:
             return 0.0
         fetches = self._fetches.values()
         until_s = min((min(it.until_s, it.look_s) for it in fetches), default=now_s + IDLE_S)
-        until_s = min(until_s, self._reads.until_s())
+        until_s = min(until_s, self._reads.until_s(), self.durable_answers.until_s())
         if any(group.members for group in self.registry.groups.values()) or self._publishes:
             until_s = min(until_s, self._next_expiry_s)
-        sync_s = max(self._sync_s, self._flush_retry_s) if self.registry.store.broken else self._sync_s
-        return max(min(until_s, sync_s, now_s + IDLE_S) - now_s, 0.0)
-
-    def _flush(self, now_s: float) -> None:
-        """Write the changes, and send the answers that waited for that."""
-        self.registry.collect()
-        store = self.registry.store
-        if self.trouble:
-            self._refuse_waiting(self.trouble)
-            return
-        if store.broken and now_s < self._flush_retry_s:
-            self._refuse_waiting("its journal cannot be written")
-            return
-        entries = [self.registry.rings[ring] for ring in store.moved if ring in self.registry.rings]
-        now_synced = any(entry.durability is Durability.DISK for entry in entries) or now_s >= self._sync_s
-        try:
-            store.flush(sync=now_synced)
-        except OSError as error:
-            self.counts["journal_errors"] += 1
-            self._flush_retry_s = now_s + FLUSH_RETRY_S
-            self._refuse_waiting(f"its journal cannot be written: {error.strerror}")
-            return
-        if not store.unsynced:
-            self._sync_s = math.inf
-        else:
-            soonest_ms = min(
-                (entry.sync_interval_ms for entry in entries if entry.durability.is_logged), default=0
-            )
-            if soonest_ms:
-                self._sync_s = min(self._sync_s, now_s + soonest_ms / 1000)
-        answers, self._waiting_answers = self._waiting_answers, []
-        for answer in answers:
-            self._answer(answer.peer, answer.answer)
-
-    def _refuse_waiting(self, why: str) -> None:
-        answers, self._waiting_answers = self._waiting_answers, []
-        for answer in answers:
-            error = f"what was acknowledged may be forgotten if the broker ends now: {why}"
-            self._answer(
-                answer.peer, Failed(answer.answer.id, error, "full", "see the broker's log; ask again")
-            )
+        return max(min(until_s, now_s + IDLE_S) - now_s, 0.0)
 
     def _answer(self, peer: bytes, answer: Answer, frames: Frames = ()) -> None:
         self.outbox.append(peer, [encode(answer), *frames])
@@ -333,7 +279,7 @@ class Coordinator:
             case Fetch():
                 self._fetch(peer, request)
             case Ack() | Nack() | Commit():
-                self._waiting_answers.append(_WaitingAnswer(peer, self._acked(request)))
+                self.durable_answers.append(peer, self._acked(request))
             case Join():
                 sources = self.registry.without_progress(request)
                 start = StartPlace(request.start, request.start_value)
@@ -362,14 +308,14 @@ class Coordinator:
                 self._admin.set(request)
                 if (group := self.registry.groups.get(request.group)) is not None:
                     group.replay.until_ns(group.partitions.values(), self._clock())  # a new speed counts now
-                self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
+                self.durable_answers.append(peer, Done(request.id))
             case Forget():
                 self._admin.forget(request.group)
-                self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
+                self.durable_answers.append(peer, Done(request.id))
 
     def _reset(self, peer: bytes, request: Reset, places: FoundPlaces) -> None:
         self._admin.reset(request.group, places)
-        self._waiting_answers.append(_WaitingAnswer(peer, Done(request.id)))
+        self.durable_answers.append(peer, Done(request.id))
 
     def _join(self, peer: bytes, request: Join, starts: FoundPlaces) -> None:
         known = self.registry.groups.get(request.group)
@@ -405,7 +351,7 @@ class Coordinator:
             round(group.rules.lease_s * 1000),
             tuple(group.rings_of(member.id)),
         )
-        self._waiting_answers.append(_WaitingAnswer(peer, joined))
+        self.durable_answers.append(peer, joined)
 
     def _heartbeat(self, request: Heartbeat) -> Answer:
         group, member = self._member(request.group, request.member)

@@ -112,7 +112,7 @@ class ConsumersEndpoint:
         """Refuse acknowledgements, because their journal would not survive; "": accept them. Any thread."""
 
         def change() -> None:
-            self._coordinator.trouble = reason
+            self._coordinator.durable_answers.trouble = reason
 
         self.call(change)
 
