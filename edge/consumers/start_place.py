@@ -85,16 +85,13 @@ def oldest_in(source: RingSource) -> tuple[int, int]:
 
 
 def place_in(source: RingSource, start: StartPlace) -> tuple[int, int]:
-    """(epoch, offset) of the chosen record. Raises NotDone: the ring ends before the offset, or the time is
-    in the future.
-    """
+    """(epoch, offset) of the chosen record. Raises NotDone: the ring ends before the offset."""
     end = source.ends()[1]
     if start.to == "oldest":
         return oldest_in(source)
     if start.to == "latest":
         return source.epoch, end
     if start.to == "time":
-        check_time(start.value)
         return source.seek_time(start.value)
     if start.value > end:
         text = f"ring {source.name} ends at offset {end}, before {start.value}"
