@@ -84,6 +84,7 @@ def test_an_error_in_a_later_part_refuses_its_publish_once(
         thread.calls.popleft()()
     thread.outlet.look()
     assert thread.fates == [["refused"] * (2 * MESSAGES_A_CALL)]
+    assert not thread.outlet._unconfirmed
 
 
 def test_an_error_refuses_its_publish_and_the_others_are_stored(
