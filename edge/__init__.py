@@ -19,6 +19,6 @@
     load/           the load generator of `brim bench`
 
 A room imports only rooms that stand above it here, and errors.py, logging_setup.py, log_throttle.py,
-terminal_escape.py and waiting.py, which import no room; tests/test_layering.py has the exact table. Importing
-this package loads nothing, so that using only `edge.mqtt` costs nothing else.
+terminal_escape.py, verb_process.py and waiting.py, which import no room; tests/test_layering.py has the exact
+table. Importing this package loads nothing, so that using only `edge.mqtt` costs nothing else.
 """

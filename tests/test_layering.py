@@ -40,6 +40,7 @@ edge.log_throttle:
 edge.terminal_escape:
 edge.logging_setup: edge.log_throttle edge.recent_lines edge.terminal_escape msgspec
 edge.recent_lines:
+edge.verb_process:
 edge.waiting:
 edge.rpc: EDGE msgspec
 edge.mqtt: msgspec
@@ -95,10 +96,10 @@ edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.si
     edge.auth edge.auth.amqtt_compat edge.broker edge.config edge.consumers edge.delayed edge.engine
     edge.local
     edge.log edge.mqtt
-    edge.observe edge.recovery edge.session_store edge.streams edge.transport persistence.maintenance
-    ringbuf msgspec
+    edge.observe edge.recovery edge.session_store edge.streams edge.transport edge.verb_process
+    persistence.maintenance ringbuf msgspec
 edge.web: EDGE bridge.drain bridge.errors edge.auth edge.config edge.consumers edge.local edge.mqtt
-    edge.observe edge.rpc edge.transport ringbuf msgspec starlette uvicorn
+    edge.observe edge.rpc edge.transport edge.verb_process ringbuf msgspec starlette uvicorn
 edge.doctor: EDGE edge.auth edge.config edge.observe edge.server edge.transport ringbuf
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.payloads bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.backup edge.client edge.config edge.consumers edge.doctor

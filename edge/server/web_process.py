@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 import time
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 
 import msgspec
 
@@ -22,12 +19,12 @@ from edge import logging_setup
 from edge.config.schema import Config
 from edge.errors import EdgeError
 from edge.logging_setup import pairs
+from edge.verb_process import ends_within, start_verb
 
 __all__ = ["WebProcess"]
 
 log = logging.getLogger(__name__)
 
-ROOT = str(Path(__file__).resolve().parents[2])  # in the Debian package outside of Python's path
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
 STEADY_S = 60.0  # after such a time the next wait is the first one again
 STOP_S = 5.0
@@ -66,15 +63,10 @@ class WebProcess:
     async def _run_once(self) -> int:
         """Exit status of the process."""
         level = logging.getLevelName(logging.getLogger().level).lower()
-        path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
-        words = ("--with-parent", "--log-level", level, "--log-format", logging_setup.form())
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "edge", "web"),
-            *("--runtime-dir", str(self._config.runtime_dir), *words),
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=asyncio.subprocess.PIPE,
+        process = await start_verb(
+            *("web", "--with-parent", "--runtime-dir", str(self._config.runtime_dir)),
+            *("--log-level", level, "--log-format", logging_setup.form()),
             stdout=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C ends the broker, and with it the pipe
         )
         assert process.stdin is not None
         try:
@@ -82,10 +74,7 @@ class WebProcess:
             return await process.wait()
         finally:
             process.stdin.close()
-            try:
-                async with asyncio.timeout(STOP_S):
-                    await asyncio.shield(process.wait())
-            except TimeoutError:
+            if not await ends_within(process, STOP_S):
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()

@@ -13,15 +13,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
+
+from edge.verb_process import ends_within, start_verb
 
 __all__ = ["QueryOutput", "run_query"]
 
-ROOT = str(Path(__file__).resolve().parents[2])  # in the Debian package outside of Python's path
 BYTES_MAX = 2 << 20  # of the rows
 ERRORS_MAX = 16 << 10
 READ_BYTES = 64 << 10
@@ -39,14 +39,8 @@ class QueryOutput(NamedTuple):
 
 async def run_query(words: Sequence[str], query: str, rows_max: int) -> QueryOutput:
     """Run a query with the options `words`. The child has ended when this returns or is cancelled."""
-    path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "edge", "sql", "--format", "json", *words, "-"),
-        env={**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1"},
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
+    process = await start_verb(
+        *("sql", "--format", "json", *words, "-"), stdout=PIPE, stderr=PIPE, PYTHONUTF8="1"
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -86,11 +80,10 @@ async def _head(stream: asyncio.StreamReader) -> bytes:
     return kept
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: Process) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.returncode is not None:
             return
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        # not asyncio.timeout(): before Python 3.11.3 it ends a task that is cancelled already
-        await asyncio.wait({asyncio.create_task(process.wait())}, timeout=STOP_S)
+        await ends_within(process, STOP_S)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 
 import psutil
@@ -15,12 +18,12 @@ from edge.server.web_process import WebProcess
 from tests.edge.web.test_access import signed_in
 from tests.support.brim_process import BrimProcess
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 from tests.support.web_console import Visitor, write_users
 
 
-def consoles(broker: BrimProcess) -> list[psutil.Process]:
-    return [child for child in psutil.Process(broker.pid).children() if "web" in child.cmdline()]
+def consoles(pid: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(pid).children() if "web" in child.cmdline()]
 
 
 def serves(port: int) -> bool:
@@ -40,15 +43,15 @@ def test_the_broker_starts_the_console_again_and_takes_it_along(
     broker.start()
     wait_until(lambda: serves(port))
     assert signed_in(f"http://127.0.0.1:{port}", "ann").post("reload").status == 200
-    (first,) = consoles(broker)
+    (first,) = consoles(broker.pid)
     first.kill()
-    wait_until(lambda: serves(port) and consoles(broker) and consoles(broker)[0].pid != first.pid)
-    (second,) = consoles(broker)
+    wait_until(lambda: serves(port) and consoles(broker.pid) and consoles(broker.pid)[0].pid != first.pid)
+    (second,) = consoles(broker.pid)
     broker.kill()
     second.wait(30)  # by itself
     broker.start()
     wait_until(lambda: serves(port))
-    (third,) = consoles(broker)
+    (third,) = consoles(broker.pid)
     log = broker.stop()
     assert not third.is_running()
     assert "brim.audit: console action" not in log  # of the first console
@@ -77,3 +80,20 @@ def test_a_console_without_its_libraries_is_an_error_of_the_start(monkeypatch: p
     with pytest.raises(EdgeError, match="not installed") as raised:
         WebProcess(parse('[web]\nlisten = "127.0.0.1:0"'))
     assert "brim[web]" in raised.value.hint
+
+
+def test_a_console_that_gets_no_processor_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(web_process, "STOP_S", 0.2)
+    port = free_port()
+    settings = f'runtime_dir = "{tmp_path}"\n[web]\nlisten = "127.0.0.1:{port}"\n'
+
+    async def lives_after_stop() -> bool:
+        console = WebProcess(parse(settings))
+        console.start()
+        await until(lambda: serves(port))
+        (process,) = consoles(os.getpid())
+        process.send_signal(signal.SIGSTOP)
+        await console.stop()
+        return bool(process.is_running())  # before the event loop ends, which kills it, too
+
+    assert not asyncio.run(lives_after_stop())
