@@ -185,8 +185,8 @@ class Link:
         self._stop_timer()
         self._writer.close()
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._writer.wait_closed()
+            # not asyncio.timeout(): before Python 3.11.3 it ends a task that is cancelled already
+            await asyncio.wait_for(self._writer.wait_closed(), CLOSE_TIMEOUT_S)
         except OSError:  # also TimeoutError: the broker does not read, or has gone
             self.abort()
 
