@@ -65,11 +65,11 @@ def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def configured(arguments: argparse.Namespace) -> Config:
-    """Configuration with the overrides of the command line. Raises ConfigError."""
+def configured(arguments: argparse.Namespace, *, again: bool = False) -> Config:
+    """Configuration with the overrides of the command line. `again`: see load(). Raises ConfigError."""
     from edge.config import loader  # not needed for --help
 
-    settings = loader.load(arguments.config) if arguments.config else loader.parse("")
+    settings = loader.load(arguments.config, again=again) if arguments.config else loader.parse("")
     values: dict[str, object] = {}
     for key in ("runtime_dir", "state_dir", "host", "port", "log_level"):
         value = getattr(arguments, key, None)

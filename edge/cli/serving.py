@@ -14,9 +14,8 @@ from edge import logging_setup
 from edge.cli import VERSION
 from edge.cli.config_options import configured
 from edge.cli.stop_request import StopRequest
-from edge.config.regular_file import require_regular
 from edge.config.schema import Config
-from edge.errors import ConfigError, EdgeError, PortTaken
+from edge.errors import EdgeError, PortTaken
 from edge.server.server import BrokerServer
 from edge.transport import descriptors
 from persistence.durable_file import problem_of, remedy_of
@@ -49,20 +48,10 @@ def serve(arguments: argparse.Namespace) -> int:
         raise descriptors.refusal(error) from error
 
 
-def _configured_again(arguments: argparse.Namespace) -> Config:
-    """Configuration for a reload. A start may read a pipe; it has nothing left. Raises ConfigError."""
-    try:
-        require_regular(arguments.config)
-    except OSError as error:
-        problem = f"{arguments.config}:1: file: cannot be read: {error.strerror}"
-        raise ConfigError([problem], unreadable=True) from error
-    return configured(arguments)
-
-
 def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> int:
     stop = StopRequest()
     stop.install()
-    read_config = partial(_configured_again, arguments) if arguments.config else None
+    read_config = partial(configured, arguments, again=True) if arguments.config else None
     broker = BrokerServer(config, VERSION, partial(stop.fail, "the MQTT thread"), read_config)
     try:
         broker.serve_clients()

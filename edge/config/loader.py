@@ -16,6 +16,7 @@ import msgspec
 
 from edge.config.directories import StrPath
 from edge.config.listener import Listener
+from edge.config.regular_file import require_regular
 from edge.config.schema import DEFAULT_STREAM, Config, Stream
 from edge.config.setting_reader import Problems, read_struct, read_toml, read_values
 from edge.config.setting_rules import RULES
@@ -24,10 +25,15 @@ from edge.errors import ConfigError
 __all__ = ["checked", "load", "overridden", "parse"]
 
 
-def load(file: StrPath) -> Config:
-    """Read the configuration in `file`. Raises ConfigError with every mistake in it."""
+def load(file: StrPath, *, again: bool = False) -> Config:
+    """Read the configuration in `file`. Raises ConfigError with every mistake in it.
+
+    `again`: for a reload, which refuses a pipe: a start may read one, and then it has nothing left.
+    """
     file = Path(file)
     try:
+        if again:
+            require_regular(file)
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError([f"{file}:1: file: cannot be read: {error.strerror}"], unreadable=True) from error
