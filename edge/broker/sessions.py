@@ -49,6 +49,7 @@ class Session(Struct, eq=False, gc=False):
     """
 
     client_info: ClientInfo  # of the latest connection
+    visible_client: ClientInfo  # the same as it sees itself; decides about each topic that it may receive
     handle: int  # of the engine's session
     expiry_s: int  # counted from the end of the connection; 0: the session ends with it
     connection: int = 0
@@ -58,19 +59,11 @@ class Session(Struct, eq=False, gc=False):
     kept: bool = False  # True if edge.session_store writes its changes to the journal
     ended: bool = False  # True after the session was forgotten; steps that work for it then end
     left_ns: int = 0  # wall clock time at which the client went away; 0 while connected
-    seen_client: ClientInfo | None = None  # visible_client, once it was used
 
     @property
     def client_id(self) -> str:
         """Client identifier of the session."""
         return self.client_info.client_id
-
-    @property
-    def visible_client(self) -> ClientInfo:
-        """The client as it sees itself. Made once: each topic that it may receive is decided by it."""
-        if self.seen_client is None:
-            self.seen_client = self.client_info.visible
-        return self.seen_client
 
 
 class Sessions:
@@ -130,20 +123,25 @@ class Sessions:
         handle = self._engine.session_open(
             limits.queued_records_max, limits.drop_newest, owner, author, expiry_s > 0
         )
-        session = self._by_client[client_id] = Session(client_info, handle, expiry_s)
+        session = Session(client_info, client_info.visible, handle, expiry_s)
+        self._by_client[client_id] = session
         if expiry_s:
             self._journal.opened(session)
         return session
 
     def opened(self, client_info: ClientInfo, handle: int) -> Session:
-        """Record a session that the engine has opened, and that ends with its connection."""
+        """Record a session that the engine has opened for a client without a tenant.
+
+        It ends with its connection.
+        """
         assert client_info.client_id not in self._by_client
-        session = self._by_client[client_info.client_id] = Session(client_info, handle, 0)
+        session = self._by_client[client_info.client_id] = Session(client_info, client_info, handle, 0)
         return session
 
     def resume(self, session: Session, client_info: ClientInfo, expiry_s: int) -> None:
         """Continue a session for a returned client, perhaps from another address and with another expiry."""
-        session.client_info, session.seen_client, session.expiry_s = client_info, None, expiry_s
+        session.client_info, session.visible_client = client_info, client_info.visible
+        session.expiry_s = expiry_s
         owner, author = key_of(client_info), author_of(client_info)
         self._engine.session_client(session.handle, owner, author, expiry_s > 0)
 

@@ -42,8 +42,6 @@ OTHERS = [
 SILENCES_MS = (37_000, 9_000, 30_000, 16_000, 100_000_000)  # around 1.5 times 30 and 60 s
 LIMITS = [BrokerLimits(), BrokerLimits(keep_alive_max_s=30, client_id_max_bytes=100)]
 
-CACHES = ("subscriptions", "seen_client")  # of a session
-
 
 def taken_in_one_step(monkeypatch: pytest.MonkeyPatch, bench: Bench, *, never: bool = False) -> list[bool]:
     """Results of all plain steps from now on; `never`: ConnectHandler decides about each client."""
@@ -83,7 +81,7 @@ def state_of(bench: Bench, wire: Wire) -> dict[str, Any]:
     return {
         **found,
         "client": fields,
-        "session": {name: value for name, value in asdict(session).items() if name not in CACHES},
+        "session": {name: value for name, value in asdict(session).items() if name != "subscriptions"},
         "stats": bench.engine.session_stats(session.handle),
     }
 
