@@ -135,17 +135,19 @@ class Authorization:
 
     def in_tenant(self, client_info: ClientInfo) -> ClientInfo | None:
         """The accepted client with its full identifier; None: two tenants are named for it."""
-        policy = self.policies.get(client_info.listener)
-        tenant = self.tenants.of(client_info, policy.tenant if policy is not None else "")
+        tenant = self._tenant_of(client_info)
         if not tenant:
             return None if tenant is None else client_info
         return replace(client_info, client_id=prefix_of(tenant) + client_info.client_id)
 
     def is_in_its_tenant(self, client_info: ClientInfo) -> bool:
         """True if an accepted client still belongs to the tenant of its full identifier."""
-        policy = self.policies.get(client_info.listener)
-        tenant = self.tenants.of(client_info, policy.tenant if policy is not None else "")
+        tenant = self._tenant_of(client_info)
         return tenant is not None and prefix_of(tenant) == client_info.prefix
+
+    def _tenant_of(self, client_info: ClientInfo) -> str | None:
+        policy = self.policies.get(client_info.listener)
+        return self.tenants.of(client_info, policy.tenant if policy is not None else "")
 
     def tenant_number(self, client_info: ClientInfo) -> int:
         """Number of the tenant of an accepted client; 0: no tenant. Raises LookupError: not configured."""
