@@ -65,7 +65,7 @@ def _part(sequence: re.Match[str], *, safe: bool) -> bytes | Part:
     if escape and escape in _ESCAPES:
         return _ESCAPES[escape].encode()
     raise EdgeError(
-        f"-F: {sequence[0]!r} is no sequence", hint="`brim sub --help` names them; write %%, @@ or \\\\"
+        f"-F: {sequence[0]!r} is not a sequence", hint="`brim sub --help` names them; write %%, @@ or \\\\"
     )
 
 

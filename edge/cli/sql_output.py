@@ -46,7 +46,7 @@ def writer_of(form: str, path: Path | None) -> Iterator[RowWriter]:
     """A writer to the file, or to standard output. Raises UsageError: binary data for a terminal."""
     if path is None:
         if form in {"parquet", "arrow"} and sys.stdout.isatty():
-            raise UsageError(f"{form} is no text for a terminal", hint="name a file: -o FILE")
+            raise UsageError(f"{form} is not a text for a terminal", hint="name a file: -o FILE")
         yield _WRITERS[form](sys.stdout.buffer)
         sys.stdout.buffer.flush()
         return

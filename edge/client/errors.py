@@ -53,7 +53,7 @@ class InvalidRequest(ClientError, InvalidArgument, ProtocolError):
 
 
 class CannotConnect(ClientError, BrokerUnreachable):
-    """No connection is possible: no program listens, or it is no MQTT broker."""
+    """No connection is possible: no program listens, or it is not an MQTT broker."""
 
 
 class ConnectTimeout(CannotConnect, TimeoutError):

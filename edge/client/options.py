@@ -184,7 +184,7 @@ def parse_url(url: str) -> Target:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidOption(f"{url!a} is no address: {error}", hint=usual) from None
+        raise InvalidOption(f"{url!a} is not an address: {error}", hint=usual) from None
     if parts.scheme == "unix" and parts.path and not parts.netloc:
         return Target(Address("", 0, unquote(parts.path)), False, None, None)
     if parts.scheme not in PORTS or not parts.hostname or parts.path.strip("/") or parts.query:

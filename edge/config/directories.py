@@ -142,7 +142,7 @@ class DirectoryLock:
     """Lock of a broker on `directory`, or of the verb `holder`, held from construction to close().
 
     The lock file has the process and the verb of its holder.  Raises DirectoryBusy, with both; EdgeError: a
-    restore was interrupted, or the lock is no regular file.
+    restore was interrupted, or the lock is not a regular file.
     """
 
     def __init__(self, directory: Path, holder: str = "") -> None:
@@ -151,7 +151,7 @@ class DirectoryLock:
         self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             self.close()
-            raise EdgeError(f"{file} is no regular file", hint="remove it, then start the broker again")
+            raise EdgeError(f"{file} is not a regular file", hint="remove it, then start the broker again")
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -224,7 +224,7 @@ def _mistake(kind: inspect.Type, value: Any) -> str:
             words = sorted(map(str, choices))
             if value in words:
                 return ""
-            return f"{shown(value)} is none of {', '.join(words)}{_nearest(value, words)}"
+            return f"{shown(value)} is not one of {', '.join(words)}{_nearest(value, words)}"
         case inspect.StrType(pattern=pattern):
             if not isinstance(value, str):
                 return f"{shown(value)} is not a string; write it in quotes"

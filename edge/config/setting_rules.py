@@ -211,7 +211,7 @@ def metrics_are_safe(config: Config, problems: Problems) -> None:
     try:
         host, _ = split_address(listen)
     except ValueError:
-        problems.add(path, f"{shown(listen)} is no address; write 127.0.0.1:9464")
+        problems.add(path, f"{shown(listen)} is not an address; write 127.0.0.1:9464")
         return
     tls = config.metrics.tls
     is_mutual = tls is not None and tls.client_ca_file is not None and tls.require_client_certificate
@@ -234,7 +234,7 @@ def console_is_safe(config: Config, problems: Problems) -> None:
     try:
         host, _ = split_address(web.listen)
     except ValueError:
-        problems.add(path, f"{shown(web.listen)} is no address; write 127.0.0.1:8080")
+        problems.add(path, f"{shown(web.listen)} is not an address; write 127.0.0.1:8080")
         return
     if not is_loopback(host) and (web.users_file is None or web.tls is None):
         problems.add(
@@ -256,7 +256,7 @@ def _endpoint_is_safe(section: str, written: str, endpoint: str, config: Config,
     if problems.blames(path):
         return
     if not separator or scheme not in {"ipc", "tcp"} or not place:
-        problems.add(path, f"{shown(written)} is no endpoint; write ipc:///PATH or tcp://127.0.0.1:PORT")
+        problems.add(path, f"{shown(written)} is not an endpoint; write ipc:///PATH or tcp://127.0.0.1:PORT")
     elif scheme == "tcp" and not (is_loopback(place.rpartition(":")[0]) or config.zmq.secret_key_file):
         problems.add(
             path,

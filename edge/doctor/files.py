@@ -62,7 +62,7 @@ def _directory(key: str, path: Path, *, in_memory: bool) -> Finding:
     status, user = path.stat(), os.geteuid()
     value = f"{path}, mode {stat.S_IMODE(status.st_mode):o}, user {status.st_uid}"
     if not stat.S_ISDIR(status.st_mode):
-        return error(key, f"{path} is no directory", "a directory", f"remove it, or set {key}")
+        return error(key, f"{path} is not a directory", "a directory", f"remove it, or set {key}")
     if status.st_uid not in {user, 0}:
         return error(key, value, f"of user {user}", f"chown {user} {path}, or run as user {status.st_uid}")
     if status.st_mode & stat.S_IWOTH:

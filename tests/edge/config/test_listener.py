@@ -23,11 +23,11 @@ MISTAKES = [
     ),
     (
         'tls = { certificate_file = "c", key_file = "k", version_min = "1.1" }',
-        "tls.version_min: '1.1' is none of",
+        "tls.version_min: '1.1' is not one of",
     ),
     (
         'transport = "websockets"',
-        ":2: listener[0].transport: 'websockets' is none of mqtt, websocket; did you",
+        ":2: listener[0].transport: 'websockets' is not one of mqtt, websocket; did you",
     ),
     (
         'origins = ["https://panel.example"]',

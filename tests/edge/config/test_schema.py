@@ -40,7 +40,7 @@ MISTAKES = [
     ),
     (
         '[[stream]]\nname = "a"\ntopics = ["a"]\nwhen_full = "blok"',
-        ":4: stream[0].when_full: 'blok' is none of block, overwrite, reject; did you mean block?",
+        ":4: stream[0].when_full: 'blok' is not one of block, overwrite, reject; did you mean block?",
     ),
     (
         '[[stream]]\nname = "a"\ntopics = ["a"]\n[[stream]]\nname = "a"\ntopics = ["b"]',
@@ -83,7 +83,10 @@ MISTAKES = [
         '[zmq]\nendpoint = "tcp://*:5556"',
         ":2: zmq.endpoint: tcp://*:5556 is reached from other machines, unencrypted",
     ),
-    ('[zmq]\nendpoint = "inproc://x"', ":2: zmq.endpoint: 'inproc://x' is no endpoint; write ipc:///PATH or"),
+    (
+        '[zmq]\nendpoint = "inproc://x"',
+        ":2: zmq.endpoint: 'inproc://x' is not an endpoint; write ipc:///PATH or",
+    ),
     ('[zmq]\nsecret_key_file = "x"', ":1: zmq: secret_key_file and client_keys_dir belong together"),
     (
         '[[producer]]\nname = "cam"\nstream = "b"',

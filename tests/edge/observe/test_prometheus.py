@@ -282,8 +282,8 @@ def test_the_name_of_a_reader_is_shown_escaped(runtime_directory: Path) -> None:
     ("listen", "said"),
     [
         ("0.0.0.0:9464", "is reached from other machines"),
-        ("9464", "is no address"),
-        ("127.0.0.1:x", "is no address"),
+        ("9464", "is not an address"),
+        ("127.0.0.1:x", "is not an address"),
     ],
 )
 def test_metrics_are_for_this_machine(listen, said):

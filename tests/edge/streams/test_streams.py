@@ -301,7 +301,7 @@ def test_one_broker_runs_on_a_directory_and_the_other_is_told_which(tmp_path):
 
 def test_a_lock_that_is_no_regular_file_is_an_error_with_a_remedy(tmp_path):
     os.mkfifo(tmp_path / "brim.lock")
-    with pytest.raises(EdgeError, match=r"brim\.lock is no regular file") as caught:
+    with pytest.raises(EdgeError, match=r"brim\.lock is not a regular file") as caught:
         DirectoryLock(tmp_path)
     assert caught.value.hint == "remove it, then start the broker again"
 

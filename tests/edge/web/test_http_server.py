@@ -171,7 +171,7 @@ async def test_a_port_in_use_is_an_error_that_names_the_setting(runtime_director
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ('[web]\nlisten = "8080"', "is no address"),
+        ('[web]\nlisten = "8080"', "is not an address"),
         ('[web]\nlisten = "0.0.0.0:8080"', "is reached from other machines"),
         ('[web]\nlisten = "0.0.0.0:8080"\nusers_file = "u"', "is reached from other machines"),
         (
