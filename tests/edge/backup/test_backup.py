@@ -184,6 +184,17 @@ def test_a_fifo_in_a_backup_is_damage_and_does_not_wait_for_its_writer(scene: Sc
     assert (status, "not a regular file" in error) == (2, True)
 
 
+def test_the_lock_names_the_command_that_works_on_the_directory(scene: Scene) -> None:
+    scene.publish(1)
+    scene.broker.stop()
+    lock = scene.directory / "state" / "brim.lock"
+    assert scene.brim("backup", scene.backup)[0] == 0
+    assert lock.read_text().split()[1:] == ["backup"]  # others name it while the lock is held
+    scene.lose_everything()
+    assert scene.brim("restore", scene.backup)[0] == 0
+    assert lock.read_text().split()[1:] == ["restore"]
+
+
 def test_nothing_is_overwritten(scene: Scene) -> None:
     scene.publish(1)
     assert scene.brim("backup", scene.backup)[0] == 0

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from edge.sql.spill_directory import remove_all, spill_directory
+from tests.support.project import ROOT
+
+ANOTHER = "from edge.sql.spill_directory import spill_directory as s\nwith s() as path: print(path)"
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +42,14 @@ def test_a_leftover_is_removed_and_the_directory_of_a_living_process_stays(paren
     with spill_directory():
         assert (leftover.exists(), (living / "spilled").exists()) == (False, True)
     os.close(handle)
+
+
+def test_another_process_leaves_the_directory_of_a_query(parent):
+    with spill_directory() as directory:
+        command, variables = [sys.executable, "-c", ANOTHER], {**os.environ, "TMPDIR": str(parent)}
+        other = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+        assert Path(other.stdout.strip()).parent == parent
+        assert list(parent.iterdir()) == [directory]
 
 
 def test_files_and_links_with_such_a_name_stay(parent):
