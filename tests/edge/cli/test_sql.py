@@ -23,6 +23,7 @@ from tests.support.children import ModuleChild
 from tests.support.kept_logs import Kept, keep
 from tests.support.logged_broker import LoggedBroker
 from tests.support.project import ROOT
+from tests.support.sql_queries import ENDLESS
 
 TIMEOUT_S = 60
 TOPICS = "SELECT topic, count(*) AS n FROM records GROUP BY topic ORDER BY topic"
@@ -186,9 +187,6 @@ def test_mistakes_are_status_2(part, arguments, text):
     assert text in done.stderr
     assert b"Traceback" not in done.stderr
     assert b"nanobind" not in done.stderr
-
-
-ENDLESS = "SELECT sum(sqrt(a.range * b.range)) FROM range(10_000_000) a, range(10_000_000) b"
 
 
 def test_a_time_limit_ends_a_query_and_removes_its_files(part, tmp_path, monkeypatch):

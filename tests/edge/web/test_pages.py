@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import pytest
 
 from edge.local.protocol import Connection, Disconnect, Done
@@ -21,6 +20,7 @@ from tests.support.brim_process import BrimProcess
 from tests.support.chromium import Chromium, Page
 from tests.support.directories import memory_directory
 from tests.support.project import ROOT
+from tests.support.sql_queries import ENDLESS, query_processes
 from tests.support.waiting import wait_until
 from tests.support.web_console import PASSWORD, console, write_users
 
@@ -205,9 +205,6 @@ def test_messages_pass_by_and_pause(admin: Page, site: Site) -> None:
     assert admin.value("document.querySelectorAll('.tap li').length") == 1
 
 
-ENDLESS = "SELECT sum(sqrt(a.range * b.range)) FROM range(10_000_000) a, range(10_000_000) b"
-
-
 def test_a_query_shows_rows_errors_and_a_cut_and_is_cancelled(
     admin: Page, site: Site, tmp_path: Path
 ) -> None:
@@ -246,19 +243,15 @@ def test_a_query_shows_rows_errors_and_a_cut_and_is_cancelled(
     admin.write("textarea", ENDLESS)
     admin.click("text=Run")
     admin.until_text("running")
-    wait_until(lambda: queries(site))
+    wait_until(lambda: query_processes(site.child.pid))
     admin.click("text=Cancel")
     admin.until_text("cancelled")
-    wait_until(lambda: not queries(site))
+    wait_until(lambda: not query_processes(site.child.pid))
     admin.click("text=Run")
-    wait_until(lambda: queries(site))
+    wait_until(lambda: query_processes(site.child.pid))
     show(admin, "overview")
-    wait_until(lambda: not queries(site))
+    wait_until(lambda: not query_processes(site.child.pid))
     admin.errors.clear()  # the refused query: an answer of 400 is an error line of the browser
-
-
-def queries(site: Site) -> list[int]:
-    return [child.pid for child in psutil.Process(site.child.pid).children() if "sql" in child.cmdline()]
 
 
 def test_log_lines_are_shown_searched_and_paused(admin: Page, site: Site) -> None:

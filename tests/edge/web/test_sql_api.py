@@ -22,12 +22,12 @@ from tests.support.abuse import V5, connected
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 from tests.support.directories import memory_directory
+from tests.support.sql_queries import ENDLESS, query_processes
 from tests.support.waiting import wait_until
 from tests.support.web_console import Answer, Visitor, console, write_users
 
 STREAM = '[[stream]]\nname = "kept"\ntopics = ["plant/#"]\ndurability = "disk"\n'
 PAYLOADS = '[[payload]]\ntopic = "plant/#"\nformat = "json"\nfields = { temp = "double" }\n'
-ENDLESS = "SELECT sum(sqrt(a.range * b.range)) FROM range(10_000_000) a, range(10_000_000) b"
 
 WITHOUT_DUCKDB = """
 import importlib.util
@@ -65,17 +65,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Modu
 def eve(served: tuple[str, ModuleChild, Path]) -> Visitor:
     """A viewer."""
     return signed_in(served[0], "eve")
-
-
-def children(console_pid: int) -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process(console_pid).children(recursive=True):
-        try:
-            if "sql" in child.cmdline():
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
 
 
 def of_group(number: int) -> list[int]:
@@ -158,7 +147,7 @@ def test_rows_and_bytes_are_limited_and_the_cut_is_reported(
 ) -> None:
     answer = eve.post("sql", {"query": query, "rows": rows}).content
     assert (answer["is_cut"], len(answer["rows"])) == (cut, count)
-    wait_until(lambda: not children(served[1].pid))
+    wait_until(lambda: not query_processes(served[1].pid))
 
 
 def test_an_error_is_that_of_the_command_with_its_hint(eve: Visitor) -> None:
@@ -204,8 +193,8 @@ def test_a_hostile_query_uses_no_file_and_no_setting(query: str, eve: Visitor, s
 
 def test_the_time_limit_ends_the_process_of_the_query_and_its_group(eve: Visitor, served: Any) -> None:
     thread, answers = background(lambda: eve.post("sql", {"query": ENDLESS, "limit_s": 3}))
-    wait_until(lambda: children(served[1].pid))
-    (child,) = children(served[1].pid)
+    wait_until(lambda: query_processes(served[1].pid))
+    (child,) = query_processes(served[1].pid)
     assert of_group(child.pid) == [child.pid]
     thread.join(60)
     assert (answers[0].status, "longer than 3 s" in answers[0].content["error"]) == (504, True)
@@ -216,8 +205,8 @@ def test_the_time_limit_ends_the_process_of_the_query_and_its_group(eve: Visitor
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "without processor"])
 def test_a_client_that_leaves_ends_its_query(stopped: bool, eve: Visitor, served: Any) -> None:
     connection = begin(eve, {"query": ENDLESS})
-    wait_until(lambda: children(served[1].pid))
-    (child,) = children(served[1].pid)
+    wait_until(lambda: query_processes(served[1].pid))
+    (child,) = query_processes(served[1].pid)
     wait_until(lambda: blocks_sigterm(child.pid))
     if stopped:
         child.send_signal(signal.SIGSTOP)  # so its thread cannot take SIGTERM
@@ -232,8 +221,8 @@ def test_a_query_ends_in_time_without_the_console(served: Any, tmp_path: Path) -
     with ModuleChild("edge", *words) as alone:
         url = alone.lines_until("the console is at")[-1].rpartition(" ")[2].rstrip("/")
         connection = begin(signed_in(url, "bob"), {"query": ENDLESS, "limit_s": 5})
-        wait_until(lambda: children(alone.pid))
-        (child,) = children(alone.pid)
+        wait_until(lambda: query_processes(alone.pid))
+        (child,) = query_processes(alone.pid)
         alone.kill()
         connection.close()
         wait_until(lambda: not of_group(child.pid))
@@ -247,14 +236,14 @@ def runtime_of(served: Any) -> str:
 def test_queries_are_limited_by_user_and_together(served: Any) -> None:
     visitors = [signed_in(served[0], name) for name in ("ann", "bob", "eve")]
     connections = [begin(visitor, {"query": ENDLESS}) for visitor in visitors[:QUERIES_MAX]]
-    wait_until(lambda: len(children(served[1].pid)) == QUERIES_MAX)
+    wait_until(lambda: len(query_processes(served[1].pid)) == QUERIES_MAX)
     for visitor, error in ((visitors[0], "a query of ann runs"), (visitors[2], "2 queries of other users")):
         answer = visitor.post("sql", {"query": "SELECT 1"})
         assert (answer.status, error in answer.content["error"]) == (429, True)
         assert int(answer.headers["Retry-After"]) > 0
     for connection in connections:
         connection.close()
-    wait_until(lambda: not children(served[1].pid))
+    wait_until(lambda: not query_processes(served[1].pid))
     assert visitors[2].post("sql", {"query": "SELECT 1"}).status == 200
 
 
