@@ -8,7 +8,6 @@ that does not break the compression is not detected: these files have no checksu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from pyarrow import parquet
 from bridge.arrow.schema import NEVER_NULL, TYPES, DecodedColumns
 from bridge.errors import DrainedFileError
 from bridge.format.drained_file import PARQUET_COLUMNS, FileFooter
-from bridge.format.file_name import FileName
+from bridge.format.file_name import FileName, check_name
 from bridge.format.parquet_footer import footer_of
 
 __all__ = ["batches_of", "checked", "footer", "rows_of"]
@@ -55,9 +54,7 @@ def checked(
 ) -> tuple[parquet.ParquetFile, FileFooter]:
     """The file named `name`, opened, and its footer. Raises DrainedFileError: it is another file."""
     opened, stored = _opened(file, path)
-    if replace(name, day="") != stored.name(""):
-        text = f"has the name of another file: it holds {stored.name(name.day).path}"
-        raise DrainedFileError(text, name=path)
+    check_name(stored.name(name.day), name, path)
     _check(opened, stored, columns, path)
     return opened, stored
 

@@ -33,7 +33,7 @@ import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -43,8 +43,7 @@ from bridge.errors import BridgeError, DrainedFileError
 from bridge.format.drained_file import FOOTER_MAX_BYTES, FileFooter, parse_footer
 from bridge.format.file_builder import DrainedFile
 from bridge.format.file_name import FileName, as_drained, is_parquet, is_staged, published
-from bridge.format.file_parser import parse, verify
-from bridge.format.merged_file import NativeMerge, check_name, replaced_names
+from bridge.format.merged_file import NativeMerge, replaced_names, verified
 from bridge.rangeset import union
 from bridge.sinks.interface import MergingStore, Sink, StoredEntry
 from bridge.sinks.parquet import ParquetSink, parquet_footer_in
@@ -127,10 +126,7 @@ def _verified_footer(name: FileName, path: str, data: bytes) -> FileFooter:
         from bridge.sinks.merged_parquet import check_parquet
 
         return check_parquet(name, data)
-    file = parse(data, path)
-    verify(file, path)
-    check_name(file.footer, replace(name, compressed=False))
-    return file.footer
+    return verified(name, data, path).footer
 
 
 def names_replaced_by(store: MergingStore, name: FileName, path: str) -> list[FileName]:

@@ -20,9 +20,9 @@ Invariant: FileName.parse() of a path of a drained file gives the same fields.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bridge.errors import BadName
+from bridge.errors import BadName, DrainedFileError
 
 __all__ = [
     "COMPRESSED_SUFFIX",
@@ -32,6 +32,7 @@ __all__ = [
     "FileName",
     "as_drained",
     "check_edge",
+    "check_name",
     "is_parquet",
     "is_staged",
     "published",
@@ -136,3 +137,9 @@ class FileName:
             match["merged"] is not None,
         )
         return name if name.last_offset >= name.first_offset else None
+
+
+def check_name(held: FileName, name: FileName | None, path: str = "") -> None:
+    """Raise DrainedFileError if a file called `name` holds another, `held`. Days may differ."""
+    if name is None or replace(held, day=name.day) != name:
+        raise DrainedFileError(f"has the name of another file: it holds {held.path}", name=path)

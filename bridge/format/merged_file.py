@@ -25,7 +25,7 @@ from itertools import groupby
 from bridge.errors import DrainedFileError
 from bridge.format.drained_file import FileFooter, MergedEntry, footer_and_trailer
 from bridge.format.file_builder import DrainedFile, build, compressed
-from bridge.format.file_name import FileName
+from bridge.format.file_name import FileName, check_name
 from bridge.format.file_parser import ParsedFile, parse, verify
 from bridge.format.record_batch import RecordBatch, RecordRun
 from bridge.format.write_intent import WriteIntent
@@ -34,10 +34,10 @@ __all__ = [
     "FILES_MAX",
     "NativeMerge",
     "can_follow",
-    "check_name",
     "merged_footer",
     "part_of",
     "replaced_names",
+    "verified",
 ]
 
 FILES_MAX = 4096  # of one merged file: its footer has about 50 bytes for each, 100 in Parquet
@@ -95,8 +95,7 @@ def replaced_names(name: FileName, footer: FileFooter) -> Iterator[FileName]:
     """Names of the files that the merged file `name` replaces. Raises DrainedFileError: the footer is that of
     another file.
     """
-    if replace(footer.name(name.day), compressed=name.compressed) != name:
-        raise DrainedFileError(f"has the name of another file: it holds {footer.name(name.day).path}")
+    check_name(replace(footer.name(name.day), compressed=name.compressed), name)
     for drain_seq, first, last, *_ in footer.merged:
         yield FileName(
             name.edge,
@@ -121,9 +120,7 @@ class NativeMerge:
 
     def add(self, name: FileName, data: bytes) -> bool:
         """Add the file `name`; False: it does not fit. Raises DrainedFileError: it is damaged."""
-        file = parse(data, name.path)
-        verify(file, name.path)
-        check_name(file.footer, replace(name, compressed=False))
+        file = verified(name, data, name.path)
         if not can_follow([one.footer for one in self._files[:1] + self._files[-1:]], file.footer):
             return False
         if self._files and (self._bytes + len(file.body) > self._bytes_max or len(self._files) == FILES_MAX):
@@ -137,10 +134,12 @@ class NativeMerge:
         return _merged_file(self._files) if len(self._files) > 1 else None
 
 
-def check_name(footer: FileFooter, name: FileName) -> None:
-    """Raise DrainedFileError if the footer is that of another file."""
-    if footer.name(name.day) != name:
-        raise DrainedFileError(f"holds {footer.name(name.day).path}", name=name.path)
+def verified(name: FileName, data: bytes, path: str) -> ParsedFile:
+    """The native file `name`, all of which is verified. Raises DrainedFileError."""
+    file = parse(data, path)
+    verify(file, path)
+    check_name(file.name, name, path)
+    return file
 
 
 def can_follow(ends: Sequence[FileFooter], footer: FileFooter) -> bool:

@@ -38,6 +38,7 @@ from bridge.format.file_name import (
     STAGED_DIRECTORY,
     FileName,
     as_drained,
+    check_name,
     is_parquet,
     is_staged,
 )
@@ -240,8 +241,7 @@ class Landing:
         if len(data) != length:
             raise DrainedFileError(f"has {len(data)} bytes, and had {length} when it was planned", name=path)
         parsed = file_parser.parse(data, path)
-        if replace(parsed.name, day="") != _without_day(path):
-            raise DrainedFileError(f"has the name of another file: it holds {parsed.name.path}", name=path)
+        check_name(parsed.name, FileName.parse(path), path)
         return parsed
 
     def parquet(self, path: str) -> Any:
@@ -329,8 +329,3 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 def name_of(path: str) -> FileName | None:
     """The name of the drained file at that path; None: another kind of file."""
     return FileName.parse(as_drained(path))
-
-
-def _without_day(path: str) -> FileName | None:
-    name = FileName.parse(path)
-    return name and replace(name, day="")
