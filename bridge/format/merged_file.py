@@ -33,7 +33,7 @@ from bridge.format.write_intent import WriteIntent
 __all__ = [
     "FILES_MAX",
     "NativeMerge",
-    "can_follow",
+    "Sources",
     "merged_footer",
     "part_of",
     "replaced_names",
@@ -110,23 +110,46 @@ def replaced_names(name: FileName, footer: FileFooter) -> Iterator[FileName]:
         )
 
 
+class Sources:
+    """The files of a merged file that is built, in the order of offsets."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.footers: list[FileFooter] = []
+        self._bytes_max, self._bytes = bytes_max, 0
+
+    def add(self, footer: FileFooter, length: int) -> bool:
+        """Add a file of `length` bytes; False: it does not fit. A single file may have any length."""
+        if self.footers and not (self._has_room(length) and self._may_continue(footer)):
+            return False
+        self.footers.append(footer)
+        self._bytes += length
+        return True
+
+    def _has_room(self, length: int) -> bool:
+        return len(self.footers) < FILES_MAX and self._bytes + length <= self._bytes_max
+
+    def _may_continue(self, footer: FileFooter) -> bool:
+        same = (
+            (one.edge, one.stream, one.partition, one.epoch, one.epoch_first_offset, one.installation)
+            for one in (self.footers[0], footer)
+        )
+        is_next = footer.first_offset == self.footers[-1].last_offset + 1
+        return len(set(same)) == 1 and is_next and not _declares(footer)
+
+
 class NativeMerge:
     """A native merged file that is built from files in the order of offsets."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self._sources = Sources(bytes_max)  # with bytes before compression: these are in memory
         self._files: list[ParsedFile] = []
-        self._bytes = 0  # before compression: this is in memory
 
     def add(self, name: FileName, data: bytes) -> bool:
         """Add the file `name`; False: it does not fit. Raises DrainedFileError: it is damaged."""
         file = verified(name, data, name.path)
-        if not can_follow([one.footer for one in self._files[:1] + self._files[-1:]], file.footer):
-            return False
-        if self._files and (self._bytes + len(file.body) > self._bytes_max or len(self._files) == FILES_MAX):
+        if not self._sources.add(file.footer, len(file.body)):
             return False
         self._files.append(file)
-        self._bytes += len(file.body)
         return True
 
     def finish(self) -> DrainedFile | None:
@@ -140,17 +163,6 @@ def verified(name: FileName, data: bytes, path: str) -> ParsedFile:
     verify(file, path)
     check_name(file.name, name, path)
     return file
-
-
-def can_follow(ends: Sequence[FileFooter], footer: FileFooter) -> bool:
-    """True if a merged file of files with these ends, its first and its last, may continue with `footer`."""
-    if not ends:
-        return True
-    same = (
-        (one.edge, one.stream, one.partition, one.epoch, one.epoch_first_offset, one.installation)
-        for one in (ends[0], footer)
-    )
-    return len(set(same)) == 1 and footer.first_offset == ends[-1].last_offset + 1 and not _declares(footer)
 
 
 def _declares(footer: FileFooter) -> bool:

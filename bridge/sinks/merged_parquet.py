@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bridge.format.drained_file import FileFooter
 from bridge.format.file_builder import DrainedFile
 from bridge.format.file_name import FileName, staged
-from bridge.format.merged_file import FILES_MAX, can_follow, merged_footer
+from bridge.format.merged_file import Sources, merged_footer
 from bridge.format.parquet_footer import metadata_of
 from bridge.sinks.parquet import ParquetFile, parquet_name, settings_for
 
@@ -33,9 +33,7 @@ class ParquetMerge:
     """A merged Parquet file that is built from files in the order of offsets."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._footers: list[FileFooter] = []
-        self._bytes = 0
+        self._sources = Sources(bytes_max)
         self._day = ""
         self._out: Any = None
         self._writer: Any = None
@@ -50,14 +48,8 @@ class ParquetMerge:
 
         opened, footer = _opened(name, data)
         schema = opened.schema_arrow.remove_metadata()
-        if not can_follow(self._footers[:1] + self._footers[-1:], footer) or (
-            self._footers
-            and (
-                self._bytes + len(data) > self._bytes_max
-                or len(self._footers) == FILES_MAX
-                or schema != self._writer.schema
-            )
-        ):
+        has_same_columns = self._writer is None or schema == self._writer.schema
+        if not has_same_columns or not self._sources.add(footer, len(data)):
             return False
         if self._writer is None:
             self._begin(schema)
@@ -67,16 +59,14 @@ class ParquetMerge:
             if self._group_bytes >= GROUP_BYTES:
                 self._write_group()
         self._day = name.day
-        self._footers.append(footer)
-        self._bytes += len(data)
         return True
 
     def finish(self) -> DrainedFile | None:
         """The merged file at the path at which it is staged; None: fewer than two files were added."""
-        if len(self._footers) < 2:
+        if len(self._sources.footers) < 2:
             return None
         self._write_group()
-        footer = merged_footer(self._footers)
+        footer = merged_footer(self._sources.footers)
         self._writer.add_key_value_metadata(metadata_of(footer))
         self._writer.close()
         content = memoryview(self._out.getvalue()).cast("B")
