@@ -28,7 +28,7 @@ from bridge.drain.commands import DrainCommand, backfill, skip
 from bridge.drain.drain import Drain, ProgressReport
 from bridge.drain.lag import LagMeter
 from bridge.drain.loss_report import losses_in, losses_of
-from bridge.drain.merger import Merger, MergeTotals, merging_store
+from bridge.drain.merger import Merger, MergeTotals
 from bridge.drain.sender import check, schema_of
 from bridge.drain.settings import BridgeSettings
 from bridge.drain.status import BridgeState, Condition
@@ -42,6 +42,7 @@ from bridge.errors import (
     SourceError,
 )
 from bridge.sinks.interface import Sink
+from bridge.sinks.merging import merging_store
 from bridge.sinks.registry import open_sink
 from bridge.source.partition_source import BrokerLog, RecordLog
 from ringbuf.reader_wakeup import Sleeper

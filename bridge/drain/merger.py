@@ -20,44 +20,36 @@ Only files with a lower drain_seq than all files in flight are merged: these may
 requests that change something need the lease of the edge, so only the bridge that drains an edge merges its
 files.
 
-Owns the order of these steps, and the thread. Bounded: one merged file of merge_bytes in memory with one of
-its sources, NAMES_MAX names, and merge_rate_bytes_s to and from the store.
+Owns the order of these steps, and the thread; closed_day.py lists the files. Bounded: one merged file of
+merge_bytes in memory with one of its sources, and merge_rate_bytes_s to and from the store.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 import math
 import threading
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Protocol, TypeAlias
 
 from bridge.drain.clock import SYSTEM, DrainClock
+from bridge.drain.closed_day import ClosedDay, Merged, Stored, groups
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import BridgeError, DrainedFileError
-from bridge.format.drained_file import FOOTER_MAX_BYTES, FileFooter, parse_footer
+from bridge.format.drained_file import FileFooter
 from bridge.format.file_builder import DrainedFile
-from bridge.format.file_name import FileName, as_drained, is_parquet, is_staged, published
-from bridge.format.merged_file import NativeMerge, replaced_names, verified
+from bridge.format.merged_file import replaced_names
 from bridge.rangeset import union
-from bridge.sinks.interface import MergingStore, Sink, StoredEntry
-from bridge.sinks.parquet import ParquetSink, parquet_footer_in
+from bridge.sinks.interface import MergingStore, StoredEntry
+from bridge.sinks.merging import merge_of, verified_footer
 
-__all__ = ["MergeTotals", "Merger", "merging_store", "names_replaced_by"]
+__all__ = ["MergeTotals", "Merger"]
 
 log = logging.getLogger(__name__)
 
 PASS_S = 300.0  # time between two passes over the closed days
-NAMES_MAX = 100_000  # small files of a day that one pass considers
-DUE_MAX = 16  # merged files whose replaced files one pass over a day removes
 SMALL_SHARE = 2  # a file above this part of merge_bytes stays
-
-_Lane: TypeAlias = tuple[str, int, int, bool, bool]  # files that may be in one merged file
 
 
 @dataclass(slots=True)
@@ -69,70 +61,6 @@ class MergeTotals:
     removed_files: int = 0
     failed: bool = False  # the last pass has failed
     error: str = ""  # its error and remedy
-
-
-class FileMerge(Protocol):
-    """A merged file that is built (bridge/format/merged_file.py, bridge/sinks/merged_parquet.py)."""
-
-    def add(self, name: FileName, data: bytes) -> bool:
-        """Add a file; False: it does not fit. Raises DrainedFileError: it is damaged."""
-
-    def finish(self) -> DrainedFile | None:
-        """The merged file; None: fewer than two files were added."""
-
-
-class _Stored(NamedTuple):
-    name: FileName
-    entry: StoredEntry
-
-    @property
-    def lane(self) -> _Lane:
-        name = self.name
-        return name.stream, name.partition, name.epoch, name.compressed, is_parquet(self.entry.path)
-
-
-@dataclass(slots=True)
-class _Merged:
-    """A merged file that is in the store, under one of its names or both."""
-
-    name: FileName
-    path: str  # the final one
-    staged: StoredEntry | None = None
-    final: StoredEntry | None = None
-    replaced: list[_Stored] = field(default_factory=list)  # files that it replaces, and that are still there
-    waits: bool = False  # such files were seen
-    is_due: bool = False  # its replaced files may be removed
-
-    def covers(self, name: FileName) -> bool:
-        """True if it has the offsets of a file."""
-        return self.name.first_offset <= name.first_offset and name.last_offset <= self.name.last_offset
-
-    def set_due(self, now_s: float, keep_s: int) -> None:
-        """Set is_due. A file with both names has waited before it was published."""
-        entry = self.final or self.staged
-        assert entry is not None
-        self.is_due = bool(self.staged and self.final) or now_s - entry.modified_s >= keep_s
-
-
-def merging_store(sink: Sink) -> MergingStore | None:
-    """The store in which the files of a sink can be merged; None: the sink has none."""
-    store = sink.inner if isinstance(sink, ParquetSink) else sink
-    return store if isinstance(store, MergingStore) else None
-
-
-def _verified_footer(name: FileName, path: str, data: bytes) -> FileFooter:
-    """The footer of a merged file, all of which is verified. Raises DrainedFileError."""
-    if is_parquet(path):
-        from bridge.sinks.merged_parquet import check_parquet
-
-        return check_parquet(name, data)
-    return verified(name, data, path).footer
-
-
-def names_replaced_by(store: MergingStore, name: FileName, path: str) -> list[FileName]:
-    """Names of the files that a merged file replaces. Raises DrainedFileError: its footer cannot be read."""
-    tail = store.read(path, FOOTER_MAX_BYTES)
-    return list(replaced_names(name, parquet_footer_in(tail) if is_parquet(path) else parse_footer(tail)))
 
 
 class Merger:
@@ -218,74 +146,23 @@ class Merger:
 
         Returns the seconds until there is more to do; 0: now.
         """
-        lanes = self._merged_files(day)
-        every = [one for merged in lanes.values() for one in merged]
-        for one in every:
-            one.set_due(now_s, self._settings.merge_keep_s)
-        small = self._small(day, lanes)
+        settings = self._settings
+        closed = ClosedDay(self._store, settings.edge_id, day, now_s, settings.merge_keep_s)
+        small = closed.small(settings.merge_bytes // SMALL_SHARE, self._drained_to(), self._refused)
         progress = False
-        for merged in lanes.values():
-            for one in merged:
-                if one.is_due and (one.replaced or not one.waits) and not self._stopping.is_set():
-                    progress |= self._settle(one, merged, now_s)
-        for group in _groups(small):
+        for one in closed.merged:
+            if one.is_due and (one.replaced or not one.waits) and not self._stopping.is_set():
+                progress |= self._settle(one, closed, now_s)
+        for group in groups(small):
             progress |= self._merge(group)
         if progress:
             return 0.0
-        waiting = [one.final or one.staged for one in every if one.waits or one.staged]
-        ages_s = [now_s - entry.modified_s for entry in waiting if entry is not None]
-        return min((max(self._settings.merge_keep_s - age_s, PASS_S) for age_s in ages_s), default=math.inf)
-
-    def _listed(self, day: str) -> Iterator[_Stored]:
-        for entry in self._store.entries(f"edge={self._settings.edge_id}/dt={day}/"):
-            name = FileName.parse(as_drained(entry.path))
-            if name is not None and (name.edge, name.day) == (self._settings.edge_id, day):
-                yield _Stored(name, entry)
-
-    def _merged_files(self, day: str) -> dict[_Lane, list[_Merged]]:
-        """The merged files of a day by lane, in the order of drain_seqs."""
-        found: dict[str, _Merged] = {}
-        lanes: dict[_Lane, list[_Merged]] = defaultdict(list)
-        for stored in (stored for stored in self._listed(day) if stored.name.merged):
-            path = published(stored.entry.path)
-            if path not in found:
-                found[path] = _Merged(stored.name, path)
-                lanes[stored.lane].append(found[path])
-            if is_staged(stored.entry.path):
-                found[path].staged = stored.entry
-            else:
-                found[path].final = stored.entry
-        for merged in lanes.values():
-            merged.sort(key=lambda one: (one.name.drain_seq, one.name.first_offset))
-        return lanes
-
-    def _small(self, day: str, lanes: dict[_Lane, list[_Merged]]) -> list[_Stored]:
-        """The small files that no merged file covers, at most NAMES_MAX.
-
-        The others are noted for the merged files that are due, at most DUE_MAX of these.
-        """
-        bytes_max, drained_to = self._settings.merge_bytes // SMALL_SHARE, self._drained_to()
-        noted: set[str] = set()
-
-        def free() -> Iterator[_Stored]:
-            for stored in self._listed(day):
-                is_free = stored.name.drain_seq <= drained_to and stored.entry.path not in self._refused
-                if stored.name.merged or not is_free:
-                    continue
-                owner = _owner(lanes.get(stored.lane, ()), stored.name)
-                if owner is not None:
-                    owner.waits = True
-                    if owner.is_due and (owner.path in noted or len(noted) < DUE_MAX):
-                        noted.add(owner.path)
-                        owner.replaced.append(stored)
-                elif stored.entry.length <= bytes_max:
-                    yield stored
-
-        return heapq.nsmallest(NAMES_MAX, free(), key=lambda stored: stored.name.drain_seq)
+        ages_s = [now_s - one.entry.modified_s for one in closed.merged if one.waits or one.staged]
+        return min((max(settings.merge_keep_s - age_s, PASS_S) for age_s in ages_s), default=math.inf)
 
     # ---- files that are merged ----
 
-    def _merge(self, group: Sequence[_Stored]) -> bool:
+    def _merge(self, group: Sequence[Stored]) -> bool:
         """Merge the files of a group. True if any were."""
         progress, at = False, 0
         while at < len(group) - 1 and not self._stopping.is_set():
@@ -301,9 +178,9 @@ class Merger:
             at += taken
         return progress
 
-    def _built(self, group: Sequence[_Stored]) -> tuple[DrainedFile | None, int]:
+    def _built(self, group: Sequence[Stored]) -> tuple[DrainedFile | None, int]:
         """The merged file of the first files of a group, and the number of files that are done."""
-        merge = _builder(group[0], self._settings.merge_bytes)
+        merge = merge_of(group[0].entry.path, self._settings.merge_bytes)
         taken = 0
         for stored in group:
             if self._stopping.is_set():
@@ -322,9 +199,9 @@ class Merger:
 
     # ---- files that are replaced ----
 
-    def _settle(self, merged: _Merged, others: Sequence[_Merged], now_s: float) -> bool:
+    def _settle(self, merged: Merged, day: ClosedDay, now_s: float) -> bool:
         """Publish a merged file, and remove what it replaces. True if a name was changed."""
-        if merged.final is None and self._is_redundant(merged, others):
+        if merged.final is None and day.has_twin(merged):
             return self._remove(merged.staged)
         if merged.final is None or merged.replaced:
             footer = self._verified(merged)
@@ -341,24 +218,15 @@ class Merger:
             return self._remove(merged.staged)
         return False
 
-    def _is_redundant(self, merged: _Merged, others: Sequence[_Merged]) -> bool:
-        """True if another merged file, of a second bridge of this edge, has all its records."""
-        return any(
-            other.covers(merged.name) and (other.final is not None or other.name > merged.name)
-            for other in others
-            if other is not merged
-        )
-
-    def _verified(self, merged: _Merged) -> FileFooter | None:
+    def _verified(self, merged: Merged) -> FileFooter | None:
         """The footer of a merged file, all of which verifies; None: replaced files stay, for it does not."""
-        entry = merged.final or merged.staged
-        assert entry is not None
-        data = self._store.read(entry.path)
+        path = merged.entry.path
+        data = self._store.read(path)
         self._pace(len(data))
         try:
-            return _verified_footer(merged.name, entry.path, data)
+            return verified_footer(merged.name, path, data)
         except DrainedFileError as error:
-            log.error("damaged merged file path=%s reason=%s", entry.path, error)
+            log.error("damaged merged file path=%s reason=%s", path, error)
         ranges = union((one.name.first_offset, one.name.last_offset) for one in merged.replaced)
         if ranges == [(merged.name.first_offset, merged.name.last_offset)]:  # all files that it replaces
             self._remove(merged.staged, merged.final)
@@ -373,33 +241,3 @@ class Merger:
     def _pace(self, count: int) -> None:
         """Wait so long that `count` bytes stay within the rate."""
         self._stopping.wait(count / self._settings.merge_rate_bytes_s)
-
-
-def _builder(stored: _Stored, bytes_max: int) -> FileMerge:
-    if not is_parquet(stored.entry.path):
-        return NativeMerge(bytes_max)
-    from bridge.sinks.merged_parquet import ParquetMerge
-
-    return ParquetMerge(bytes_max)
-
-
-def _owner(merged: Sequence[_Merged], name: FileName) -> _Merged | None:
-    """The merged file that replaces a file. `merged` is in the order of drain_seqs.
-
-    A merged file has the highest drain_seq of the files that it replaces, and others of its lane have lower
-    or higher ones. Offsets are not enough: after a `backfill` there are two files with the same.
-    """
-    at = bisect_left(merged, name.drain_seq, key=lambda one: one.name.drain_seq)
-    return merged[at] if at < len(merged) and merged[at].covers(name) else None
-
-
-def _groups(files: Iterable[_Stored]) -> Iterator[list[_Stored]]:
-    """Files of one lane whose offsets follow each other in the order of drain_seqs."""
-    group: list[_Stored] = []
-    for stored in sorted(files, key=lambda stored: (stored.lane, stored.name.drain_seq)):
-        follows = group and group[-1].name.last_offset + 1 == stored.name.first_offset
-        if not follows or group[-1].lane != stored.lane:
-            yield group
-            group = []
-        group.append(stored)
-    yield group

@@ -21,13 +21,13 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from bridge.drain.checkpoint import Checkpoint
-from bridge.drain.merger import merging_store, names_replaced_by
 from bridge.errors import DrainedFileError
 from bridge.format.cursor import Cursor
 from bridge.format.file_name import FileName, as_drained
 from bridge.format.lake_epoch import ring_epoch
 from bridge.format.write_intent import WriteIntent
 from bridge.sinks.interface import FileSink, MergingStore
+from bridge.sinks.merging import merging_store, names_replaced_by
 from bridge.source.partition_source import RingName
 
 __all__ = ["is_there", "reconcile"]

@@ -17,7 +17,6 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from bridge.drain.merger import merging_store
 from bridge.drain.settings import BridgeSettings
 from bridge.drain.transform import Pipeline, load
 from bridge.errors import BadName, SinkError
@@ -27,6 +26,7 @@ from bridge.format.sink_batch import Rejected, SinkBatch, unchanged
 from bridge.format.write_intent import WriteIntent
 from bridge.format.zstd import check_available
 from bridge.sinks.interface import Decoding, FileSink, RecordSink, Sink
+from bridge.sinks.merging import merging_store
 
 __all__ = ["FileDelivery", "RecordDelivery", "Shipment", "SinkDelivery", "check", "schema_of"]
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from bridge.arrow import parquet_files
 from bridge.arrow.decode import decode_file
-from bridge.drain.merger import Merger, merging_store
+from bridge.drain.merger import Merger
 from bridge.drain.settings import BridgeSettings
 from bridge.format.file_builder import DrainedFile, compressed
 from bridge.format.file_name import COMPRESSED_SUFFIX, SUFFIX, is_parquet
 from bridge.sinks.interface import MergingStore
+from bridge.sinks.merging import merging_store
 from bridge.sinks.registry import open_file_sink
 from bridge.spark.completeness import account
 from bridge.spark.jobs.gaps import file_infos

@@ -16,11 +16,12 @@ pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[
 from pyarrow import fs, parquet
 
 from bridge.drain.bridge import Bridge
-from bridge.drain.merger import Merger, merging_store
+from bridge.drain.merger import Merger
 from bridge.errors import BadName, SinkUnavailable
 from bridge.format.file_name import is_staged
 from bridge.sinks.directory import DirectorySink
 from bridge.sinks.interface import MergingStore
+from bridge.sinks.merging import merging_store
 from bridge.sinks.registry import open_file_sink
 from bridge.spark.landing_zone import Landing
 from bridge.spark.task_planning import tasks_of
