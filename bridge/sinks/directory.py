@@ -235,7 +235,7 @@ class DirectorySink:
     def names(self, prefix: str) -> Iterator[str]:
         """See Sink."""
         directory, _, begin = prefix.rpartition("/")
-        try:
+        with _errors_of(self.root / prefix), contextlib.suppress(FileNotFoundError):
             if begin:
                 there = os.listdir(self.root / directory)
                 yield from (f"{directory}/{name}" for name in fnmatch.filter(there, f"{glob.escape(begin)}*"))
@@ -244,10 +244,6 @@ class DirectorySink:
                 for name in files:
                     if not name.startswith("."):
                         yield os.path.relpath(os.path.join(place, name), self.root)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise _unavailable(self.root / prefix, error) from error
 
     def close(self) -> None:
         """See Sink."""

@@ -126,35 +126,27 @@ class ObjectSink:
 
     def begin(self, edge: str) -> None:
         """See FileSink."""
-        lease = self._leases.setdefault(edge, Lease(self._store, self._url, edge, self._holder))
-        try:
-            lease.take()
+        with self._errors_as_unavailable(""):
+            self._lease(edge).take()
             next(iter(self._obstore.list(self._store, prefix=f"edge={edge}", chunk_size=1)), None)
-        except self._errors as error:
-            raise self._unavailable("", error) from error
 
     def put(self, file: DrainedFile) -> None:
         """See FileSink."""
-        try:
+        with self._errors_as_unavailable(file.name):
             if (lease := self._leases.get(file.footer.edge)) is not None:
                 lease.keep()
-            self._obstore.put(self._store, file.name, file.parts, mode="create", use_multipart=False)
-        except self._already_exists:
-            self._compare(file)
-        except self._errors as error:
-            raise self._unavailable(file.name, error) from error
+            try:
+                self._obstore.put(self._store, file.name, file.parts, mode="create", use_multipart=False)
+            except self._already_exists:
+                self._compare(file)
 
     def _compare(self, file: DrainedFile) -> None:
         """Return if the stored file is this file, by its footer, which has a checksum of the rest.
 
         Otherwise raise.
         """
-        try:
-            length = self._obstore.head(self._store, file.name)["size"]
-            same = file.is_held_by(length, lambda begin, end: self._range(file.name, begin, end))
-        except self._errors as error:
-            raise self._unavailable(file.name, error) from error
-        if not same:
+        length = self._obstore.head(self._store, file.name)["size"]
+        if not file.is_held_by(length, lambda begin, end: self._range(file.name, begin, end)):
             raise conflict(f"{self._url}/{file.name}", length, file.length)
 
     def _range(self, name: str, begin: int, end: int) -> bytes:
@@ -165,15 +157,13 @@ class ObjectSink:
         """See FileSink."""
         directory, _, begin = prefix.rpartition("/")
         after = prefix if begin else None  # stores accept only whole levels as a prefix
-        try:
+        with self._errors_as_unavailable(prefix):
             for chunk in self._obstore.list(self._store, prefix=directory, offset=after):
                 yield from (
                     path
                     for entry in chunk
                     if (path := entry["path"]).startswith(prefix) and not _hidden(path)
                 )
-        except self._errors as error:
-            raise self._unavailable(prefix, error) from error
 
     def days(self, edge: str) -> list[str]:
         """See MergingStore."""
@@ -222,14 +212,15 @@ class ObjectSink:
     def _keep_lease(self, path: str) -> None:
         edge = path.partition("/")[0].removeprefix("edge=")
         with self._errors_as_unavailable(path):
-            self._leases.setdefault(edge, Lease(self._store, self._url, edge, self._holder)).keep()
+            self._lease(edge).keep()
+
+    def _lease(self, edge: str) -> Lease:
+        return self._leases.setdefault(edge, Lease(self._store, self._url, edge, self._holder))
 
     @contextlib.contextmanager
     def _errors_as_unavailable(self, path: str) -> Iterator[None]:
         try:
             yield
-        except SinkUnavailable:
-            raise
         except self._errors as error:
             raise self._unavailable(path, error) from error
 
