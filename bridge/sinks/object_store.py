@@ -183,8 +183,10 @@ class ObjectSink:
     def read(self, path: str, last: int | None = None) -> bytes:
         """See MergingStore."""
         with self._errors_as_unavailable(path):
+            if last is None:
+                return bytes(self._obstore.get(self._store, path).bytes())
             length = self._obstore.head(self._store, path)["size"]
-            return self._range(path, max(length - last, 0) if last is not None else 0, length)
+            return self._range(path, max(length - last, 0), length)
 
     def probe(self, edge: str) -> float:
         """See MergingStore."""
