@@ -18,7 +18,6 @@ import json
 import random
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,15 +26,14 @@ import msgpack
 
 from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.drain import Drain
-from bridge.drain.merger import Merger
 from bridge.drain.settings import BridgeSettings
-from bridge.sinks.directory import DirectorySink
 from bridge.sinks.registry import open_file_sink
 from edge.config.schema import Bridge
 from edge.server.bridge_settings import copied_settings
 from ringbuf import Ring
+from tests.support.mergeable_lakes import LOOKS_AGAIN_S, ShiftedClock, merger, stores
 
-__all__ = ["FIELDS", "make", "merge"]
+__all__ = ["FIELDS", "make"]
 
 PARTITIONS = 4
 DEVICES = 1000
@@ -116,39 +114,13 @@ def drained(lake: Path, payloads: Iterator[bytes], options: dict[str, str] | Non
         shutil.rmtree(work)
 
 
-class _InThreeDays:
-    """A clock on which the day of the drained files is closed, and an hour passes between two looks."""
-
-    def __init__(self) -> None:
-        self._now_s = 0.0
-
-    def monotonic(self) -> float:
-        self._now_s += 3600
-        return self._now_s
-
-    def wall_ns(self) -> int:
-        return time.time_ns() + 3 * 86_400 * 10**9
-
-    def age_s(self, timestamp_ns: int) -> float:
-        return 0.0
-
-
 def merge(lake: Path) -> None:
     """Merge the files below `lake`, as a bridge does days later."""
-    settings = BridgeSettings(
-        **copied_settings(Bridge(name="lake", to=lake.as_uri(), merge_after_s=1))
-        | {"merge_keep_s": 0, "merge_rate_bytes_s": 1 << 40},
-        edge_id="edge-1",
-        runtime_dir=lake,
-        state_dir=lake,
-        options={},
-        spool_bytes={},
-    )
-    sink = DirectorySink(lake)
-    merger = Merger(settings, sink, lambda: sys.maxsize, _InThreeDays())
+    store = stores(lake)
+    days_later = merger(lake, store, drained_to=sys.maxsize, clock=ShiftedClock(3, step_s=LOOKS_AGAIN_S))
     for _ in range(3):  # to staged files, to their final names, and without the staged names
-        merger.run_pass()
-    sink.close()
+        days_later.run_pass()
+    store.close()
 
 
 def _copies(root: Path, spark: Any) -> None:

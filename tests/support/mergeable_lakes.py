@@ -11,6 +11,7 @@ from typing import Any
 
 from bridge.arrow import parquet_files
 from bridge.arrow.decode import decode_file
+from bridge.drain.clock import DrainClock
 from bridge.drain.merger import Merger
 from bridge.drain.settings import BridgeSettings
 from bridge.format.file_builder import DrainedFile, compressed
@@ -25,11 +26,24 @@ from bridge.spark.task_planning import tasks_of
 from tests.support.bridges import settings
 from tests.support.drained_files import EPOCH, drained_file_of
 
-__all__ = ["CREATED_NS", "FORMS", "Seen", "drained_files", "make_lake", "merger", "read", "seen", "stores"]
+__all__ = [
+    "CREATED_NS",
+    "FORMS",
+    "LOOKS_AGAIN_S",
+    "Seen",
+    "ShiftedClock",
+    "drained_files",
+    "make_lake",
+    "merger",
+    "read",
+    "seen",
+    "stores",
+]
 
 FORMS = ("brim", "zstd", "parquet")
 DAY_NS = 86_400 * 10**9
 CREATED_NS = 1_700_000_123_456_789_000
+LOOKS_AGAIN_S = 900.0  # after this time a merger looks at each closed day again
 Seen = tuple[Any, ...]
 
 
@@ -77,25 +91,32 @@ def stores(root: Path) -> MergingStore:
     return store
 
 
-def merger(root: Path, store: MergingStore, *, drained_to: int = 1000, **changes: Any) -> Merger:
+def merger(
+    root: Path,
+    store: MergingStore,
+    *,
+    drained_to: int = 1000,
+    clock: DrainClock | None = None,
+    **changes: Any,
+) -> Merger:
     """Merger that waits for nothing, unless `changes` of the settings say so."""
     values = {"merge_after_s": 1, "merge_keep_s": 0, "merge_rate_bytes_s": 1 << 40}
     chosen: BridgeSettings = settings(root, root, **{**values, **changes})
-    return Merger(chosen, store, lambda: drained_to, _Hurried())
+    return Merger(chosen, store, lambda: drained_to, clock or ShiftedClock(step_s=LOOKS_AGAIN_S))
 
 
-class _Hurried:
-    """A clock on which a quarter of an hour passes between two looks."""
+class ShiftedClock:
+    """A clock that is some days ahead, and on which `step_s` passes with each look at monotonic()."""
 
-    def __init__(self) -> None:
-        self._now_s = 0.0
+    def __init__(self, days: int = 0, *, step_s: float = 0.0) -> None:
+        self._days, self._step_s, self._steps_s = days, step_s, 0.0
 
     def monotonic(self) -> float:
-        self._now_s += 900
-        return self._now_s
+        self._steps_s += self._step_s
+        return time.monotonic() + self._steps_s
 
     def wall_ns(self) -> int:
-        return time.time_ns()
+        return time.time_ns() + self._days * DAY_NS
 
     def age_s(self, timestamp_ns: int) -> float:
         return 0.0

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,6 +30,7 @@ from tests.support.drained_files import drained_file_of
 from tests.support.mergeable_lakes import (
     CREATED_NS,
     FORMS,
+    ShiftedClock,
     drained_files,
     make_lake,
     merger,
@@ -312,18 +312,6 @@ def test_an_object_store_is_merged_like_a_directory(server: str, form: str) -> N
     sink.close()
 
 
-class DaysAgo:
-    """A clock that is three days late."""
-
-    monotonic = staticmethod(time.monotonic)
-
-    def wall_ns(self) -> int:
-        return time.time_ns() - 3 * 86_400 * 10**9
-
-    def age_s(self, timestamp_ns: int) -> float:
-        return 0.0
-
-
 @pytest.mark.parametrize("what", ["lost", "of a backup", "as it was"])
 def test_numbers_in_merged_files_are_not_given_again_when_the_checkpoint_is(
     runtime_directory: Path, tmp_path: Path, what: str
@@ -332,7 +320,7 @@ def test_numbers_in_merged_files_are_not_given_again_when_the_checkpoint_is(
     with ring(runtime_directory) as made:
         for number in range(4):
             publish(made, 20)
-            with drain(chosen, clock=DaysAgo()) as drained:
+            with drain(chosen, clock=ShiftedClock(-3)) as drained:
                 run_dry(drained)
             if number == 1:
                 backup = chosen.checkpoint_path.read_bytes()
@@ -356,7 +344,7 @@ def test_a_bridge_merges_and_reports_it(runtime_directory: Path, tmp_path: Path)
     with ring(runtime_directory) as made:
         for _ in range(3):
             publish(made, 20)
-            with drain(chosen, clock=DaysAgo()) as drained:
+            with drain(chosen, clock=ShiftedClock(-3)) as drained:
                 run_dry(drained)
         bridge = Bridge(chosen)
         bridge.start()
@@ -370,7 +358,7 @@ def test_a_failure_of_merging_is_reported(runtime_directory: Path, tmp_path: Pat
     chosen = settings(runtime_directory, tmp_path, merge_after_s=1)
     with ring(runtime_directory) as made:
         publish(made, 20)
-        with drain(chosen, clock=DaysAgo()) as drained:
+        with drain(chosen, clock=ShiftedClock(-3)) as drained:
             run_dry(drained)
         holder = DirectorySink(tmp_path / "lake")
         holder.begin("edge-1")

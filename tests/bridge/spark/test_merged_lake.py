@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 NEVER_S = 10**6
 # Records in drained_files(), by partition and epoch; 20 more are there twice.
 ONCE = 85 + 42 + 5 + 40
-Step = tuple[str, dict[str, int]]
+Step = tuple[str, dict[str, Any]]
 STEPS: tuple[Step, ...] = (
     ("before", {}),
     ("staged", {"merge_keep_s": NEVER_S}),
