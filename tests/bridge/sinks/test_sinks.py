@@ -16,8 +16,9 @@ import pytest
 
 from bridge.errors import BadName, SinkConflict, SinkUnavailable
 from bridge.format.file_builder import DrainedFile
+from bridge.format.installation import Holder
 from bridge.sinks.directory import DIRECT_MIN_BYTES, PARTIAL, DirectorySink
-from bridge.sinks.interface import FileSink
+from bridge.sinks.interface import FileSink, MergingStore
 from bridge.sinks.registry import open_file_sink, open_sink
 from tests.support.drained_files import drained_file_of, store
 from tests.support.s3_server import make_bucket, options, s3_server
@@ -223,6 +224,44 @@ def test_what_is_said_of_a_url_that_cannot_be_used_names_no_secret(url: str, opt
     with pytest.raises((BadName, SinkUnavailable)) as caught:
         open_sink(url, options)
     assert "sesame" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.fixture(params=["directory", "memory"])
+def bridges(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[MergingStore]]:
+    """The stores of two bridges with the same place."""
+    if request.param == "directory":
+        made: list[MergingStore] = [DirectorySink(tmp_path), DirectorySink(tmp_path)]
+    else:
+        obstore = pytest.importorskip("obstore", reason=NEEDS_OBSTORE)
+        from bridge.sinks.object_store import ObjectSink
+
+        store, objects = obstore.store.MemoryStore(), []
+        for number in "12":
+            objects.append(ObjectSink(store, f"test://{tmp_path}"))
+            objects[-1].hold_as(Holder(number * 32, f"boot-{number}", f"a.{number}", "gateway"))
+        made = [*objects]
+    yield made
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("change", ["probe", "publish", "remove"])
+def test_a_bridge_that_does_not_hold_the_edge_changes_no_name(
+    bridges: list[MergingStore], change: str
+) -> None:
+    holder, other = bridges
+    file = drained_file_of(0, 9)
+    holder.begin("edge-1")
+    holder.put(file)
+    changes: dict[str, Callable[[MergingStore], object]] = {
+        "probe": lambda store: store.probe("edge-1"),
+        "publish": lambda store: store.publish(file.name, drained_file_of(0, 9, drain_seq=2).name),
+        "remove": lambda store: store.remove([file.name]),
+    }
+    with pytest.raises(SinkUnavailable, match="another bridge drains this edge"):
+        changes[change](other)
+    assert list(holder.names("edge=edge-1/")) == [file.name]
+    changes[change](holder)  # which may
 
 
 # ---- the directory sink alone ----
