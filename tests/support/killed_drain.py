@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -49,24 +50,28 @@ def run(runtime: Path, root: Path, file_bytes: int, window: int, line: int) -> i
     return counter.lines
 
 
-def main() -> None:
-    runtime, root, file_bytes, window = Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])
+def serve(task: Callable[[str], int]) -> None:
+    """Fork a process for the task of each line of standard input; print how it ended."""
     for command in sys.stdin:
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            lines = run(runtime, root, file_bytes, window, int(command))
-            os.write(writing, str(lines).encode())
+            os.write(writing, str(task(command.rstrip("\n"))).encode())
             os._exit(0)
         os.close(writing)
         _, status = os.waitpid(pid, 0)
-        said = os.read(reading, 100).decode()
+        lines = os.read(reading, 100).decode()
         os.close(reading)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
             print("killed", flush=True)
         else:
             assert status == 0, status
-            print("done", said, flush=True)
+            print("done", lines, flush=True)
+
+
+def main() -> None:
+    runtime, root, file_bytes, window = Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])
+    serve(lambda command: run(runtime, root, file_bytes, window, int(command)))
 
 
 if __name__ == "__main__":

@@ -7,19 +7,19 @@ is due, and kills itself, with SIGKILL, before it executes the K-th line of Pyth
 Answers "killed", or "done N" with the lines that it took.
 """
 
-import os
 import sys
 from pathlib import Path
 
-from tests.support.killed_drain import KillAt
+from tests.support.killed_drain import KillAt, serve
 from tests.support.mergeable_lakes import merger, stores
 
 
-def run(lake: Path, line: int) -> int:
+def run(command: str) -> int:
     """Passes until a merged lake is left; the lines that they took."""
-    counter = KillAt(line)
-    store = stores(lake)
-    made = merger(lake, store)
+    line, _, lake = command.partition(" ")
+    counter = KillAt(int(line))
+    store = stores(Path(lake))
+    made = merger(Path(lake), store)
     sys.settrace(counter)
     for _ in range(3):
         made.run_pass()
@@ -31,18 +31,7 @@ def run(lake: Path, line: int) -> int:
 def main() -> None:
     import pyarrow.parquet  # noqa: F401  before the forks
 
-    for command in sys.stdin:
-        line, _, lake = command.rstrip("\n").partition(" ")
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.write(writing, str(run(Path(lake), int(line))).encode())
-            os._exit(0)
-        os.close(writing)
-        _, status = os.waitpid(pid, 0)
-        lines = os.read(reading, 100).decode()
-        os.close(reading)
-        print("killed" if os.WIFSIGNALED(status) else f"done {lines}", flush=True)
+    serve(run)
 
 
 if __name__ == "__main__":
