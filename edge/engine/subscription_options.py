@@ -36,7 +36,6 @@ NO_LOCAL = 16
 RETAIN_AS_PUBLISHED = 32
 OWN_ONLY = 64  # of routes only: for messages that the session itself publishes
 OF_GROUP = 128 | RETAIN_AS_PUBLISHED | QOS - 1  # of a route to a group, whose members have their own
-OPTIONS = 0xFF
 IDENTIFIER_SHIFT = 8
 _PLAIN = QOS | RETAIN_AS_PUBLISHED
 _IDENTIFIER_PROPERTY = 0x0B
