@@ -63,7 +63,6 @@ def connects(broker: Broker, count: int) -> Figure:
     says so. The processor time is of the broker only.
     """
     count = count // CONNECTS_SHARE // (SLOW_SHARE if broker.slow else 1)
-    broker.settle()  # its start has rows of its own
     cpu_s = broker.cpu_s()
     with Generator(LoadTarget(port=broker.port), dataclasses.replace(CONNECTS, publishers=count)) as crowd:
         crowd.connect(PATIENCE_S * 4)
