@@ -65,7 +65,7 @@ edge.backup: EDGE FILES edge.config edge.delayed edge.recovery edge.session_stor
     persistence.archive persistence.read persistence.segment ringbuf msgspec
 edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.terminal_escape edge.waiting
     ringbuf msgspec zmq
-edge.consumers: EDGE FILES edge.config edge.local edge.mqtt edge.rpc edge.waiting
+edge.consumers: EDGE FILES edge.auth edge.config edge.local edge.mqtt edge.rpc edge.waiting
     persistence.free_disk_space persistence.read ringbuf msgspec pyroaring zmq
 edge.load: edge.errors edge.mqtt ringbuf
 edge.sim: edge.client edge.config edge.errors edge.mqtt msgspec

@@ -45,13 +45,15 @@ class InternalPublisher:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def topic_of(self, name: str) -> int | None:
-        """The id of `name`; None if it is not a topic within the limits, or the table is full."""
+    def topic_of(self, name: str, owner: bytes = b"") -> int | None:
+        """The id of `name`; None if it is not a topic within the limits, or the table is full, or `owner`,
+        for which a new topic counts, may have no more.
+        """
         try:
             check_name(name)
         except ProtocolError:
             return None
-        return self._router.topic_of(name) if self._router.limits.allow(name) else None
+        return self._router.topic_of(name, owner) if self._router.limits.allow(name) else None
 
     def publish(
         self,

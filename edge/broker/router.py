@@ -25,6 +25,7 @@ from edge.auth.tenant_names import is_reserved
 from edge.broker.delayed_topics import delayed_target
 from edge.broker.durability import RingDurability
 from edge.broker.engine_rings import EngineRings, PartitionLike, StreamRules
+from edge.broker.owners import NO_OWNER
 from edge.broker.session_routes import SessionRoutes
 from edge.broker.sessions import Session, SessionLimits
 from edge.broker.sliced_work import Steps, at_once
@@ -122,19 +123,23 @@ class Router:
         self.limits, self.queues = limits, queues
         self._engine.topic_limits(min(limits.topic_max_bytes, STRING_MAX_BYTES), limits.topic_levels_max)
 
-    def topic_of(self, name: str) -> int | None:
+    def topic_of(self, name: str, owner: bytes = NO_OWNER) -> int | None:
         """The result of topic_steps(), without a yield."""
-        return at_once(self.topic_steps(name))
+        return at_once(self.topic_steps(name, owner=owner))
 
-    def topic_steps(self, name: str, session: int = 0) -> Steps[int | None]:
+    def topic_steps(self, name: str, session: int = 0, owner: bytes = NO_OWNER) -> Steps[int | None]:
         """The id of a valid topic name, which is made known if necessary.
 
-        None if the table is full of topics in use, or if the owner of `session` may have no more topics. A
-        new topic counts for that owner.
+        None if the table is full of topics in use, or if the owner of `session`, or `owner`, may have no more
+        topics. A new topic counts for that owner.
         """
         data = name.encode()
         topic = self._engine.topic_find(data)
-        if topic == NO_TOPIC and session and not self._engine.session_may(session, Table.TOPICS, 1):
+        if topic == NO_TOPIC and not (
+            self._engine.session_may(session, Table.TOPICS, 1)
+            if session
+            else self._engine.owner_may(owner, Table.TOPICS, 1)
+        ):
             return None
         for attempt in range(ATTEMPTS):
             if topic != NO_TOPIC:
@@ -145,17 +150,17 @@ class Router:
             # another client may have made the topic known meanwhile
             topic = self._engine.topic_find(data)
             if topic == NO_TOPIC and rules == self.routes.rules and not self._tree.has_changed(changes, name):
-                return self._create(name, session, match, denied)
+                return self._create(name, session, owner, match, denied)
         return topic
 
-    def _create(self, name: str, session: int, match: Match, denied: array[int]) -> int | None:
+    def _create(self, name: str, session: int, owner: bytes, match: Match, denied: array[int]) -> int | None:
         data = name.encode()
         ring_number = self.rings.number_of(self._partition_of(name))
         # reserved for the server [MQTT-4.7.2-1]
         reserved = is_reserved(name) and delayed_target(name, self.delay_max_s) is None
-        topic = self._engine.topic_add(data, ring_number, reserved, session)
+        topic = self._engine.topic_add(data, ring_number, reserved, session, owner)
         if topic == NO_TOPIC and self._recycle():
-            topic = self._engine.topic_add(data, ring_number, reserved, session)
+            topic = self._engine.topic_add(data, ring_number, reserved, session, owner)
         if topic == NO_TOPIC:
             return None
         self._engine.match_routes(match, topic, denied)

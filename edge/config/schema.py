@@ -285,8 +285,8 @@ class Consumers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(pattern=r"^([^$+#/][^+#]{0,255})?\Z", description="a topic without wildcards and $"),
     ] = "dead"
-    """Prefix of the topic of dead letters: {dead_letter_topic}/{group}/{topic}. Empty: dead letters are
-    dropped and counted."""
+    """Prefix of the topic of dead letters: {dead_letter_topic}/{group}/{topic}; for records of a tenant after
+    its $tenant/NAME/. Empty: dead letters are dropped and counted."""
     groups_max: Annotated[int, Meta(ge=1, le=10_000)] = 256
     """Consumer groups."""
     members_max: Annotated[int, Meta(ge=1, le=10_000)] = 256

@@ -1,20 +1,23 @@
 """Dead letters: records without acknowledgement after the last try, published to a separate topic.
 
 Topic: {dead_letter_topic}/{group}/{topic}, like any message, so a [[stream]] may store them, and a group may
-consume them. Payload, QoS and MQTT 5 properties are the record's; user properties are added:
+consume them. That of a tenant's record begins with the prefix of the tenant ($tenant/NAME/), so only its
+clients see it, and its quota of topics counts. Payload, QoS and MQTT 5 properties are the record's; user
+properties are added:
     brim-group, brim-ring, brim-epoch, brim-offset    the group, and the place of the record
     brim-tries                                        number of deliveries
     brim-cause                                        cause of the last failed try
 
-A record is done when its dead letter is stored. A record that cannot be published (its topic would be too
-long, or it is a dead letter of the same group) is dropped, and counted.
+A record is done when its dead letter is stored. A record that cannot be published is dropped, and counted:
+its topic would be too long, it was a dead letter of the same group before, or a local producer gave it the
+name of a tenant's topic.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +25,7 @@ from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
+from edge.auth.tenant_names import prefix_in
 from edge.consumers.ack_tracker import Span
 from edge.consumers.faults import Faults
 from edge.consumers.fetch import RETRY_S
@@ -49,7 +53,10 @@ Fate = Literal["stored", "refused", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message to store. `properties` as in a record, `expires` if one of them is an expiry."""
+    """A message to store. `properties` as in a record, `expires` if one of them is an expiry.
+
+    `prefix`: that of a tenant (edge.auth.tenant_names). Messages of clients have none.
+    """
 
     topic: str
     payload: bytes
@@ -57,6 +64,12 @@ class Outgoing:
     retain: bool = False
     properties: bytes = b""
     expires: bool = False
+    prefix: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """The topic with the prefix of the tenant."""
+        return self.prefix + self.topic
 
 
 class Outlet(Protocol):
@@ -173,9 +186,12 @@ class DeadLetterPublisher:
     def _letter(
         self, group: ConsumerGroup, partition: GroupPartition, span: Span, record: Record
     ) -> Outgoing | None:
-        prefix = f"{self._registry.settings.dead_letter_topic}/{group.name}/"
-        topic = record.key.decode(errors="replace")
-        if topic.startswith(prefix):
+        dead_letter_topic = self._registry.settings.dead_letter_topic
+        full_name = record.key.decode(errors="replace")
+        prefix = prefix_in(full_name)
+        topic = full_name[len(prefix) :]
+        is_foreign = prefix and self._registry.rings[partition.ring].is_of_producer
+        if is_foreign or group.name in _groups_in(topic, dead_letter_topic):
             self._counts["dead_letters_dropped"] += 1
             return None
         known = _properties_of(record)
@@ -190,7 +206,12 @@ class DeadLetterPublisher:
         properties = record_properties(replace(known, user=(*known.user, *added)))
         expires = bool(record.flags & FLAG_EXPIRY) and known.message_expiry_interval_s is not None
         return Outgoing(
-            prefix + topic, bytes(record), record.flags & FLAG_QOS, properties=properties, expires=expires
+            f"{dead_letter_topic}/{group.name}/{topic}",
+            bytes(record),
+            record.flags & FLAG_QOS,
+            properties=properties,
+            expires=expires,
+            prefix=prefix,
         )
 
     def _done(
@@ -208,6 +229,13 @@ class DeadLetterPublisher:
 def _count(counts: Counter[str], fates: Iterable[Fate]) -> None:
     for fate in fates:
         counts["dead_letters" if fate == "stored" else "dead_letters_dropped"] += 1
+
+
+def _groups_in(topic: str, dead_letter_topic: str) -> Iterator[str]:
+    """Groups in which a record died, by its topic; dead letters of dead letters have several."""
+    while topic.startswith(f"{dead_letter_topic}/"):
+        group, _, topic = topic[len(dead_letter_topic) + 1 :].partition("/")
+        yield group
 
 
 def _properties_of(record: Record) -> Properties:

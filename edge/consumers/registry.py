@@ -81,13 +81,18 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class RingEntry:
-    """A ring for consumers. `topics` None: its topics are unknown."""
+    """A ring for consumers. `topics` None: its topics are unknown, because a local producer writes it."""
 
     source: RingSource
     stream: str
     topics: tuple[str, ...] | None
     durability: Durability = Durability.PROCESS
     sync_interval_ms: int = 1_000
+
+    @property
+    def is_of_producer(self) -> bool:
+        """True if a local producer writes the ring, which may use any name."""
+        return self.topics is None
 
     def may_hold(self, filters: Iterable[str]) -> bool:
         """True if the ring may have records of a topic that one of the filters matches."""

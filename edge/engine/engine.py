@@ -294,9 +294,9 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
 
     # Topics, routes, retained messages.  `topics` is a buffer of uint32, as array("I") is.
 
-    def topic_add(self, name: bytes, ring: int, reserved: bool, session: int, /) -> int:
+    def topic_add(self, name: bytes, ring: int, reserved: bool, session: int, owner: bytes, /) -> int:
         """A new topic, stored in `ring`; NO_TOPIC when the table is full. `reserved`: not for clients. It
-        counts for the owner of `session`; 0: for no owner.
+        counts for the owner of `session`; 0: for `owner`; b"": for no owner.
         """
 
     def topic_find(self, name: bytes, /) -> int:

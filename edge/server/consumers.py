@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edge.broker.durability import Lost
+from edge.broker.owners import owner_in
 from edge.config.schema import AckGate, Config, Durability, Stream
 from edge.consumers.append_log import Journal
 from edge.consumers.coordinator import Coordinator
@@ -180,7 +181,7 @@ class BrokerOutlet:
             if publish.fates[-1] != "stored":
                 publish.gates.append(("", 0))
                 continue
-            stream, partition = self._stored_in(message.topic)
+            stream, partition = self._stored_in(message.full_name)
             if partition.durability.ack_gate is AckGate.NONE:
                 publish.gates.append(("", 0))
                 continue
@@ -203,12 +204,11 @@ class BrokerOutlet:
 
     def _store(self, message: Outgoing) -> Fate:
         own = self._listener.broker.own_messages
-        if message.topic.startswith("$") or own.topic_of(message.topic) is None:
+        name, owner = message.full_name, owner_in(message.prefix)
+        if message.topic.startswith("$") or own.topic_of(name, owner) is None:
             return "refused"
         flag = FLAG_EXPIRY if message.expires else 0
-        stored = own.store(
-            message.topic, message.payload, message.qos, message.retain, message.properties, flag
-        )
+        stored = own.store(name, message.payload, message.qos, message.retain, message.properties, flag)
         return "stored" if stored else "full"
 
 

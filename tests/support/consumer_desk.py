@@ -48,13 +48,14 @@ class Desk:
         journal: Path | None = None,
         log: ReadableLog | None = None,
         durability: Durability = Durability.PROCESS,
+        topics: tuple[str, ...] | None = ("a/#",),
     ) -> None:
         self.now_s = 1000.0
         self.published: list[Outgoing] = []
         self.fates: Callable[[Outgoing], Fate] = lambda _: "stored"
         self.directory = directory
         self.journal = journal or directory
-        self._arguments = (settings or GroupSettings(), files or OsFiles(), log, durability)
+        self._arguments = (settings or GroupSettings(), files or OsFiles(), log, durability, topics)
         self.rings = [
             Ring.create(directory / f"some-{index}", capacity_bytes=1 << 16, epoch=1)
             for index in range(rings)
@@ -71,12 +72,12 @@ class Desk:
 
     def start(self) -> None:
         """A new life: from the content of the journal."""
-        settings, files, log, durability = self._arguments
+        settings, files, log, durability, topics = self._arguments
         store = OffsetStore(Journal(files, str(self.journal), "offsets"))
         registry = GroupRegistry(store, settings, lambda: int(self.now_s * 1e9))
         self._coordinator = Coordinator(registry, self._publish, clock=lambda: self.now_s)
         for ring in self.rings:
-            self.coordinator.add_ring(RingEntry(RingSource(ring, log), "some", ("a/#",), durability, 1_000))
+            self.coordinator.add_ring(RingEntry(RingSource(ring, log), "some", topics, durability, 1_000))
 
     def end(self) -> None:
         """kill -9: nothing is written that has not been."""

@@ -505,7 +505,7 @@ static PyMethodDef engine_methods[] = {
     {"set_ring_name", FAST(engine_set_ring_name), "(ring, ring name, epoch)"},
     {"spill_open", FAST(engine_spill_open), "(fd, epochs) -> copies found | None: it is another broker's"},
     {"spill_close", NONE(engine_spill_close), "() -> bytes of copies that sessions need: it stays as it is"},
-    {"topic_add", FAST(engine_topic_add), "(name, ring, reserved, session) -> topic | MQ_NO_TOPIC"},
+    {"topic_add", FAST(engine_topic_add), "(name, ring, reserved, session, owner) -> topic | MQ_NO_TOPIC"},
     {"topic_find", ONE(engine_topic_find), "(name) -> topic, or MQ_NO_TOPIC"},
     {"topic_name", ONE(engine_topic_name), "(topic) -> bytes"},
     {"topics_scan", FAST(engine_topics_scan), "(filter, first, places, topics_max) -> (topics, next)"},

@@ -143,8 +143,11 @@ PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)
     HELD_VIEW name = {0};
     unsigned long long number;
     mq_session *session;
-    if (take(count, 4) != 0 || view_of(args[0], &name) != 0 || session_from(self, args[3], &session) != 0 ||
+    if (take(count, 5) != 0 || view_of(args[0], &name) != 0 || session_from(self, args[3], &session) != 0 ||
         unsigned_of(args[1], MQ_RINGS_MAX - 1, &number) != 0)
+        return NULL;
+    mq_owner *owner = session != NULL ? mq_owner_reference(session->owner) : owner_from(self, args[4]);
+    if (owner == NULL && PyErr_Occurred())
         return NULL;
     const mq_ring *ring = number < self->engine->ring_count ? self->engine->rings[number] : NULL;
     PyObject *result = NULL;
@@ -154,10 +157,11 @@ PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)
     } else {
         mq_topic *topic = mq_topic_add(self->engine, name.bytes, (uint32_t)name.length, (uint16_t)number,
                                        args[2] == Py_True);
-        if (topic != NULL && session != NULL && !topic->reserved)
-            mq_topic_owned(self->engine, topic, session->owner);
+        if (topic != NULL && owner != NULL && !topic->reserved)
+            mq_topic_owned(self->engine, topic, owner);
         result = PyLong_FromUnsignedLong(topic == NULL ? MQ_NO_TOPIC : topic->item.index);
     }
+    mq_owner_drop(self->engine, owner);
     return result;
 }
 

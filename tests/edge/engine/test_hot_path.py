@@ -30,6 +30,7 @@ from edge.mqtt import (
 from ringbuf import FLAG_RETAIN, Writer
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_producer import producer_of
+from tests.support.tenant_bench import A, bench_of
 
 # ---- durability = disk ----
 
@@ -282,6 +283,17 @@ def test_a_local_producer_may_not_use_what_is_no_topic_or_the_servers() -> None:
         assert client.publishes() == [("$SYS/x", b"real", 0), ("ok", b"5", 0)]
         assert bench.stats.dropped()["denied"] == 1
         assert bench.stats.dropped()["topics"] == 3
+
+
+def test_a_local_producer_does_not_reach_a_topic_that_a_tenant_uses() -> None:
+    with bench_of() as bench, producer_of(bench) as producer:
+        client = bench.client(listener=A)
+        client.subscribe("#")
+        client.send(Publish("x", b"own"))  # the engine knows $tenant/a/x from now on
+        producer.publish(("$tenant/a/x", b"1"), ("$tenant/a/y", b"2"))
+        assert client.publishes() == [("x", b"own", 0)]
+        assert bench.stats.dropped()["denied"] == 1
+        assert bench.stats.dropped()["topics"] == 1
 
 
 def test_a_local_producer_may_retain() -> None:

@@ -8,10 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from edge.config.quota import TenantQuota
 from edge.config.schema import Durability, Stream
+from edge.config.tenant import Tenant
 from edge.consumers.dead_letters import Fate, Outgoing
 from edge.server.consumers import MESSAGES_A_CALL, BrokerOutlet
 from tests.support.mqtt_bench import Bench
+from tests.support.tenant_bench import A, B, bench_of, row_of
 
 
 class Thread:
@@ -53,6 +56,30 @@ def test_many_messages_are_stored_in_parts_and_in_order(bench: Bench) -> None:
     assert thread.stored() == numbers
     thread.outlet.look()
     assert thread.fates == [["stored"] * (len(numbers) - 10), ["stored"] * 10]
+
+
+def test_a_dead_letter_of_a_tenant_is_for_its_clients_only_and_counts_for_its_quota() -> None:
+    with bench_of(Tenant("a", quota=TenantQuota(topics_max=2)), by_rules=False) as bench:
+        thread = Thread(bench)
+        reader, others = bench.client(listener=A), [bench.client(listener=B), bench.client()]
+        for wire in (reader, *others):
+            wire.subscribe("#")
+        others[-1].subscribe("dead/#")
+        letters = [Outgoing(f"dead/g/{name}", b"x", prefix="$tenant/a/") for name in "abca"]
+        long = Outgoing("dead/g/" + "x" * (65_535 - 16), b"", prefix="$tenant/a/")
+        gone = Outgoing("dead/g/a", b"", prefix="$tenant/gone/")
+        hostile = [Outgoing(name, b"") for name in ("$tenant/a/dead/g/a", "$tenant/a/x", "$x", "$tenant")]
+        thread.outlet([*letters, long, gone, *hostile], thread.fates.append)
+        thread.calls.popleft()()
+        thread.outlet.look()
+        stored: list[Fate] = ["stored", "stored", "refused", "stored"]
+        assert thread.fates == [[*stored, "refused", "stored", *["refused"] * 4]]
+        names = ["$tenant/a/dead/g/a", "$tenant/a/dead/g/b", "$tenant/a/dead/g/a", "$tenant/gone/dead/g/a"]
+        assert [topic for topic, _ in bench.records()] == names
+        assert [topic for topic, _, _ in reader.publishes()] == ["dead/g/a", "dead/g/b", "dead/g/a"]
+        assert [wire.publishes() for wire in others] == [[], []]
+        row = row_of(bench)
+        assert (row["topics"], row["refused"]["topics"]) == (2, 1)
 
 
 def test_a_loss_between_two_parts_of_a_publish_is_reported() -> None:

@@ -162,3 +162,32 @@ def test_a_reload_applies_tenants_and_names_those_that_listeners_keep(
         config.write_text(more)
     with broker:
         assert "tenant   a: 0 connected" in brim(broker, "status")
+
+
+def test_a_record_that_dies_in_a_group_reaches_clients_of_its_tenant_and_no_others(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    broker, a, b, _ = broker_of(runtime_directory, tmp_path)
+    with broker, SocketClient(a, "r") as reader, SocketClient(b, "r") as other:
+        outside = SocketClient(broker.port, "r")
+        for client in (reader, other, outside):
+            client.send(Subscribe(1, (Subscription("dead/#", 1),)))
+            client.packet()
+        how: dict[str, Any] = {"mode": "queue", "tries_max": 1, "runtime_dir": runtime_directory}
+        with (
+            SocketClient(a, "p") as publisher,
+            brim_api.consumer("work", "$tenant/a/pump/#", start="oldest", **how) as records,
+        ):
+            publisher.send(Publish("pump/1", b"bad", 1, packet_id=1))
+            assert isinstance(publisher.packet(), PubAck)
+            batch = records.read(20.0)
+            assert batch is not None
+            records.nack(batch, cause="no pump")
+            found = reader.publish()
+            cause = dict(found.properties.user)["brim-cause"]
+            assert (found.topic, found.payload, cause) == ("dead/work/pump/1", b"bad", "no pump")
+        for client in (other, outside):
+            client.send(Publish("dead/end", b"", 1, packet_id=1))
+            packets = client.packet(), client.packet()
+            assert [packet.topic for packet in packets if isinstance(packet, Publish)] == ["dead/end"]
+        outside.close()

@@ -90,7 +90,7 @@ static bool route_record(mq_engine *engine, uint32_t index, mq_ring *ring, const
         return false;
     }
     forget_requested_topic(ring);
-    if (topic == NULL || topic->reserved || topic->delayed_from > 0) {
+    if (topic == NULL || topic->reserved || topic->delayed_from > 0 || topic->tenant != 0) {
         engine->counters.dropped[topic == NULL ? MQ_DROP_TOPICS : MQ_DROP_DENIED]++;
         return true;
     }
