@@ -69,7 +69,7 @@ edge.consumers: EDGE FILES edge.auth edge.config edge.local edge.mqtt edge.rpc e
     persistence.free_disk_space persistence.read ringbuf msgspec pyroaring zmq
 edge.load: edge.errors edge.mqtt ringbuf
 edge.sim: edge.client edge.config edge.errors edge.mqtt msgspec
-edge.observe: EDGE edge.broker edge.config edge.local edge.rpc edge.session_store edge.streams
+edge.observe: EDGE edge.auth edge.broker edge.config edge.local edge.rpc edge.session_store edge.streams
     edge.terminal_escape edge.transport persistence.log persistence.stats ringbuf msgspec
 bridge:
 bridge.backoff:

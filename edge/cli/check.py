@@ -17,6 +17,7 @@ from edge.auth.backend import AuthFiles
 from edge.auth.errors import AuthFileError
 from edge.auth.password_file import read_users
 from edge.auth.rule_warnings import rule_warnings
+from edge.auth.tenant_streams import shared_stores
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words
 from edge.config import loader
@@ -58,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{arguments.file}: no mistakes")
     for line in (*notes, *_summary(config), *_auth_summary(config, files)):
         print(f"  {line}")
+    for shared in shared_stores(config):
+        print(f"  WARNING: {shared.files} holds records of {shared.owners}; {shared.remedy}")
     for warning in unreadable_by_service(arguments.file, config):
         print(f"  WARNING: {warning}")
     return 0

@@ -124,10 +124,12 @@ def _tenant_line(tenant: dict[str, Any]) -> str:
     refused = ", ".join(
         f"{count_in_words(count)} {cause}" for cause, count in tenant["refused"].items() if count
     )
+    stored = f"{bytes_in_words(tenant['stored_bytes'])} in the log, " if "stored_bytes" in tenant else ""
     return (
         f"tenant   {tenant['name']}: {count_in_words(tenant['connections'])} connected, "
         f"{count_in_words(tenant['sessions'])} sessions kept, {count_in_words(tenant['topics'])} topics, "
-        f"{count_in_words(tenant['retained'])} retained, {count_in_words(tenant['published'])} published, "
+        f"{count_in_words(tenant['retained'])} retained, {stored}"
+        f"{count_in_words(tenant['published'])} published, "
         f"{count_in_words(tenant['rate_waits'])} waits for its rate, refused: {refused or 'nothing'}"
     )
 

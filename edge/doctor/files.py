@@ -13,6 +13,7 @@ from pathlib import Path
 from edge.auth.acl_file import read_rules
 from edge.auth.errors import AuthFileError
 from edge.auth.password_file import read_users
+from edge.auth.tenant_streams import shared_stores
 from edge.config.listener import Tls
 from edge.config.named_files import tls_places
 from edge.config.schema import Config
@@ -49,6 +50,9 @@ def check_files(config: Config, *, runs: bool) -> Iterator[Finding]:
     for place, tls in tls_places(config):
         yield from _certificate(place, tls)
     yield from _users_and_rules(config)
+    for shared in shared_stores(config):
+        value = f"{shared.files} holds records of {shared.owners}"
+        yield warning("tenants apart", value, "files of one tenant each", shared.remedy)
 
 
 def _directory(key: str, path: Path, *, in_memory: bool) -> Finding:

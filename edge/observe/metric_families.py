@@ -374,6 +374,12 @@ METRICS: Mapping[str, Metric] = {
     "brim_tenant_queue_bytes": Metric(
         "gauge", "Memory for queued records of the tenant.", _TENANT, "tenants[].queue_bytes"
     ),
+    "brim_tenant_stored_bytes": Metric(
+        "gauge",
+        "Bytes in the log of a tenant that has streams of its own; not shown for a tenant that shares one.",
+        _TENANT,
+        "tenants[].stored_bytes",
+    ),
     "brim_tenant_wills": Metric("gauge", "Wills of the tenant.", _TENANT, "tenants[].wills"),
     "brim_tenant_wills_bytes": Metric(
         "gauge", "Memory for wills of the tenant.", _TENANT, "tenants[].wills_bytes"

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from edge.auth.tenant_streams import streams_of_tenants
 from edge.broker.counters import ClientRow, Counters, shortened
 from edge.config.schema import Config, Stream
 from edge.local.control_server import LocalEndpoint
@@ -165,8 +166,17 @@ class StatusReporter(Struct, eq=False):
             "bridges": self.bridges(),
             "delayed": self.delayed() if self.delayed is not None else None,
         }
+        self._add_stored_bytes(status)
         status["lost"] = _lost(status)
         return status
+
+    def _add_stored_bytes(self, status: Status) -> None:
+        """Add the bytes in the log to the tenants that share none of their logged streams."""
+        by_stream = ((status["log"] or {}).get("maintenance") or {}).get("bytes_by_stream", {})
+        apart = streams_of_tenants(self.config)
+        for row in status["tenants"]:
+            if streams := apart.get(row["name"]):
+                row["stored_bytes"] = sum(by_stream.get(name, 0) for name in streams)
 
     async def _submit(self, function: Callable[[], T], otherwise: T) -> T:
         """Result of `function` on the MQTT thread; `otherwise` if that is stuck: the watchdog reports it."""

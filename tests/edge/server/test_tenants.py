@@ -191,3 +191,35 @@ def test_a_record_that_dies_in_a_group_reaches_clients_of_its_tenant_and_no_othe
             packets = client.packet(), client.packet()
             assert [packet.topic for packet in packets if isinstance(packet, Publish)] == ["dead/end"]
         outside.close()
+
+
+def test_stored_bytes_of_a_tenant_with_a_log_of_its_own_are_shown(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    broker, a, _, metrics = broker_of(runtime_directory, tmp_path)
+    config = tmp_path / "brim.toml"
+    config.write_text(
+        config.read_text()
+        + """
+[[stream]]
+name = "of-a"
+topics = ["$tenant/a/#"]
+durability = "interval"
+isolated = true
+"""
+    )
+    with broker:
+        with SocketClient(a, "p") as client:
+            client.send(Publish("x", bytes(10_000), 1, packet_id=1))
+            assert isinstance(client.packet(), PubAck)
+
+        def stored() -> dict[str, int]:
+            status = json.loads(brim(broker, "status", "--json"))
+            return {row["name"]: row["stored_bytes"] for row in status["tenants"] if "stored_bytes" in row}
+
+        wait_until(lambda: stored().get("a", 0) > 10_000)
+        assert stored().keys() == {"a"}, "b has no log"
+        page = urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics").read().decode()
+        assert f'brim_tenant_stored_bytes{{tenant="a"}} {stored()["a"]}' in page
+        assert 'brim_tenant_stored_bytes{tenant="b"}' not in page
+        assert " in the log, 1 published" in brim(broker, "status")
