@@ -256,7 +256,7 @@ class Coordinator:
             self._members.give(member.peer, 0)
         for partition in group.partitions.values():
             partition.tracker.expire(now_s)
-            group.changes += partition.may_change
+            group.changes += partition.time_passes(now_s)
         group.complete_moves()
 
     def _pause_s(self, now_s: float) -> float:

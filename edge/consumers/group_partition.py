@@ -42,7 +42,8 @@ class GroupPartition:
     log_answer: LogAnswer | None = None  # answer of the log
     next_record: NextRecord | None = None  # of a replay
     publishing_dead_letters: bool = False  # dead letters of it are being published
-    retry_s: float = 0.0  # no new attempt before this time: there was no room, or the log was unreadable
+    # no new attempt before this time, because there was no room, or the log was unreadable; 0: no pause
+    retry_s: float = 0.0
 
     @property
     def next_ns(self) -> int | None:
@@ -52,7 +53,10 @@ class GroupPartition:
             return None
         return known.timestamp_ns
 
-    @property
-    def may_change(self) -> bool:
-        """True if time may bring records: leases or back-offs end, or a failed read is repeated."""
-        return self.retry_s > 0.0 or bool(self.tracker.spans)
+    def time_passes(self, now_s: float) -> bool:
+        """End the pause after a failed attempt. Returns True if time may bring records: that pause is over,
+        or leases or back-offs end.
+        """
+        if is_over := 0.0 < self.retry_s <= now_s:
+            self.retry_s = 0.0
+        return is_over or bool(self.tracker.spans)

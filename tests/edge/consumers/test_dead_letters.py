@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from edge.consumers.protocol import GroupList, Groups
@@ -66,6 +68,28 @@ def test_a_dead_letter_for_which_there_is_no_room_waits(desk):
     assert desk.published == []
     desk.turn(1.1)
     assert [it.payload for it in desk.published] == [b"bad"]
+
+
+def test_a_failed_attempt_is_forgotten_after_its_pause(desk, monkeypatch):
+    """Otherwise each waiting fetch of the group would be tried 20 times a second for ever."""
+    desk.fates = lambda _: "full"
+    ann = desk.member(mode="queue")
+    desk.publish("bad")
+    for _ in range(5):
+        ann.nack(ann.got(), delay_s=0.0)
+    desk.turn(0.1)
+    desk.fates = lambda _: "stored"
+    desk.turn(1.1)
+    desk.turn(0.1)
+    assert len(desk.published) == 1
+    assert ann.take() is None, "its fetch waits"
+    takes = Mock(side_effect=desk.coordinator._fetch_reader.take)
+    monkeypatch.setattr(desk.coordinator._fetch_reader, "take", takes)
+    for _ in range(6):
+        desk.turn(0.06)
+    assert takes.call_count == 0
+    desk.publish("good")
+    assert ann.all() == [b"good"]
 
 
 def test_a_dead_letter_that_dies_again_is_dropped_and_counted(desk):
