@@ -116,14 +116,17 @@ class Payloads:
                 f"payload schema {str(path)!r} cannot be read: {error}",
                 hint="correct it, or let `brim schema infer` write one from a sample",
             ) from error
-        return cls.of(tables)
+        try:
+            return cls.of(tables)
+        except SourceOptionError as error:
+            raise SourceOptionError(f"payload schema {str(path)!r}: {error}", hint=error.hint) from error
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Payloads:
         """The schema of a parsed file. Raises SourceOptionError."""
         entries = table.get("payload")
         if set(table) != {"payload"} or not isinstance(entries, list) or not entries:
-            raise SourceOptionError("a payload schema consists of [[payload]] entries, one at least")
+            raise SourceOptionError("there must be at least one [[payload]] entry, and nothing next to them")
         schema = cls(tuple(_rule(number, entry) for number, entry in enumerate(entries, 1)))
         assert schema.columns  # checks that their types agree
         return schema

@@ -104,11 +104,16 @@ def ordered(rows: Iterable[Row], columns: Sequence[Column], title: str, limit: i
     return heapq.nsmallest(limit, rows, key=column.rank)
 
 
-def table(rows: Sequence[Row], columns: Sequence[Column], width: int = 0) -> list[str]:
-    """Lines of a table with its heading, cut to `width` characters; 0: not cut. Numbers are aligned right."""
+def table(
+    rows: Sequence[Row], columns: Sequence[Column], width: int = 0, *, titles: Sequence[str] = ()
+) -> list[str]:
+    """Lines of a table with its heading, cut to `width` characters; 0: not cut. Numbers are aligned right.
+
+    `titles`: headings to show as they are (default: those of the columns, in capital letters).
+    """
     cells = [[escaped(column.text(row)) for column in columns] for row in rows]
     right = [all(cell[:1].isdigit() or cell == "-" for cell in some) for some in zip(*cells, strict=True)]
-    cells.insert(0, [column.title.upper() for column in columns])
+    cells.insert(0, list(map(escaped, titles)) or [column.title.upper() for column in columns])
     widths = [max(map(len, some)) for some in zip(*cells, strict=True)]
     lines = []
     for line in cells:

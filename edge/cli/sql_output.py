@@ -56,9 +56,10 @@ def writer_of(form: str, path: Path | None) -> Iterator[RowWriter]:
 
 class _Table:
     def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+        self._file, self._is_later = file, False
 
     def write(self, rows: QueryResult) -> None:
+        """Write all rows. A later table without rows, of a window in which nothing came, is left out."""
         titles = rows.columns
         columns = [_column(number, title) for number, title in enumerate(titles)]
         shown: list[Row] = []
@@ -68,10 +69,11 @@ class _Table:
                 shown.append({str(number): _short(value) for number, value in enumerate(row)})
             else:
                 left += 1
-        if not titles:
+        if not titles or (self._is_later and not shown):
             return
+        self._is_later = True
         width = shutil.get_terminal_size().columns if self._file.isatty() else 0
-        lines = table(shown, columns, width)
+        lines = table(shown, columns, width, titles=titles)
         if left:
             lines.append(f"and {left:,} more; see --format")
         self._file.write("".join(f"{line}\n" for line in lines).encode())

@@ -43,5 +43,5 @@ def place_of(text: str, option: str, now_s: Callable[[], float] = time.time) -> 
         return LogPlace(timestamp_ns=int(when.timestamp()) * 10**9 + when.microsecond * 1000)
     except (ValueError, OverflowError, OSError) as error:
         raise EdgeError(
-            f"{option} {text!r} is not a position in a log", hint=f"write {PLACE_HELP}"
+            f"{option} {text!r} is neither an offset nor a time", hint=f"write {PLACE_HELP}"
         ) from error

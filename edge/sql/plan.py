@@ -45,8 +45,10 @@ class Narrowing:
     rings: tuple[str, ...] = ()
 
     def has_ring(self, ring: str) -> bool:
-        """True if the records of the ring are wanted."""
-        return not (self.streams or self.rings) or ring in self.rings or stream_of(ring) in self.streams
+        """True if the records of the ring are wanted; of a ring without a stream, only if it is named."""
+        if not (self.streams or self.rings):
+            return bool(stream_of(ring))  # the journal of sessions has no messages
+        return ring in self.rings or stream_of(ring) in self.streams
 
     def overlaps(self, earliest_ns: int, latest_ns: int) -> bool:
         """True if records of these times may be wanted."""
@@ -169,7 +171,7 @@ def _in_rings(runtime_dir: Path, losses: QueryLosses) -> Iterator[Part]:
 
 
 def _check_names(narrowing: Narrowing, rings: Sequence[str]) -> None:
-    streams = sorted({stream_of(ring) for ring in rings})
+    streams = sorted({stream_of(ring) for ring in rings} - {""})
     for kind, names, known in (("stream", narrowing.streams, streams), ("ring", narrowing.rings, rings)):
         if unknown := [name for name in names if name not in known]:
             hint = f"rings and log have {', '.join(known) or 'none'}"

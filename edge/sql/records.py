@@ -69,8 +69,8 @@ class RecordRelation:
         *,
         since: str | datetime | None = None,
         until: str | datetime | None = None,
-        streams: Iterable[str] = (),
-        rings: Iterable[str] = (),
+        streams: str | Iterable[str] = (),
+        rings: str | Iterable[str] = (),
         payloads: StrPath | None = None,
         log: StrPath | None = None,
         runtime_dir: StrPath | None = None,
@@ -84,7 +84,7 @@ class RecordRelation:
         self.log_directory = Path(log) if log is not None else (settings or loader.parse("")).log_directory
         self.runtime_dir = runtime_directory(runtime_dir or configured)
         self.narrowing = Narrowing(
-            _checked(topics), _time(since, "since"), _time(until, "until"), tuple(streams), tuple(rings)
+            _checked(topics), _time(since, "since"), _time(until, "until"), _names(streams), _names(rings)
         )
         self.payloads = Payloads.read(Path(payloads)) if payloads is not None else None
         self.threads = threads or len(os.sched_getaffinity(0))
@@ -177,8 +177,8 @@ def sql(
     *,
     since: str | datetime | None = None,
     until: str | datetime | None = None,
-    streams: Iterable[str] = (),
-    rings: Iterable[str] = (),
+    streams: str | Iterable[str] = (),
+    rings: str | Iterable[str] = (),
     payloads: StrPath | None = None,
     log: StrPath | None = None,
     runtime_dir: StrPath | None = None,
@@ -194,8 +194,13 @@ def sql(
     ).sql(query)  # fmt: skip
 
 
+def _names(names: str | Iterable[str]) -> tuple[str, ...]:
+    """One name, or several."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def _checked(topics: str | Iterable[str]) -> tuple[str, ...]:
-    filters = (topics,) if isinstance(topics, str) else tuple(topics)
+    filters = _names(topics)
     for topic_filter in filters:
         try:
             check_filter(topic_filter)

@@ -5,6 +5,7 @@ Owns the connection of DuckDB, and the open archives, until the rows are read. T
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -37,6 +38,12 @@ def failed(error: Exception, cause: BaseException | None) -> Exception:
     lines = str(cause or error).strip().splitlines()  # DuckDB quotes values, which may be of a payload
     is_closed = isinstance(error, duckdb.PermissionException) or LOCKED in str(error)
     return QueryError("\n".join(map(escaped, lines)), hint=FILES_HINT if is_closed else COLUMNS_HINT)
+
+
+def _require(library: str) -> None:
+    """Raise EdgeError if a library is missing, before rows are read, which is possible once."""
+    if importlib.util.find_spec(library) is None:
+        raise EdgeError(f"{library} is not installed", hint=f"pip install {library}")
 
 
 class QueryResult:
@@ -106,10 +113,12 @@ class QueryResult:
 
     def pandas(self) -> Any:
         """All rows as a pandas DataFrame."""
+        _require("pandas")
         return self.arrow().to_pandas()
 
     def polars(self) -> Any:
         """All rows as a polars DataFrame."""
+        _require("polars")
         import polars as pl
 
         return pl.from_arrow(self.arrow())

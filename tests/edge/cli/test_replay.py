@@ -236,7 +236,7 @@ def test_records_come_at_the_rate_and_at_the_speed_that_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--from", "tomorrow"), "--from 'tomorrow' is not a position in a log"),
+        (("--from", "tomorrow"), "--from 'tomorrow' is neither an offset nor a time"),
         (("--to", "kafka://x"), "invalid --to 'kafka://x'"),
         (("--to", "mqtt://h:1/topic"), "has more than host and port"),
         (("--to", "tcp://0.0.0.0:5"), "is reached from other machines"),
@@ -280,5 +280,5 @@ def test_a_place_is_an_offset_or_a_time(text, place):
 
 @pytest.mark.parametrize("text", ["-15", "15m", "-5y", "yesterday", "@", "2026-13-01", "0x10"])
 def test_what_is_neither_is_refused(text):
-    with pytest.raises(EdgeError, match="is not a position in a log"):
+    with pytest.raises(EdgeError, match="is neither an offset nor a time"):
         place_of(text, "--from")

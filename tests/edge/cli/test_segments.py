@@ -411,7 +411,7 @@ def test_a_part_is_drained_too(directory, tmp_path, capsys):
         (("ls", "--log", "/dev/null"), "/dev/null: Not a directory\n  name the log's directory"),
         (("export", "--to", "/nowhere/x"), "No such file or directory"),
         (("export", "--to", "lake", "--drained", "--topic", "a"), "holds all topics"),
-        (("export", "--to", "-", "--from", "x"), "is not a position in a log"),
+        (("export", "--to", "-", "--from", "x"), "is neither an offset nor a time"),
     ],
 )
 def test_what_cannot_be_done_is_said_with_what_to_do(directory, capsys, arguments, said):

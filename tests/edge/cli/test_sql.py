@@ -93,7 +93,7 @@ async def test_follow_prints_each_record_once(broker):
 
 
 def test_each_form_has_the_rows(part, tmp_path):
-    assert sql(*part, TOPICS).stdout.decode().splitlines() == ["TOPIC  N", "a/0    3", "a/1    3"]
+    assert sql(*part, TOPICS).stdout.decode().splitlines() == ["topic  n", "a/0    3", "a/1    3"]
     found = sql(*part, "--format", "csv", TOPICS).stdout.decode()
     assert list(csv.reader(io.StringIO(found))) == [["topic", "n"], ["a/0", "3"], ["a/1", "3"]]
     rows = [{"topic": "a/0", "n": 3}, {"topic": "a/1", "n": 3}]
@@ -103,6 +103,13 @@ def test_each_form_has_the_rows(part, tmp_path):
     file = tmp_path / "out.parquet"
     assert sql(*part, "-o", file, TOPICS).returncode == 0
     assert parquet.read_table(file).to_pylist() == rows
+
+
+def test_a_table_has_the_names_of_the_query_and_a_window_without_rows_no_heading(part):
+    query = """SELECT payload_text->>'$.N' AS "N", count(*) FROM records WHERE topic = 'a/1' GROUP BY 1"""
+    assert sql(*part, query).stdout.decode().splitlines() == ["N  count_star()", "-             3"]
+    windows = sql(*part, "--follow", "--every", "0.2", "-C", "3", query)
+    assert windows.stdout.decode().splitlines() == ["window_start  N  count_star()"]
 
 
 def test_options_narrow_the_records(part, tmp_path):
@@ -115,7 +122,7 @@ def test_options_narrow_the_records(part, tmp_path):
 def test_text_of_a_publisher_cannot_act_on_the_terminal(tmp_path):
     keep(tmp_path, "a-0", [Kept("a", b"\x1b[31mred")])
     done = sql("--log", tmp_path, "--runtime-dir", tmp_path, "SELECT payload FROM records")
-    assert done.stdout == b"PAYLOAD\n\\x1b[31mred\n"
+    assert done.stdout == b"payload\n\\x1b[31mred\n"
 
 
 def test_a_query_uses_no_files_without_the_option(part, tmp_path):
@@ -130,7 +137,7 @@ def test_a_query_uses_no_files_without_the_option(part, tmp_path):
 def test_a_table_ends_long_values_early(tmp_path):
     keep(tmp_path, "a-0", [Kept("a", b"x" * 200), Kept("b", b"y" * 201)])
     done = sql("--log", tmp_path, "--runtime-dir", tmp_path, "SELECT payload FROM records ORDER BY topic")
-    assert done.stdout.decode().split() == ["PAYLOAD", "x" * 200, "y" * 200 + "..."]
+    assert done.stdout.decode().split() == ["payload", "x" * 200, "y" * 200 + "..."]
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -185,6 +186,26 @@ def test_a_ring_without_a_log_is_enough(tmp_path, runtime_directory):
         ring.writer().publish(b"1", "a")
         found = brim.sql("SELECT topic FROM records", log=tmp_path / "none", runtime_dir=runtime_directory)
         assert list(found) == [("a",)]
+
+
+def test_the_journal_of_sessions_is_read_only_by_its_name(tmp_path, runtime_directory):
+    for name in ("sessions", "a-0"):
+        with Ring.create(runtime_directory / name, capacity_bytes=1 << 16, epoch=1) as ring:
+            ring.writer().publish(b"1", name)
+    where = {"log": tmp_path / "none", "runtime_dir": runtime_directory}
+    assert list(brim.sql("SELECT topic FROM records", **where)) == [("a-0",)]
+    assert list(brim.sql("SELECT topic FROM records", rings="sessions", **where)) == [("sessions",)]
+    with pytest.raises(EdgeError, match="does not exist") as refused:
+        brim.sql("SELECT topic FROM records", streams="b", **where)
+    assert refused.value.hint == "rings and log have a"
+
+
+def test_a_library_that_is_missing_is_named_before_rows_are_read(place, monkeypatch):
+    rows = brim.records("a/1", **place).sql("SELECT count(*) FROM records")
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(EdgeError, match="polars is not installed"):
+        rows.polars()
+    assert list(rows) == [(10,)]
 
 
 def test_arrow_pandas_and_polars_have_the_same_rows(place):
