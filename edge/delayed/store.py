@@ -13,6 +13,9 @@ store begins empty. A file that cannot be opened or created now, such as on a fu
 
 Invariants: memory is bounded by CACHE_BYTES and one batch, however many messages there are. Identifiers are
 never used twice.
+
+A start reports transactions that SQLite has dropped from a damaged write-ahead log, and then checks the whole
+file.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from edge.delayed.write_ahead_log import dropped_transactions
 from edge.logging_setup import pairs
 
 __all__ = [
@@ -112,7 +116,7 @@ class DelayedStore:
         """Open or create the file. Raises OSError, sqlite3.OperationalError: no permission, no room."""
         try:
             self._load()
-        except sqlite3.OperationalError:
+        except (OSError, sqlite3.OperationalError):
             self.close()
             raise
         except sqlite3.DatabaseError as error:
@@ -131,7 +135,9 @@ class DelayedStore:
         execute("PRAGMA journal_mode = WAL")
         execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         self._sync_commits(False)
-        if execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+        is_empty = execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        dropped = self._dropped_transactions()
+        if is_empty:
             self._db.executescript("BEGIN;" + _IDENTITY + _TABLES + "COMMIT;")
         if execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise sqlite3.DatabaseError("the file belongs to another program")
@@ -143,7 +149,27 @@ class DelayedStore:
         self.messages, self.stored_bytes = row[2:4]
         if row[5]:  # otherwise the file is new, and may follow a renamed one
             self.ring_cursor, self.clock = (row[0], row[1]), (row[4], row[5])
+        if dropped:
+            self._check_all()
         self.is_open = True
+
+    def _dropped_transactions(self) -> int:
+        """Report transactions that a damaged write-ahead log has lost. Before the first write."""
+        dropped = 0
+        with suppress(FileNotFoundError):
+            dropped = dropped_transactions(self.path)
+        if dropped:
+            facts = pairs(file=f"{self.path}-wal", transactions=dropped)
+            log.error("delayed messages lost or repeated, write-ahead log damaged %s", facts)
+        return dropped
+
+    def _check_all(self) -> None:
+        """Check the whole file: a checkpoint may have put pages of lost transactions there. Raises
+        sqlite3.DatabaseError.
+        """
+        (result,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+        if result != "ok":
+            raise sqlite3.DatabaseError(result)
 
     def rename(self, reason: str) -> None:
         """Rename a file that cannot be read. open() then begins an empty one. Raises OSError."""

@@ -1,0 +1,94 @@
+"""Write-ahead log of the store: transactions that SQLite dropped because the log is damaged.
+
+SQLite ends the log at the first frame with a wrong checksum, without a message. Commits behind that frame
+show that the log was damaged: a kill interrupts only the last transaction. Not noticed are a log that was
+cut off, and damage in the last frame only, which looks like the work of a kill.
+
+Only reads. The format is SQLite's (https://www.sqlite.org/walformat.html):
+
+    NAME       size of a page at byte 16
+    NAME-wal   header of 32 bytes, then frames: header of 24 bytes, page. Frames have the salt of the header,
+               except those of an earlier use of the file, behind them
+    NAME-shm   at byte 16 the number of frames that SQLite found valid
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+__all__ = ["dropped_transactions"]
+
+HEADER_BYTES, FRAME_HEADER_BYTES = 32, 24
+MAGIC_BIG_ENDIAN = 0x377F0683  # checksums are of big-endian words
+
+Sum = tuple[int, int]
+
+
+def dropped_transactions(database: Path) -> int:
+    """Number of committed transactions that SQLite dropped when it opened the database.
+
+    It must have read it, and must not have written since. Raises OSError.
+    """
+    with open(f"{database}-shm", "rb") as index:
+        valid = int.from_bytes(index.read(20)[16:], sys.byteorder)
+    with database.open("rb") as file:
+        page_bytes = int.from_bytes(file.read(18)[16:], "big")
+    with open(f"{database}-wal", "rb") as log:
+        return _Log(log, 1 << 16 if page_bytes == 1 else page_bytes).dropped(valid)
+
+
+class _Log:
+    """Frames of a log, numbered from 0."""
+
+    def __init__(self, log: BinaryIO, page_bytes: int) -> None:
+        self._log, self._page_bytes = log, page_bytes
+        self._header = log.read(HEADER_BYTES)
+        is_big = int.from_bytes(self._header[:4], "big") == MAGIC_BIG_ENDIAN
+        self._order: Literal["<", ">"] = ">" if is_big else "<"
+        self._heads: list[bytes] = []  # headers of the complete frames
+        while True:
+            head = log.read(FRAME_HEADER_BYTES)
+            if len(log.read(page_bytes)) < page_bytes:
+                break
+            self._heads.append(head)
+
+    def dropped(self, valid: int) -> int:
+        """Number of commits behind the first `valid` frames; 0 if a kill may have interrupted the only one of
+        them.
+        """
+        if not self._heads:
+            return 0
+        is_header_right = _sum(self._header[:24], (0, 0), self._order) == _pair(self._header[24:])
+        salt = self._header[16:24] if is_header_right else self._heads[0][8:16]
+        written = [number for number, head in enumerate(self._heads) if head[8:16] == salt]
+        commits = [number for number in written[valid:] if self._heads[number][4:8] != bytes(4)]
+        if is_header_right and commits == written[-1:] and self._are_right(valid, commits[0]):
+            return 0
+        return len(commits)
+
+    def _are_right(self, first: int, end: int) -> bool:
+        """True if the frames have the checksums that follow from those of the frames before them."""
+        return all(map(self._is_right, range(first, end)))
+
+    def _is_right(self, number: int) -> bool:
+        self._log.seek(HEADER_BYTES + number * (FRAME_HEADER_BYTES + self._page_bytes))
+        data = self._log.read(FRAME_HEADER_BYTES + self._page_bytes)
+        before = _pair(self._heads[number - 1][16:] if number else self._header[24:])
+        return _sum(data[:8] + data[FRAME_HEADER_BYTES:], before, self._order) == _pair(data[16:24])
+
+
+def _pair(data: bytes) -> Sum:
+    first, second = struct.unpack(">2I", data)
+    return first, second
+
+
+def _sum(data: bytes, before: Sum, order: Literal["<", ">"]) -> Sum:
+    """SQLite's checksum of some words, after those with the sum `before`."""
+    first, second = before
+    for word, following in struct.iter_unpack(f"{order}2I", data):
+        first = (first + word + second) & 0xFFFFFFFF
+        second = (second + following + first) & 0xFFFFFFFF
+    return first, second
