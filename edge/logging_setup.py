@@ -84,7 +84,9 @@ def _plain(value: object) -> object:
 
 
 def _limited(value: object) -> object:
-    """The value; the beginning of its text if that is long."""
+    """The value, with six digits after the point; the beginning of its text if that is long."""
+    if isinstance(value, float):
+        return round(value, 6)
     text = str(value)
     return value if len(text) <= VALUE_MAX else f"{text[:VALUE_MAX]}…"
 

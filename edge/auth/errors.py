@@ -31,7 +31,7 @@ def text_of(file: Path, *, missing: str = "correct the path") -> str:
         remedy = _ACCESS_REMEDY if isinstance(error, PermissionError) else _OTHER_REMEDY
         if isinstance(error, FileNotFoundError):
             remedy = missing
-        problem = f"{file}:1: cannot be read: {error.strerror}; {remedy}"
+        problem = f"{file}: cannot be read: {error.strerror}; {remedy}"
         raise AuthFileError([problem], unreadable=True) from error
     except UnicodeDecodeError as error:
         raise AuthFileError([f"{file}:1: byte {error.start} is not UTF-8"]) from error

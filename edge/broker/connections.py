@@ -193,7 +193,8 @@ class Connections:
             more: dict[str, object] = dict(facts)
             if left_out := lines.left_out():
                 more["lines_left_out"] = left_out
-            audit.info(f"{event} %s %s", audit_facts(client_info), pairs(**more))
+            details = (audit_facts(client_info), pairs(**more)) if more else (audit_facts(client_info),)
+            audit.info(" ".join((event, *("%s" for _ in details))), *details)
 
     def notify_watchers(self, notify: Callable[[Watcher], None]) -> None:
         """Notify every watcher."""

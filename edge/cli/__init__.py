@@ -99,10 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser_of(verb: str) -> argparse.ArgumentParser:
     """Argument parser of a verb; the docstring of its module is its description."""
+    from edge.cli.verb_parser import VerbParser
+
     module = _module(verb)
-    parser = argparse.ArgumentParser(
-        prog=f"brim {verb}", description=module.__doc__, formatter_class=_help_formatter
-    )
+    parser = VerbParser(prog=f"brim {verb}", description=module.__doc__, formatter_class=_help_formatter)
     module.add_arguments(parser)
     add_color(parser)
     return parser

@@ -35,7 +35,7 @@ from edge.cli.config_options import (
     configured,
 )
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
+from edge.cli.humanize import bytes_in_words, count_in_words, counted, seconds_in_words
 from edge.cli.status import loss_lines
 from edge.config.directories import runtime_directory
 from edge.config.schema import NAME_PATTERN, NAME_RULE, Config
@@ -190,7 +190,7 @@ def _rename_edge(arguments: argparse.Namespace) -> int:
 
 
 def _send_command(arguments: argparse.Namespace) -> int:
-    from bridge.drain.control_socket import Backfill, Command, Pause, Resume, Skip, send
+    from bridge.drain.control_socket import Backfill, Command, Pause, Resume, Skip, names, send
 
     directory = runtime_directory(arguments.runtime_dir)
     command: Command
@@ -203,7 +203,11 @@ def _send_command(arguments: argparse.Namespace) -> int:
             command = Skip(arguments.stream, arguments.partition)
         case _:
             command = Backfill(arguments.stream, arguments.partition, arguments.first_offset)
-    for line in send(directory, arguments.name or _only(directory), command):
+    name = arguments.name or _only(directory)
+    if name not in (known := names(directory)):
+        hint = f"choose one of: {', '.join(known)}" if known else "start one: `brim bridge run`"
+        raise BrokerUnreachable(f"no bridge {name} runs here", hint=hint)
+    for line in send(directory, name, command):
         print(escaped(line))
     return 0
 
@@ -261,7 +265,7 @@ def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _lines(bridge: dict[str, Any]) -> Iterator[str]:
     totals = bridge["totals"]
-    behind = f"{count_in_words(bridge['lag_records'])} records behind"
+    behind = f"{counted(bridge['lag_records'], 'record')} behind"
     waits = f", the oldest for {seconds_in_words(bridge['lag_s'])}" if bridge["lag_records"] else ""
     lost = f"{count_in_words(bridge['lost_records'])} LOST" if bridge["lost_records"] else "0 lost"
     done = f"{count_in_words(totals['records'])} drained, {lost}"
@@ -272,13 +276,13 @@ def _lines(bridge: dict[str, Any]) -> Iterator[str]:
     rate = (
         f"{bytes_in_words(bridge['bytes_s'])}/s by the last files"
         if bridge["bytes_s"]
-        else "no rate is known yet"
+        else "no file is drained yet"
     )
     left = bridge["buffer_left_s"]
     room = (
         "nothing comes in"
         if left is None
-        else f"the buffer lasts {left / 3600:.1f} hours at the present rate"
+        else f"the buffer lasts {seconds_in_words(left)} at the present rate"
     )
     yield f"  {rate}; {room}"
     if totals["damaged_records"]:

@@ -43,18 +43,19 @@ def run(arguments: argparse.Namespace) -> int:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return Exit.USAGE
-    if wrong := [*_tls_mistakes(config), *_log_mistakes(config), *_bridge_mistakes(config)]:
-        print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
-        return Exit.USAGE
+    wrong = [f"{arguments.file}: {text}" for find in _SECTIONS for text in find(config)]
+    files = None
     try:
         files = AuthFiles.read(config.auth.password_file, config.auth.acl_file)
+    except AuthFileError as error:
+        wrong += error.problems
+    try:
         if config.web.users_file is not None:
             read_users(config.web.users_file)
     except AuthFileError as error:
-        print("\n".join(error.problems), file=sys.stderr)
-        return Exit.USAGE
-    if wrong := list(_plugin_mistakes(config)):
-        print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
+        wrong += error.problems
+    if wrong or files is None:
+        print("\n".join(wrong), file=sys.stderr)
         return Exit.USAGE
     print(f"{arguments.file}: no mistakes")
     for line in (*notes, *_summary(config), *_auth_summary(config, files)):
@@ -141,6 +142,9 @@ def _plugin_mistakes(config: Config) -> Iterator[str]:
             configured(plugin.path, plugin.options)
         except EdgeError as error:
             yield with_hint(error)
+
+
+_SECTIONS = (_tls_mistakes, _log_mistakes, _bridge_mistakes, _plugin_mistakes)
 
 
 def _auth_summary(config: Config, files: AuthFiles) -> Iterator[str]:

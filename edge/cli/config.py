@@ -16,7 +16,7 @@ Exit status: 0 done, 1 diff: the file has other settings, 2 wrong arguments, 3 n
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.listing import Column, add_listing_arguments, print_listing
 from edge.config import loader
-from edge.config.live_settings import public_changes
-from edge.config.public_settings import flat_settings, public_settings
+from edge.config.live_settings import is_live, public_changes
+from edge.config.public_settings import default_settings, flat_settings
 from edge.errors import EdgeError
 from edge.local.protocol import Connection, SettingList, Settings
 from edge.terminal_escape import escaped
@@ -135,12 +135,21 @@ def _set(arguments: argparse.Namespace) -> int:
     changed = set_value(arguments.config, *arguments.names)
     for name, before, now in changed:
         print(escaped(f"{name} = {_text(now)} (before: {_text(before)})"))
-    print("`brim reload` applies the change" if changed else "the file has that value already")
+    print(_next_step(changed))
     return 0
 
 
+def _next_step(changed: Sequence[tuple[str, Any, Any]]) -> str:
+    """The command that applies the changes."""
+    if not changed:
+        return "the file has that value already"
+    if all(is_live(name) for name, _, _ in changed):
+        return "`brim reload` applies the change"
+    return "a restart of the broker applies the change"
+
+
 def _settings(running: dict[str, Any], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    defaults = flat_settings(public_settings(loader.parse("")))
+    defaults = default_settings(running, loader.parse(""))
     for name, value in flat_settings(running).items():
         source = "default" if name in defaults and defaults[name] == value else "configured"
         chosen = not arguments.names or any(text in name for text in arguments.names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_in_words", "count_in_words", "micros_in_words", "seconds_in_words"]
+__all__ = ["bytes_in_words", "count_in_words", "counted", "micros_in_words", "seconds_in_words"]
 
 
 def bytes_in_words(count: float) -> str:
@@ -18,6 +18,11 @@ def bytes_in_words(count: float) -> str:
 def count_in_words(count: float) -> str:
     """Text of a number: `1,234,567`; a fraction only below ten."""
     return f"{count:,.0f}" if count >= 10 or count == int(count) else f"{count:.1f}"
+
+
+def counted(count: float, noun: str) -> str:
+    """Number and noun: `1 record`, `1,234 records`."""
+    return f"{count_in_words(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def micros_in_words(micros: float) -> str:

@@ -84,7 +84,7 @@ def chosen_rings(arguments: argparse.Namespace, rings: Sequence[str]) -> list[st
         ("ring", arguments.ring, set(rings)),
     ):
         if unknown := [name for name in names if name not in known]:
-            hint = f"the log has {', '.join(sorted(known)) or 'none'}"
+            hint = f"the log has {', '.join(sorted(known))}" if known else "the log has no records"
             raise EdgeError(f"--{option} {unknown[0]}: the log has no such name", hint=hint)
     for topic_filter in arguments.topic:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import getpass
+import os
 import ssl
 import sys
 from collections.abc import Coroutine
@@ -192,24 +193,45 @@ def _password(args: argparse.Namespace) -> str | None:
         try:
             password: str = args.password_file.read_text().split("\n", 1)[0]
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--password-file {args.password_file}: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise UsageError(
+                f"--password-file {args.password_file} cannot be read: {reason}",
+                hint="name a file with the password in its first line",
+            ) from error
         return password
     if args.password == "-":  # noqa: S105  not a password
+        if not _has_terminal():
+            raise UsageError("there is no terminal to enter the password", hint="use --password-file")
         return getpass.getpass(f"password of {args.username or args.host}: ")
     argument: str | None = args.password
     return argument
+
+
+def _has_terminal() -> bool:
+    """True if a password can be entered, also if standard input has payloads."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return sys.stdin.isatty()
+    return True
 
 
 def _context(args: argparse.Namespace) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=args.cafile)
     except OSError as error:
-        raise UsageError(f"--cafile {args.cafile}: {error}") from error
+        reason = error.strerror or error
+        hint = "name a PEM file with the certificate of the authority"
+        raise UsageError(f"--cafile {args.cafile} cannot be read: {reason}", hint=hint) from error
     if args.cert is not None:
         try:
             context.load_cert_chain(args.cert, args.key)
         except OSError as error:
-            raise UsageError(f"--cert {args.cert}, --key {args.key or args.cert}: {error}") from error
+            files = f"--cert {args.cert}, --key {args.key or args.cert}"
+            raise UsageError(
+                f"{files} cannot be read: {error.strerror or error}",
+                hint="name PEM files of one certificate and its key",
+            ) from error
     return context
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from edge.cli.exit_status import Exit
 from edge.cli.stop_request import StopRequest
+from edge.config.directories import default_runtime_dir
 from edge.config.schema import Web
 from edge.logging_setup import pairs
 from edge.server.sd_notify import notify, watchdog_interval_s
@@ -106,15 +107,16 @@ def _ready(broker: BrokerServer, arguments: argparse.Namespace, seconds: float) 
     if plain and plain[0].port != 1883:
         where = f" --port {plain[0].port}"
     memory = f" --instance {arguments.instance}" if arguments.instance else ""
-    if arguments.runtime_dir is not None or arguments.config is not None:
+    if broker.config.runtime_dir != default_runtime_dir():
         import shlex
 
         memory = f" --runtime-dir {shlex.quote(str(broker.config.runtime_dir))}"
     return (
-        f"brim {broker.version} is ready after {seconds:.1f} s: "
-        f"mqtt {mqtt}, memory {broker.config.runtime_dir}, zmq {broker.zmq_endpoint or 'off'}, "
-        f"metrics {broker.metrics_url or 'off (set metrics.listen)'}, "
-        f"console {_console(broker.config.web)}\n"
+        f"brim {broker.version} is ready after {seconds:.1f} s: mqtt {mqtt}\n"
+        f"  memory   {broker.config.runtime_dir}\n"
+        f"  zmq      {broker.zmq_endpoint or 'off'}\n"
+        f"  metrics  {broker.metrics_url or 'off (set metrics.listen)'}\n"
+        f"  console  {_console(broker.config.web)}\n"
         f"try\n"
         f"  brim sub 'plant/#' --shm{memory}\n"
         f"  brim pub plant/1/temp 21.5{where}\n"

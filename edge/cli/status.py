@@ -17,7 +17,13 @@ import msgspec
 from edge.cli.color import colored
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import bytes_in_words, count_in_words, micros_in_words, seconds_in_words
+from edge.cli.humanize import (
+    bytes_in_words,
+    count_in_words,
+    counted,
+    micros_in_words,
+    seconds_in_words,
+)
 from edge.local.protocol import Connection, Report, Status
 from edge.observe.health import troubles, upstream_waits
 from edge.terminal_escape import escaped
@@ -68,7 +74,7 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
     mqtt, rates = status["mqtt"], status["rates"]
     yield (
         f"mqtt     {', '.join(status['listeners'])}: {count_in_words(mqtt['connections'])} connected, "
-        f"{count_in_words(mqtt['sessions'])} sessions, {count_in_words(mqtt['topics'])} topics, "
+        f"{counted(mqtt['sessions'], 'session')}, {counted(mqtt['topics'], 'topic')}, "
         f"{count_in_words(mqtt['retained'])} retained"
     )
     if rates:
@@ -87,19 +93,19 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
     if status["zmq"]:
         zmq = status["zmq"]
         sent = count_in_words(zmq["sent"])
-        yield f"zmq      {zmq['endpoint']}: {zmq['prefixes']} subscriptions, {sent} sent"
+        yield f"zmq      {zmq['endpoint']}: {counted(zmq['prefixes'], 'subscription')}, {sent} sent"
     if delayed := status.get("delayed"):
         yield _delayed_line(delayed)
     for bridge in status["bridges"]:
         yield _bridge_line(bridge)
         yield from loss_lines(bridge)
     for waits in upstream_waits(status):
-        missing = f"lacks the last {count_in_words(waits.missing)}" if waits.missing else "has all"
-        yield f"upstream {waits.ring}: bridge {waits.bridge} {missing} records"
+        missing = f"lacks the last {counted(waits.missing, 'record')}" if waits.missing else "has all records"
+        yield f"upstream {waits.ring}: bridge {waits.bridge} {missing}"
     if status["log"]:
         yield from _log_lines(status["log"], rates)
     for consumer in status.get("consumers") or ():
-        yield f"consumer {consumer['name']}: {count_in_words(consumer['lag'])} records behind"
+        yield f"consumer {consumer['name']}: {counted(consumer['lag'], 'record')} behind"
     if clients:
         yield from _client_lines(status)
     yield from (f"lost     {cause}: {count_in_words(count)}" for cause, count in status["lost"].items())
@@ -127,10 +133,10 @@ def _tenant_line(tenant: dict[str, Any]) -> str:
     stored = f"{bytes_in_words(tenant['stored_bytes'])} in the log, " if "stored_bytes" in tenant else ""
     return (
         f"tenant   {tenant['name']}: {count_in_words(tenant['connections'])} connected, "
-        f"{count_in_words(tenant['sessions'])} sessions kept, {count_in_words(tenant['topics'])} topics, "
+        f"{counted(tenant['sessions'], 'session')} kept, {counted(tenant['topics'], 'topic')}, "
         f"{count_in_words(tenant['retained'])} retained, {stored}"
         f"{count_in_words(tenant['published'])} published, "
-        f"{count_in_words(tenant['rate_waits'])} waits for its rate, refused: {refused or 'nothing'}"
+        f"{counted(tenant['rate_waits'], 'wait')} for its rate, refused: {refused or 'nothing'}"
     )
 
 
@@ -139,7 +145,7 @@ def _ring_lines(ring: dict[str, Any], *, readers: bool) -> Iterator[str]:
     if ring.get("durability", "process") != "process":
         durable = f", {bytes_in_words(ring['not_durable_bytes'])} not yet on disk"
     yield (
-        f"ring     {ring['name']}: {count_in_words(ring['end_offset'] - ring['oldest_offset'])} records, "
+        f"ring     {ring['name']}: {counted(ring['end_offset'] - ring['oldest_offset'], 'record')}, "
         f"{bytes_in_words(ring['bytes'])} of {bytes_in_words(ring['capacity_bytes'])}, next offset "
         f"{ring['end_offset']}, {ring['unread_ratio']:.0%} not read by blocking readers{durable}"
     )
@@ -155,14 +161,14 @@ def _ring_lines(ring: dict[str, Any], *, readers: bool) -> Iterator[str]:
 def _delayed_line(delayed: dict[str, Any]) -> str:
     refuses = f", new ones are refused: {delayed['failure'] or 'full'}" if delayed["refuses"] else ""
     return (
-        f"delayed  {count_in_words(delayed['pending'])} messages wait, {bytes_in_words(delayed['bytes'])}, "
+        f"delayed  {counted(delayed['pending'], 'message')} waiting, {bytes_in_words(delayed['bytes'])}, "
         f"{count_in_words(delayed['delivered'])} delivered, {count_in_words(delayed['cancelled'])} "
         f"cancelled{refuses}"
     )
 
 
 def _bridge_line(bridge: dict[str, Any]) -> str:
-    behind = f"{count_in_words(bridge['lag_records'])} records behind"
+    behind = f"{counted(bridge['lag_records'], 'record')} behind"
     if bridge["lag_records"]:
         behind += f" ({seconds_in_words(bridge['lag_s'])})"
     return (
@@ -176,15 +182,15 @@ def loss_lines(bridge: dict[str, Any]) -> Iterator[str]:
     for loss in bridge["losses"]:
         place = f"{loss['stream']}/{loss['partition']}"
         for cause, count in loss["lost_by"].items():
-            yield f"  LOST     {place}: {count_in_words(count)} records {_CAUSES[cause]}"
+            yield f"  LOST     {place}: {counted(count, 'record')} {_CAUSES[cause]}"
         if loss["lost"]:
             yield f"           {_ranges_in_words(loss['lost'], loss['lost_ranges'])}"
         if loss["undeclared_records"]:
             undeclared = count_in_words(loss["undeclared_records"])
             yield f"           {undeclared} of them not yet declared in a file"
         if loss["skipped_records"]:
-            count = count_in_words(loss["skipped_records"])
-            yield f"  SKIPPED  {place}: {count} records passed over on purpose"
+            count = counted(loss["skipped_records"], "record")
+            yield f"  SKIPPED  {place}: {count} passed over on purpose"
             yield f"           {_ranges_in_words(loss['skipped'], loss['skipped_ranges'])}"
     if bridge["losses_not_shown"]:
         yield f"  and losses of {bridge['losses_not_shown']} more partitions"
@@ -206,8 +212,8 @@ def _log_lines(log: dict[str, Any], rates: dict[str, Any]) -> Iterator[str]:
         else ""
     )
     yield (
-        f"log      {count_in_words(log['segments'])} segments{room}, {bytes_in_words(log['unsynced_bytes'])} "
-        f"not yet synced, {count_in_words(log['records'])} records written since the start"
+        f"log      {counted(log['segments'], 'segment')}{room}, {bytes_in_words(log['unsynced_bytes'])} "
+        f"not yet synced, {counted(log['records'], 'record')} written since the start"
     )
     if log.get("one_by_one"):
         yield f"  writes wait for each other: no asynchronous I/O: {log['one_by_one']}; see fs.aio-max-nr"
@@ -220,7 +226,7 @@ def _log_lines(log: dict[str, Any], rates: dict[str, Any]) -> Iterator[str]:
         f"  {pace}{bytes_in_words(log['bytes_per_sync'])} a sync, of which 99 % take less than "
         f"{micros_in_words(log['fsync']['p99_below_us'])}; durable after less than "
         f"{micros_in_words(log['commit']['p99_below_us'])}; "
-        f"{log['written_per_record_byte']:.2f} bytes written for each of records"
+        f"{log['written_per_record_byte']:.2f} bytes written for each byte of records"
     )
     reads = log["reads"]
     if reads["log_reads"] or reads["archive_reads"]:

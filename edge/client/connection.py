@@ -214,6 +214,8 @@ async def _open_streams(
 
 # Errors of a TLS handshake with a port of plain MQTT: the connection is closed, or the answer is not TLS.
 _NO_TLS = {None, "UNEXPECTED_EOF_WHILE_READING", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
+_OTHER_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_TRUST = "trust its authority (--cafile; ssl.create_default_context(cafile=...)), and check the clock"
 _PLAIN = (
     "a port of plain MQTT (usually 1883) needs mqtt://, or `brim` without --tls; TLS is usually port 8883"
 )
@@ -232,9 +234,13 @@ def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bo
             f"{text}: host {address.host!a} is not known", hint="check the spelling, or the DNS"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
+        hint = (
+            "connect by a name or address in its subjectAltName"
+            if error.verify_code in _OTHER_NAME
+            else _TRUST
+        )
         return CannotConnect(
-            f"{text}: its certificate does not verify: {error.verify_message}",
-            hint="trust its authority (tls=ssl.create_default_context(cafile=...)), and check the clock",
+            f"{text}: its certificate does not verify: {error.verify_message.rstrip('.')}", hint=hint
         )
     if isinstance(error, ssl.SSLError) and error.reason not in _NO_TLS:
         return CannotConnect(f"{text} by TLS: {error.reason or error}", hint=_PLAIN)
@@ -243,7 +249,7 @@ def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bo
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
         hint = "start a broker there (`brim run`), or name another host and port"
         return CannotConnect(f"{text}: connection refused, no program listens there", hint=hint)
-    hint = "check that the port is one of plain MQTT; for TLS use mqtts://" if not secure else ""
+    hint = "check that the port is one of plain MQTT; for TLS use mqtts://, or --tls" if not secure else ""
     return CannotConnect(f"{text}: {error.strerror or error}", hint=hint)
 
 
@@ -255,5 +261,5 @@ def _no_answer(error: ConnectionLost, address: Address) -> CannotConnect:
         )
     return CannotConnect(
         f"{address} closed the connection instead of answering",
-        hint="check the MQTT version and the broker's log; for TLS use mqtts://",
+        hint="check the MQTT version and the broker's log; for TLS use mqtts://, or --tls",
     )

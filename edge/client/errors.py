@@ -100,11 +100,18 @@ class TakenOver(ConnectionLost):
     """Another client has this client identifier now. A reconnect would only disconnect that one."""
 
 
+def _write_hint(topic: str) -> str:
+    if topic.startswith("$"):
+        return "choose a topic without $ at its beginning; $delayed/ needs enabled = true in [delayed]"
+    return "let this user write to it in the broker's access rules"
+
+
 class PublishRefused(ClientError):
     """The broker has received a message and refused it."""
 
     def __init__(self, topic: str, reason_code: ReasonCode) -> None:
-        super().__init__(f"the message to {topic!a} was refused: {reason_code.words}")
+        hint = _write_hint(topic) if reason_code is ReasonCode.NOT_AUTHORIZED else ""
+        super().__init__(f"the message to {topic!a} was refused: {reason_code.words}", hint=hint)
         self.topic = topic
         self.reason_code = reason_code
 
@@ -113,8 +120,9 @@ class SubscribeRefused(ClientError):
     """The broker refused a subscription."""
 
     def __init__(self, topic_filter: str, reason_code: ReasonCode) -> None:
-        super().__init__(
-            f"the subscription to {topic_filter!a} was refused: {reason_code.words}",
+        reason = "" if reason_code is ReasonCode.UNSPECIFIED_ERROR else f": {reason_code.words}"
+        super().__init__(  # a SUBACK before MQTT 5 has no reason
+            f"the subscription to {topic_filter!a} was refused{reason}",
             hint="let this user read it in the broker's access rules",
         )
         self.topic_filter = topic_filter

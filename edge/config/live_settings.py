@@ -19,11 +19,18 @@ from msgspec.structs import fields, replace
 
 from edge.config import loader
 from edge.config.limits import Limits
-from edge.config.public_settings import HIDDEN, all_settings, flat_settings, public_settings
+from edge.config.public_settings import (
+    HIDDEN,
+    all_settings,
+    flat_settings,
+    own_values,
+    public_settings,
+    repeated_sections,
+)
 from edge.config.schema import Config
 from edge.config.tenant import Tenant
 
-__all__ = ["START_LIMITS", "after_reload", "public_changes", "setting_changes"]
+__all__ = ["START_LIMITS", "after_reload", "is_live", "public_changes", "setting_changes"]
 
 _MISSING: Final = "(not set)"
 
@@ -54,6 +61,13 @@ def after_reload(running: Config, wanted: Config, *, adds_streams: bool = False)
     return loader.checked(changed, "reload without the settings that need a restart")
 
 
+def is_live(name: str) -> bool:
+    """True if after_reload() takes a changed setting of this name."""
+    section, _, key = name.partition(".")
+    live = section in {"quota", "tenant", "bridge", "log_level"}
+    return live or (section == "limits" and key not in START_LIMITS)
+
+
 def _live_tenants(running: Config, wanted: Config) -> tuple[Tenant, ...]:
     """Tenants of `wanted`; those of `running` if a listener, which a reload does not change, needs them."""
     names = {tenant.name for tenant in wanted.tenant}
@@ -78,7 +92,15 @@ def public_changes(running: dict[str, Any], wanted: Config) -> Iterator[Change]:
 
 
 def _changes(running: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Change]:
-    now, then = flat_settings(running), flat_settings(wanted)
+    """A [[section]] that only one of both has is one change: of all its settings that are not the default."""
+    before, after = dict(repeated_sections(running)), dict(repeated_sections(wanted))
+    whole = before.keys() ^ after.keys()
+    parts = tuple(f"{name}." for name in whole)
+    now = flat_settings(running) | {name: own_values(name, before[name]) for name in whole & before.keys()}
+    then = flat_settings(wanted) | {name: own_values(name, after[name]) for name in whole & after.keys()}
     for name in sorted({*now, *then}):
-        if name.split(".")[0] != "runtime_dir" and now.get(name, _MISSING) != then.get(name, _MISSING):
+        is_part = name.startswith(parts) or any(part.startswith(f"{name}.") for part in parts)
+        if name == "runtime_dir" or (is_part and name not in whole):
+            continue
+        if now.get(name, _MISSING) != then.get(name, _MISSING):
             yield name, now.get(name, _MISSING), then.get(name, _MISSING)

@@ -36,7 +36,8 @@ def load(file: StrPath, *, again: bool = False) -> Config:
             require_regular(file)
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError([f"{file}:1: file: cannot be read: {error.strerror}"], unreadable=True) from error
+        problem = f"{file}: cannot be read: {error.strerror}; name a file that this user may read"
+        raise ConfigError([problem], unreadable=True) from error
     except UnicodeDecodeError as error:
         raise ConfigError([f"{file}:1: file: byte {error.start} is not UTF-8, which TOML must be"]) from error
     return parse(text, name=str(file), base=file.parent)

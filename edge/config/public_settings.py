@@ -8,13 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
+from msgspec.structs import FieldInfo, fields
 
 from edge.config.schema import Config
 
-__all__ = ["HIDDEN", "all_settings", "flat_settings", "public_settings"]
+__all__ = [
+    "HIDDEN", "all_settings", "default_settings", "flat_settings", "own_values", "public_settings",
+    "repeated_sections",
+]  # fmt: skip
 
 HIDDEN: Final = "(hidden)"
 # Options of sinks and plug-ins are free: their names decide. Files and directories are no secrets.
@@ -38,6 +42,39 @@ def all_settings(config: Config) -> dict[str, Any]:
 def flat_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """One entry per setting: `limits.topics_max`, `stream.default.ring_bytes`, `listener.0.port`."""
     return dict(_flat(settings, ""))
+
+
+def repeated_sections(settings: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each [[section]], under the name that flat_settings() gives it: `stream.press`, `listener.0`."""
+    for key, value in settings.items():
+        if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+            for number, item in enumerate(value):
+                yield f"{key}.{item.get('name', number)}", item
+
+
+def default_settings(settings: dict[str, Any], without: Config) -> dict[str, Any]:
+    """Defaults of flat_settings(settings); `without`: the configuration of an empty file."""
+    defaults = flat_settings(public_settings(without))
+    for name, _ in repeated_sections(settings):
+        defaults |= {f"{name}.{key}": value for key, value in _section_defaults(name).items()}
+    return defaults
+
+
+def own_values(name: str, section: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a [[section]] that are not the default, by their names in it."""
+    defaults = _section_defaults(name)
+    values = flat_settings(section).items()
+    return {key: value for key, value in values if key not in defaults or defaults[key] != value}
+
+
+def _section_defaults(name: str) -> dict[str, Any]:
+    (kind, *_) = get_args(get_type_hints(Config)[name.partition(".")[0]])
+    values = {one.name: _default(one) for one in fields(kind) if not one.required}
+    return flat_settings(_hidden(msgspec.to_builtins(values, enc_hook=_plain)))
+
+
+def _default(one: FieldInfo) -> Any:
+    return one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
 
 
 def _plain(value: Any) -> Any:

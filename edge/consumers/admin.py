@@ -124,7 +124,8 @@ class GroupAdmin:
     def _known(self, name: str) -> GroupState:
         state = self._registry.store.groups.get(name)
         if state is None:
-            hint = f"the groups are {', '.join(sorted(self._registry.store.groups)) or 'none'}"
+            known = ", ".join(sorted(self._registry.store.groups))
+            hint = f"the groups are {known}" if known else "a group begins with its first consumer"
             raise NotDone(f"there is no group {name}", "unknown", hint)
         return state
 

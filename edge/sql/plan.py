@@ -174,7 +174,7 @@ def _check_names(narrowing: Narrowing, rings: Sequence[str]) -> None:
     streams = sorted({stream_of(ring) for ring in rings} - {""})
     for kind, names, known in (("stream", narrowing.streams, streams), ("ring", narrowing.rings, rings)):
         if unknown := [name for name in names if name not in known]:
-            hint = f"rings and log have {', '.join(known) or 'none'}"
+            hint = f"rings and log have {', '.join(known)}" if known else "rings and log have no records"
             raise EdgeError(f"{kind} {unknown[0]!r} does not exist", hint=hint)
 
 

@@ -20,10 +20,10 @@ def output():
 
 def test_a_line_says_when_how_grave_who_and_what(output):
     logging_setup.configure("info", "text", output)
-    logging.getLogger("edge.x").info("ring created %s", pairs(name="default-0", bytes=64, path="a b"))
+    logging.getLogger("edge.x").info("ring created %s", pairs(name="default-0", s=0.1 + 0.2, path="a b"))
     logging.getLogger("edge.x").debug("not shown")
     line = output.getvalue()
-    assert line.endswith(' INFO    edge.x: ring created name=default-0 bytes=64 path="a b"\n')
+    assert line.endswith(' INFO    edge.x: ring created name=default-0 s=0.3 path="a b"\n')
     assert line.count("\n") == 1
 
 

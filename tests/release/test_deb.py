@@ -89,7 +89,7 @@ console 200
 ok      service: brim.service, user brim
 ok      web.users_file: /etc/brim/web.users
 the group brim, which reads /etc/brim/brim.toml, cannot read /etc/brim/web.users;
-web.users_file: /etc/brim/web.users:1: cannot be read: Permission denied
+web.users_file: /etc/brim/web.users: cannot be read: Permission denied
 service   brim.service, user brim
 in /run/brim
 runtime_dir: /run/brim

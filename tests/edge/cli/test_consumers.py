@@ -50,7 +50,11 @@ def test_groups_are_listed_with_their_lag_and_put_somewhere_else(broker, capsys)
     assert json.loads(brim(capsys, "lag", "--json", *where)[1])[0]["lag"] == 10
     assert brim(capsys, "forget", "billing", *where)[1] == "billing is forgotten\n"
     status, _, error = brim(capsys, "lag", "billing", *where)
-    assert (status, "there is no group billing" in error, "the groups are none" in error) == (4, True, True)
+    assert (
+        status,
+        "there is no group billing" in error,
+        "a group begins with its first consumer" in error,
+    ) == (4, True, True)
 
 
 def test_settings_of_a_group_are_changed_and_shown_with_their_source(broker, capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge.cli.config_options import add_config_arguments, configured
-from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
+from edge.cli.humanize import bytes_in_words, count_in_words, counted, seconds_in_words
 from edge.errors import ConfigError
 from edge.server.port_owner import port_owner
 
@@ -24,6 +24,10 @@ from edge.server.port_owner import port_owner
 )
 def test_sizes_are_short_and_exact_where_they_can_be(count, words):
     assert bytes_in_words(count) == words
+
+
+def test_only_one_is_singular():
+    assert [counted(count, "record") for count in (0, 1, 2_000)] == ["0 records", "1 record", "2,000 records"]
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0"), (1234567, "1,234,567"), (0.25, "0.2"), (12.7, "13")])

@@ -165,13 +165,21 @@ def test_a_live_message_is_not_among_the_retained(there: Served) -> None:
         "sub -t a -q 3",
     ],
 )
-def test_a_wrong_option_shows_the_usage_and_ends_with_2(
-    line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_option_names_the_help_and_ends_with_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(line.split())
     assert ended.value.code == Exit.USAGE
-    assert capsys.readouterr().err.startswith(f"usage: brim {line[:3]}")
+    first, remedy = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"brim {line[:3]}: ")
+    assert remedy == f"  `brim {line[:3]} --help` shows the arguments"
+
+
+def test_an_option_with_a_typo_names_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["status", "--jsn"])
+    assert capsys.readouterr().err.startswith(
+        "brim status: unrecognized arguments: --jsn; did you mean --json?\n"
+    )
 
 
 def test_help_of_pub_is_help_and_not_the_host(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def test_a_wrong_value_of_a_verb_is_a_usage_error(
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == Exit.USAGE
-    assert "usage: brim" in capsys.readouterr().err
+    assert "--help` shows the arguments" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["../..", "..", ".", "a/b", "/tmp/a", "A", "a\nb", "a" * 200])

@@ -17,7 +17,7 @@ from edge.cli.exit_status import Exit
 from edge.config import loader
 from edge.config.directories import control_socket
 from edge.config.live_settings import setting_changes
-from edge.config.public_settings import HIDDEN, flat_settings, public_settings
+from edge.config.public_settings import HIDDEN, default_settings, flat_settings, public_settings
 from edge.local.protocol import LogLines, Message, Reload, Settings
 from edge.rpc.protocol import encode as request_bytes
 from tests.edge.cli.test_clients import FOREIGN
@@ -108,6 +108,43 @@ def test_secrets_are_not_shown() -> None:
     settings = flat_settings(public_settings(config))
     assert "p4ss" not in str(settings)
     assert settings["bridge.k.options.client.id"] == "me"
+
+
+def test_a_section_that_only_one_configuration_has_is_one_change() -> None:
+    tenant = '[[tenant]]\nname = "acme"\nusers = ["a"]\n[tenant.quota]\nsessions_max = 5\n'
+    port = "[[listener]]\nport = 1883\n[[listener]]\nport = 1884\n"
+    before, after = loader.parse(""), loader.parse(f"{tenant}{port}")
+    values = {"name": "acme", "users": ["a"], "quota.sessions_max": 5}
+    assert list(setting_changes(before, after)) == [
+        ("listener.1", "(not set)", {"port": 1884}),
+        ("tenant.acme", "(not set)", values),
+    ]
+    assert list(setting_changes(after, before)) == [
+        ("listener.1", {"port": 1884}, "(not set)"),
+        ("tenant.acme", values, "(not set)"),
+    ]
+    raised = loader.parse(f"{tenant}{port}".replace("= 5", "= 6"))
+    assert list(setting_changes(after, raised)) == [("tenant.acme.quota.sessions_max", 5, 6)]
+
+
+def test_default_settings_of_a_section_are_defaults() -> None:
+    text = '[[listener]]\nport = 1884\n[[bridge]]\nname = "k"\nto = "file:///a"\noptions = { a = 1 }\n'
+    settings = public_settings(loader.parse(text))
+    defaults = default_settings(settings, loader.parse(""))
+    own = {name for name, value in flat_settings(settings).items() if defaults.get(name, "") != value}
+    assert own == {"listener.0.port", "bridge.k.name", "bridge.k.to", "bridge.k.options.a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "command"),
+    [("limits.topics_max", "6000", "`brim reload`"), ("limits.qos_max", "1", "a restart")],
+)
+def test_a_changed_file_names_the_command_that_applies_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: str, command: str
+) -> None:
+    (tmp_path / "brim.toml").touch()
+    assert main(["config", "set", name, value, "--config", str(tmp_path / "brim.toml")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(command)
 
 
 def test_a_changed_secret_is_named_and_not_shown() -> None:

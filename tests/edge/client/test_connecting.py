@@ -8,7 +8,14 @@ from typing import get_type_hints
 import pytest
 
 import edge.client
-from edge.client import CannotConnect, ClientError, ConnectRefused, Options
+from edge.client import (
+    CannotConnect,
+    ClientError,
+    ConnectRefused,
+    Options,
+    PublishRefused,
+    SubscribeRefused,
+)
 from edge.client.options import Address, OptionFields, Reconnect, parse_url
 from edge.mqtt import ConnAck, Connect, Properties, Publish, ReasonCode, SubAck, Subscribe, Version, Will
 from tests.support.ports import free_port
@@ -256,6 +263,26 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
     assert context is not None
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert edge.client.connect("mqtt://broker")._tls is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "hint"),
+    [
+        ("a/b", ReasonCode.NOT_AUTHORIZED, "access rules"),
+        ("$delayed/5/a", ReasonCode.NOT_AUTHORIZED, "[delayed]"),
+        ("a/b", ReasonCode.QUOTA_EXCEEDED, ""),
+    ],
+)
+def test_a_refused_message_has_a_remedy(topic: str, code: ReasonCode, hint: str) -> None:
+    refused = PublishRefused(topic, code)
+    assert hint in refused.hint
+    assert bool(refused.hint) == bool(hint)
+
+
+def test_a_refusal_before_mqtt_5_has_no_reason() -> None:
+    assert (
+        str(SubscribeRefused("a", ReasonCode.UNSPECIFIED_ERROR)).splitlines()[0].endswith("'a' was refused")
+    )
 
 
 def test_delays_are_random_below_a_doubling_limit() -> None:

@@ -51,6 +51,20 @@ def test_a_missing_file_of_users_of_the_console_is_a_mistake(
     assert "makes it" in capsys.readouterr().err
 
 
+def test_mistakes_of_all_files_are_reported_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "brim.toml"
+    config.write_text(
+        '[auth]\npassword_file = "users"\nacl_file = "acl"\n[web]\nlisten = "127.0.0.1:0"\n'
+        'users_file = "web.users"\n[[listener]]\ntls = { certificate_file = "a.pem", key_file = "a.key" }\n'
+    )
+    assert main(["check", str(config)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [name for name in ("a.pem", "users:", "acl:", "web.users:") if f"/{name}" not in str(lines)] == []
+    assert len(lines) == 4
+
+
 def test_the_payload_schema_of_a_bridge_is_one_of_the_files() -> None:
     options: dict[str, str | bool | int | float] = {
         "format": "parquet",

@@ -89,11 +89,15 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         assert desk.broker.stop()[0] == 0
 
 
-def test_a_connection_is_recorded_with_user_and_address(desk: Desk) -> None:
+def test_a_connection_is_recorded_with_user_and_address(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
     with desk.client("ann", "press-1"):
         fields = desk.one("client connected", client="press-1")
     assert fields["user"] == "ann"
     assert fields["peer"].startswith("127.0.0.1")
+    assert desk.brim("logs", "--text", "client=press-1") == 0
+    assert all(line == line.rstrip() for line in capsys.readouterr().out.splitlines())
     assert desk.one("connection ended", client="press-1") == {**fields, "cause": "peer"}
 
 
@@ -215,9 +219,7 @@ def test_a_secret_of_a_changed_setting_is_not_recorded(desk: Desk) -> None:
     desk.config.write_text(f'{before}{sink}options = {{ password = "p4ss" }}\n')
     try:
         desk.brim("reload")
-        wait_until(
-            lambda: "bridge.lake.to" in {it["fields"]["name"] for it in desk.events("setting changed")}
-        )
+        wait_until(lambda: "bridge.lake" in {it["fields"]["name"] for it in desk.events("setting changed")})
         assert "p4ss" not in desk.broker.log()
     finally:
         desk.config.write_text(before)

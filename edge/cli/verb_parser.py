@@ -1,0 +1,32 @@
+"""Argument parser of a verb: an error names the mistake and the remedy, in place of a list of all options."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+from edge.cli.exit_status import Exit
+
+__all__ = ["VerbParser"]
+
+UNKNOWN = "unrecognized arguments: "  # of argparse
+
+
+class VerbParser(argparse.ArgumentParser):
+    """Parser with errors of two lines, as those of the verbs."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and end the process."""
+        print(f"{self.prog}: {message}{self._nearest(message)}", file=sys.stderr)
+        print(f"  `{self.prog} --help` shows the arguments", file=sys.stderr)
+        self.exit(Exit.USAGE)
+
+    def _nearest(self, message: str) -> str:
+        """The option that was probably meant."""
+        import difflib  # only here: a start does not wait for it
+
+        word, *_ = message.removeprefix(UNKNOWN).split()
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        near = difflib.get_close_matches(word, known, n=1) if message.startswith(UNKNOWN) else []
+        return f"; did you mean {near[0]}?" if near else ""
